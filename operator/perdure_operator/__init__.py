@@ -1,0 +1,1 @@
+"""Perdure's operator."""

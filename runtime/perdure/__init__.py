@@ -1,0 +1,33 @@
+"""Perdure's runtime: what a training script imports, and what the operator shares with it.
+
+Importing it must stay free of torch: the operator and the agent's parent process do so too. So the public names that
+need torch are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perdure.errors import Corrupt, Fenced, PeerLost, PerdureError, RootTakenOver, StorageError, UserError
+
+if TYPE_CHECKING:
+    from perdure.session import Session
+
+__all__ = [
+    "Corrupt",
+    "Fenced",
+    "PeerLost",
+    "PerdureError",
+    "RootTakenOver",
+    "Session",
+    "StorageError",
+    "UserError",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Session":
+        from perdure.session import Session  # noqa: PLC0415 - imports torch
+
+        return Session
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,148 @@
+"""What an agent and the trainer processes it started say to each other, inside one pod.
+
+Trainer to agent: JSON lines on an inherited pipe (its number in PERDURE_REPORT_FD), at most PIPE_BUF each, so that
+lines of several threads never mix. Agent to trainer: one request file (path in PERDURE_REQUEST_FILE), renamed into
+place *before* SIGTERM is sent, so that a trainer that was told by either finds the other. The file carries
+`"GracefulExit": 1`, the name a MindSpore script with its own exit callback looks for.
+
+No torch here: the agent's parent process imports this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from perdure.contract import CommitRef, Ended, ErrorKind, Failure, fitting_tail
+
+
+@dataclass(frozen=True)
+class Request:
+    """Save, commit and exit before `deadline`."""
+
+    cause: str
+    deadline: float
+    """time.monotonic() of this machine: agent and trainer share the clock."""
+
+
+def write_request(path: Path, request: Request) -> None:
+    """Puts the request where a trainer looks for it, whole or not at all."""
+    body = json.dumps({"GracefulExit": 1, "cause": request.cause, "deadline": request.deadline})
+    fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    with os.fdopen(fd, "w") as file:
+        file.write(body)
+    Path(temporary).rename(path)
+
+
+def read_request(path: Path) -> Request | None:
+    """The request, or None while there is none."""
+    try:
+        body = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    return Request(str(body["cause"]), float(body["deadline"]))
+
+
+@dataclass(frozen=True)
+class Attached:
+    """This process has a Session; sent before anything slow, so that the agent knows whom it can ask to save.
+
+    `pid` is the Session's own process: SIGTERM goes there, past a shell that stands between it and the agent.
+    """
+
+    pid: int
+
+
+@dataclass(frozen=True)
+class Opened:
+    """This process's Session has seen its run opened in the log."""
+
+    run: int
+    resumed: CommitRef | None = None
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """One more optimizer step is done."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A commit of this run is in the log: what is lost if the process is killed is counted from here."""
+
+    commit: CommitRef
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How this process is about to end; the last line it writes."""
+
+    outcome: Ended
+    step: int
+    commit: CommitRef | None = None
+    opened: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    error: Failure | None = None
+
+
+Report = Attached | Opened | Stepped | Committed | Ending
+_NAMES = {Attached: "attached", Opened: "opened", Stepped: "step", Committed: "committed", Ending: "ending"}
+
+
+def write_report(fd: int, report: Report) -> None:
+    """Sends one line. A full or broken pipe is ignored: reports are hints, the log is the truth."""
+    with contextlib.suppress(OSError):
+        os.write(fd, _line(report).encode())
+
+
+def _line(report: Report) -> str:
+    """The report's line; an error's tail loses its oldest characters where the line would exceed PIPE_BUF."""
+    body: dict[str, Any] = {"report": _NAMES[type(report)], **asdict(report)}
+    error = body.get("error")
+    if error:
+        tail, error["tail"], error["name"] = error["tail"], "", error["name"][:200]
+        error["tail"] = fitting_tail(tail, select.PIPE_BUF - len(json.dumps(body)) - 1)
+    return json.dumps(body) + "\n"
+
+
+def read_report(line: str | bytes) -> Report | None:
+    """The report in a line, or None for one this version does not know."""
+    try:
+        body = json.loads(line)
+        match body:
+            case {"report": "attached", "pid": int(pid)}:
+                return Attached(pid)
+            case {"report": "opened", "run": int(run)}:
+                return Opened(run, _commit(body.get("resumed")))
+            case {"report": "step", "step": int(step)}:
+                return Stepped(step)
+            case {"report": "committed", "commit": {"seq": int(seq), "step": int(step)}}:
+                return Committed(CommitRef(seq, step))
+            case {"report": "ending", "outcome": str(outcome), "step": int(step)}:
+                commit, seconds = _commit(body.get("commit")), _seconds(body.get("seconds") or {})
+                error = _failure(body.get("error"))
+                return Ending(Ended(outcome), step, commit, int(body.get("opened") or 0), seconds, error)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None
+    return None
+
+
+def _commit(value: Any) -> CommitRef | None:
+    return CommitRef(int(value["seq"]), int(value["step"])) if value else None
+
+
+def _seconds(value: Mapping[str, Any]) -> dict[str, float]:
+    return {str(name): float(seconds) for name, seconds in value.items()}
+
+
+def _failure(value: Any) -> Failure | None:
+    return Failure(ErrorKind(value["kind"]), str(value["name"]), str(value["tail"])) if value else None

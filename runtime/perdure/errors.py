@@ -1,0 +1,49 @@
+"""The few errors Perdure's runtime raises, and what each one means to whoever catches it.
+
+    PerdureError
+    ├── UserError        the user must act: the message names the object, the cause and the remedy
+    ├── Fenced           a newer writer owns the log: stop and write nothing more
+    │   └── RootTakenOver  ... and it belongs to another job: terminal, never retried
+    ├── Corrupt          stored bytes are not what was written
+    ├── StorageError     the store did not answer or refused: may be tried again
+    └── PeerLost         another rank is gone or did not answer in time: nobody here is to blame
+
+Nothing here imports torch: the agent and the operator's image use these too.
+"""
+
+from __future__ import annotations
+
+
+class PerdureError(Exception):
+    """Base of every error that Perdure raises on purpose."""
+
+
+class UserError(PerdureError):
+    """The user must act; shown without a traceback."""
+
+
+class Fenced(PerdureError):
+    """Another writer has appended to the log since this one last read it.
+
+    `opened` is the highest run number seen in the log, so that whoever plans the next run can go past it.
+    """
+
+    def __init__(self, message: str, *, opened: int = 0) -> None:
+        super().__init__(message)
+        self.opened = opened
+
+
+class RootTakenOver(Fenced):
+    """The log's root now belongs to another job's uid."""
+
+
+class Corrupt(PerdureError):
+    """Stored bytes do not match their checksum or their format."""
+
+
+class StorageError(PerdureError):
+    """The object store failed or refused; the same call may succeed later."""
+
+
+class PeerLost(PerdureError):
+    """A collective failed or timed out because another rank is gone."""

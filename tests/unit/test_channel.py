@@ -1,0 +1,131 @@
+"""What agent and trainer say to each other, over a real pipe and a real file."""
+
+import json
+import os
+import select
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from perdure.channel import (
+    Attached,
+    Committed,
+    Ending,
+    Opened,
+    Report,
+    Request,
+    Stepped,
+    read_report,
+    read_request,
+    write_report,
+    write_request,
+)
+from perdure.contract import CommitRef, Ended, ErrorKind, Failure
+
+whole = st.integers(0, 10**9)
+commits = st.builds(CommitRef, seq=whole, step=whole)
+failures = st.builds(Failure, kind=st.sampled_from(ErrorKind), name=st.text(max_size=20), tail=st.text(max_size=40))
+reports: st.SearchStrategy[Report] = st.one_of(
+    st.builds(Attached, pid=whole),
+    st.builds(Opened, run=whole, resumed=st.none() | commits),
+    st.builds(Stepped, step=whole),
+    st.builds(Committed, commit=commits),
+    st.builds(
+        Ending, outcome=st.sampled_from(Ended), step=whole, commit=st.none() | commits, opened=whole,
+        seconds=st.dictionaries(st.text(max_size=9), st.floats(0, 1e6), max_size=5), error=st.none() | failures,
+    ),
+)  # fmt: skip
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    os.set_blocking(reader, False)
+    yield reader, writer
+    os.close(reader)
+    os.close(writer)
+
+
+class TestReports:
+    @given(report=reports)
+    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+    def test_what_is_written_is_read(self, pipe: tuple[int, int], report: Report) -> None:
+        write_report(pipe[1], report)
+        line = os.read(pipe[0], 65536)
+        assert line.count(b"\n") == 1
+        assert read_report(line) == report
+
+    @given(name=st.text(max_size=3000), tail=st.text(max_size=9000))
+    @example("", "😀" * 5000)
+    @example("\x00" * 5000, "\x00" * 5000)
+    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+    def test_a_line_is_written_in_one_piece_whatever_the_error_says(
+        self, pipe: tuple[int, int], name: str, tail: str
+    ) -> None:
+        error = Failure(ErrorKind.EXCEPTION, name, tail)
+        write_report(pipe[1], Ending(Ended.FAILED, 1, error=error))
+        line = os.read(pipe[0], 65536)
+        assert len(line) <= select.PIPE_BUF
+        report = read_report(line)
+        assert isinstance(report, Ending)
+        assert report.error
+        assert tail.endswith(report.error.tail)
+
+    def test_a_full_pipe_is_no_error_for_the_trainer(self, pipe: tuple[int, int]) -> None:
+        for step in range(10_000):
+            write_report(pipe[1], Stepped(step))
+        lines = os.read(pipe[0], 1 << 20).splitlines()
+        assert 0 < len(lines) < 10_000
+        assert [read_report(line) for line in lines] == [Stepped(step) for step in range(len(lines))]
+
+    def test_an_agent_that_is_gone_is_no_error_for_the_trainer(self) -> None:
+        reader, writer = os.pipe()
+        os.close(reader)
+        write_report(writer, Stepped(1))
+        os.close(writer)
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            b"",
+            b"{",
+            b"\xff\xfe",
+            b"[1]",
+            b'{"report": "later"}',
+            b'{"report": "step", "step": "5"}',
+            b'{"report": "opened", "run": 1, "resumed": 5}',
+            b'{"report": "committed", "commit": null}',
+            b'{"report": "ending", "outcome": "later", "step": 1}',
+            b'{"report": "ending", "outcome": "failed", "step": 1, "error": {"kind": "exit"}}',
+            b'{"report": "ending", "outcome": "failed", "step": 1, "seconds": [1]}',
+            b'{"report": "ending", "outcome": "failed", "step": 1, "seconds": {"a": null}}',
+            b'{"report": "ending", "outcome": "failed", "step": 1, "opened": Infinity}',
+        ],
+    )
+    def test_what_is_no_report_of_this_version_is_ignored(self, line: bytes) -> None:
+        assert read_report(line) is None
+
+    def test_unknown_fields_are_ignored(self) -> None:
+        assert read_report(b'{"report": "step", "step": 5, "loss": 0.1}') == Stepped(5)
+
+
+class TestRequests:
+    def test_no_request_is_none(self, tmp_path: Path) -> None:
+        assert read_request(tmp_path / "request.json") is None
+
+    @given(st.text(), st.floats(0, 1e9))
+    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+    def test_what_is_written_is_read_and_a_newer_one_replaces_it(
+        self, tmp_path: Path, cause: str, deadline: float
+    ) -> None:
+        write_request(tmp_path / "request.json", Request(cause, deadline))
+        assert read_request(tmp_path / "request.json") == Request(cause, deadline)
+        assert [path.name for path in tmp_path.iterdir()] == ["request.json"]
+
+    def test_a_script_of_another_framework_finds_the_name_it_looks_for(self, tmp_path: Path) -> None:
+        write_request(tmp_path / "request.json", Request("node n1 is leaving", 5.0))
+        assert json.loads((tmp_path / "request.json").read_text())["GracefulExit"] == 1
