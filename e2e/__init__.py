@@ -1,0 +1,1 @@
+"""What runs Perdure on a real Kubernetes: preparation, the local cluster, scenarios and benches."""

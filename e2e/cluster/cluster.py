@@ -1,0 +1,291 @@
+"""Boots, describes and removes one cluster; the Python side of `python -m e2e.cluster`."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+
+from e2e.cluster import cgroups, cleanup, control_plane, images, network
+from e2e.cluster.commands import Commands
+from e2e.cluster.control_plane import Etcd, KubeApiserver
+from e2e.cluster.folder import Folder, recorded_slots
+from e2e.cluster.names import Names, check_name, choose_slot
+from e2e.cluster.node import Node
+from e2e.cluster.pki import Pki
+from e2e.cluster.processes import ClusterError, Place, Processes
+from e2e.cluster.s3 import S3
+from e2e.prepare import Environments, Progress, envs, tool_folders
+from e2e.prepare.basics import REPOSITORY, locked
+
+DEFAULT_NAME = "perdure"
+DEFAULT_NODES = 3
+API_SECONDS = 60.0
+NODES_SECONDS = 90.0
+COMMAND_SECONDS = 120.0
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+DIGITS = REPOSITORY / "examples" / "digits"
+# Sooner than the default 50 s, and late enough for a kubelet on a busy machine.
+NODE_GRACE = ("--node-monitor-grace-period=25s", "--node-monitor-period=2s")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a later process must know to use a cluster that is up."""
+
+    access_key: str
+    secret_key: str
+    environments: str
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster that is up. `with Cluster.up("name") as cluster:` removes it at the end, whatever happens."""
+
+    names: Names
+    facts: Facts
+
+    @classmethod
+    def up(cls, name: str = DEFAULT_NAME, nodes: int = DEFAULT_NODES, progress: Progress | None = None) -> Cluster:
+        """Boot a new cluster, in the place of whatever has this name."""
+        say = progress or Progress()
+        check_name(name)
+        with locked(f"cluster-{name}", say):
+            cleanup.remove(name)
+            environments = envs.build(say)  # Perdure may have been edited since preparation
+            with locked("cluster-slots", say):
+                names = Names(name, choose_slot(name, recorded_slots().values(), network.host_routes()), nodes)
+                Folder.of(name).write_names(names)
+            facts = Facts("perdure", secrets.token_hex(20), str(environments.root))
+            cluster = cls(names, facts)
+            try:
+                cluster._boot(say)
+            except BaseException:
+                cleanup.remove(name)
+                raise
+            return cluster
+
+    @classmethod
+    def attach(cls, name: str = DEFAULT_NAME) -> Cluster:
+        """The cluster of this name that is up already."""
+        check_name(name)
+        folder = Folder.of(name)
+        names = folder.read_names()
+        if names is None or not folder.facts.exists():
+            raise ClusterError(f"no cluster {name} is up here: `python -m e2e.cluster up --name {name}`")
+        return cls(names, Facts(**json.loads(folder.facts.read_text())))
+
+    def down(self) -> None:
+        """Remove it and all traces of it."""
+        with locked(f"cluster-{self.names.cluster}", Progress()):
+            cleanup.remove(self.names.cluster)
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.down()
+
+    @property
+    def folder(self) -> Folder:
+        """Its files: logs, keys, objects."""
+        return Folder.of(self.names.cluster)
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's."""
+        return self.folder.kubeconfig
+
+    @property
+    def audit_log(self) -> Path:
+        """Every request, one JSON object a line, level Metadata, without the stage RequestReceived."""
+        return self.folder.audit_log
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes' names."""
+        return tuple(node.name for node in self.names.nodes)
+
+    @property
+    def images(self) -> tuple[str, ...]:
+        """What manifests may name from the start."""
+        return (images.OPERATOR, images.DIGITS)
+
+    @property
+    def s3(self) -> S3:
+        """The S3 server."""
+        return S3(
+            address=str(self.names.control_plane),
+            netns=self.names.netns,
+            access_key=self.facts.access_key,
+            secret_key=self.facts.secret_key,
+            folder=self.folder.s3,
+            processes=self._processes,
+        )
+
+    @property
+    def env(self) -> dict[str, str]:
+        """An environment in which kubectl, helm and clients find this cluster."""
+        return self._commands.env
+
+    def kubectl(
+        self,
+        *words: str | Path,
+        check: bool = True,
+        input: str | None = None,  # noqa: A002 - subprocess's own word
+        timeout: float = COMMAND_SECONDS,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run kubectl as the administrator; with `check`, a failure is raised with kubectl's own words."""
+        return self._commands.run("kubectl", *words, check=check, input=input, timeout=timeout)
+
+    def helm(
+        self, *words: str | Path, check: bool = True, timeout: float = COMMAND_SECONDS
+    ) -> subprocess.CompletedProcess[str]:
+        """Run helm as the administrator."""
+        return self._commands.run("helm", *words, check=check, input=None, timeout=timeout)
+
+    def image(self, name: str, folder: Path) -> None:
+        """Give every node an image with the trainer's environment and that folder's Python files in /workspace."""
+        archive = self.folder.images / f"{name.replace('/', '-').replace(':', '-')}.tar"
+        images.write_archive([images.trainer_image(name, self._environments, folder)], archive)
+        for node in self._nodes:
+            node.import_images(archive)
+
+    def freeze_node(self, name: str) -> None:
+        """Stop the node's kubelet: its containers run on, the control plane hears nothing."""
+        self._processes.freeze(self._node(name).kubelet_name)
+
+    def thaw_node(self, name: str) -> None:
+        """Let it go on."""
+        self._processes.thaw(self._node(name).kubelet_name)
+
+    def pod_processes(self, uid: str) -> set[int]:
+        """The pod's processes, as this machine numbers them, its pause container's among them."""
+        folders = cgroups.folders_named(self.names.cgroup, f"pod{uid}")
+        root = cgroups.hierarchies()[0]
+        return {pid for folder in folders for pid in cgroups.pids(folder.relative_to(root).as_posix())}
+
+    def dead_components(self) -> str:
+        """Which components have died, with the ends of their logs; empty when all run."""
+        return "\n".join(f"{name} has died: {self._processes.tail(name)}" for name in self._processes.dead())
+
+    def components(self) -> dict[str, int | None]:
+        """The process of each component; None for one that has died."""
+        return {name: self._processes.pid(name) for name in self._processes.names()}
+
+    @property
+    def _processes(self) -> Processes:
+        path = ":".join([*map(str, tool_folders().values()), SYSTEM_PATH])
+        return Processes(self.folder, self.names.components, path)
+
+    @property
+    def _commands(self) -> Commands:
+        folders = tuple(tool_folders().values())
+        return Commands(self.kubeconfig, self.folder.temporary, folders, self.dead_components)
+
+    @property
+    def _environments(self) -> Environments:
+        """Those of the source at boot: an edit meanwhile must not mix two versions."""
+        return Environments(Path(self.facts.environments))
+
+    @property
+    def _pki(self) -> Pki:
+        return Pki(self.folder.pki)
+
+    @property
+    def _nodes(self) -> tuple[Node, ...]:
+        processes, pki, environments_root = self._processes, self._pki, self._environments.root
+        return tuple(
+            Node(self.names, node, self.folder.node(node.port), processes, pki, environments_root)
+            for node in self.names.nodes
+        )
+
+    def _node(self, name: str) -> Node:
+        for node in self._nodes:
+            if node.node.name == name:
+                return node
+        raise ClusterError(f"cluster {self.names.cluster} has no node {name}: {', '.join(self.nodes)}")
+
+    @property
+    def _server(self) -> KubeApiserver:
+        binaries = tool_folders()["kubernetes"]
+        return KubeApiserver(
+            binary=binaries / "kube-apiserver",
+            pki=self._pki,
+            etcd=Etcd(binaries / "etcd", self.folder.root / "etcd", "127.0.0.1", 2379),
+            address=str(self.names.control_plane),
+            port=6443,
+            services=str(self.names.services),
+            audit_policy=self.folder.root / "audit-policy.json",
+            audit_log=self.audit_log,
+        )
+
+    def _boot(self, progress: Progress) -> None:
+        started = time.monotonic()
+        self.folder.make()
+        progress.say(f"cluster {self.names.cluster}: {len(self.nodes)} nodes in {self.names.block}")
+        cgroups.make(self.names.components)
+        network.create(self.names)
+        archive = self.folder.images / "base.tar"
+        images.write_archive(images.base_images(self._environments, DIGITS), archive)
+        with ThreadPoolExecutor(len(self.nodes) + 1) as pool:
+            waiting: list[Future[None]] = [pool.submit(node.start_runtime, archive) for node in self._nodes]
+            waiting.append(pool.submit(self.s3.start))
+            self._start_api()
+            progress.say("kube-apiserver is ready")
+            for future in waiting:
+                future.result()
+        self._start_controllers()
+        for node in self._nodes:
+            node.start_agents(self._server.url)
+        self._processes.wait("all nodes Ready", NODES_SECONDS, self._nodes_ready)
+        self.folder.facts.write_text(json.dumps(asdict(self.facts)))
+        progress.say(f"cluster {self.names.cluster} is up after {time.monotonic() - started:.1f} s")
+
+    def _start_api(self) -> None:
+        place = Place(self.names.netns)
+        self._processes.start("etcd", self._server.etcd.argv(), place)
+        addresses = [self._server.address, str(self.names.api_service)]
+        control_plane.issue_certificates(self._pki, addresses)
+        self._pki.issue("scheduler", "/CN=system:kube-scheduler")
+        self._pki.issue("proxy", "/CN=system:kube-proxy")
+        self.kubeconfig.write_text(self._pki.kubeconfig("admin", self._server.url))
+        self._server.audit_policy.write_text(json.dumps(control_plane.AUDIT_POLICY))
+        self._processes.start("kube-apiserver", self._server.argv(), place)
+        self._processes.wait("kube-apiserver", API_SECONDS, self._succeeds("get", "--raw", "/readyz"))
+
+    def _start_controllers(self) -> None:
+        binaries, place = tool_folders()["kubernetes"], Place(self.names.netns)
+        config = {name: self.folder.root / f"{name}.kubeconfig" for name in ("controller-manager", "scheduler")}
+        for name, path in config.items():
+            path.write_text(self._pki.kubeconfig(name, self._server.url))
+        manager = control_plane.controller_manager_argv(
+            binaries / "kube-controller-manager", self._pki, config["controller-manager"], NODE_GRACE
+        )
+        scheduler = control_plane.scheduler_argv(binaries / "kube-scheduler", config["scheduler"])
+        self._processes.start("kube-controller-manager", manager, place)
+        self._processes.start("kube-scheduler", scheduler, place)
+
+    def _succeeds(self, *words: str) -> Callable[[], bool]:
+        return lambda: self.kubectl(*words, check=False).returncode == 0
+
+    def _nodes_ready(self) -> bool:
+        shown = self.kubectl("get", "nodes", "--output=json", check=False)
+        if shown.returncode != 0:
+            return False
+        ready = sum(_is_ready(node) for node in json.loads(shown.stdout)["items"])
+        # pods cannot be created before the controllers have made this
+        return ready == len(self.nodes) and self._succeeds("get", "serviceaccount", "default")()
+
+
+def _is_ready(node: dict[str, dict[str, list[dict[str, str]]]]) -> bool:
+    conditions = {condition["type"]: condition["status"] for condition in node["status"]["conditions"]}
+    return conditions.get("Ready") == "True" and not node["spec"].get("taints")

@@ -1,0 +1,20 @@
+"""For tests: skip visibly where the cluster cannot run, fail where it must."""
+
+from __future__ import annotations
+
+import os
+
+from e2e.prepare.requirements import cannot_run, missing
+
+
+def require_cluster() -> None:
+    """Skip the calling test or fixture when something is missing; with CI=true that is a failure."""
+    import pytest
+
+    lacks = missing()
+    if not lacks:
+        return
+    message = cannot_run(lacks)
+    if os.environ.get("CI") == "true":
+        pytest.fail(message, pytrace=False)
+    pytest.skip(message)

@@ -1,0 +1,61 @@
+"""`python3 -m e2e.prepare dev|cluster|all`: what the Makefile calls."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+
+from e2e.prepare import apt, envs, tools
+from e2e.prepare.basics import PrepareError, Progress
+from e2e.prepare.requirements import cannot_run, missing
+
+
+def prepare_cluster(progress: Progress) -> None:
+    """Everything the local cluster needs; refuses with the whole list when this machine cannot have it."""
+    lacks = missing(before_prepare=True)
+    if lacks:
+        raise PrepareError(cannot_run(lacks))
+    apt.install(progress)
+    tools.build(progress)
+    envs.build(progress)
+
+
+def prepare_all(progress: Progress) -> None:
+    """The developer's environment always; the cluster where it can run, else a visible word why not."""
+    envs.build_dev(progress)
+    lacks = missing(before_prepare=True)
+    if not lacks or os.environ.get("CI") == "true":
+        prepare_cluster(progress)
+        return
+    progress.say(f"NOT PREPARED: {cannot_run(lacks)}")
+    if platform.system() == "Linux" and shutil.which("go"):
+        tools.build(progress, tools.WITHOUT_ROOT)
+
+
+STEPS: dict[str, Callable[[Progress], object]] = {"dev": envs.build_dev, "cluster": prepare_cluster, "all": prepare_all}
+
+
+def main() -> int:
+    """Run one step; a user's problem is printed without a traceback."""
+    parser = argparse.ArgumentParser(prog="python3 -m e2e.prepare", description=__doc__)
+    parser.add_argument("step", choices=STEPS, help="dev: .venv; cluster: tools and environments; all: both")
+    step: str = parser.parse_args().step
+    progress = Progress()
+    try:
+        STEPS[step](progress)
+    except PrepareError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\ninterrupted: what is finished is kept, run it again to go on", file=sys.stderr)
+        return 130
+    progress.say(f"{step}: ready")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""Builds the cluster's programs from Go modules pinned in e2e/cluster/tools/<module>/go.mod and go.sum.
+
+The binaries lie in `<cache>/tools/<module>-<key>/bin/`; the key covers that folder and the build flags, so a rebuild
+happens only when one of them changes. Each binary appears by a rename, so an interrupted build goes on where it was.
+Go's own caches (15 GB) live in the cache folder while building and are dropped when everything is there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.prepare.basics import REPOSITORY, PrepareError, Progress, cache_dir, content_key, locked
+
+PINS = REPOSITORY / "e2e" / "cluster" / "tools"
+GO_HINT = "install Go >= 1.26.5 (or any Go >= 1.21 that may fetch its toolchain) and put it on PATH"
+
+
+@dataclass(frozen=True)
+class Module:
+    """One Go module with its pins, and the programs built from it, in the order they are needed."""
+
+    name: str
+    programs: tuple[tuple[str, str], ...]
+    ldflags: str = "-s -w"
+    tags: str = ""
+    cgo: bool = False
+
+    @property
+    def pins(self) -> Path:
+        """The folder with its go.mod, its go.sum and, for a program of our own, its source."""
+        return PINS / self.name
+
+    def flags(self) -> list[str]:
+        """What `go build` is told besides the package."""
+        tags = ["-tags", self.tags] if self.tags else []
+        return ["-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags", self.ldflags, *tags]
+
+    def folder(self) -> Path:
+        """Where its binaries belong."""
+        parts = [file.read_bytes() for file in sorted(self.pins.iterdir())]
+        flags = [*self.flags(), f"cgo={self.cgo}"]
+        return (
+            cache_dir() / "tools" / f"{self.name}-{content_key([*parts, *(flag.encode() for flag in flags)])}" / "bin"
+        )
+
+    def unbuilt(self) -> list[tuple[str, str]]:
+        """The programs that are not in the cache yet."""
+        return [(program, package) for program, package in self.programs if not (self.folder() / program).exists()]
+
+
+_CONTAINERD = "github.com/containerd/containerd/v2/cmd"
+_CNI = "github.com/containernetworking/plugins/plugins"
+
+MODULES = (
+    Module(
+        "kubernetes",
+        (
+            ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
+            ("etcd", "go.etcd.io/etcd/server/v3"),
+            ("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
+            ("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
+            ("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
+            ("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
+            ("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"),
+        ),
+        ldflags="-s -w -X k8s.io/component-base/version.gitVersion=v1.37.0",
+    ),
+    Module(
+        "containerd",
+        (
+            ("containerd", f"{_CONTAINERD}/containerd"),
+            ("containerd-shim-runc-v2", f"{_CONTAINERD}/containerd-shim-runc-v2"),
+            ("ctr", f"{_CONTAINERD}/ctr"),
+        ),
+    ),
+    Module("runc", (("runc", "github.com/opencontainers/runc"),), tags="seccomp", cgo=True),
+    Module(
+        "cni",
+        (
+            ("bridge", f"{_CNI}/main/bridge"),
+            ("host-local", f"{_CNI}/ipam/host-local"),
+            ("loopback", f"{_CNI}/main/loopback"),
+        ),
+    ),
+    Module("pause", (("pause", "perdure/tools/pause"),)),
+    Module("versitygw", (("versitygw", "github.com/versity/versitygw/cmd/versitygw"),)),
+    Module("helm", (("helm", "helm.sh/helm/v4/cmd/helm"),)),
+)
+
+# for tests of the API and of storage on a machine that cannot run the cluster
+WITHOUT_ROOT = tuple(module for module in MODULES if module.name in {"kubernetes", "versitygw"})
+
+
+def tool_folders() -> dict[str, Path]:
+    """The folder of each module's binaries, whether built yet or not."""
+    return {module.name: module.folder() for module in MODULES}
+
+
+def unbuilt(modules: Sequence[Module] = MODULES) -> list[str]:
+    """The programs that are not in the cache."""
+    return [program for module in modules for program, _ in module.unbuilt()]
+
+
+def build(progress: Progress, modules: Sequence[Module] = MODULES) -> None:
+    """Build what is missing, then drop Go's caches."""
+    if not unbuilt(modules):
+        return
+    with locked("tools", progress):
+        waiting = unbuilt(modules)
+        if waiting:
+            progress.say(f"building {', '.join(waiting)}: all together about 12 minutes on 2 cores, once")
+        for module in modules:
+            for program, package in module.unbuilt():
+                _build_one(module, program, package, progress)
+        progress.say("dropping Go's build caches")
+        shutil.rmtree(_go_caches(), ignore_errors=True)
+
+
+def _go_caches() -> Path:
+    return cache_dir() / "go"
+
+
+def _build_one(module: Module, program: str, package: str, progress: Progress) -> None:
+    go = shutil.which("go")
+    if go is None:
+        raise PrepareError(f"no Go here: {GO_HINT}")
+    folder = module.folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = folder / f".{program}.unfinished"
+    env = {
+        **os.environ,
+        "GOCACHE": str(_go_caches() / "build"),
+        "GOMODCACHE": str(_go_caches() / "mod"),
+        "GOFLAGS": "-modcacherw",  # without it the module cache can only be removed file by file
+        "GOWORK": "off",
+        "CGO_ENABLED": "1" if module.cgo else "0",
+    }
+    argv: list[str | Path] = [go, "build", *module.flags(), "-o", unfinished, package]
+    progress.run(f"building {program}", argv, env=env, cwd=module.pins)
+    unfinished.replace(folder / program)

@@ -1,0 +1,19 @@
+"""One small cluster for the tests of the cluster tool, beside whatever other clusters are up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from e2e.cluster import Cluster
+from e2e.cluster.requirements import require_cluster
+
+NAME = "own"
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    require_cluster()
+    with Cluster.up(NAME, nodes=2) as made:
+        yield made

@@ -1,0 +1,162 @@
+"""What is cached must be rebuilt exactly when its inputs change, and what is missing must be said."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from e2e.prepare import PrepareError, Progress, envs, missing, requirements, tools
+from e2e.prepare.basics import content_key, locked
+
+HELM = next(module for module in tools.MODULES if module.name == "helm")
+
+
+@pytest.fixture
+def pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the pins to change."""
+    copy = tmp_path / "tools"
+    shutil.copytree(tools.PINS, copy)
+    monkeypatch.setattr(tools, "PINS", copy)
+    monkeypatch.setenv("PERDURE_CACHE", str(tmp_path / "cache"))
+    return copy
+
+
+def test_the_binaries_of_a_module_move_when_its_sums_change_and_only_its(pins: Path) -> None:
+    before = tools.tool_folders()
+    with (pins / "helm" / "go.sum").open("a") as file:
+        file.write("more\n")
+    after = tools.tool_folders()
+
+    assert [name for name in before if before[name] != after[name]] == ["helm"]
+
+
+@pytest.mark.parametrize("change", [{"ldflags": ""}, {"tags": "other"}, {"cgo": True}])
+def test_the_binaries_of_a_module_move_when_its_build_flags_change(pins: Path, change: dict[str, object]) -> None:
+    assert dataclasses.replace(HELM, **change).folder() != HELM.folder()
+
+
+def test_the_same_pins_mean_the_same_folder_in_any_checkout(pins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = HELM.folder()
+    monkeypatch.setattr(tools, "PINS", pins.rename(pins.with_name("elsewhere")))
+
+    assert HELM.folder() == here
+
+
+def test_what_is_not_built_is_named(pins: Path) -> None:
+    assert {"kube-apiserver", "etcd", "runc", "helm"} <= set(tools.unbuilt())
+
+
+def test_a_key_keeps_its_parts_apart() -> None:
+    assert content_key([b"ab", b"c"]) != content_key([b"a", b"bc"])
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with one file per package."""
+    for folder in envs.SOURCES:
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "__init__.py").write_text("")
+    for path in (envs.PYPROJECT, envs.CONSTRAINTS):
+        shutil.copy(path, tmp_path)
+    monkeypatch.setattr(envs, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(envs, "PYPROJECT", tmp_path / "pyproject.toml")
+    monkeypatch.setattr(envs, "CONSTRAINTS", tmp_path / "constraints.txt")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "changed", ["constraints.txt", "pyproject.toml", "runtime/perdure/__init__.py", "operator/perdure_operator/new.py"]
+)
+def test_the_environments_are_made_anew_when_an_input_changes(checkout: Path, changed: str) -> None:
+    before = envs.environments()
+    with (checkout / changed).open("a") as file:
+        file.write("\n# another line\n")
+
+    assert envs.environments() != before
+
+
+def test_compiled_python_does_not_make_the_environments_anew(checkout: Path) -> None:
+    before = envs.environments()
+    cache = checkout / "runtime/perdure/__pycache__"
+    cache.mkdir()
+    (cache / "x.pyc").write_bytes(b"x")
+
+    assert envs.environments() == before
+
+
+def test_the_operators_environment_takes_no_torch_and_the_trainers_no_kopf() -> None:
+    assert "torch" not in envs.EXTRAS["operator"]
+    assert "operator" not in envs.EXTRAS["trainer"]
+
+
+def test_an_environment_that_a_process_names_is_in_use(tmp_path: Path) -> None:
+    used, unused = tmp_path / "used", tmp_path / "unused"
+    with subprocess.Popen(["/bin/sleep", "60"], env={"PATH": f"{used}/bin:/usr/bin"}) as process:
+        found = envs._in_use(used), envs._in_use(unused)
+        process.kill()
+
+    assert found == (True, False)
+
+
+def test_a_failing_program_is_shown_with_its_last_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    script = "import sys; print('what went wrong'); sys.exit(3)"
+    with pytest.raises(PrepareError, match=r"(?s)building it: .* ended with status 3:\nwhat went wrong"):
+        Progress().run("building it", [sys.executable, "-c", script])
+
+    assert "building it" in capsys.readouterr().err
+
+
+def test_a_second_run_waits_for_the_first_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PERDURE_CACHE", str(tmp_path))
+    order: list[str] = []
+    told = threading.Event()
+
+    class Telling(Progress):
+        def say(self, text: str) -> None:
+            super().say(text)
+            told.set()
+
+    def second() -> None:
+        with locked("tools", Telling()):
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    with locked("tools", Progress()):
+        thread.start()
+        assert told.wait(10), "the second run never said that it waits"
+        order.append("first")
+    thread.join(10)
+
+    assert order == ["first", "second"]
+    assert "another run is preparing `tools`: waiting for it" in capsys.readouterr().err
+
+
+def test_without_root_the_message_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+
+    (lack, *_) = missing()
+    assert lack.startswith("root: ")
+
+
+def test_without_linux_the_message_says_so_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requirements.platform, "system", lambda: "Darwin")
+
+    assert missing() == ["Linux: this is Darwin, and the cluster is made of Linux namespaces"]
+    assert "KUBECONFIG" in requirements.cannot_run(missing())
+
+
+def test_without_go_the_message_says_which_is_needed(pins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requirements, "machine", list)
+    monkeypatch.setenv("PATH", "/nowhere")
+
+    lacks = missing(before_prepare=True)
+    assert any("Go >= 1.26.5" in lack for lack in lacks)
