@@ -1,0 +1,199 @@
+"""Every condition type and every reason the operator can give, each with its meaning and what the user should do.
+
+The reference in the documentation is compared with this file. A reason is used in conditions, in events, or in both;
+`decide` is the only one that gives them. Nothing here may depend on a snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class ConditionType(StrEnum):
+    """The `type` of a condition."""
+
+    RUNNING = "Running"
+    DISRUPTED = "Disrupted"
+    SAVED = "Saved"
+    PROTECTED = "Protected"
+    SUSPENDED = "Suspended"
+    COMPLETED = "Completed"
+    FAILED = "Failed"
+
+
+CONDITION_TYPES: Final[Mapping[ConditionType, str]] = {
+    ConditionType.RUNNING: "True while every member is Ready and has its ranks; otherwise says what is awaited, from "
+    "whom and until when.",
+    ConditionType.DISRUPTED: "True from the first signal that the run has to end until its successor is planned.",
+    ConditionType.SAVED: "How the last run ended: True where its last step is in a commit, False where steps are lost.",
+    ConditionType.PROTECTED: "True while the job's PodDisruptionBudget, and no other, covers its members.",
+    ConditionType.SUSPENDED: "True while spec.suspend keeps the job without members.",
+    ConditionType.COMPLETED: "True once the training has reached its goal. Final.",
+    ConditionType.FAILED: "True once the job has been given up; the message says why. Final.",
+}
+
+
+class Reason(StrEnum):
+    """The `reason` of a condition or of an event."""
+
+    # Running
+    TRAINING = "Training"
+    CHECKING_TEMPLATE = "CheckingTemplate"
+    TEMPLATE_INVALID = "TemplateInvalid"
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    POD_REFUSED = "PodRefused"
+    WAITING_FOR_PREDECESSOR = "WaitingForPredecessor"
+    SHARED_ROOT = "SharedRoot"
+    BACKOFF = "Backoff"
+    STARTING_MEMBERS = "StartingMembers"
+    UNSCHEDULABLE = "Unschedulable"
+    IMAGE_PULL_FAILED = "ImagePullFailed"
+    AGENT_MISSING = "AgentMissing"
+    CONTAINER_NOT_CREATED = "ContainerNotCreated"
+    TOLERATES_LEAVING_NODE = "ToleratesLeavingNode"
+    ASSIGNING = "Assigning"
+    NODE_UNREACHABLE = "NodeUnreachable"
+    EXIT_SAVE = "ExitSave"
+    STOPPING = "Stopping"
+    DELETING_MEMBERS = "DeletingMembers"
+    # Disrupted; the first six are also the reasons of events
+    NODE_LEAVING = "NodeLeaving"
+    SIZE_CHANGE = "SizeChange"
+    MEMBER_LOST = "MemberLost"
+    MEMBER_DELETED = "MemberDeleted"
+    SUSPEND = "Suspend"
+    STOP = "Stop"
+    UNDISTURBED = "Undisturbed"
+    # Saved, and the event at the end of a run
+    CHECKPOINTED = "Checkpointed"
+    NOTHING_TO_SAVE = "NothingToSave"
+    EXIT_TIMEOUT = "ExitTimeout"
+    CODE_FAILURE = "CodeFailure"
+    INFRASTRUCTURE_FAILURE = "InfrastructureFailure"
+    FENCED = "Fenced"
+    UNKNOWN_END = "UnknownEnd"
+    # Protected
+    BUDGET_IN_PLACE = "BudgetInPlace"
+    BUDGET_MISSING = "BudgetMissing"
+    PDB_CONFLICT = "PDBConflict"
+    # Suspended
+    SUSPENDED = "Suspended"
+    RESUMED = "Resumed"
+    # Completed
+    COMPLETED = "Completed"
+    # Failed
+    FAILED = "Failed"
+    TOO_MANY_CODE_FAILURES = "TooManyCodeFailures"
+    TOO_MANY_INFRASTRUCTURE_FAILURES = "TooManyInfrastructureFailures"
+    ROOT_TAKEN_OVER = "RootTakenOver"
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+    # events only
+    RUN_PLANNED = "RunPlanned"
+    WITHDRAWN = "Withdrawn"
+    MEMBER_REPLACED = "MemberReplaced"
+
+
+@dataclass(frozen=True)
+class Explained:
+    """What a reason means and what to do about it; `remedy` is "" where there is nothing to do."""
+
+    meaning: str
+    remedy: str = ""
+
+
+REASONS: Final[Mapping[Reason, Explained]] = {
+    Reason.TRAINING: Explained("Every member is Ready and has its ranks."),
+    Reason.CHECKING_TEMPLATE: Explained("The pod template is being tried in a server-side dry run."),
+    Reason.TEMPLATE_INVALID: Explained(
+        "The API server refuses pods of this template.", "Correct spec.template as the message says; the job goes on."
+    ),
+    Reason.QUOTA_EXCEEDED: Explained(
+        "A resource quota of the namespace leaves no room for a member.", "Raise the quota or free some of it."
+    ),
+    Reason.POD_REFUSED: Explained(
+        "The API server or an admission webhook refuses a member.", "Follow the message of whoever refused it."
+    ),
+    Reason.WAITING_FOR_PREDECESSOR: Explained(
+        "Pods of an earlier job of this name may still be writing to the same checkpoints.",
+        "Wait, or delete those pods.",
+    ),
+    Reason.SHARED_ROOT: Explained(
+        "An older live job has the same checkpoint.uri; two jobs cannot write one log.",
+        "Give this job a uri of its own, or delete the other job.",
+    ),
+    Reason.BACKOFF: Explained("A pause after a failure, doubled with each failure that brought no new commit."),
+    Reason.STARTING_MEMBERS: Explained("Members have been created and are not Ready yet."),
+    Reason.UNSCHEDULABLE: Explained("The scheduler finds no node for a member.", "Add nodes or lower the requests."),
+    Reason.IMAGE_PULL_FAILED: Explained(
+        "A node cannot pull the image of a member.", "Correct the image's name or its pull secret in spec.template."
+    ),
+    Reason.AGENT_MISSING: Explained(
+        "The image of container 0 has no `perdure` on its PATH.",
+        "Install perdure in the image, change spec.template or delete the pod to try again.",
+    ),
+    Reason.CONTAINER_NOT_CREATED: Explained(
+        "A node cannot create the container of a member, most often because of a missing Secret or ConfigMap.",
+        "Create what the message names.",
+    ),
+    Reason.TOLERATES_LEAVING_NODE: Explained(
+        "A member tolerates every taint and was placed on a node that is leaving.",
+        "Remove the catch-all toleration from spec.template.",
+    ),
+    Reason.ASSIGNING: Explained("The members are being told their ranks."),
+    Reason.NODE_UNREACHABLE: Explained(
+        "A node under a member is not Ready: nobody there can be asked to save.",
+        "Nothing, if it comes back; failure.lostNodeSeconds after it went its members are given up.",
+    ),
+    Reason.EXIT_SAVE: Explained("Members save and leave; the message names them and the time they have."),
+    Reason.STOPPING: Explained("A member is lost: the others of its run are being stopped."),
+    Reason.DELETING_MEMBERS: Explained("Members did not leave in time and have been deleted."),
+    Reason.NODE_LEAVING: Explained("A node under a member is about to go away."),
+    Reason.SIZE_CHANGE: Explained("replicas or processesPerReplica have changed."),
+    Reason.MEMBER_LOST: Explained("A member ended without being asked to."),
+    Reason.MEMBER_DELETED: Explained("Somebody has deleted a member; it saves within its own grace period."),
+    Reason.SUSPEND: Explained("spec.suspend was set."),
+    Reason.STOP: Explained("activeDeadlineSeconds is over."),
+    Reason.UNDISTURBED: Explained("Nothing asks the run to end."),
+    Reason.CHECKPOINTED: Explained("The run ended with a commit of its last step: nothing is lost."),
+    Reason.NOTHING_TO_SAVE: Explained("The run ended before it had done a step."),
+    Reason.EXIT_TIMEOUT: Explained(
+        "The exit save was not finished within exitTimeoutSeconds: the steps since the last commit are lost.",
+        "Raise disruption.exitTimeoutSeconds, and see whether the script still calls step().",
+    ),
+    Reason.CODE_FAILURE: Explained(
+        "The script of a rank raised an exception or exited by itself.", "Read the traceback in the message."
+    ),
+    Reason.INFRASTRUCTURE_FAILURE: Explained(
+        "A member was killed from outside, its node went away, or the storage failed."
+    ),
+    Reason.FENCED: Explained("Another writer owned the log; the next run takes a number above it."),
+    Reason.UNKNOWN_END: Explained("No member left an outcome: the log says where training goes on."),
+    Reason.BUDGET_IN_PLACE: Explained("Evictions wait until the members have saved."),
+    Reason.BUDGET_MISSING: Explained("The PodDisruptionBudget has not been created yet."),
+    Reason.PDB_CONFLICT: Explained(
+        "A second PodDisruptionBudget matches the members: Kubernetes refuses every eviction of such a pod.",
+        "Change the selector of the budget that the message names.",
+    ),
+    Reason.SUSPENDED: Explained("The job has no members.", "Set spec.suspend to false to go on."),
+    Reason.RESUMED: Explained("spec.suspend is false again."),
+    Reason.COMPLETED: Explained("The training has reached its goal."),
+    Reason.FAILED: Explained("The job has been given up; the condition Failed says why."),
+    Reason.TOO_MANY_CODE_FAILURES: Explained(
+        "More failures of the script than failure.maxCodeFailures; the message ends with the traceback.",
+        "Correct the script, then delete the job and apply it again: it resumes from its last commit.",
+    ),
+    Reason.TOO_MANY_INFRASTRUCTURE_FAILURES: Explained(
+        "More failures of pods, nodes or storage than failure.maxInfrastructureFailures.",
+        "Look for the cause in the message, then delete the job and apply it again.",
+    ),
+    Reason.ROOT_TAKEN_OVER: Explained(
+        "Another job writes to the same checkpoint.uri.", "Give each job a uri of its own."
+    ),
+    Reason.DEADLINE_EXCEEDED: Explained("activeDeadlineSeconds is over."),
+    Reason.RUN_PLANNED: Explained("All members are Ready; they are told their ranks now."),
+    Reason.WITHDRAWN: Explained("The signal went away before anybody was asked to leave: the run goes on."),
+    Reason.MEMBER_REPLACED: Explained("A standby cannot be used and gets a successor with a new number."),
+}

@@ -1,0 +1,62 @@
+"""What the API server refuses, as CEL rules that name the field and the remedy.
+
+A rule's message is all a user sees of a mistake, so ranges are rules too: `minimum` would answer in the API server's
+words, and both together would report one mistake twice. Lengths stay in the schema, because the API server computes
+from them what a rule may cost. Used by the models and the template's schema; `api.crd` carries the result over, and
+`api.docs` prints the messages. Nothing here is checked by the models themselves: they read what the API server has let
+through.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+Json = dict[str, Any]
+
+VALIDATIONS = "x-kubernetes-validations"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A CEL expression that holds for every good value, and what to say where it does not."""
+
+    holds: str
+    message: str
+    field: str = ""
+    """Path below the value that carries the rule, such as `.replicas`: shown as the place of the mistake."""
+    forbids: bool = False
+    """The mistake is that the field is there at all: its value is not repeated in the answer."""
+
+    def schema(self) -> Json:
+        """As `x-kubernetes-validations` wants it."""
+        schema: Json = {"rule": self.holds, "message": self.message}
+        if self.field:
+            schema["fieldPath"] = self.field
+        if self.forbids:
+            schema["reason"] = "FieldValueForbidden"
+        return schema
+
+
+def checked(*rules: Rule, **schema: Any) -> Json:
+    """Schema with these rules; for `json_schema_extra` and for schemas written by hand."""
+    return {**schema, VALIDATIONS: [rule.schema() for rule in rules]}
+
+
+def between(name: str, least: int, most: int, hint: str = "") -> Json:
+    """The range of an integer, both ends included."""
+    return checked(Rule(f"self >= {least} && self <= {most}", f"{name} must be {least} to {most}{_after(hint)}"))
+
+
+def at_least(name: str, least: int, hint: str = "") -> Json:
+    """The lower end of an integer without an upper one."""
+    return checked(Rule(f"self >= {least}", f"{name} must be {least} or more{_after(hint)}"))
+
+
+def forbidden(field: str, message: str) -> Rule:
+    """The object that carries this rule must not have `field`."""
+    return Rule(f"!has(self.{field})", message, f".{field}", forbids=True)
+
+
+def _after(hint: str) -> str:
+    return f": {hint}" if hint else ""

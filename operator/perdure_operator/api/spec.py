@@ -1,0 +1,193 @@
+"""What a user writes: TrainingJob.spec. Only fields that work are here.
+
+Durations are integers named `...Seconds`. Everything CEL can check is checked by the API server (see `api.rules`), so
+these models read what it has let through. The string under a field is its description in the CRD and in the reference.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, WithJsonSchema
+
+from perdure_operator.api.model import Model
+from perdure_operator.api.rules import Rule, at_least, between, checked
+from perdure_operator.api.template import template_schema
+
+_ROOT = r"^(s3://[a-z0-9][a-z0-9.-]+(/[^/?#\s]+)+|file://(/[^/?#\s]+)+)$"
+_URL = r"^https?://[^/?#@\s]+(/[^?#\s]*)?$"
+_NAME = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+
+
+class S3(Model):
+    """How to reach the S3 store; without it, the store, region and credentials that the AWS SDK finds by itself."""
+
+    endpoint: str | None = Field(
+        default=None,
+        max_length=512,
+        json_schema_extra=checked(
+            Rule(
+                f"self.matches(r'{_URL}')",
+                "checkpoint.s3.endpoint must be a http:// or https:// URL without user, query or fragment, "
+                "such as https://minio.example:9000",
+            )
+        ),
+    )
+    """URL of a store that is not AWS's own."""
+    region: str | None = Field(
+        default=None,
+        max_length=64,
+        json_schema_extra=checked(
+            Rule("self.matches('^[a-z0-9-]+$')", "checkpoint.s3.region must be a region's name, such as eu-central-1")
+        ),
+    )
+    """Region of the bucket."""
+    path_style: bool = False
+    """True puts the bucket into the path of each request instead of the host name: most stores besides AWS want it."""
+    credentials_secret: str | None = Field(
+        default=None,
+        max_length=253,
+        json_schema_extra=checked(
+            Rule(
+                f"self.matches('{_NAME}')",
+                "checkpoint.s3.credentialsSecret must be the name of a Secret in the job's namespace, not a key: "
+                "create one with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY and give its name",
+            )
+        ),
+    )
+    """A Secret in the job's namespace with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN, if any);
+    the kubelet hands them to the trainer, the operator never reads them. Absent: the pod's own identity."""
+
+
+class Checkpoint(Model):
+    """Where and how often the state of training is stored.
+
+    At most one of everySteps, everySeconds and everyEpochs; with none of them, every 300 seconds. A disruption is
+    always saved, whatever they say.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra=checked(
+            Rule(
+                "!has(self.s3) || self.uri.startsWith('s3://')",
+                "checkpoint.s3 is only for an s3:// uri: remove it, or give checkpoint.uri as s3://bucket/prefix",
+                ".s3",
+            ),
+            Rule(
+                "[has(self.everySteps), has(self.everySeconds), has(self.everyEpochs)].filter(set, set).size() <= 1",
+                "checkpoint.everySteps, everySeconds and everyEpochs exclude each other: keep one of them",
+            ),
+        )
+    )
+
+    uri: str = Field(
+        max_length=512,
+        json_schema_extra=checked(
+            Rule(
+                f"self.matches(r'{_ROOT}')",
+                "checkpoint.uri must be s3://bucket/prefix, or file:///folder for one node, without a slash at its end",
+            ),
+            Rule(
+                "self == oldSelf",
+                "checkpoint.uri cannot be changed, it is where the job's state is: create another job for another root",
+                forbids=True,
+            ),
+        ),
+    )
+    """This job's own root, shared with no other job: s3://bucket/prefix. Or file:///folder for a job of one replica, on
+    a volume that every node has on which that replica may run."""
+    s3: S3 | None = None
+    every_steps: int | None = Field(default=None, json_schema_extra=at_least("checkpoint.everySteps", 1))
+    """Checkpoint after this many optimizer steps."""
+    every_seconds: int | None = Field(default=None, json_schema_extra=at_least("checkpoint.everySeconds", 1))
+    """Checkpoint after this many seconds, when a step ends: every 300, where none of the three says how often."""
+    every_epochs: int | None = Field(default=None, json_schema_extra=at_least("checkpoint.everyEpochs", 1))
+    """Checkpoint after this many epochs."""
+    keep: int = Field(
+        default=3, json_schema_extra=at_least("checkpoint.keep", 1, "without a checkpoint the job could not resume")
+    )
+    """How many checkpoints are kept; older ones are removed."""
+
+
+class DisruptionPolicy(Model):
+    """What happens when members must leave."""
+
+    exit_timeout_seconds: int = Field(
+        default=600,
+        json_schema_extra=between(
+            "disruption.exitTimeoutSeconds", 5, 86400, "it has to cover one checkpoint, and a drain waits that long"
+        ),
+    )
+    """How long members that must leave may take to save. Afterwards they are deleted, and steps since the last
+    checkpoint are lost."""
+
+
+class FailurePolicy(Model):
+    """How many failures a job survives, by whose fault they were."""
+
+    max_code_failures: int = Field(
+        default=3, json_schema_extra=at_least("failure.maxCodeFailures", 0, "0 gives up at the first failure")
+    )
+    """How many failures of the script itself (an exception, a non-zero exit) the job survives."""
+    max_infrastructure_failures: int = Field(
+        default=100,
+        json_schema_extra=at_least("failure.maxInfrastructureFailures", 0, "0 gives up at the first failure"),
+    )
+    """How many failures of pods, nodes or storage the job survives. A disruption that was announced is none."""
+    lost_node_seconds: int = Field(
+        default=60,
+        json_schema_extra=at_least(
+            "failure.lostNodeSeconds",
+            5,
+            "nodes miss a heartbeat now and then, and going on without a member costs steps",
+        ),
+    )
+    """How long a node may be not Ready or unreachable before the job goes on without the members on it."""
+
+
+class TrainingJobSpec(Model):
+    """A training job: members that train together, checkpoint to object storage, and resume.
+
+    A change of replicas or processesPerReplica ends the run with a save and starts the next one. A change of checkpoint
+    or template counts from the next run on.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra=checked(
+            Rule(
+                "self.replicas == 1 || !self.checkpoint.uri.startsWith('file://')",
+                "replicas must be 1 with a file:// checkpoint.uri, which is one node's: use s3://bucket/prefix",
+                ".replicas",
+            ),
+            # The model allows it to be absent, so that a snapshot written by hand can be short.
+            required=["checkpoint", "template"],
+        )
+    )
+
+    replicas: int = Field(
+        default=1,
+        json_schema_extra=between(
+            "replicas", 1, 10000, "to stop the job and keep its progress, set spec.suspend to true"
+        ),
+    )
+    """How many members (pods) train together. `kubectl scale` changes it."""
+    processes_per_replica: int = Field(
+        default=1, json_schema_extra=between("processesPerReplica", 1, 64, "for more processes raise replicas")
+    )
+    """How many trainer processes each member runs, one for each of its GPUs for instance."""
+    checkpoint: Checkpoint
+    disruption: DisruptionPolicy = DisruptionPolicy()
+    failure: FailurePolicy = FailurePolicy()
+    suspend: bool = False
+    """True: members save and leave, and the job waits; False: it goes on where it was."""
+    active_deadline_seconds: int | None = Field(
+        default=None, json_schema_extra=at_least("activeDeadlineSeconds", 1, "remove it for a job without a deadline")
+    )
+    """The job saves and fails when its members have been wanted for this long; time suspended does not count."""
+    ttl_seconds_after_finished: int | None = Field(
+        default=None, json_schema_extra=at_least("ttlSecondsAfterFinished", 0, "remove it to keep finished jobs")
+    )
+    """A finished job is deleted with its pods after this long; its checkpoints stay. Absent: never."""
+    template: Annotated[dict[str, Any], WithJsonSchema(template_schema())] = Field(default_factory=dict)
+    """An ordinary pod template. Container 0 is the trainer: Perdure puts its agent in front of that container's
+    command, so the command must be given, and the image must have perdure installed."""

@@ -1,0 +1,217 @@
+"""What a TrainingJob's status says: the only memory of the operator.
+
+Status is written before anything else in a round, so whatever the cluster shows follows from it. A run's plan is never
+edited once written: any change is the next run. Only the current plan and intent list members.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+
+from pydantic import Field
+
+from perdure_operator.api.model import TolerantModel
+
+
+class Phase(StrEnum):
+    """Where a job is in its life; for people. No decision is taken from it."""
+
+    PENDING = "Pending"
+    STARTING = "Starting"
+    RUNNING = "Running"
+    VACATING = "Vacating"
+    RESCALING = "Rescaling"
+    RECOVERING = "Recovering"
+    SUSPENDED = "Suspended"
+    COMPLETED = "Completed"
+    FAILED = "Failed"
+
+
+class Disruption(StrEnum):
+    """Why a run has to end before its work is done."""
+
+    NODE_LEAVING = "NodeLeaving"
+    SIZE_CHANGE = "SizeChange"
+    MEMBER_LOST = "MemberLost"
+    MEMBER_DELETED = "MemberDeleted"
+    SUSPEND = "Suspend"
+    STOP = "Stop"  # activeDeadlineSeconds is over
+
+
+class Assigned(TolerantModel):
+    """One member of a run's plan: the pod by name and uid, and the rank of its first process."""
+
+    name: str
+    """The pod's name."""
+    uid: str
+    """The pod's uid."""
+    rank: int
+    """Rank of its first process."""
+    node: str = ""
+    """The node it was on when the plan was made."""
+
+
+class RunPlan(TolerantModel):
+    """The immutable part of a run, complete enough to write every assignment again."""
+
+    run: int
+    """The run's number."""
+    world: int
+    """How many processes the run has."""
+    master: str
+    """ip:port where rank 0 listens for the others."""
+    cause: str = ""
+    """Why the run before this one ended."""
+    seconds: int
+    """How long trainers of the run before may take to save, counted by each agent."""
+    wait: int
+    """How long rank 0 waits for the run before to end before it opens the log."""
+    lost: tuple[int, ...] = ()
+    """The lost runs when the plan was made."""
+    members: tuple[Assigned, ...]
+    """The members in the order of their ranks."""
+    assigned_time: datetime | None = None
+    """When the plan was made."""
+
+
+class Intent(TolerantModel):
+    """The decision that the current run ends and run `run` comes next (recreate)."""
+
+    run: int
+    """The number of the run that comes next."""
+    disruption: Disruption
+    """Why the current run ends."""
+    cause: str
+    """The same in words, with names."""
+    nodes: tuple[str, ...] = ()
+    """The nodes that members have to leave."""
+    since: datetime
+    """When the first signal was seen."""
+    newest: datetime | None = None
+    """When the newest of `nodes` was added: the quiet second counts from here."""
+    leave: bool = False
+    """False while quiet seconds collect more nodes and the signal may still be withdrawn; True is final."""
+    seconds: int = 0
+    """Fixed when `leave` becomes True: how long each trainer may take to save."""
+    lost: tuple[int, ...] = ()
+    """Lost runs, with the current one where its members can no longer save together."""
+    deadline: datetime | None = None
+    """`leave` time + seconds + 30: what still runs then is deleted."""
+
+
+class Ending(TolerantModel):
+    """How one member of the current run ended, kept before its pod is deleted."""
+
+    name: str
+    """The pod's name."""
+    uid: str
+    """The pod's uid."""
+    outcome: str
+    """A value of perdure.contract.Ended, or "" where the pod left none."""
+    run: int = 0
+    """The run the outcome tells of."""
+    step: int = 0
+    """Steps done when the trainer ended."""
+    commit_seq: int | None = None
+    """Number in the log of the newest commit the member knew."""
+    commit_step: int | None = None
+    """Step of that commit."""
+    error_kind: str = ""
+    """A value of perdure.contract.ErrorKind, or "" without an error."""
+    error_name: str = ""
+    """The exception's class, the signal or the exit status."""
+    error_tail: str = ""
+    """The last lines of the traceback or of stderr."""
+    infrastructure: bool = False
+    """True where the pod or its node vanished, or the container was killed from outside."""
+
+
+class Failures(TolerantModel):
+    """Budgets used up so far; they only go up."""
+
+    code: int = 0
+    """Runs that failed by the script's own fault."""
+    infrastructure: int = 0
+    """Runs that failed by a pod, a node or the storage."""
+    last_time: datetime | None = None
+    """When the newest failure was counted; the backoff counts from here."""
+    consecutive: int = 0
+    """Failures since the last new commit: the backoff grows with it."""
+
+
+class Unready(TolerantModel):
+    """A node under a member that was first seen with Ready != True at `since`."""
+
+    node: str
+    """The node's name."""
+    since: datetime
+    """When that was first seen."""
+
+
+class Condition(TolerantModel):
+    """A standard Kubernetes condition."""
+
+    type: str
+    """One of the conditions below."""
+    status: str
+    """True, False or Unknown."""
+    reason: str
+    """One of the reasons below."""
+    message: str
+    """The same in words: who is waited for, until when, what to do."""
+    last_transition_time: datetime
+    """When `status` changed last."""
+    observed_generation: int = 0
+    """The generation of the spec it was derived from."""
+
+
+class TrainingJobStatus(TolerantModel):
+    """The operator's memory of one job."""
+
+    observed_generation: int = 0
+    """The generation of the spec the operator has seen."""
+    phase: Phase = Phase.PENDING
+    """Where the job is in its life; for people."""
+    run: int = 0
+    """The newest run number used by a plan or an intent."""
+    replicas: int = 0
+    """Members alive now, for the scale subresource."""
+    selector: str = ""
+    """Selects the job's members, for the scale subresource."""
+    next_member: int = 0
+    """The next member number; numbers are never reused."""
+    members: tuple[str, ...] = ()
+    """Names allocated for the next run (or running in the current one), written before their pods are created."""
+    plan: RunPlan | None = None
+    """The current run."""
+    intent: Intent | None = None
+    """Set from the signal that the run has to end until the next one is planned."""
+    endings: tuple[Ending, ...] = ()
+    """How members of the current run ended, until the next run's members are allocated."""
+    lost: tuple[int, ...] = ()
+    """Runs that ended without telling: they can no longer save together. The newest 32."""
+    opened: int = 0
+    """The highest run number an outcome has seen in the log."""
+    step: int | None = None
+    """Step of the last commit an outcome has told."""
+    commit_seq: int = 0
+    """Its number in the log: a higher one is a new commit, and new commits reset the backoff."""
+    steps_lost: int = 0
+    """Steps done but not committed when a run ended, summed over the job's life."""
+    failures: Failures = Failures()
+    """Budgets used up so far."""
+    unready: tuple[Unready, ...] = ()
+    """Nodes under members that are not Ready, and since when."""
+    start_time: datetime | None = None
+    """When members were first wanted, after the last suspension; activeDeadlineSeconds counts from here."""
+    completion_time: datetime | None = None
+    """When the job was Completed."""
+    template_checked: str = ""
+    """Hash of the pod template that passed the server-side dry run last."""
+    conditions: tuple[Condition, ...] = Field(
+        default=(),
+        max_length=16,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
+    """What is true of the job now, and why."""

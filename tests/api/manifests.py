@@ -1,0 +1,71 @@
+"""TrainingJobs as users write them, good ones; each test spoils what it is about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perdure.contract import GROUP
+from perdure_operator.api.crd import KIND, VERSION
+
+Json = dict[str, Any]
+
+
+def job(name: str = "digits", **spec: Any) -> Json:
+    """The shortest good job, with `spec` instead of or beside its fields."""
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": KIND,
+        "metadata": {"name": name},
+        "spec": {"checkpoint": {"uri": f"s3://bucket/{name}"}, "template": template(), **spec},
+    }
+
+
+def template(trainer: Json | None = None, metadata: Json | None = None, **spec: Any) -> Json:
+    """A good pod template; `trainer` adds to container 0, the rest to the pod's spec."""
+    container = {"name": "trainer", "image": "digits:dev", "command": ["python", "train.py"], **(trainer or {})}
+    pod = {"spec": {"containers": [container], **spec}}
+    return pod | ({"metadata": metadata} if metadata else {})
+
+
+def checkpoint(uri: str = "s3://bucket/digits", **fields: Any) -> Json:
+    """A good checkpoint with these fields."""
+    return {"uri": uri, **fields}
+
+
+def full(name: str = "full") -> Json:
+    """A good job that sets every field, none of them to its default."""
+    sidecar = {"name": "metrics", "image": "metrics:1", "restartPolicy": "Always"}
+    trainer = {
+        "env": [{"name": "PERDURE_TRACE", "value": "1"}, {"name": "LEVEL", "value": "info"}],
+        "volumeMounts": [{"name": "data", "mountPath": "/run/perdure-data"}],
+        "resources": {"limits": {"nvidia.com/gpu": 8}},
+    }
+    return job(
+        name,
+        replicas=4,
+        processesPerReplica=8,
+        checkpoint=checkpoint(
+            s3={
+                "endpoint": "https://minio.example:9000",
+                "region": "eu-central-1",
+                "pathStyle": True,
+                "credentialsSecret": "bucket-keys",
+            },
+            everySteps=500,
+            keep=5,
+        ),
+        disruption={"exitTimeoutSeconds": 120},
+        failure={"maxCodeFailures": 0, "maxInfrastructureFailures": 7, "lostNodeSeconds": 30},
+        suspend=True,
+        activeDeadlineSeconds=86400,
+        ttlSecondsAfterFinished=0,
+        template=template(
+            trainer,
+            metadata={"labels": {"team": "vision"}, "annotations": {"example.com/note": "hello"}},
+            restartPolicy="Never",
+            automountServiceAccountToken=False,
+            initContainers=[sidecar],
+            volumes=[{"name": "data", "emptyDir": {}}],
+            terminationGracePeriodSeconds=60,
+        ),
+    )

@@ -1,0 +1,276 @@
+"""What the API server makes of a good TrainingJob: defaults, preserved fields, scale, status, columns."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from e2e.cluster.apiserver import ApiServer
+from perdure_operator.api.spec import TrainingJobSpec
+from perdure_operator.api.status import (
+    Assigned,
+    Condition,
+    Disruption,
+    Ending,
+    Failures,
+    Intent,
+    Phase,
+    RunPlan,
+    TrainingJobStatus,
+    Unready,
+)
+from tests.api.manifests import Json, checkpoint, full, job, template
+
+pytestmark = pytest.mark.api
+
+NOON = datetime(2026, 11, 21, 12, 0, 0, 250000, tzinfo=UTC)
+
+STATUS = TrainingJobStatus(
+    observed_generation=3,
+    phase=Phase.VACATING,
+    run=8,
+    replicas=2,
+    selector="perdure.dev/job=digits",
+    next_member=4,
+    members=("digits-3f2a-2", "digits-3f2a-3"),
+    plan=RunPlan(
+        run=7,
+        world=2,
+        master="10.0.0.1:29507",
+        cause="n1 is cordoned",
+        seconds=600,
+        wait=615,
+        lost=(5,),
+        members=(Assigned(name="digits-3f2a-2", uid="u2", rank=0, node="n1"),),
+        assigned_time=NOON,
+    ),
+    intent=Intent(
+        run=8,
+        disruption=Disruption.NODE_LEAVING,
+        cause="n2 is cordoned",
+        nodes=("n2",),
+        since=NOON,
+        newest=NOON,
+        leave=True,
+        seconds=600,
+        lost=(5,),
+        deadline=NOON,
+    ),
+    endings=(
+        Ending(
+            name="digits-3f2a-3",
+            uid="u3",
+            outcome="failed",
+            run=7,
+            step=120,
+            commit_seq=9,
+            commit_step=100,
+            error_kind="exception",
+            error_name="ValueError",
+            error_tail="ValueError: no",
+        ),
+    ),
+    lost=(5,),
+    opened=7,
+    step=100,
+    commit_seq=9,
+    steps_lost=20,
+    failures=Failures(code=1, infrastructure=2, last_time=NOON, consecutive=1),
+    unready=(Unready(node="n2", since=NOON),),
+    start_time=NOON,
+    completion_time=NOON,
+    template_checked="abc",
+    conditions=(
+        Condition(
+            type="Running",
+            status="False",
+            reason="ExitSave",
+            message="digits-3f2a-2 saves until 12:10",
+            last_transition_time=NOON,
+            observed_generation=3,
+        ),
+    ),
+)
+
+
+class Jobs:
+    """The jobs of one namespace, as kubectl shows and changes them."""
+
+    def __init__(self, server: ApiServer, namespace: str) -> None:
+        self._server, self._namespace = server, namespace
+
+    def kubectl(self, *words: str, check: bool = True, given: Json | None = None) -> Any:
+        text = None if given is None else json.dumps(given)
+        return self._server.kubectl(*words, f"--namespace={self._namespace}", check=check, input=text)
+
+    def create(self, manifest: Json) -> Json:
+        self.kubectl("create", "-f", "-", given=manifest)
+        return self.get(manifest["metadata"]["name"])
+
+    def get(self, name: str) -> Json:
+        stored: Json = json.loads(self.kubectl("get", "ptj", name, "--output=json").stdout)
+        return stored
+
+    def patch(self, name: str, change: Json, *options: str) -> Any:
+        patch = json.dumps(change)
+        return self.kubectl("patch", "ptj", name, "--type=merge", f"--patch={patch}", *options, check=False)
+
+    def write_status(self, name: str, status: Json) -> Json:
+        """As the operator does it: the whole status, and nothing of the spec."""
+        stored = self.get(name)
+        body = {key: stored[key] for key in ("apiVersion", "kind")}
+        body["metadata"] = {key: stored["metadata"][key] for key in ("name", "namespace", "uid", "resourceVersion")}
+        path = f"/apis/{stored['apiVersion']}/namespaces/{self._namespace}/trainingjobs/{name}/status"
+        self._server.kubectl("replace", f"--raw={path}", "-f", "-", input=json.dumps({**body, "status": status}))
+        return self.get(name)
+
+
+@pytest.fixture
+def jobs(api_server: ApiServer, namespace: str) -> Jobs:
+    return Jobs(api_server, namespace)
+
+
+def test_the_shortest_job_gets_the_defaults_that_the_models_have(jobs: Jobs) -> None:
+    stored = jobs.create(job())
+    assert stored["spec"]["replicas"] == 1
+    assert stored["spec"]["checkpoint"] == {"uri": "s3://bucket/digits", "keep": 3}
+    assert TrainingJobSpec.model_validate(stored["spec"]) == TrainingJobSpec.model_validate(job()["spec"])
+    assert set(stored["spec"]) >= {"disruption", "failure", "suspend", "processesPerReplica"}
+
+
+def test_a_job_with_every_field_is_stored_as_it_is(jobs: Jobs) -> None:
+    stored = jobs.create(full())
+    assert stored["spec"] == full()["spec"]
+    TrainingJobSpec.model_validate(stored["spec"])
+
+
+@pytest.mark.parametrize(
+    "uri", ["s3://my-bucket.example/a", "s3://bk/team/run-1_v2.0", "file:///ckpt", "file:///mnt/a%20b"]
+)
+def test_the_checkpoint_root_may_be_in_a_bucket_or_a_folder(jobs: Jobs, uri: str) -> None:
+    assert jobs.create(job(checkpoint=checkpoint(uri)))["spec"]["checkpoint"]["uri"] == uri
+
+
+def test_a_null_is_as_good_as_an_absent_field(jobs: Jobs) -> None:
+    stored = jobs.create(job(suspend=None, checkpoint=checkpoint(s3=None, everySteps=None, keep=None)))
+    assert stored["spec"]["checkpoint"] == checkpoint(keep=3)
+    assert stored["spec"]["suspend"] is False
+
+
+def test_what_perdure_does_not_know_of_a_pod_is_preserved(jobs: Jobs) -> None:
+    affinity = {"nodeAffinity": {"futureField": [{"a": 1}]}}
+    pod = template({"futureField": {"deep": [1, 2]}}, affinity=affinity, futureList=[{"x": "y"}])
+    assert jobs.create(job(template=pod))["spec"]["template"] == pod
+
+
+def test_an_unknown_field_of_the_spec_is_dropped_where_the_client_does_not_ask_for_strictness(jobs: Jobs) -> None:
+    jobs.kubectl("create", "--validate=ignore", "-f", "-", given=job(minReplicas=2))
+    assert "minReplicas" not in jobs.get("digits")["spec"]
+
+
+def test_the_checkpoint_root_cannot_be_changed(jobs: Jobs) -> None:
+    jobs.create(job())
+    refused = jobs.patch("digits", {"spec": {"checkpoint": {"uri": "s3://bucket/other"}}})
+    assert refused.returncode != 0
+    assert "spec.checkpoint.uri: Forbidden: checkpoint.uri cannot be changed" in refused.stderr
+    assert "create another job" in refused.stderr
+
+
+def test_every_other_field_can_be_changed(jobs: Jobs) -> None:
+    jobs.create(job())
+    changed = full("digits")
+    changed["spec"]["checkpoint"]["uri"] = "s3://bucket/digits"
+    jobs.kubectl("apply", "-f", "-", given=changed)
+    assert jobs.get("digits")["spec"] == changed["spec"]
+
+
+def test_kubectl_scale_changes_the_number_of_members(jobs: Jobs) -> None:
+    jobs.create(job())
+    jobs.kubectl("scale", "ptj/digits", "--replicas=3")
+    assert jobs.get("digits")["spec"]["replicas"] == 3
+
+
+def test_applying_a_manifest_without_replicas_again_does_not_undo_a_scale(jobs: Jobs) -> None:
+    jobs.kubectl("apply", "-f", "-", given=job())
+    jobs.kubectl("scale", "ptj/digits", "--replicas=3")
+    jobs.kubectl("apply", "-f", "-", given=job())
+    assert jobs.get("digits")["spec"]["replicas"] == 3
+
+
+@pytest.mark.parametrize("replicas", [0, 10001])
+def test_a_scale_out_of_range_is_refused(jobs: Jobs, replicas: int) -> None:
+    jobs.create(job())
+    refused = jobs.kubectl("scale", "ptj/digits", f"--replicas={replicas}", check=False)
+    assert refused.returncode != 0
+    assert "replicas must be 1 to 10000: to stop the job and keep its progress, set spec.suspend" in refused.stderr
+    assert jobs.get("digits")["spec"]["replicas"] == 1
+
+
+def test_a_job_with_its_checkpoints_on_one_node_cannot_be_scaled(jobs: Jobs) -> None:
+    jobs.create(job(checkpoint=checkpoint("file:///ckpt")))
+    refused = jobs.kubectl("scale", "ptj/digits", "--replicas=2", check=False)
+    assert refused.returncode != 0
+    assert "use s3://bucket/prefix" in refused.stderr
+
+
+def test_status_is_written_apart_from_the_spec_and_keeps_every_field_of_the_model(jobs: Jobs) -> None:
+    before = jobs.create(job())
+    after = jobs.write_status("digits", STATUS.model_dump(mode="json", by_alias=True, exclude_none=True))
+    assert TrainingJobStatus.model_validate(after["status"]) == STATUS
+    assert after["spec"] == before["spec"]
+    assert after["metadata"]["generation"] == before["metadata"]["generation"]
+
+
+def test_the_test_above_sets_every_field_of_status() -> None:
+    empty = {path for path, value in _leaves(STATUS.model_dump(mode="json")) if value in (None, "", [])}
+    assert empty == set()
+
+
+def test_an_empty_status_can_be_written(jobs: Jobs) -> None:
+    jobs.create(job())
+    after = jobs.write_status("digits", TrainingJobStatus().model_dump(mode="json", by_alias=True, exclude_none=True))
+    assert TrainingJobStatus.model_validate(after["status"]) == TrainingJobStatus()
+
+
+def test_an_operator_newer_than_the_crd_does_not_lose_its_memory(jobs: Jobs) -> None:
+    """Helm never upgrades a CRD."""
+    newer = {"phase": "Dreaming", "futureList": [{"a": 1}], "failures": {"code": 1, "infrastructure": 0, "future": 2}}
+    jobs.create(job())
+    assert jobs.write_status("digits", newer)["status"] == newer
+
+
+def test_a_status_in_a_manifest_is_ignored(jobs: Jobs) -> None:
+    stored = jobs.create({**job(), "status": {"phase": "Completed"}})
+    assert "status" not in stored
+    jobs.patch("digits", {"status": {"phase": "Completed"}})
+    assert "status" not in jobs.get("digits")
+
+
+def test_kubectl_get_shows_phase_run_replicas_step_and_age(jobs: Jobs) -> None:
+    jobs.create(job())
+    jobs.write_status("digits", STATUS.model_dump(mode="json", by_alias=True, exclude_none=True))
+    head, line = jobs.kubectl("get", "ptj").stdout.splitlines()
+    assert head.split() == ["NAME", "PHASE", "RUN", "REPLICAS", "STEP", "AGE"]
+    assert line.split()[:5] == ["digits", "Vacating", "8", "2", "100"]
+
+
+def test_a_job_is_found_under_its_short_name_and_its_categories(jobs: Jobs) -> None:
+    jobs.create(job())
+    for name in ("ptj", "perdure", "all"):
+        assert "trainingjob.perdure.dev/digits" in jobs.kubectl("get", name, "--output=name").stdout.split()
+
+
+def test_kubectl_explains_a_field(jobs: Jobs) -> None:
+    told = " ".join(jobs.kubectl("explain", "ptj.spec.disruption.exitTimeoutSeconds").stdout.split())
+    assert "How long members that must leave may take to save." in told
+
+
+def _leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:
+    if isinstance(value, dict) and value:
+        return [leaf for name, inner in value.items() for leaf in _leaves(inner, f"{path}.{name}")]
+    if isinstance(value, list) and value:
+        return [leaf for inner in value for leaf in _leaves(inner, f"{path}[]")]
+    return [(path, value)]

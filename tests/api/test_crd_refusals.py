@@ -1,0 +1,261 @@
+"""A bad manifest is refused by the API server, and the answer says where the mistake is and what to do about it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from e2e.cluster.apiserver import ApiServer
+from perdure_operator.api import crd, docs
+from tests.api.manifests import Json, checkpoint, job, template
+
+pytestmark = pytest.mark.api
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A manifest with one mistake: the path that the API server must name, and words of the remedy."""
+
+    case: str
+    manifest: Json
+    where: str
+    remedy: str
+
+
+def _trainer(**fields: Any) -> Json:
+    return template(fields)
+
+
+def _two_containers() -> Json:
+    pod = template()
+    pod["spec"]["containers"].append({"name": "sidecar", "readinessProbe": {"tcpSocket": {"port": 80}}})
+    return pod
+
+
+def _without(manifest: Json, *path: str) -> Json:
+    spoiled = copy.deepcopy(manifest)
+    inner = spoiled
+    for name in path[:-1]:
+        inner = inner[name]
+    del inner[path[-1]]
+    return spoiled
+
+
+_COMMANDLESS = {"spec": {"containers": [{"name": "trainer", "image": "digits:dev", "args": ["train.py"]}]}}
+_POD = "spec.template.spec"
+_TRAINER = f"{_POD}.containers"
+
+BAD = (
+    Bad("a long name", job("x" * 51, checkpoint=checkpoint()), "metadata.name", "at most 50 characters"),
+    Bad("no members", job(replicas=0), "spec.replicas", "set spec.suspend to true"),
+    Bad("too many members", job(replicas=10001), "spec.replicas", "must be 1 to 10000"),
+    Bad("no processes", job(processesPerReplica=0), "spec.processesPerReplica", "must be 1 to 64"),
+    Bad("too many processes", job(processesPerReplica=65), "spec.processesPerReplica", "raise replicas"),
+    Bad("no checkpoint", _without(job(), "spec", "checkpoint"), "spec.checkpoint", "Required value"),
+    Bad("no uri", job(checkpoint={"keep": 3}), "spec.checkpoint.uri", "Required value"),
+    Bad("another store", job(checkpoint=checkpoint("gs://b/c")), "spec.checkpoint.uri", "must be s3://bucket/prefix"),
+    Bad("a whole bucket", job(checkpoint=checkpoint("s3://b")), "spec.checkpoint.uri", "must be s3://bucket/prefix"),
+    Bad("a slash at the end", job(checkpoint=checkpoint("s3://bk/a/")), "spec.checkpoint.uri", "without a slash"),
+    Bad("an empty part", job(checkpoint=checkpoint("s3://bk/a//b")), "spec.checkpoint.uri", "must be s3://bucket/"),
+    Bad("a query", job(checkpoint=checkpoint("s3://bk/a?b=c")), "spec.checkpoint.uri", "must be s3://bucket/prefix"),
+    Bad("a host in file", job(checkpoint=checkpoint("file://h/a")), "spec.checkpoint.uri", "file:///folder"),
+    Bad("an endless uri", job(checkpoint=checkpoint(f"s3://bk/{'a' * 512}")), "spec.checkpoint.uri", "than 512 bytes"),
+    Bad(
+        "file:// for two members",
+        job(replicas=2, checkpoint=checkpoint("file:///ckpt")),
+        "spec.replicas",
+        "use s3://bucket/prefix",
+    ),
+    Bad(
+        "s3 with file://",
+        job(checkpoint=checkpoint("file:///ckpt", s3={"region": "eu-central-1"})),
+        "spec.checkpoint.s3",
+        "remove it",
+    ),
+    Bad(
+        "an endpoint without scheme",
+        job(checkpoint=checkpoint(s3={"endpoint": "minio:9000"})),
+        "spec.checkpoint.s3.endpoint",
+        "must be a http:// or https:// URL",
+    ),
+    Bad(
+        "a password in the endpoint",
+        job(checkpoint=checkpoint(s3={"endpoint": "http://user:secret@minio:9000"})),
+        "spec.checkpoint.s3.endpoint",
+        "without user",
+    ),
+    Bad(
+        "a zone's title as region",
+        job(checkpoint=checkpoint(s3={"region": "Europe (Frankfurt)"})),
+        "spec.checkpoint.s3.region",
+        "such as eu-central-1",
+    ),
+    Bad(
+        "a key as Secret",
+        job(checkpoint=checkpoint(s3={"credentialsSecret": "AKIA/SECRET"})),
+        "spec.checkpoint.s3.credentialsSecret",
+        "name of a Secret",
+    ),
+    Bad(
+        "two cadences",
+        job(checkpoint=checkpoint(everySteps=10, everyEpochs=1)),
+        "spec.checkpoint",
+        "exclude each other: keep one of them",
+    ),
+    Bad("every 0 steps", job(checkpoint=checkpoint(everySteps=0)), "spec.checkpoint.everySteps", "must be 1 or more"),
+    Bad(
+        "every 0 seconds",
+        job(checkpoint=checkpoint(everySeconds=0)),
+        "spec.checkpoint.everySeconds",
+        "must be 1 or more",
+    ),
+    Bad(
+        "every 0 epochs", job(checkpoint=checkpoint(everyEpochs=0)), "spec.checkpoint.everyEpochs", "must be 1 or more"
+    ),
+    Bad("nothing kept", job(checkpoint=checkpoint(keep=0)), "spec.checkpoint.keep", "must be 1 or more"),
+    Bad(
+        "a hasty exit",
+        job(disruption={"exitTimeoutSeconds": 4}),
+        "spec.disruption.exitTimeoutSeconds",
+        "must be 5 to 86400",
+    ),
+    Bad(
+        "an endless exit",
+        job(disruption={"exitTimeoutSeconds": 86401}),
+        "spec.disruption.exitTimeoutSeconds",
+        "must be 5 to 86400",
+    ),
+    Bad("negative code", job(failure={"maxCodeFailures": -1}), "spec.failure.maxCodeFailures", "must be 0 or more"),
+    Bad(
+        "negative infrastructure",
+        job(failure={"maxInfrastructureFailures": -1}),
+        "spec.failure.maxInfrastructureFailures",
+        "must be 0 or more",
+    ),
+    Bad("hasty loss", job(failure={"lostNodeSeconds": 4}), "spec.failure.lostNodeSeconds", "must be 5 or more"),
+    Bad(
+        "no time", job(activeDeadlineSeconds=0), "spec.activeDeadlineSeconds", "remove it for a job without a deadline"
+    ),
+    Bad("past life", job(ttlSecondsAfterFinished=-1), "spec.ttlSecondsAfterFinished", "remove it to keep"),
+    Bad("words for a number", job(replicas="two"), "spec.replicas", 'must be of type integer: "string"'),
+    Bad("no template", _without(job(), "spec", "template"), "spec.template", "Required value"),
+    Bad("no pod", job(template={}), f"{_POD}", "Required value"),
+    Bad("no containers", job(template={"spec": {"containers": []}}), _TRAINER, "containers[0].command is missing"),
+    Bad("no command", job(template=_COMMANDLESS), _TRAINER, "containers[0].command is missing"),
+    Bad("an empty command", job(template=_trainer(command=[])), _TRAINER, "write it out, such as [python, train.py]"),
+    Bad("an own startupProbe", job(template=_trainer(startupProbe={})), _TRAINER, "startupProbe is Perdure's own"),
+    Bad(
+        "an own termination message",
+        job(template=_trainer(terminationMessagePath="/dev/end")),
+        _TRAINER,
+        "terminationMessagePath and terminationMessagePolicy are Perdure's",
+    ),
+    Bad(
+        "an own termination policy",
+        job(template=_trainer(terminationMessagePolicy="FallbackToLogsOnError")),
+        _TRAINER,
+        "run ended: remove them",
+    ),
+    Bad(
+        "a mount over the assignment",
+        job(template=_trainer(volumeMounts=[{"name": "v", "mountPath": "/run/perdure"}])),
+        _TRAINER,
+        "mount the volume elsewhere",
+    ),
+    Bad(
+        "a mount inside the assignment's folder",
+        job(template=_trainer(volumeMounts=[{"name": "v", "mountPath": "/run/perdure/x"}])),
+        _TRAINER,
+        "containers[0].volumeMounts must leave /run/perdure",
+    ),
+    Bad(
+        "a variable of Perdure's",
+        job(template=_trainer(env=[{"name": "PERDURE_ROOT", "value": "s3://else/where"}])),
+        _TRAINER,
+        "use the fields of spec",
+    ),
+    Bad(
+        "a readinessProbe on the trainer",
+        job(template=_trainer(readinessProbe={"exec": {"command": ["true"]}})),
+        f"{_TRAINER}[0].readinessProbe",
+        "remove it from every container",
+    ),
+    Bad(
+        "a readinessProbe on another container",
+        job(template=_two_containers()),
+        f"{_TRAINER}[1].readinessProbe",
+        "remove it from every container",
+    ),
+    Bad(
+        "a readinessProbe on a sidecar",
+        job(template=template(initContainers=[{"name": "s", "restartPolicy": "Always", "readinessProbe": {}}])),
+        f"{_POD}.initContainers[0].readinessProbe",
+        "remove it from every container",
+    ),
+    Bad(
+        "readiness gates",
+        job(template=template(readinessGates=[{"conditionType": "example.com/ready"}])),
+        f"{_POD}.readinessGates",
+        "remove them",
+    ),
+    Bad("a restart", job(template=template(restartPolicy="OnFailure")), f"{_POD}.restartPolicy", "must be Never"),
+    Bad(
+        "a deadline of the pod",
+        job(template=template(activeDeadlineSeconds=60)),
+        f"{_POD}.activeDeadlineSeconds",
+        "use spec.activeDeadlineSeconds",
+    ),
+    Bad("a fixed node", job(template=template(nodeName="n1")), f"{_POD}.nodeName", "use nodeSelector or affinity"),
+    Bad(
+        "a token of the API server",
+        job(template=template(automountServiceAccountToken=True)),
+        f"{_POD}.automountServiceAccountToken",
+        "members carry no token",
+    ),
+    Bad(
+        "a volume with Perdure's name",
+        job(template=template(volumes=[{"name": "perdure-assignment", "emptyDir": {}}])),
+        f"{_POD}.volumes",
+        "give the volume another name",
+    ),
+    Bad(
+        "a label of Perdure's",
+        job(template=template(metadata={"labels": {"perdure.dev/role": "member"}})),
+        "spec.template.metadata.labels",
+        "use a domain of your own",
+    ),
+    Bad(
+        "an annotation of Perdure's",
+        job(template=template(metadata={"annotations": {"perdure.dev/assignment": "{}"}})),
+        "spec.template.metadata.annotations",
+        "use a domain of your own",
+    ),
+    Bad("an unknown field", job(minReplicas=2), "spec.minReplicas", "unknown field"),
+    Bad(
+        "a name for the members",
+        job(template=template(metadata={"name": "mine"})),
+        "spec.template.metadata.name",
+        "unknown field",
+    ),
+)
+
+
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.case)
+def test_a_bad_manifest_is_refused_with_field_and_remedy(api_server: ApiServer, bad: Bad) -> None:
+    manifest = json.dumps(bad.manifest)
+    done = api_server.kubectl("create", "--dry-run=server", "-f", "-", input=manifest, check=False)
+    assert done.returncode != 0, done.stdout
+    places = re.compile(re.escape(bad.where) + r"(?![\w.\[])")
+    assert any(bad.remedy in line for line in done.stderr.splitlines() if places.search(line)), done.stderr
+
+
+def test_every_rule_refuses_one_of_the_manifests_here() -> None:
+    """But for the rule on changes, which needs a job that is there already."""
+    rules = {message for told in docs.messages(crd.root_schema()).values() for message in told}
+    unseen = {message for message in rules if not any(bad.remedy in message for bad in BAD)}
+    assert unseen == {message for message in rules if "cannot be changed" in message}
