@@ -1,0 +1,200 @@
+"""One entry of the log: its fields, its JSON text, its key. Pure values; see perdure.checkpoint.log for the rules.
+
+Entries are never rewritten or deleted, so what is written here is read by every later version: fields may be added,
+a reader ignores those it does not know, and a change of meaning is a new `version`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from awscrt.checksums import crc64nvme
+
+from perdure.errors import Corrupt, UserError
+
+FORMAT: Final = 1
+"""`version` of entries and manifests."""
+ENTRY_BYTES: Final = 4096
+REASON_CHARACTERS: Final = 200
+PREFIX: Final = "log/"
+_TOP: Final = 10**16 - 1
+_KEY: Final = re.compile(r"log/(\d{16})\.json")
+
+
+@dataclass(frozen=True)
+class ManifestRef:
+    """Where a commit's manifest is, and what its bytes must be."""
+
+    key: str
+    size: int
+    crc: str
+
+    @property
+    def folder(self) -> str:
+        """Prefix of everything that belongs to the commit."""
+        return self.key.rpartition("/")[0] + "/"
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A run begins with `world` ranks; `resumes` is the newest commit at that moment."""
+
+    world: int
+    resumes: int | None
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A checkpoint is complete; with `final` the run's turn is over."""
+
+    step: int
+    epoch: int
+    cursors: Mapping[str, Any]
+    final: bool
+    reason: str
+    manifest: ManifestRef
+
+
+@dataclass(frozen=True)
+class Closed:
+    """The run's turn is over without a commit of its own."""
+
+    outcome: str
+
+
+@dataclass(frozen=True)
+class Completed:
+    """The goal is reached."""
+
+    goal: Any
+    step: int
+    epoch: int
+
+
+Event = Opened | Committed | Closed | Completed
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a writer appended: the event and the place it has in the chain."""
+
+    seq: int
+    prev: str | None
+    """Checksum of the bytes of entry seq-1."""
+    uid: str
+    run: int
+    writer: str
+    last_commit: int | None
+    """Seq of the newest Committed before this entry."""
+    last_opened: int | None
+    """Seq of the newest Opened before this entry: finds the runs of a uid without reading every commit."""
+    time: str
+    """For people; nothing compares it."""
+    event: Event
+
+    @property
+    def newest_commit(self) -> int | None:
+        """Seq of the newest Committed up to and including this entry."""
+        return self.seq if isinstance(self.event, Committed) else self.last_commit
+
+    @property
+    def newest_opened(self) -> int | None:
+        """Seq of the newest Opened up to and including this entry."""
+        return self.seq if isinstance(self.event, Opened) else self.last_opened
+
+    @property
+    def ends_run(self) -> bool:
+        """Whether nothing of this entry's run comes after it."""
+        match self.event:
+            case Committed(final=final):
+                return final
+            case Closed() | Completed():
+                return True
+            case Opened():
+                return False
+
+
+def key_of(seq: int) -> str:
+    """Inverted, so that the newest entry is the first of a listing."""
+    return f"{PREFIX}{_TOP - seq:016d}.json"
+
+
+def seq_of(key: str) -> int | None:
+    """The entry's number, or None for a key that is none of ours."""
+    found = _KEY.fullmatch(key)
+    return _TOP - int(found[1]) if found else None
+
+
+def checksum(data: bytes | memoryview) -> str:
+    """CRC64NVME, 16 hex digits."""
+    return f"{crc64nvme(data):016x}"
+
+
+def write_entry(entry: Entry) -> bytes:
+    """The entry's exact bytes. UserError if they are more than ENTRY_BYTES."""
+    body: dict[str, Any] = {"kind": type(entry.event).__name__, "seq": entry.seq, "prev": entry.prev}
+    body |= {"uid": entry.uid, "run": entry.run, "writer": entry.writer}
+    body |= {"lastCommit": entry.last_commit, "lastOpened": entry.last_opened, "version": FORMAT, "time": entry.time}
+    try:
+        data = json.dumps({**body, **asdict(entry.event)}, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise UserError(f"log entry {entry.seq} is not plain JSON: {error}: check cursors and goal") from error
+    if len(data) > ENTRY_BYTES:
+        raise UserError(
+            f"log entry {entry.seq} would have {len(data)} bytes, at most {ENTRY_BYTES} are allowed: "
+            f"keep cursors small and put big state into registered objects"
+        )
+    return data
+
+
+def read_entry(seq: int, data: bytes) -> Entry:
+    """The entry in these bytes. Corrupt if they are none; UserError if a newer Perdure wrote them."""
+    try:
+        body = json.loads(data)
+        version = int(body["version"])
+        if version > FORMAT:
+            raise UserError(f"log entry {seq} has version {version}, this Perdure knows {FORMAT}: use a newer Perdure")
+        if body["seq"] != seq:
+            raise Corrupt(f"log entry {seq} says that it is number {body['seq']!r}")
+        return Entry(
+            seq=seq,
+            prev=body["prev"],
+            uid=str(body["uid"]),
+            run=int(body["run"]),
+            writer=str(body["writer"]),
+            last_commit=_seq_below(seq, body["lastCommit"]),
+            last_opened=_seq_below(seq, body["lastOpened"]),
+            time=str(body["time"]),
+            event=_event(body),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Corrupt(f"log entry {seq} cannot be read: {error!r}") from error
+
+
+def _event(body: Mapping[str, Any]) -> Event:
+    match body["kind"]:
+        case "Opened":
+            return Opened(int(body["world"]), body["resumes"])
+        case "Committed":
+            ref = body["manifest"]
+            manifest = ManifestRef(str(ref["key"]), int(ref["size"]), str(ref["crc"]))
+            step, epoch, reason = int(body["step"]), int(body["epoch"]), str(body["reason"])
+            return Committed(step, epoch, dict(body["cursors"]), bool(body["final"]), reason, manifest)
+        case "Closed":
+            return Closed(str(body["outcome"]))
+        case "Completed":
+            return Completed(body["goal"], int(body["step"]), int(body["epoch"]))
+    raise ValueError(f"unknown kind {body['kind']!r}")
+
+
+def _seq_below(seq: int, value: Any) -> int | None:
+    """A link must lead down: a damaged one must not send a reader round in a circle."""
+    if value is None:
+        return None
+    if not 0 < int(value) < seq:
+        raise ValueError(f"it points to entry {value}")
+    return int(value)

@@ -1,0 +1,98 @@
+"""What `perdure log`, `perdure show` and `perdure verify` print about a root. Reads only.
+
+`log` and `show` need no torch; `verify` reads every byte of every commit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+
+from perdure.checkpoint.entry import Closed, Committed, Completed, Entry, Event, Opened
+from perdure.checkpoint.log import Commits, Log, Slot
+from perdure.checkpoint.manifest import Index, Manifest, fetch_manifest
+from perdure.errors import Corrupt, UserError
+from perdure.store import Store, open_store
+
+
+def log(uri: str, environ: Mapping[str, str]) -> Iterator[str]:
+    """One line per entry, newest first, with what is wrong in the chain."""
+    store = open_store(uri, environ)
+    head = Log(store).head()
+    if head is None:
+        yield f"{uri} has no log: nothing was ever trained here"
+        return
+    yield from head.skipped
+    for slot in Log(store).entries(head.seq):
+        entry = slot.entry
+        yield f"{slot.seq:>6}  {_line(entry)}" if entry else f"{slot.seq:>6}  DAMAGED: {slot.problem}"
+
+
+def show(uri: str, environ: Mapping[str, str]) -> Iterator[str]:
+    """The newest commit: position, shards and tensors."""
+    store = open_store(uri, environ)
+    slot, manifest = _newest(store, uri)
+    position = manifest.position
+    yield f"commit {slot.seq} of run {manifest.run}: step {position.step}, epoch {position.epoch}"
+    yield f"cursors {json.dumps(dict(position.cursors))}"
+    for index in manifest.indexes:
+        yield f"rank {index.rank}: {index.shard.key}, {index.shard.size} bytes, crc {index.shard.crc}"
+        yield from (f"    {item.part} {item.name} {item.dtype} {list(item.shape)}" for item in index.shard.items)
+
+
+def verify(uri: str, environ: Mapping[str, str]) -> Iterator[str]:
+    """Reads the whole log and all of every commit that is not retired; Corrupt at the end if anything is damaged."""
+    from perdure.checkpoint.load import read_state  # noqa: PLC0415  (torch)
+
+    store = open_store(uri, environ)
+    head = Log(store).head()
+    damaged = [slot.problem for slot in Log(store).entries(head.seq if head else 0) if slot.problem]
+    yield f"log: {head.seq if head else 0} entries, {len(damaged)} damaged"
+    for slot, committed in _commits(store):
+        if store.head(committed.manifest.key) is None:
+            yield f"commit {slot.seq} of step {committed.step}: retired"
+            continue
+        try:
+            manifest = fetch_manifest(store, committed)
+            for index in manifest.indexes:
+                read_state(store, manifest, index.rank)
+        except Corrupt as error:
+            damaged.append(str(error))
+            yield f"commit {slot.seq} of step {committed.step}: DAMAGED: {error}"
+        else:
+            yield f"commit {slot.seq} of step {committed.step}: whole, {_size(manifest.indexes)} bytes"
+    if damaged:
+        raise Corrupt(f"{uri} is damaged in {len(damaged)} places; the first: {damaged[0]}")
+
+
+def _line(entry: Entry) -> str:
+    return f"{entry.time}  run {entry.run:<4} uid {entry.uid}  {_what(entry.event)}"
+
+
+def _what(event: Event) -> str:
+    match event:
+        case Opened(world, resumes):
+            return f"Opened world={world} resumes={'nothing' if resumes is None else f'entry {resumes}'}"
+        case Committed(step, epoch, _, final, reason):
+            return f"Committed step={step} epoch={epoch}{' final' if final else ''} ({reason})"
+        case Closed(outcome):
+            return f"Closed ({outcome})"
+        case Completed(goal, step, epoch):
+            return f"Completed goal={json.dumps(goal)} step={step} epoch={epoch}"
+
+
+def _commits(store: Store) -> Iterator[tuple[Slot, Committed]]:
+    head = Log(store).head()
+    for slot in Commits(Log(store), head.entry.newest_commit if head and head.entry else None):
+        if slot.entry and isinstance(slot.entry.event, Committed):
+            yield slot, slot.entry.event
+
+
+def _newest(store: Store, uri: str) -> tuple[Slot, Manifest]:
+    for slot, committed in _commits(store):
+        return slot, fetch_manifest(store, committed)
+    raise UserError(f"{uri} has no commit: nothing to show")
+
+
+def _size(indexes: tuple[Index, ...]) -> int:
+    return sum(index.shard.size for index in indexes)

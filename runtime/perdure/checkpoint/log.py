@@ -1,0 +1,140 @@
+"""Reading the append-only log: its head, its chain, its commits.
+
+The log is the truth about training. Nothing here writes; perdure.checkpoint.writer appends. No torch: the command
+line reads logs too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from perdure.checkpoint.entry import PREFIX, Committed, Entry, checksum, key_of, read_entry, seq_of
+from perdure.errors import Corrupt
+from perdure.store import NoSuchKey, Store
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What stands at one number of the log."""
+
+    seq: int
+    crc: str
+    """Of the exact bytes, readable or not: the next entry's `prev`."""
+    entry: Entry | None
+    problem: str = ""
+    """Why `entry` is None."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """Where the log ends."""
+
+    seq: int
+    crc: str
+    entry: Entry | None
+    """The newest entry that can be read, or None if there is none."""
+    skipped: tuple[str, ...] = ()
+    """Unreadable entries above `entry` and foreign keys under log/: to be reported."""
+
+
+@dataclass(frozen=True)
+class Commits:
+    """Committed entries newest first, and between them the unreadable ones that were met.
+
+    Each iteration reads the log anew, one entry at a time: it may be repeated after a StorageError.
+    """
+
+    log: Log
+    newest: int | None
+
+    def __iter__(self) -> Iterator[Slot]:
+        seq = self.newest
+        while seq:
+            slot = self.log.slot(seq) or _missing(seq)
+            if slot.entry is None or isinstance(slot.entry.event, Committed):
+                yield slot
+            # Where a link is lost, the entries below are tried one by one.
+            seq = slot.entry.last_commit if slot.entry else seq - 1
+
+
+class Log:
+    """The entries under a store's root."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def head(self) -> Head | None:
+        """The end of the log, None while nothing was ever written. One LIST of one key, as a rule."""
+        keys = self.store.list(PREFIX, limit=1)
+        if not keys:
+            return None
+        seq = seq_of(keys[0])
+        # Some stores list in no order, and an entry may have been added since: the number after it tells both.
+        if seq is None or self.store.head(key_of(seq + 1)):
+            return self._head_by_full_list()
+        slot = self.slot(seq)
+        if slot is None or slot.entry is None:
+            return self._head_by_full_list()
+        return Head(slot.seq, slot.crc, slot.entry)
+
+    def slot(self, seq: int) -> Slot | None:
+        """What stands at `seq`, None if nothing does."""
+        try:
+            data = self.store.get(key_of(seq))
+        except NoSuchKey:
+            return None
+        try:
+            return Slot(seq, checksum(data), read_entry(seq, data))
+        except Corrupt as error:
+            return Slot(seq, checksum(data), None, str(error))
+
+    def entries(self, newest: int) -> Iterator[Slot]:
+        """From `newest` down to 1, each checked against the `prev` of the one after it."""
+        expected: str | None = None
+        for seq in range(newest, 0, -1):
+            slot = self.slot(seq)
+            if slot is None:
+                slot = _missing(seq)
+            elif expected is not None and slot.crc != expected:
+                slot = Slot(seq, slot.crc, None, f"log entry {seq} was changed after entry {seq + 1} was written")
+            yield slot
+            expected = slot.entry.prev if slot.entry else None
+
+    def last_of(self, uid: str, entry: Entry | None) -> Entry | None:
+        """The newest entry of `uid` at or below `entry`, as far as the Opened entries tell."""
+        while entry and entry.uid != uid:
+            entry = self._readable(entry.last_opened)
+        return entry
+
+    def _readable(self, seq: int | None) -> Entry | None:
+        while seq:
+            slot = self.slot(seq)
+            if slot and slot.entry:
+                return slot.entry
+            seq -= 1
+        return None
+
+    def _head_by_full_list(self) -> Head | None:
+        numbers: list[int] = []
+        skipped: list[str] = []
+        for key in self.store.list(PREFIX):
+            seq = seq_of(key)
+            if seq is None:
+                skipped.append(f"{key} is not an entry of this log: remove it")
+            else:
+                numbers.append(seq)
+        top: Slot | None = None
+        for seq in sorted(numbers, reverse=True):
+            slot = self.slot(seq)
+            if slot is None:
+                continue
+            top = top or slot
+            if slot.entry:
+                return Head(top.seq, top.crc, slot.entry, tuple(skipped))
+            skipped.append(slot.problem)
+        return Head(top.seq, top.crc, None, tuple(skipped)) if top else None
+
+
+def _missing(seq: int) -> Slot:
+    return Slot(seq, "", None, f"log entry {seq} is missing: exclude log/ from whatever deletes objects there")

@@ -1,0 +1,152 @@
+"""What a commit consists of: its shards with their checksums, its items, the state that is not tensors.
+
+Each rank writes its part as an index object beside its shard; the manifest is all of them together, and a commit
+exists once its log entry names the manifest. Values and their JSON, no torch; values inside `objects` and `ranks` are
+the codec's, still encoded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from perdure.checkpoint.entry import FORMAT, Committed, ManifestRef, checksum
+from perdure.checkpoint.state import Position
+from perdure.errors import Corrupt, UserError
+from perdure.store import NoSuchKey, Store
+
+SHARED = "shared"
+REPLICATED = "replicated"
+
+
+@dataclass(frozen=True)
+class Item:
+    """One tensor of a shard."""
+
+    part: str
+    """SHARED or REPLICATED."""
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One rank's tensors: a safetensors object."""
+
+    key: str
+    size: int
+    crc: str
+    block_bytes: int
+    blocks: tuple[str, ...]
+    items: tuple[Item, ...]
+
+
+@dataclass(frozen=True)
+class Index:
+    """One rank's part of a commit."""
+
+    rank: int
+    shard: Shard
+    state: Any
+    """This rank's own state, encoded."""
+    objects: Any
+    """Non-tensor state, encoded; of rank 0 only."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A whole commit."""
+
+    run: int
+    position: Position
+    indexes: tuple[Index, ...]
+    """One per rank, in order."""
+
+    @property
+    def objects(self) -> Any:
+        return self.indexes[0].objects
+
+
+def shard_key(folder: str, rank: int, world: int) -> str:
+    return f"{folder}shard-{rank:05d}-of-{world:05d}.safetensors"
+
+
+def index_key(folder: str, rank: int) -> str:
+    return f"{folder}index-{rank:05d}.json"
+
+
+def manifest_key(folder: str) -> str:
+    return f"{folder}manifest.json"
+
+
+def index_body(index: Index) -> dict[str, Any]:
+    """The index as plain JSON: what a rank tells the others, and with the position what its object holds."""
+    return asdict(index)
+
+
+def write_index(index: Mapping[str, Any], run: int, position: Position) -> bytes:
+    """The index object's bytes: enough, beside those of the other ranks, to write the manifest from."""
+    return _text({**_begin(run, position), **index})
+
+
+def write_manifest(indexes: Sequence[Mapping[str, Any]], run: int, position: Position) -> bytes:
+    """The manifest's bytes."""
+    return _text({**_begin(run, position), "world": len(indexes), "indexes": list(indexes)})
+
+
+def refer_to(key: str, data: bytes) -> ManifestRef:
+    """What a log entry says of a manifest with these bytes."""
+    return ManifestRef(key, len(data), checksum(data))
+
+
+def fetch_manifest(store: Store, committed: Committed) -> Manifest:
+    """A commit's manifest, verified. Corrupt also if it is missing: then the commit is retired."""
+    return read_manifest(committed, fetch(store, committed.manifest.key))
+
+
+def fetch(store: Store, key: str) -> bytes:
+    """An object of a commit; Corrupt if it is missing."""
+    try:
+        return store.get(key)
+    except NoSuchKey:
+        raise Corrupt(f"{key} is missing") from None
+
+
+def read_manifest(committed: Committed, data: bytes) -> Manifest:
+    """The manifest of a commit. Corrupt unless these are its bytes and they say what the log says."""
+    ref = committed.manifest
+    if len(data) != ref.size or checksum(data) != ref.crc:
+        raise Corrupt(f"{ref.key} is not what the log says: it has {len(data)} bytes, {ref.size} were written")
+    try:
+        body = json.loads(data)
+        if body["version"] > FORMAT:
+            raise UserError(
+                f"{ref.key} has version {body['version']}, this Perdure knows {FORMAT}: use a newer Perdure"
+            )
+        position = Position(int(body["step"]), int(body["epoch"]), dict(body["cursors"]))
+        manifest = Manifest(int(body["run"]), position, tuple(_index(part) for part in body["indexes"]))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Corrupt(f"{ref.key} cannot be read: {error!r}") from error
+    if position != Position(committed.step, committed.epoch, committed.cursors) or not manifest.indexes:
+        raise Corrupt(f"{ref.key} is of step {position.step}, its log entry says step {committed.step}")
+    return manifest
+
+
+def _begin(run: int, position: Position) -> dict[str, Any]:
+    cursors = dict(position.cursors)
+    return {"version": FORMAT, "run": run, "step": position.step, "epoch": position.epoch, "cursors": cursors}
+
+
+def _text(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _index(body: Mapping[str, Any]) -> Index:
+    shard = body["shard"]
+    items = tuple(Item(i["part"], i["name"], i["dtype"], tuple(i["shape"])) for i in shard["items"])
+    blocks = tuple(map(str, shard["blocks"]))
+    found = Shard(shard["key"], int(shard["size"]), shard["crc"], int(shard["block_bytes"]), blocks, items)
+    return Index(int(body["rank"]), found, body["state"], body["objects"])

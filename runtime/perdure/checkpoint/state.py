@@ -1,0 +1,60 @@
+"""The values that cross between the session and the checkpoint: what a rank brings to a save and gets from a load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from perdure.contract import CommitRef
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far training has come."""
+
+    step: int
+    """Optimizer steps done."""
+    epoch: int
+    """Finished epochs."""
+    cursors: Mapping[str, Any] = field(default_factory=dict)
+    """{loader: {kind, ...}}, plain JSON: what of this epoch committed steps have consumed."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What one rank brings to a save, and gets back from a load."""
+
+    shared: Mapping[str, Tensor]
+    """Parameters and optimizer state, equal on all ranks: shared out over the ranks by size."""
+    replicated: Mapping[str, Tensor]
+    """Buffers and the like: rank 0's are the ones that count."""
+    objects: Mapping[str, Any]
+    """Everything else, of the codec's closed set; rank 0's are the ones that count."""
+    rank: Any = None
+    """This rank's own, of the codec's closed set: RNG state. None after a load into another world size."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A save that is in the log."""
+
+    commit: CommitRef
+    seconds: Mapping[str, float]
+    """This rank's durations: stage, upload, commit."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A commit that every rank has read and verified."""
+
+    commit: CommitRef
+    position: Position
+    state: State
+    world: int
+    """How many ranks saved it."""
+    skipped: tuple[str, ...]
+    """Newer commits that could not be used, each with its reason, newest first: to be reported."""

@@ -1,0 +1,72 @@
+"""All ranks succeed together or fail with the same kind of error.
+
+A rank that raised alone would leave the others waiting in their next collective until it times out. Called by save
+and load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from perdure.errors import Corrupt, Fenced, PeerLost, PerdureError, RootTakenOver, StorageError, UserError
+from perdure.peers import Peers
+
+T = TypeVar("T")
+
+_KINDS: Final[Mapping[str, type[PerdureError]]] = {
+    kind.__name__: kind for kind in (RootTakenOver, Fenced, UserError, StorageError, Corrupt)
+}
+"""Gravest first: what a retry cannot mend goes before what it can."""
+
+
+def on_all(peers: Peers, act: Callable[[], tuple[T, Any]]) -> tuple[T, list[Any]]:
+    """Runs `act` on every rank: its own result, and what each rank tells the others (JSON), by rank.
+
+    If it raised on any rank, the gravest error is raised on all of them.
+    """
+    own: PerdureError | None = None
+    results: list[T] = []
+    try:
+        result, told = act()
+        results, report = [result], {"told": told}
+    except PeerLost:
+        raise
+    except PerdureError as error:
+        own, report = error, _write(error, peers)
+    reports = peers.gather(report)
+    failed = [found for found in reports if "error" in found]
+    if failed:
+        gravest = min(failed, key=lambda found: list(_KINDS).index(found["error"]))
+        raise _read(gravest) from own
+    return results[0], [found["told"] for found in reports]
+
+
+def on_rank0(peers: Peers, act: Callable[[], Any]) -> Any:
+    """Runs `act` on rank 0 alone; its JSON result, or its error, on all ranks."""
+    own: PerdureError | None = None
+    report: dict[str, Any] = {}
+    if peers.rank == 0:
+        try:
+            report = {"told": act()}
+        except PeerLost:
+            raise
+        except PerdureError as error:
+            own, report = error, _write(error, peers)
+    report = peers.broadcast(report)
+    if "error" in report:
+        raise _read(report) from own
+    return report["told"]
+
+
+def _write(error: PerdureError, peers: Peers) -> dict[str, Any]:
+    kind = next((name for name, kind in _KINDS.items() if isinstance(error, kind)), StorageError.__name__)
+    rank = f"rank {peers.rank}: " if peers.world > 1 else ""
+    return {"error": kind, "message": f"{rank}{error}", "opened": getattr(error, "opened", 0)}
+
+
+def _read(report: Mapping[str, Any]) -> PerdureError:
+    kind = _KINDS[report["error"]]
+    if issubclass(kind, Fenced):
+        return kind(report["message"], opened=report["opened"])
+    return kind(report["message"])

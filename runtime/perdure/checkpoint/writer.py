@@ -1,0 +1,278 @@
+"""Rank 0's pen: who may append to the log, and when.
+
+A writer appends only right after the last entry it has itself read; a listing never tells it where. So an entry of
+anyone else stands in its way exactly when it is fenced, and the store's conditional PUT is the only lock there is.
+
+Called by the session (opening, closing, completing) and by perdure.checkpoint.save (committing).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import takewhile
+from typing import Any, Final, Never
+
+from perdure.checkpoint.entry import (
+    REASON_CHARACTERS,
+    Closed,
+    Committed,
+    Completed,
+    Entry,
+    Event,
+    ManifestRef,
+    Opened,
+    checksum,
+    key_of,
+    write_entry,
+)
+from perdure.checkpoint.log import Commits, Head, Log, Slot
+from perdure.checkpoint.state import Position
+from perdure.contract import CommitRef
+from perdure.errors import Fenced, RootTakenOver, StorageError, UserError
+from perdure.store import KeyExists, Store
+
+OPENING_TRIES: Final = 8
+"""How often one call of `try_open` starts over because somebody else appended first."""
+
+
+@dataclass(frozen=True)
+class Resume:
+    """The run is opened; training goes on from the newest usable of `commits`."""
+
+    run: int
+    commits: Commits
+    """Rank 0 hands them to perdure.checkpoint.load.load."""
+    completed: Completed | None
+    """The goal that was reached, if no commit came after it."""
+    skipped: tuple[str, ...]
+    """Unreadable entries and foreign keys: to be reported."""
+
+
+@dataclass(frozen=True)
+class NotYet:
+    """The run may not be opened now; ask again until PERDURE_WAIT is over."""
+
+    reason: str
+
+
+class _Taken(Exception):
+    """Somebody else's entry stands where this writer wanted to append."""
+
+    def __init__(self, slot: Slot) -> None:
+        super().__init__(f"entry {slot.seq}")
+        self.slot = slot
+
+
+class Writer:
+    """Appends for one process of one run. Not thread-safe: rank 0's saving thread owns it.
+
+    Every append raises Fenced, or RootTakenOver if the root belongs to another uid now, and nothing is written any
+    more; after StorageError the same call may be made again.
+    """
+
+    def __init__(self, log: Log, *, uid: str, run: int | None, lost: Collection[int] = ()) -> None:
+        """`run` None means one more than the highest there is: outside Kubernetes nobody else counts."""
+        self.log = log
+        self.run = run or 0
+        """The run's number; 0 while it is still to be chosen."""
+        self.opened = 0
+        """The highest run of this uid seen in the log."""
+        self.abandoned: set[str] = set()
+        """Data folders of failed attempts: they may be deleted once a later commit is in the log."""
+        self._uid = uid
+        self._wanted = run
+        self._lost = frozenset(lost)
+        self._id = os.urandom(16).hex()
+        self._seq = 0
+        self._crc: str | None = None
+        self._last_commit: int | None = None
+        self._last_opened: int | None = None
+        self._unsure = False
+
+    def try_open(self, world: int, *, wait_over: bool) -> Resume | NotYet:
+        """Appends Opened if it is this run's turn: the run before has ended, or is lost, or `wait_over`."""
+        for _ in range(OPENING_TRIES):
+            head = self.log.head()
+            if head is None:
+                probe(self.log.store)
+                head = Head(0, "", None)
+            own = self.log.last_of(self._uid, head.entry)
+            if own is None or own.writer != self._id:  # else it is opened: the answer to an earlier call got lost
+                reason = self._reason_to_wait(head, own, wait_over=wait_over)
+                if reason:
+                    return NotYet(reason)
+                self._stand_behind(head)
+                try:
+                    self._append(Opened(world, self._last_commit))
+                except _Taken:
+                    continue
+            elif head.seq != own.seq:
+                self._fenced(Slot(head.seq, head.crc, head.entry))
+            else:
+                self._stand_behind(head)
+            self.opened = max(self.opened, self.run)
+            return Resume(self.run, self.commits(), self._completed(head), head.skipped)
+        return NotYet("others keep appending to the log")
+
+    def commits(self) -> Commits:
+        """The commits this run may resume from or retire."""
+        return Commits(self.log, self._last_commit)
+
+    def commit(self, position: Position, manifest: ManifestRef, *, final: bool, reason: str) -> CommitRef:
+        """Appends Committed: from here on the checkpoint exists."""
+        cursors, why = dict(position.cursors), reason[:REASON_CHARACTERS]
+        event = Committed(position.step, position.epoch, cursors, final, why, manifest)
+        entry = self._append_or_fence(event)
+        return CommitRef(entry.seq, position.step)
+
+    def landed(self, step: int, *, final: bool) -> CommitRef | None:
+        """The commit of `step` that an earlier call made although it raised StorageError, if it did."""
+        if not self._unsure:
+            return None
+        slot = self.log.slot(self._seq + 1)
+        if slot and slot.entry and slot.entry.writer == self._id:
+            self._advance(slot)
+            match slot.entry.event:
+                case Committed(step=done, final=was_final) if (done, was_final) == (step, final):
+                    return CommitRef(slot.seq, step)
+        return None
+
+    def close(self, outcome: str) -> None:
+        """Appends Closed: the run's turn is over without a commit of its own."""
+        self._append_or_fence(Closed(outcome[:REASON_CHARACTERS]))
+
+    def complete(self, goal: Any, position: Position) -> None:
+        """Appends Completed; `goal` is plain JSON."""
+        self._append_or_fence(Completed(goal, position.step, position.epoch))
+
+    def overtaken(self) -> bool:
+        """Whether anybody has appended after this writer."""
+        slot = self.log.slot(self._seq + 1)
+        return slot is not None and (slot.entry is None or slot.entry.writer != self._id)
+
+    def _reason_to_wait(self, head: Head, own: Entry | None, *, wait_over: bool) -> str:
+        """Why this run may not open now, or nothing. `own` is the newest entry of this uid."""
+        self.opened = own.run if own else 0
+        self.run = self._wanted or self.opened + 1
+        if own is None:
+            return ""
+        if head.entry and head.entry.uid != self._uid:
+            raise self._taken_over(head.entry)
+        if self.run <= self.opened:
+            raise Fenced(
+                f"run {self.run} cannot open {self.log.store.uri}: run {self.opened} is there already; "
+                f"the next run must have a higher number",
+                opened=self.opened,
+            )
+        if own.ends_run or own.run in self._lost or wait_over:
+            return ""
+        return f"run {own.run} has not ended: entry {own.seq} is its last"
+
+    def _stand_behind(self, head: Head) -> None:
+        self._seq, self._crc, self._unsure = head.seq, head.crc or None, False
+        self._last_commit = head.entry.newest_commit if head.entry else None
+        self._last_opened = head.entry.newest_opened if head.entry else None
+
+    def _completed(self, head: Head) -> Completed | None:
+        """The newest Completed, unless a commit is newer. Walks only over entries that are not commits."""
+        above = takewhile(lambda slot: slot.seq > (self._last_commit or 0), self.log.entries(head.seq))
+        events = (slot.entry.event for slot in above if slot.entry)
+        return next((event for event in events if isinstance(event, Completed)), None)
+
+    def _append_or_fence(self, event: Event) -> Entry:
+        try:
+            return self._append(event)
+        except _Taken as taken:
+            self._fenced(taken.slot)
+
+    def _append(self, event: Event) -> Entry:
+        """Appends `event`, or finds that an earlier call did. _Taken if somebody else was first."""
+        while True:
+            entry = self._next(event)
+            data = write_entry(entry)
+            try:
+                self.log.store.put(key_of(entry.seq), data, if_absent=True)
+            except KeyExists:
+                slot = self.log.slot(entry.seq)
+                if slot is None:
+                    raise StorageError(f"log entry {entry.seq} exists and cannot be read: try again") from None
+                if slot.entry is None or slot.entry.writer != self._id:
+                    raise _Taken(slot) from None
+                # Our own PUT whose answer was lost, now or in an earlier attempt.
+                self._advance(slot)
+                if _does(slot.entry.event, event):
+                    return slot.entry
+                continue
+            except StorageError:
+                self._unsure = True
+                raise
+            self._advance(Slot(entry.seq, checksum(data), entry))
+            return entry
+
+    def _next(self, event: Event) -> Entry:
+        return Entry(
+            seq=self._seq + 1,
+            prev=self._crc,
+            uid=self._uid,
+            run=self.run,
+            writer=self._id,
+            last_commit=self._last_commit,
+            last_opened=self._last_opened,
+            time=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            event=event,
+        )
+
+    def _advance(self, slot: Slot) -> None:
+        self._seq, self._crc, self._unsure = slot.seq, slot.crc, False
+        if slot.entry:
+            self._last_commit, self._last_opened = slot.entry.newest_commit, slot.entry.newest_opened
+            if isinstance(slot.entry.event, Committed):
+                self.abandoned.discard(slot.entry.event.manifest.folder)
+
+    def _fenced(self, slot: Slot) -> Never:
+        head = self.log.head()
+        newest = (head.entry if head else None) or slot.entry
+        if newest and newest.uid != self._uid:
+            raise self._taken_over(newest)
+        self.opened = max(self.opened, newest.run if newest else 0)
+        raise Fenced(
+            f"run {self.run} may not write to {self.log.store.uri} any more: "
+            f"{f'run {newest.run}' if newest and newest.writer != self._id else 'somebody'} has written after it",
+            opened=self.opened,
+        )
+
+    def _taken_over(self, newest: Entry) -> RootTakenOver:
+        return RootTakenOver(
+            f"{self.log.store.uri} belongs to job uid {newest.uid} since it appended entry {newest.seq} or an earlier "
+            f"one; uid {self._uid} is out: give each job a root of its own",
+            opened=self.opened,
+        )
+
+
+def _does(landed: Event, wanted: Event) -> bool:
+    """Whether an entry of an earlier attempt already does what this attempt is to do."""
+    match landed, wanted:
+        case Committed(step=done, final=was_final), Committed(step=step, final=final):
+            return (done, was_final) == (step, final)
+        case _:
+            return type(landed) is type(wanted)
+
+
+def probe(store: Store) -> None:
+    """UserError if the store lets two writers create the same object: then nothing here could be relied on."""
+    key = f"probe/{secrets.token_hex(16)}"
+    try:
+        for _ in range(2):
+            store.put(key, b"", if_absent=True)
+    except KeyExists:
+        return
+    finally:
+        store.delete([key])
+    raise UserError(
+        f"{store.uri} ignores If-None-Match, so two writers could overwrite each other: "
+        f"use a store that honours conditional PUT (AWS S3, MinIO, versitygw) or file://"
+    )

@@ -1,0 +1,85 @@
+"""Where checkpoints live: objects under one root, in S3 or in a folder.
+
+A `Store` is five calls over keys relative to its root. It knows nothing of logs, shards or training; the one promise
+everything else is built on is that `put(..., if_absent=True)` has exactly one winner.
+
+Used by perdure.checkpoint and perdure.trace. This module imports neither boto3 nor torch; `open_store` imports what
+the root's scheme needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+from perdure.errors import PerdureError, UserError
+
+
+class KeyExists(PerdureError):
+    """`put(if_absent=True)` found an object under that key and left it alone."""
+
+
+class NoSuchKey(PerdureError):
+    """`get` found no object under that key."""
+
+
+@dataclass(frozen=True)
+class ObjectInfo:
+    """What a store says of an object without sending it."""
+
+    size: int
+    crc: str | None
+    """CRC64NVME of the whole object, 16 hex digits; None where the store keeps none."""
+
+
+class Store(Protocol):
+    """Objects under one root. Every failure is StorageError; its message names object, cause and remedy.
+
+    A `put` that raised StorageError may still have happened, now or a little later. All calls may come from any thread.
+    """
+
+    @property
+    def uri(self) -> str:
+        """The root, for messages."""
+        ...
+
+    def put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False) -> None:
+        """Writes a whole object, never a part of it. KeyExists if `if_absent` and there is one already."""
+        ...
+
+    def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
+        """The object's bytes from `start`, at most `length` of them (past the end: fewer). NoSuchKey."""
+        ...
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """Size and checksum, or None if there is no such object."""
+        ...
+
+    def list(self, prefix: str, *, after: str = "", limit: int | None = None) -> list[str]:
+        """Keys that start with `prefix` and come after `after`, in the store's order: bytewise in all but a few."""
+        ...
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Removes objects; a missing key is no error."""
+        ...
+
+
+def open_store(uri: str, environ: Mapping[str, str]) -> Store:
+    """The store at `s3://bucket/prefix` or `file:///folder`; touches nothing yet. UserError for anything else.
+
+    Options for S3 come from `environ` (perdure.contract.Env), credentials from wherever boto3 finds them.
+    """
+    parts = urlsplit(uri)
+    match parts.scheme:
+        case "file" if parts.netloc in ("", "localhost") and parts.path.startswith("/"):
+            from perdure.store.file import FileStore  # noqa: PLC0415  (needs what only this scheme needs)
+
+            return FileStore(Path(unquote(parts.path)))
+        case "s3" if parts.netloc:
+            from perdure.store.s3 import S3Store, options  # noqa: PLC0415  (needs what only this scheme needs)
+
+            return S3Store(parts.netloc, parts.path.strip("/"), options(environ))
+    raise UserError(f"checkpoint root {uri!r} is neither s3://bucket/prefix nor file:///folder: write it like that")

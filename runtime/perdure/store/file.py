@@ -1,0 +1,155 @@
+"""A folder as a store: for a laptop, for one node, for a shared file system that has hard links.
+
+An object appears under its name whole or not at all, and survives a crash right after `put` returned: it is written
+beside, synced, linked or renamed into place, and the folder is synced. Exclusive create alone would leave a torn
+object after SIGKILL.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from perdure.errors import StorageError, UserError
+from perdure.store import KeyExists, NoSuchKey, ObjectInfo
+
+INCOMING = ".incoming"
+"""Objects on their way; what a killed process leaves here is never listed."""
+
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
+
+
+class FileStore:
+    """Objects are files under `folder`; see perdure.store.Store."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @property
+    def uri(self) -> str:
+        return f"file://{self._folder}"
+
+    def put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False) -> None:
+        path = self._path(key)
+        with self._failing_as("write", path):
+            _make_folder(path.parent)
+            temporary = self._write_beside(data)
+            try:
+                if if_absent:
+                    _link(temporary, path)
+                else:
+                    temporary.replace(path)
+            finally:
+                temporary.unlink(missing_ok=True)
+            _sync_folder(path.parent)
+
+    def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
+        path = self._path(key)
+        with self._failing_as("read", path):
+            try:
+                file = path.open("rb")
+            except FileNotFoundError:
+                raise NoSuchKey(f"{self.uri} has no {key}") from None
+            with file:
+                file.seek(start)
+                return file.read(-1 if length is None else length)
+
+    def head(self, key: str) -> ObjectInfo | None:
+        path = self._path(key)
+        with self._failing_as("look at", path):
+            try:
+                return ObjectInfo(path.stat().st_size, None)
+            except FileNotFoundError:
+                return None
+
+    def list(self, prefix: str, *, after: str = "", limit: int | None = None) -> list[str]:
+        folder = self._folder / prefix.rpartition("/")[0]
+        with self._failing_as("list", folder):
+            keys = sorted(key for key in self._keys(folder) if key.startswith(prefix) and key > after)
+        return keys[:limit]
+
+    def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            path = self._path(key)
+            with self._failing_as("delete", path):
+                path.unlink(missing_ok=True)
+            self._remove_empty(path.parent)
+
+    def _path(self, key: str) -> Path:
+        return self._folder / key
+
+    def _keys(self, folder: Path) -> Iterator[str]:
+        for parent, folders, files in os.walk(folder, onerror=_raise_unless_missing):
+            if Path(parent) == self._folder and INCOMING in folders:
+                folders.remove(INCOMING)
+            for name in files:
+                yield (Path(parent) / name).relative_to(self._folder).as_posix()
+
+    def _write_beside(self, data: bytes | memoryview) -> Path:
+        incoming = self._folder / INCOMING
+        _make_folder(incoming)
+        temporary = incoming / secrets.token_hex(16)
+        try:
+            with temporary.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        return temporary
+
+    def _remove_empty(self, folder: Path) -> None:
+        with suppress(OSError):  # not empty, or somebody else's by now: both are fine
+            while folder != self._folder:
+                folder.rmdir()
+                folder = folder.parent
+
+    @contextmanager
+    def _failing_as(self, verb: str, path: Path) -> Iterator[None]:
+        """Turns an OSError into StorageError."""
+        try:
+            yield
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise StorageError(f"cannot {verb} {path}: {reason}: check the folder's disk and owner") from error
+
+
+def _link(temporary: Path, path: Path) -> None:
+    try:
+        path.hardlink_to(temporary)
+    except FileExistsError:
+        raise KeyExists(f"{path} exists already") from None
+    except OSError as error:
+        if error.errno in _NO_LINKS:
+            raise UserError(
+                f"cannot write {path}: its file system has no hard links, so two writers could not be told apart: "
+                f"use a local disk, NFS or s3:// for the checkpoints"
+            ) from error
+        raise
+
+
+def _make_folder(folder: Path) -> None:
+    """Like mkdir(parents=True), but each new folder's name is on disk when this returns."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _raise_unless_missing(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error

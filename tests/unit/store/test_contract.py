@@ -1,0 +1,116 @@
+"""What every store promises: the one in memory, a folder, and a real S3 server."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from perdure.checkpoint.entry import checksum
+from perdure.store import KeyExists, NoSuchKey, Store
+
+
+def test_an_object_is_read_as_it_was_written(store: Store) -> None:
+    store.put("data/1/a", b"0123456789")
+    assert store.get("data/1/a") == b"0123456789"
+
+
+def test_a_memoryview_is_written_like_bytes(store: Store) -> None:
+    store.put("a", memoryview(b"xx0123456789")[2:])
+    assert store.get("a") == b"0123456789"
+
+
+def test_an_empty_object_is_an_object(store: Store) -> None:
+    store.put("empty", b"")
+    info = store.head("empty")
+    assert store.get("empty") == b""
+    assert info
+    assert info.size == 0
+
+
+@pytest.mark.parametrize(
+    ("start", "length", "expected"),
+    [(0, 4, b"0123"), (3, 2, b"34"), (8, 100, b"89"), (4, None, b"456789"), (10, 5, b""), (50, None, b""), (3, 0, b"")],
+)
+def test_a_range_is_cut_like_a_slice(store: Store, start: int, length: int | None, expected: bytes) -> None:
+    store.put("a", b"0123456789")
+    assert store.get("a", start=start, length=length) == expected
+
+
+def test_a_missing_object_is_told_apart_from_a_failure(store: Store) -> None:
+    assert store.head("data/nothing") is None
+    with pytest.raises(NoSuchKey, match="data/nothing"):
+        store.get("data/nothing")
+    with pytest.raises(NoSuchKey):
+        store.get("data/nothing", start=3)
+
+
+def test_head_tells_size_and_if_it_can_the_checksum(store: Store) -> None:
+    store.put("a", b"0123456789")
+    info = store.head("a")
+    assert info
+    assert info.size == 10
+    assert info.crc in (None, checksum(b"0123456789"))
+
+
+def test_a_plain_put_replaces(store: Store) -> None:
+    store.put("a", b"old")
+    store.put("a", b"new")
+    assert store.get("a") == b"new"
+
+
+def test_a_conditional_put_leaves_what_is_there(store: Store) -> None:
+    store.put("log/1", b"first", if_absent=True)
+    with pytest.raises(KeyExists, match="log/1"):
+        store.put("log/1", b"second", if_absent=True)
+    assert store.get("log/1") == b"first"
+
+
+def test_of_several_conditional_puts_at_once_exactly_one_wins(store: Store) -> None:
+    writers = 6
+    start = threading.Barrier(writers)
+    for turn in range(3):
+        winners: list[bytes] = []
+
+        def write(content: bytes, key: str, winners: list[bytes]) -> None:
+            start.wait(timeout=20)
+            try:
+                store.put(key, content, if_absent=True)
+            except KeyExists:
+                return
+            winners.append(content)
+
+        key = f"log/{turn}"
+        threads = [threading.Thread(target=write, args=(b"%d" % n * 100, key, winners)) for n in range(writers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=30)
+        assert [store.get(key)] == winners
+
+
+def test_listing_is_sorted_and_honours_prefix_after_and_limit(store: Store) -> None:
+    for name in ("log/3", "log/1", "log/2", "logs", "data/1/x"):
+        store.put(name, b"")
+    assert store.list("log/") == ["log/1", "log/2", "log/3"]
+    assert store.list("log/", limit=1) == ["log/1"]
+    assert store.list("log/", after="log/1", limit=1) == ["log/2"]
+    assert store.list("log/", after="log/3") == []
+    assert store.list("data/1/") == ["data/1/x"]
+    assert store.list("nothing/") == []
+    assert store.list("") == ["data/1/x", "log/1", "log/2", "log/3", "logs"]
+
+
+def test_deleting_takes_what_is_there_and_nothing_else(store: Store) -> None:
+    for name in ("data/1/a/x", "data/1/a/y", "data/1/b"):
+        store.put(name, b"")
+    store.delete(["data/1/a/x", "data/1/a/y", "data/1/never"])
+    assert store.list("") == ["data/1/b"]
+    store.delete([])
+
+
+def test_a_deleted_object_can_be_written_again(store: Store) -> None:
+    store.put("a/b/c", b"1", if_absent=True)
+    store.delete(["a/b/c"])
+    store.put("a/b/c", b"2", if_absent=True)
+    assert store.get("a/b/c") == b"2"
