@@ -1,0 +1,55 @@
+"""The annotations that follow from a run's plan or from an intent.
+
+They follow from status alone, so that whoever reads the status can write them again at any time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from perdure.contract import ContractError, Leave, Train, write_assignment
+from perdure_operator.api.status import Assigned, Intent, RunPlan
+
+_CAUSE_LENGTH: Final = 160
+
+
+def train(plan: RunPlan, member: Assigned) -> str:
+    """What a member of the run does."""
+    return _fitting(
+        Train(
+            run=plan.run,
+            rank=member.rank,
+            world=plan.world,
+            master=plan.master,
+            cause=_short(plan.cause),
+            seconds=plan.seconds,
+            wait=plan.wait,
+            lost=plan.lost,
+        )
+    )
+
+
+def leave(intent: Intent) -> str:
+    """What a member of the run that the intent ends does."""
+    return _fitting(Leave(run=intent.run, cause=_short(intent.cause), seconds=intent.seconds, lost=intent.lost))
+
+
+def farewell(run: int, lost: tuple[int, ...]) -> str:
+    """What a pod that has been written off does, should it ever hear of it."""
+    return _fitting(Leave(run=max(run, 1), cause="written off", seconds=0, lost=lost))
+
+
+def _fitting(assignment: Train | Leave) -> str:
+    """An assignment has a size limit: the oldest lost runs go first, for a run left out is only waited for longer."""
+    lost = assignment.lost
+    while lost:
+        try:
+            return write_assignment(replace(assignment, lost=lost))
+        except ContractError:
+            lost = lost[1:]
+    return write_assignment(replace(assignment, lost=()))
+
+
+def _short(cause: str) -> str:
+    return cause if len(cause) <= _CAUSE_LENGTH else cause[: _CAUSE_LENGTH - 3] + "..."

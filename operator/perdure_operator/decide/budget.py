@@ -1,0 +1,42 @@
+"""The PodDisruptionBudget: minAvailable is never below the number of pods labelled `member`.
+
+Raise, then label; unlabel, then lower. An eviction is refused while a member runs and passes once it is terminal.
+"""
+
+from __future__ import annotations
+
+from perdure.contract import Role
+from perdure_operator.decide.facts import own
+from perdure_operator.decide.turn import Turn
+from perdure_operator.state.plan import SetBudget
+
+
+def protect(turn: Turn) -> Turn:
+    """Before anything is created or labelled."""
+    budget, wanted = turn.snapshot.budget, _wanted(turn)
+    if wanted and (budget is None or budget.min_available < wanted):
+        return _set(turn, wanted)
+    return turn
+
+
+def relax(turn: Turn) -> Turn:
+    """After labels are gone: only what the snapshot shows counts."""
+    budget, wanted = turn.snapshot.budget, _wanted(turn)
+    if wanted and budget is not None and budget.min_available > wanted:
+        return _set(turn, wanted)
+    return turn
+
+
+def _wanted(turn: Turn) -> int:
+    """0 where there is nothing to protect: the budget then stays as it is."""
+    status = turn.status
+    planned = len(status.plan.members) if status.plan else len(status.members)
+    labelled = [pod for pod in own(turn.snapshot).values() if pod.role == Role.MEMBER and not pod.gone]
+    return max(planned, len(labelled)) if planned else 0
+
+
+def _set(turn: Turn, wanted: int) -> Turn:
+    budget = turn.snapshot.budget
+    uid, version = (budget.uid, budget.resource_version) if budget else (None, "")
+    action = SetBudget(min_available=wanted, uid=uid, resource_version=version)
+    return turn.act(action).because(f"the budget protects {wanted} members")

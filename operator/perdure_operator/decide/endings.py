@@ -1,0 +1,117 @@
+"""Records how each member of the run ended, before its pod is deleted: status is the only memory of the operator."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from perdure.contract import ContractError, Ended, ErrorKind, Failure, Outcome, read_outcome
+from perdure_operator.api.status import Assigned, Ending
+from perdure_operator.decide.facts import dead, ended, over, own
+from perdure_operator.decide.turn import Turn
+from perdure_operator.state.snapshot import PodView
+
+_LARGEST: Final = 2**53
+"""No honest number in an outcome is larger; one that is would not fit into the status."""
+
+
+def record_endings(turn: Turn) -> Turn:
+    """One Ending for each member that is over, gone, or on a node given up."""
+    plan = turn.status.plan
+    if plan is None:
+        return turn
+    for member in plan.members:
+        ending = None if ended(turn.status, member.name) else _ending(turn, member)
+        if ending:
+            turn = learn(turn, ending).because(f"{member.name} ended: {ending.outcome or 'no outcome'}")
+            turn = turn.update(endings=(*turn.status.endings, ending))
+    return turn.update(opened=_highest_opened(turn))
+
+
+def learn(turn: Turn, ending: Ending) -> Turn:
+    """What an outcome tells about the log: the newest commit, which also resets the backoff."""
+    status = turn.status
+    if ending.commit_seq is None or ending.commit_seq <= status.commit_seq:
+        return turn
+    failures = status.failures.model_copy(update={"consecutive": 0})
+    return turn.update(commit_seq=ending.commit_seq, step=ending.commit_step, failures=failures)
+
+
+def told(pod: PodView) -> Outcome | None:
+    """The outcome in a pod's termination message, None where it left none that can be read.
+
+    A container writes that message: any bytes may be in it.
+    """
+    if pod.terminated is None:
+        return None
+    try:
+        outcome = read_outcome(pod.terminated.message)
+    except ContractError:
+        return None
+    numbers = [outcome.run, outcome.rank, outcome.step, outcome.opened]
+    if outcome.commit:
+        numbers += [outcome.commit.seq, outcome.commit.step]
+    return outcome if max(numbers) <= _LARGEST else None
+
+
+def ending_of(pod: PodView) -> Ending:
+    """What status keeps of a pod that is over."""
+    outcome = told(pod)
+    if outcome is None:
+        return _silent(pod.name, pod.uid, _last_words(pod))
+    error, commit = outcome.error, outcome.commit
+    return Ending(
+        name=pod.name,
+        uid=pod.uid,
+        outcome=outcome.outcome,
+        run=outcome.run,
+        step=outcome.step,
+        commit_seq=commit.seq if commit else None,
+        commit_step=commit.step if commit else None,
+        error_kind=error.kind if error else "",
+        error_name=_printable(error.name) if error else "",
+        error_tail=_printable(error.tail) if error else "",
+        infrastructure=outcome.outcome is Ended.FAILED and (_killed(pod) or _from_outside(error)),
+    )
+
+
+def _highest_opened(turn: Turn) -> int:
+    """The highest run number that any pod has seen in the log: the next run has to be above it."""
+    seen = [outcome.opened for pod in own(turn.snapshot).values() if (outcome := told(pod))]
+    return max([turn.status.opened, *seen])
+
+
+def _ending(turn: Turn, member: Assigned) -> Ending | None:
+    pod = own(turn.snapshot).get(member.name)
+    if pod is None or pod.uid != member.uid:
+        return _silent(member.name, member.uid, "the pod is gone")
+    if over(pod):
+        return ending_of(pod)
+    if dead(turn, pod):
+        return _silent(pod.name, pod.uid, f"node {pod.node} is unreachable")
+    return None
+
+
+def _silent(name: str, uid: str, why: str) -> Ending:
+    return Ending(name=name, uid=uid, outcome="", error_name=why, infrastructure=True)
+
+
+def _last_words(pod: PodView) -> str:
+    """Why a pod without an outcome is over, as far as Kubernetes knows."""
+    if pod.terminated:
+        return f"{pod.terminated.reason or 'Error'} (exit code {pod.terminated.exit_code})"
+    return "the pod was evicted" if pod.evicted else "the pod is gone"
+
+
+def _killed(pod: PodView) -> bool:
+    return pod.evicted or (pod.terminated is not None and pod.terminated.reason == "OOMKilled")
+
+
+def _from_outside(error: Failure | None) -> bool:
+    if error is None:
+        return True
+    return error.kind is ErrorKind.STORAGE or (error.kind is ErrorKind.SIGNAL and error.name == "SIGKILL")
+
+
+def _printable(text: str) -> str:
+    """Without the lone surrogates that JSON can carry and UTF-8 cannot."""
+    return text.encode(errors="replace").decode()

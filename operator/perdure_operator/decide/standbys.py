@@ -1,0 +1,111 @@
+"""Names, replaces and creates the members of the next run.
+
+A name is used once: a member that cannot be used is replaced by one with a new number, never revived.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from perdure.contract import Ended
+from perdure_operator.api.reasons import Reason
+from perdure_operator.api.status import Ending
+from perdure_operator.decide.blame import Verdict, charge
+from perdure_operator.decide.endings import ending_of
+from perdure_operator.decide.facts import base_name, dead, member_number, node_of, over, own
+from perdure_operator.decide.signals import CORDON, leaving, tolerates
+from perdure_operator.decide.troubles import agent_missing
+from perdure_operator.decide.turn import Turn, finished_at
+from perdure_operator.state.plan import CreatePod
+from perdure_operator.state.snapshot import PodView
+
+NAME_TAKEN: Final = "NameTaken"
+"""A refusal after which the name is burnt: somebody else's pod has it."""
+
+_COSTS_NOTHING: Final = frozenset({Ended.CHECKPOINTED, Ended.STOPPED, Ended.EXIT_TIMEOUT})
+
+
+def replace_unfit(turn: Turn) -> Turn:
+    """Before a run is planned, members that cannot train are dropped; those that ended by themselves cost a failure."""
+    if turn.status.plan is not None or finished_at(turn.status):
+        return turn
+    pods, kept, failed = own(turn.snapshot), [], []
+    for name in turn.status.members:
+        pod = pods.get(name)
+        why = _unfit(turn, name, pod)
+        if not why:
+            kept.append(name)
+            continue
+        turn = turn.tell(Reason.MEMBER_REPLACED, f"{name} {why}: another member takes its place")
+        if pod and _ended_by_itself(turn, pod):
+            failed.append(ending_of(pod))
+    turn = turn.update(members=tuple(kept))
+    return charge(turn, _judge(failed)) if failed else turn
+
+
+def allocate(turn: Turn) -> Turn:
+    """Numbers go to status before any pod exists, and never come back."""
+    status, wanted = turn.status, turn.snapshot.spec.replicas
+    if status.plan is not None or turn.waiting:
+        return turn
+    missing = range(wanted - len(status.members))
+    first = max([status.next_member, *(member_number(pod.name) + 1 for pod in own(turn.snapshot).values())])
+    new = tuple(f"{base_name(turn.snapshot)}-{first + index}" for index in missing)
+    return turn.update(
+        members=(*status.members, *new)[:wanted],
+        next_member=first + len(new),
+        start_time=status.start_time or turn.now,
+    )
+
+
+def create(turn: Turn) -> Turn:
+    """A name without a pod here is new or was refused: what vanished has been replaced before."""
+    if turn.status.plan is not None or turn.waiting:
+        return turn
+    missing = [name for name in turn.status.members if name not in own(turn.snapshot)]
+    turn = turn.act(*(CreatePod(name=name) for name in missing))
+    return turn.because(f"creating {', '.join(missing)}") if missing else turn
+
+
+def _unfit(turn: Turn, name: str, pod: PodView | None) -> str:
+    """Why this name cannot be a member of the next run, "" where it can."""
+    if pod is None:
+        return "" if _was_refused(turn, name) else "was never created or is gone"
+    if pod.gone:
+        return "is gone"
+    if pod.deleting:
+        return "is being deleted"
+    if pod.template_hash not in ("", turn.snapshot.template_hash):
+        return "was made from an older template"
+    if over(pod):
+        return "" if agent_missing(pod) else f"ended: {ending_of(pod).error_name or ending_of(pod).outcome}"
+    if dead(turn, pod):
+        return f"is on node {pod.node}, which is unreachable"
+    return "" if tolerates(pod, CORDON) else leaving(node_of(turn.snapshot, pod), pod)
+
+
+def _was_refused(turn: Turn, name: str) -> bool:
+    """Whether this process tried to create the allocated pods, in order, and was refused.
+
+    Creation stops at the first refusal, so the names behind it have not been tried; those before it are there.
+    Without a refusal somebody may have created the pod, and somebody deleted it: the name counts as used.
+    """
+    refusals = {refusal.pod: refusal for refusal in turn.snapshot.refusals}
+    if name in refusals:
+        return refusals[name].reason != NAME_TAKEN
+    return any(other in refusals or base_name(turn.snapshot) in refusals for other in turn.status.members)
+
+
+def _ended_by_itself(turn: Turn, pod: PodView) -> bool:
+    if pod.deleting or not over(pod) or agent_missing(pod) or (pod.gone and pod.terminated is None):
+        return False
+    on_its_way = leaving(node_of(turn.snapshot, pod), pod)
+    return not on_its_way and ending_of(pod).outcome not in _COSTS_NOTHING
+
+
+def _judge(failed: list[Ending]) -> Verdict:
+    """However many ended, it is one failure: of the code if one says so."""
+    code = [ending for ending in failed if not ending.infrastructure and ending.outcome == Ended.FAILED]
+    if code:
+        return Verdict(Reason.CODE_FAILURE, code[0])
+    return Verdict(Reason.INFRASTRUCTURE_FAILURE, failed[0])

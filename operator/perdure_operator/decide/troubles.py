@@ -1,0 +1,103 @@
+"""Why a member that was created is not Ready, in the words of the scheduler, the kubelet or the API server."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from perdure_operator.api.reasons import Reason
+from perdure_operator.decide.facts import base_name, listed, node_of, own
+from perdure_operator.decide.signals import leaving
+from perdure_operator.decide.turn import Turn
+from perdure_operator.state.snapshot import PodView, Refusal
+
+_IMAGE: Final = frozenset(
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "ImageInspectError",
+        "RegistryUnavailable",
+        "SignatureValidationFailed",
+    }
+)
+_CONTAINER: Final = frozenset(
+    {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreCreateHookError"}
+)
+_NOT_STARTED: Final = frozenset({"StartError", "ContainerCannotRun", "CreateContainerError", "RunContainerError"})
+_NO_AGENT: Final = re.compile(r'"(?:[^"\s]*/)?perdure"|\bperdure: (?:not found|no such file)')
+_NOT_FOUND: Final = re.compile(r"not found|no such file", re.IGNORECASE)
+
+
+def agent_missing(pod: PodView) -> bool:
+    """Whether container 0 could not start because its image has no `perdure`."""
+    ended = pod.terminated
+    reason, message = (ended.reason, ended.message) if ended else (pod.waiting_reason, pod.waiting_message)
+    return reason in _NOT_STARTED and bool(_NO_AGENT.search(message)) and bool(_NOT_FOUND.search(message))
+
+
+def not_ready(turn: Turn, names: tuple[str, ...]) -> Turn:
+    """Wait for these members with the most telling reason of all of them."""
+    pods = own(turn.snapshot)
+    here = [pods[name] for name in names if name in pods]
+    for found in (_agent(here), _refusal(turn, names), _image(here), _container(here), _placed_wrong(turn, here)):
+        if found:
+            return turn.wait(*found)
+    stuck = [pod for pod in here if pod.unschedulable]
+    if stuck:
+        return turn.wait(
+            Reason.UNSCHEDULABLE, f"no node for {listed(stuck)}, waiting for one: {stuck[0].unschedulable}"
+        )
+    waiting = listed([pod for pod in here if not pod.ready] or here)
+    missing = ", ".join(name for name in names if name not in pods)
+    awaited = "; ".join(part for part in (waiting, f"to be created: {missing}" if missing else "") if part)
+    return turn.wait(Reason.STARTING_MEMBERS, f"waiting until these members are Ready, without a time limit: {awaited}")
+
+
+def _agent(pods: list[PodView]) -> tuple[Reason, str] | None:
+    for pod in pods:
+        if agent_missing(pod):
+            words = pod.terminated.message if pod.terminated else pod.waiting_message
+            message = f"the image of container 0 has no perdure; install it there, or delete {pod.name} to try again: "
+            return Reason.AGENT_MISSING, message + words
+    return None
+
+
+def _refusal(turn: Turn, names: tuple[str, ...]) -> tuple[Reason, str] | None:
+    refusal = refused(turn, names)
+    if refusal is None:
+        return None
+    reason = Reason.QUOTA_EXCEEDED if "exceeded quota" in refusal.message else Reason.POD_REFUSED
+    return reason, f"creating {refusal.pod} was refused and is tried again: {refusal.message}"
+
+
+def refused(turn: Turn, names: tuple[str, ...]) -> Refusal | None:
+    """The refusal of the job's budget, or of one of these names that still has no pod."""
+    wanted = {base_name(turn.snapshot), *names} - set(own(turn.snapshot))
+    return next((one for one in turn.snapshot.refusals if one.pod in wanted), None)
+
+
+def _image(pods: list[PodView]) -> tuple[Reason, str] | None:
+    return _stuck(pods, _IMAGE, Reason.IMAGE_PULL_FAILED)
+
+
+def _container(pods: list[PodView]) -> tuple[Reason, str] | None:
+    return _stuck(pods, _CONTAINER, Reason.CONTAINER_NOT_CREATED)
+
+
+def _stuck(pods: list[PodView], reasons: frozenset[str], reason: Reason) -> tuple[Reason, str] | None:
+    for pod in pods:
+        if pod.waiting_reason in reasons:
+            return reason, f"{listed([pod])} waits: {pod.waiting_reason}: {pod.waiting_message}"
+    return None
+
+
+def _placed_wrong(turn: Turn, pods: list[PodView]) -> tuple[Reason, str] | None:
+    """`standbys` keeps a member that tolerates a cordon, for its successor would land there again."""
+    for pod in pods:
+        cause = leaving(node_of(turn.snapshot, pod), pod)
+        if cause:
+            message = f"{pod.name} tolerates a cordon, and {cause}: waiting until the node stays"
+            return Reason.TOLERATES_LEAVING_NODE, message
+    return None

@@ -1,0 +1,97 @@
+"""What `decide` returns: the next status as a whole, then cluster writes, then events, and when to look again.
+
+`cluster.act` carries it out in that order and stops at the first conflict. Every action names its object with a uid or
+resourceVersion precondition, so that doing it twice, or late, does no harm.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from perdure_operator.api.model import Model
+from perdure_operator.api.status import TrainingJobStatus
+
+
+class CheckTemplate(Model):
+    """Server-side dry run of the pod template; the answer is in the next snapshot."""
+
+    kind: Literal["CheckTemplate"] = "CheckTemplate"
+
+
+class SetBudget(Model):
+    """Create the job's PodDisruptionBudget or change its minAvailable; `uid` None means it does not exist yet."""
+
+    kind: Literal["SetBudget"] = "SetBudget"
+    min_available: int
+    uid: str | None = None
+    resource_version: str = ""
+
+
+class DeleteBudget(Model):
+    """Delete the job's PodDisruptionBudget."""
+
+    kind: Literal["DeleteBudget"] = "DeleteBudget"
+    uid: str
+
+
+class CreatePod(Model):
+    """Create a member as a standby; AlreadyExists with our owner uid is success."""
+
+    kind: Literal["CreatePod"] = "CreatePod"
+    name: str
+
+
+class Assign(Model):
+    """One JSON patch: test uid, test the old annotation, set annotation and role label."""
+
+    kind: Literal["Assign"] = "Assign"
+    name: str
+    uid: str
+    role: str
+    old: str
+    """The annotation text that must still be there."""
+    new: str
+
+
+class DeletePod(Model):
+    """Delete with a uid precondition, never forced."""
+
+    kind: Literal["DeletePod"] = "DeletePod"
+    name: str
+    uid: str
+
+
+class DeleteJob(Model):
+    """Delete the TrainingJob itself (ttlSecondsAfterFinished), with a uid precondition."""
+
+    kind: Literal["DeleteJob"] = "DeleteJob"
+    uid: str
+
+
+Action = Annotated[
+    CheckTemplate | SetBudget | DeleteBudget | CreatePod | Assign | DeletePod | DeleteJob,
+    Field(discriminator="kind"),
+]
+
+
+class Event(Model):
+    """A Kubernetes Event about the job, sent after the writes."""
+
+    type: Literal["Normal", "Warning"] = "Normal"
+    reason: str
+    message: str
+
+
+class Plan(Model):
+    """One round's work. Nothing to do and nothing to wait for: `Plan()`."""
+
+    status: TrainingJobStatus | None = None
+    """The next status, None where it stays as it is."""
+    actions: tuple[Action, ...] = ()
+    events: tuple[Event, ...] = ()
+    requeue_after: float | None = None
+    """Seconds until this job must be looked at again even if nothing happens."""
+    reasons: tuple[str, ...] = ()
+    """Why, one sentence a policy: what `explain` prints."""

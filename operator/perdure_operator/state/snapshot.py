@@ -1,0 +1,150 @@
+"""What `decide` sees of the world: one frozen, self-contained value that can be stored as JSON and explained later.
+
+`cluster.observe` builds it, nothing else. It holds facts, never conclusions.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+
+from perdure_operator.api.model import Model
+from perdure_operator.api.spec import TrainingJobSpec
+from perdure_operator.api.status import TrainingJobStatus
+
+
+class Taint(Model):
+    """A node's taint."""
+
+    key: str
+    value: str = ""
+    effect: str
+
+
+class Toleration(Model):
+    """A pod's toleration; an absent key with operator Exists tolerates everything."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: int | None = None
+
+
+class NodeView(Model):
+    """A node under one of the job's pods, or one that a pod names and a live LIST does not have."""
+
+    name: str
+    exists: bool = True
+    cordoned: bool = False
+    deleting: bool = False
+    ready: bool = True
+    taints: tuple[Taint, ...] = ()
+
+
+class Terminated(Model):
+    """How container 0 ended."""
+
+    exit_code: int
+    reason: str = ""
+    """OOMKilled, Error, Completed, StartError, ContainerCannotRun ..."""
+    message: str = ""
+    """The termination message: an outcome, or whatever else the container left."""
+
+
+class PodView(Model):
+    """One pod with the job's label, whoever owns it."""
+
+    name: str
+    uid: str
+    resource_version: str = ""
+    owner_uid: str = ""
+    """uid of the controlling TrainingJob; "" for a pod without a controller."""
+    role: str = ""
+    assignment: str = ""
+    """The annotation's text, "" where there is none."""
+    node: str = ""
+    ip: str = ""
+    phase: str = "Pending"
+    ready: bool = False
+    deleting: bool = False
+    deletion_deadline: datetime | None = None
+    """metadata.deletionTimestamp: the moment the grace ends."""
+    waiting_reason: str = ""
+    """Of container 0: ErrImagePull, CreateContainerConfigError, RunContainerError ..."""
+    waiting_message: str = ""
+    terminated: Terminated | None = None
+    unschedulable: str = ""
+    """The scheduler's message while the pod cannot be placed."""
+    evicted: bool = False
+    """status.reason Evicted, or a DisruptionTarget condition that is True."""
+    tolerations: tuple[Toleration, ...] = ()
+    template_hash: str = ""
+    """Hash of the pod template it was created from, "" where unknown: a standby of an older one is replaced."""
+    gone: bool = False
+    """The watch said DELETED (or a live LIST no longer has it); the rest is its last known state."""
+
+
+class Budget(Model):
+    """The job's PodDisruptionBudget."""
+
+    min_available: int
+    uid: str
+    resource_version: str = ""
+
+
+class TemplateVerdict(StrEnum):
+    """What the server-side dry run said of the pod template."""
+
+    UNKNOWN = "Unknown"
+    GOOD = "Good"
+    BAD = "Bad"
+    WAIT = "Wait"  # a quota: not the template's fault
+
+
+class TemplateCheck(Model):
+    """The newest dry run of this process, for the template with hash `hash`."""
+
+    hash: str = ""
+    verdict: TemplateVerdict = TemplateVerdict.UNKNOWN
+    message: str = ""
+    time: datetime | None = None
+    """When it was made; None counts as long ago."""
+
+
+class Refusal(Model):
+    """The API server's answer to the newest pod creation of this process that failed (quota, admission)."""
+
+    pod: str
+    reason: str
+    message: str
+
+
+class Snapshot(Model):
+    """Everything one decision is made from."""
+
+    now: datetime
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    resource_version: str = ""
+    deleting: bool = False
+    creation_time: datetime
+    spec: TrainingJobSpec
+    status: TrainingJobStatus = TrainingJobStatus()
+    pods: tuple[PodView, ...] = ()
+    """Pods with the job's label: this uid's and predecessors'."""
+    pods_complete: bool
+    """True when `pods` comes from a live LIST; otherwise absence means nothing and the plan may only wait."""
+    nodes: tuple[NodeView, ...] = ()
+    nodes_complete: bool
+    """True once a live LIST of nodes has been made: a node missing before that is unknown, not deleted."""
+    budget: Budget | None = None
+    foreign_budgets: tuple[str, ...] = ()
+    """Names of other PodDisruptionBudgets whose selector matches our pods."""
+    same_uri: tuple[str, ...] = ()
+    """namespace/name of other live jobs with the same checkpoint.uri that were created earlier."""
+    template_hash: str = ""
+    template_check: TemplateCheck = TemplateCheck()
+    refusals: tuple[Refusal, ...] = ()

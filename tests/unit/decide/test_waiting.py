@@ -1,0 +1,201 @@
+"""Invariant I9: whenever the job does not train, a condition says why, and what ends the wait."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from perdure_operator.api.reasons import CONDITION_TYPES, REASONS, ConditionType, Reason
+from perdure_operator.api.status import Disruption
+from perdure_operator.state.plan import CheckTemplate
+from perdure_operator.state.snapshot import PodView, TemplateCheck, TemplateVerdict, Terminated
+from tests.unit.decide.builders import START, Job, creates, deletes, job
+
+NO_AGENT = 'failed to create containerd task: exec: "perdure": executable file not found in $PATH: unknown'
+
+
+def _waits(here: Job) -> tuple[str, str]:
+    running = here.settle().condition(ConditionType.RUNNING)
+    assert running.status == "False"
+    return running.reason, running.message
+
+
+def _predecessor(**fields: object) -> PodView:
+    given = {"name": "digits-0000-0", "uid": "old", "owner_uid": "0000", "node": "n1", "phase": "Running", **fields}
+    return PodView.model_validate(given)
+
+
+class TestTemplate:
+    def _checked(self, verdict: TemplateVerdict, message: str = "") -> Job:
+        check = TemplateCheck(hash="t1", verdict=verdict, message=message, time=START)
+        return job().having(template_check=check)
+
+    def test_an_invalid_one_waits_for_a_correction_and_creates_nothing(self) -> None:
+        here = self._checked(TemplateVerdict.BAD, "spec.containers[0].image: Required value")
+        assert here.plan().actions == ()
+        reason, message = _waits(here)
+        assert reason == "TemplateInvalid"
+        assert "spec.containers[0].image: Required value" in message
+
+    def test_a_correction_is_tried_at_once(self) -> None:
+        here = self._checked(TemplateVerdict.BAD).having(template_hash="t2")
+        assert here.plan().actions == (CheckTemplate(),)
+
+    def test_an_invalid_one_is_tried_again_after_a_minute(self) -> None:
+        here = self._checked(TemplateVerdict.BAD)
+        assert here.plan().requeue_after == 60
+        assert here.after(60).plan().actions == (CheckTemplate(),)
+
+    def test_a_quota_is_not_the_templates_fault_and_is_asked_again(self) -> None:
+        here = self._checked(TemplateVerdict.WAIT, 'exceeded quota: "q"')
+        plan = here.plan()
+        assert (plan.actions, plan.requeue_after) == ((), 10)
+        assert plan.status is not None
+        assert 'exceeded quota: "q"' in str(plan.status.conditions)
+        assert here.after(10).plan().actions == (CheckTemplate(),)
+
+    def test_an_answer_without_a_time_does_not_make_status_change_with_the_clock(self) -> None:
+        check = TemplateCheck(hash="t1", verdict=TemplateVerdict.WAIT, message="exceeded quota")
+        here = job().having(template_check=check).step()
+        written = here.having(template_check=check)
+        assert written.after(7).plan().status is None
+
+    def test_a_good_one_is_not_tried_again(self) -> None:
+        here = job().running(world=2).having(template_check=TemplateCheck())
+        assert here.missing(0).settle().now.template_checked == "t1"
+
+
+class TestPods:
+    @pytest.mark.parametrize(
+        ("fields", "reason", "words"),
+        [
+            ({"unschedulable": "0/3 nodes: Insufficient cpu"}, "Unschedulable", "Insufficient cpu"),
+            (
+                {"waiting_reason": "ImagePullBackOff", "waiting_message": "no such tag"},
+                "ImagePullFailed",
+                "no such tag",
+            ),
+            (
+                {"waiting_reason": "CreateContainerConfigError", "waiting_message": 'secret "s" not found'},
+                "ContainerNotCreated",
+                'secret "s" not found',
+            ),
+            ({"waiting_reason": "RunContainerError", "waiting_message": NO_AGENT}, "AgentMissing", "install"),
+            (
+                {"terminated": Terminated(exit_code=128, reason="StartError", message=NO_AGENT)},
+                "AgentMissing",
+                "perdure",
+            ),
+            (
+                {"waiting_reason": "RunContainerError", "waiting_message": 'exec: "other": executable file not found'},
+                "ContainerNotCreated",
+                "other",
+            ),
+            ({}, "StartingMembers", "digits-ab12-1"),
+        ],
+    )
+    def test_the_reason_says_what_keeps_a_member_from_starting(
+        self, fields: dict[str, object], reason: str, words: str
+    ) -> None:
+        here = job().starting(world=2).pod(1, **fields)
+        got, message = _waits(here)
+        assert got == reason
+        assert words in message
+        assert creates(here.plan()) == []
+
+    def test_a_container_that_cannot_start_for_another_reason_is_a_failure(self) -> None:
+        ended = Terminated(exit_code=128, reason="StartError", message='exec: "perdure": permission denied')
+        here = job().starting(world=1).pod(0, terminated=ended, phase="Failed").settle()
+        assert here.now.failures.infrastructure == 1
+
+    def test_without_the_agent_a_corrected_template_is_tried_at_once(self) -> None:
+        ended = Terminated(exit_code=128, reason="StartError", message=NO_AGENT)
+        here = job().starting(world=1).pod(0, terminated=ended, phase="Failed").settle()
+        after = here.having(template_hash="t2").settle()
+        assert after.now.members == ("digits-ab12-1",)
+        assert after.now.failures.infrastructure == 0
+
+    def test_a_refused_name_is_tried_again_and_not_burnt(self) -> None:
+        here = job().step().step(writes=2).refused("digits-ab12-0")
+        after = here.step()
+        running = after.condition(ConditionType.RUNNING)
+        assert running.reason == "QuotaExceeded"
+        assert "exceeded quota" in running.message
+        assert creates(after.plan()) == ["digits-ab12-0", "digits-ab12-1"]
+        assert after.plan().status is None
+
+    def test_another_refusal_names_who_refused(self) -> None:
+        here = job().step().step(writes=2).refused("digits-ab12-0", 'admission webhook "w" denied', "Forbidden")
+        plan = here.plan()
+        assert plan.status is not None
+        assert "PodRefused" in str(plan.status.conditions)
+
+    def test_a_name_that_somebody_else_has_is_burnt(self) -> None:
+        here = job().step().step(writes=2).refused("digits-ab12-0", "exists", "NameTaken")
+        assert creates(here.plan()) == ["digits-ab12-1", "digits-ab12-2"]
+
+    def test_a_warning_is_sent_once(self) -> None:
+        here = job().starting(world=2).pod(1, unschedulable="no node").step()
+        assert [event.reason for event in here.history[-1].events] == ["Unschedulable"]
+        assert here.pod(1, unschedulable="no node, still").plan().events == ()
+
+
+class TestPredecessor:
+    def test_a_living_pod_of_an_earlier_job_is_waited_for(self) -> None:
+        here = job().having(pods=(_predecessor(),))
+        reason, message = _waits(here)
+        assert reason == "WaitingForPredecessor"
+        assert "digits-0000-0 (node n1)" in message
+        assert deletes(here.plan()) == []
+
+    @pytest.mark.parametrize(
+        "fields", [{"phase": "Succeeded"}, {"terminated": Terminated(exit_code=0)}, {"gone": True}]
+    )
+    def test_one_that_is_over_is_not(self, fields: dict[str, object]) -> None:
+        assert job().having(pods=(_predecessor(**fields),)).settle().now.members != ()
+
+    def test_one_on_an_unreachable_node_is_given_up_after_lost_node_seconds(self) -> None:
+        here = job().having(pods=(_predecessor(),)).node("n1", ready=False).settle()
+        assert here.now.members == ()
+        assert here.plan().requeue_after == 60
+        assert here.after(60).settle().now.members != ()
+
+    def test_an_ownerless_one_is_deleted(self) -> None:
+        here = job().having(pods=(_predecessor(owner_uid=""),))
+        assert deletes(here.plan()) == ["digits-0000-0"]
+        assert _waits(here)[0] == "WaitingForPredecessor"
+
+
+class TestFlags:
+    def test_an_older_live_job_with_the_same_root_keeps_this_one_from_starting(self) -> None:
+        reason, message = _waits(job().having(same_uri=("default/other",)))
+        assert reason == "SharedRoot"
+        assert "default/other" in message
+
+    def test_a_second_budget_over_the_members_is_a_conflict(self) -> None:
+        here = job().running(world=2).having(foreign_budgets=("mine",))
+        assert [event.reason for event in here.plan().events] == ["PDBConflict"]
+        protected = here.settle().condition(ConditionType.PROTECTED)
+        assert (protected.status, protected.reason) == ("False", "PDBConflict")
+        assert "mine" in protected.message
+
+    def test_a_budget_that_somebody_deleted_comes_back(self) -> None:
+        here = job().running(world=2).having(budget=None).settle()
+        assert here.snapshot.budget is not None
+
+
+class TestConditions:
+    def test_the_transition_time_changes_only_with_the_status(self) -> None:
+        here = job().starting(world=2).after(30).ready().settle()
+        assert here.condition(ConditionType.RUNNING).last_transition_time == START + timedelta(seconds=30)
+        assert here.condition(ConditionType.DISRUPTED).last_transition_time == START
+
+    def test_status_is_left_alone_when_only_time_has_passed(self) -> None:
+        for here in (job().starting(world=2), job().running(world=2), job().running(world=2).leaving("n1")):
+            assert here.after(7).plan().status is None
+
+    def test_every_type_and_every_reason_is_explained(self) -> None:
+        assert set(CONDITION_TYPES) == set(ConditionType)
+        assert set(REASONS) == set(Reason)
+        assert {disruption.value for disruption in Disruption} <= {reason.value for reason in Reason}

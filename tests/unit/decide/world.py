@@ -1,0 +1,141 @@
+"""An in-memory cluster as far as one job can see it: applies a Plan to a Snapshot the way `act` and Kubernetes do.
+
+Pure: a snapshot in, a snapshot out. `writes` cuts a plan off, as a crash between two writes does.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from perdure.contract import Role, Standby, write_assignment
+from perdure_operator.decide.facts import over
+from perdure_operator.state.plan import (
+    Action,
+    Assign,
+    CheckTemplate,
+    CreatePod,
+    DeleteBudget,
+    DeleteJob,
+    DeletePod,
+    Plan,
+    SetBudget,
+)
+from perdure_operator.state.snapshot import (
+    Budget,
+    NodeView,
+    PodView,
+    Snapshot,
+    TemplateCheck,
+    TemplateVerdict,
+)
+
+GRACE = timedelta(seconds=120)
+
+
+class Conflict(Exception):
+    """A precondition did not hold: the round ends."""
+
+
+def apply(snapshot: Snapshot, plan: Plan, *, writes: int | None = None) -> Snapshot:
+    """The cluster after the first `writes` writes of the plan, all of them where None is given."""
+    left = len(plan.actions) + 1 if writes is None else writes
+    if plan.status is not None:
+        if left <= 0:
+            return snapshot
+        left -= 1
+        snapshot = change(snapshot, status=plan.status)
+    for action in plan.actions[:left]:
+        try:
+            snapshot = carry_out(snapshot, action)
+        except Conflict:
+            break
+    return snapshot
+
+
+def change(snapshot: Snapshot, **fields: Any) -> Snapshot:
+    """With these fields, validated again: no test passes on values that no cluster could give."""
+    return Snapshot.model_validate({**dict(snapshot), **fields})
+
+
+def change_pod(snapshot: Snapshot, name: str, **fields: Any) -> Snapshot:
+    """With these fields of one pod."""
+    pods = [pod.model_copy(update=fields) if pod.name == name else pod for pod in snapshot.pods]
+    return change(snapshot, pods=tuple(pods))
+
+
+def change_node(snapshot: Snapshot, name: str, **fields: Any) -> Snapshot:
+    """With these fields of one node."""
+    nodes = [node.model_copy(update=fields) if node.name == name else node for node in snapshot.nodes]
+    return change(snapshot, nodes=tuple(nodes))
+
+
+def carry_out(snapshot: Snapshot, action: Action) -> Snapshot:
+    """One write; raises Conflict where a precondition does not hold."""
+    match action:
+        case CheckTemplate():
+            check = TemplateCheck(hash=snapshot.template_hash, verdict=TemplateVerdict.GOOD, time=snapshot.now)
+            return change(snapshot, template_check=check)
+        case SetBudget(min_available=least, uid=uid):
+            if uid != (snapshot.budget.uid if snapshot.budget else None):
+                raise Conflict
+            return change(snapshot, budget=Budget(min_available=least, uid=uid or "budget"))
+        case DeleteBudget():
+            return change(snapshot, budget=None)
+        case CreatePod(name=name):
+            return _create(snapshot, name)
+        case Assign(name=name, uid=uid, role=role, old=old, new=new):
+            if _pod(snapshot, name, uid).assignment != old:
+                raise Conflict
+            return change_pod(snapshot, name, role=role, assignment=new)
+        case DeletePod(name=name, uid=uid):
+            pod = _pod(snapshot, name, uid)
+            return remove(snapshot, name) if over(pod) else delete(snapshot, name, snapshot.now + GRACE)
+        case DeleteJob():
+            return change(snapshot, deleting=True)
+
+
+def delete(snapshot: Snapshot, name: str, deadline: datetime) -> Snapshot:
+    """Somebody deletes a pod that runs."""
+    return change_pod(snapshot, name, deleting=True, deletion_deadline=deadline)
+
+
+def remove(snapshot: Snapshot, name: str) -> Snapshot:
+    """The object goes, and nobody remembers it."""
+    return change(snapshot, pods=tuple(pod for pod in snapshot.pods if pod.name != name))
+
+
+def usable(node: NodeView) -> bool:
+    """Whether the scheduler would use the node."""
+    return node.exists and node.ready and not node.cordoned and not node.deleting and not node.taints
+
+
+def _create(snapshot: Snapshot, name: str) -> Snapshot:
+    if any(pod.name == name and not pod.gone for pod in snapshot.pods):
+        return snapshot
+    if any(refusal.pod == name for refusal in snapshot.refusals):
+        raise Conflict
+    load = {node.name: 0 for node in snapshot.nodes if usable(node)}
+    for pod in snapshot.pods:
+        if pod.node in load:
+            load[pod.node] += 1
+    node = min(load, key=lambda each: (load[each], each), default="")
+    standby = write_assignment(Standby())
+    pod = PodView(
+        name=name,
+        uid=f"uid-of-{name}",
+        owner_uid=snapshot.uid,
+        role=Role.STANDBY,
+        assignment=standby,
+        node=node,
+        template_hash=snapshot.template_hash,
+        unschedulable="" if node else "0/3 nodes are available",
+    )
+    return change(snapshot, pods=(*snapshot.pods, pod))
+
+
+def _pod(snapshot: Snapshot, name: str, uid: str) -> PodView:
+    for pod in snapshot.pods:
+        if pod.name == name and pod.uid == uid and not pod.gone:
+            return pod
+    raise Conflict
