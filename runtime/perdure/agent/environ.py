@@ -1,0 +1,46 @@
+"""The environment of a trainer process: torch's own variables and Perdure's, from an assignment. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from perdure.contract import Env, Train
+
+
+@dataclass(frozen=True)
+class Place:
+    """What one process is told about itself beside its run."""
+
+    local_rank: int
+    processes: int
+    """How many the agent starts in this pod."""
+    report_fd: int
+    request_file: Path
+    started: float
+    cpus: int | None
+    """Whole CPUs that this pod may use; None where it has no limit."""
+
+
+def process_environment(base: Mapping[str, str], train: Train, place: Place) -> dict[str, str]:
+    """`base`, with what this process needs to know; threads are set only where the user has not done so."""
+    address, _, port = train.master.rpartition(":")
+    environment = dict(base)
+    if place.cpus:
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, place.cpus // place.processes)))
+    return environment | {
+        "RANK": str(train.rank + place.local_rank),
+        "WORLD_SIZE": str(train.world),
+        "LOCAL_RANK": str(place.local_rank),
+        "LOCAL_WORLD_SIZE": str(place.processes),
+        "MASTER_ADDR": address.strip("[]"),
+        "MASTER_PORT": port,
+        Env.RUN: str(train.run),
+        Env.LOST: json.dumps(train.lost),
+        Env.WAIT: str(train.wait),
+        Env.REPORT_FD: str(place.report_fd),
+        Env.REQUEST_FILE: str(place.request_file),
+        Env.STARTED: repr(place.started),
+    }

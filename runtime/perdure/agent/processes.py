@@ -1,0 +1,168 @@
+"""The running processes of one trainer: their pipes, their ends, and whatever they have started.
+
+A trainer is over when its last process has ended *and* nothing it had started is left: a DataLoader worker of the old
+run must not hold the memory or the ports of the next. Everything here works without threads, on non-blocking
+pipes that the shell's selector watches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from perdure.agent import linux
+from perdure.agent.state import ProcessEnded, Reported
+from perdure.channel import read_report
+
+TAIL_BYTES: Final = 4096
+"""How much of a process's stderr is kept for its outcome."""
+_CHUNK: Final = 65536
+"""A pipe holds no more: one read takes everything, and a process that writes without end cannot keep the agent."""
+
+
+@dataclass
+class Pipe:
+    """The agent's end of a pipe from one process."""
+
+    fd: int
+    selector: selectors.BaseSelector
+    closed: bool = False
+
+    def __post_init__(self) -> None:
+        os.set_blocking(self.fd, False)  # a descendant may hold the other end for ever
+        self.selector.register(self.fd, selectors.EVENT_READ)
+
+    def read(self) -> bytes:
+        """What the pipe holds now."""
+        if self.closed:
+            return b""
+        try:
+            chunk = os.read(self.fd, _CHUNK)
+        except BlockingIOError:
+            return b""
+        if not chunk:
+            self.close()  # an end of file would wake the selector up again and again
+        return chunk
+
+    def close(self) -> None:
+        """Reads no more."""
+        if not self.closed:
+            self.closed = True
+            self.selector.unregister(self.fd)
+            os.close(self.fd)
+
+
+@dataclass
+class Child:
+    """One process the agent has started."""
+
+    rank: int
+    pid: int
+    report: Pipe
+    stderr: Pipe
+    status: int | None = None
+    """As ProcessEnded has it, once it has ended."""
+    told: bool = False
+    tail: bytes = b""
+    """The end of what it has written to stderr."""
+    _line: bytes = b""
+    """The beginning of a report whose end has not come."""
+
+    def pump(self) -> Iterator[Reported]:
+        """The reports that have come in; stderr is passed through."""
+        *lines, self._line = (self._line + self.report.read()).split(b"\n")
+        for report in map(read_report, lines):
+            if report:
+                yield Reported(self.rank, report)
+        text = self.stderr.read()
+        with contextlib.suppress(OSError):
+            sys.stderr.buffer.write(text)
+            sys.stderr.buffer.flush()
+        self.tail = (self.tail + text)[-TAIL_BYTES:]
+
+    def end(self, status: int) -> Iterator[Reported | ProcessEnded]:
+        """Its last reports and its end."""
+        self.told = True
+        yield from self.pump()
+        self.report.close()
+        self.stderr.close()
+        yield ProcessEnded(self.rank, status, self.tail.decode(errors="replace"))
+
+
+@dataclass
+class Children:
+    """All processes of the trainer."""
+
+    members: list[Child] = field(default_factory=list)
+    childless: bool = True
+    """Nothing below the agent is left."""
+
+    def add(self, child: Child) -> None:
+        """Watches a new process."""
+        self.members.append(child)
+        self.childless = False
+
+    def pump(self) -> Iterator[Reported]:
+        """Everything the processes have written so far."""
+        for child in self.members:
+            yield from child.pump()
+
+    def reap(self) -> None:
+        """Takes note of every ended descendant that is the agent's to wait for."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self.childless = True
+                return
+            if pid == 0:
+                return
+            for child in self.members:
+                if child.pid == pid:
+                    child.status = os.waitstatus_to_exitcode(status)
+
+    def ended(self) -> Iterator[Reported | ProcessEnded]:
+        """The ends not told before, each after its last reports."""
+        for child in self.members:
+            if child.status is None or child.told:
+                continue
+            linux.kill(linux.session_members(child.pid))
+            if all(other.told for other in self.members if other is not child) and not self._cleared():
+                continue
+            yield from child.end(child.status)
+
+    def _cleared(self) -> bool:
+        """Kills what the last process has left behind; whether nothing is left."""
+        if not self.childless:
+            self.kill()
+            self.reap()
+        return self.childless
+
+    def forget(self) -> None:
+        """Makes room for the next run's processes."""
+        self.members.clear()
+
+    def kill(self) -> None:
+        """SIGKILL for everything below the agent; what is forked meanwhile is caught when the last one has ended."""
+        linux.kill(linux.descendants(os.getpid()))
+
+    def terminate(self, sessions: Mapping[int, int]) -> None:
+        """SIGTERM for each process, or for the descendant that has its Session (process ids by rank)."""
+        for child in self.members:
+            pid = sessions.get(child.rank, 0)
+            if child.status is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid if _in_session(pid, child.pid) else child.pid, signal.SIGTERM)
+
+
+def _in_session(pid: int, leader: int) -> bool:
+    try:
+        return pid > 1 and os.getsid(pid) == leader
+    except ProcessLookupError:
+        return False

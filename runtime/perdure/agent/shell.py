@@ -1,0 +1,237 @@
+"""The agent's loop: reads the assignment file, pipes and signals, asks the rules, carries the actions out.
+
+One thread and one selector: the agent forks, and must keep its deadlines whatever a trainer does. It decides nothing:
+that is `perdure.agent.rules`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shlex
+import signal
+import socket
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, assert_never
+
+from perdure.agent import linux
+from perdure.agent.environ import Place, process_environment
+from perdure.agent.launch import Exec, Launcher
+from perdure.agent.paths import Paths, warm_marker
+from perdure.agent.processes import Child, Children, Pipe
+from perdure.agent.rules import due, react
+from perdure.agent.state import (
+    Action,
+    Ask,
+    Event,
+    Finish,
+    Kill,
+    MarkWarm,
+    ProcessEnded,
+    Say,
+    Seen,
+    Settings,
+    Start,
+    State,
+    Terminated,
+    Tick,
+    Unreadable,
+)
+from perdure.channel import Request, write_request
+from perdure.contract import CLEAN, ContractError, Outcome, Train, UnsupportedVersion, read_assignment, write_outcome
+
+POLL_SECONDS: Final = 0.05
+"""How often the assignment file is looked at: inotify does not see the kubelet's swap of a link in all volumes."""
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+"""The exit statuses a shell gives to a command that cannot be started."""
+
+
+def say(line: str) -> None:
+    """One line in the pod's log."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"perdure: {line}\n".encode())
+
+
+class AssignmentFile:
+    """Reads the file again when it has changed. The kubelet replaces it as a whole, through a link."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known: tuple[int, int, int] | None = None
+
+    def changed(self) -> Seen | Unreadable | None:
+        """What the file holds, if that is new."""
+        try:
+            stat = self._path.stat()
+            text = self._path.read_text(errors="replace")
+        except OSError:
+            return None  # between two versions, or not there yet
+        known = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        if known == self._known or not text:
+            return None
+        self._known = known
+        try:
+            return Seen(read_assignment(text))
+        except UnsupportedVersion as error:
+            return Unreadable(str(error), unsupported=True)
+        except ContractError as error:
+            return Unreadable(str(error))
+
+
+class Signals:
+    """Turns signals into bytes on a socket, so that the loop wakes up and nothing happens inside a handler."""
+
+    NUMBERS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+
+    def __init__(self) -> None:
+        self.receiver, self._sender = socket.socketpair()
+        self.receiver.setblocking(False)
+        self._sender.setblocking(False)
+        for number in self.NUMBERS:
+            signal.signal(number, lambda *_: None)
+        signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
+
+    def received(self) -> set[int]:
+        """The signals that have come since the last call."""
+        try:
+            return set(self.receiver.recv(4096))
+        except BlockingIOError:
+            return set()
+
+
+class Agent:
+    """One `perdure run`: from the first assignment to the outcome."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        paths: Paths,
+        settings: Settings,
+        environ: Mapping[str, str],
+        launcher: Launcher | None = None,
+    ) -> None:
+        self._command, self._paths, self._environ = list(command), paths, environ
+        self._launcher = launcher or Exec()
+        self._state = State(settings)
+        self._file = AssignmentFile(paths.assignment)
+        self._selector = selectors.DefaultSelector()
+        self._children = Children()
+        self._events: deque[Event] = deque()
+        self._exit: int | None = None
+
+    def run(self) -> int:
+        """The exit status, once the outcome is written."""
+        linux.adopt_orphans()
+        self._paths.scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+        warm_marker(self._paths.scratch).unlink(missing_ok=True)
+        signals = Signals()
+        self._selector.register(signals.receiver, selectors.EVENT_READ)
+        while self._exit is None:
+            self._events.extend(self._learn(signals))
+            self._react()
+            if self._exit is None:
+                self._selector.select(self._patience())
+        return self._exit
+
+    def _patience(self) -> float:
+        at = due(self._state)
+        return POLL_SECONDS if at is None else max(0.0, min(POLL_SECONDS, at - time.monotonic()))
+
+    def _learn(self, signals: Signals) -> Iterator[Event]:
+        """Reports before ends before the assignment: what a trainer did counts before it is asked for more."""
+        received = signals.received()
+        yield from self._children.pump()
+        self._children.reap()
+        yield from self._children.ended()
+        changed = self._file.changed()
+        if changed:
+            yield changed
+        if received & {signal.SIGTERM, signal.SIGINT}:
+            yield Terminated()
+        yield Tick()
+
+    def _react(self) -> None:
+        while self._events and self._exit is None:
+            self._state, actions = react(self._state, self._events.popleft(), time.monotonic())
+            for action in actions:
+                self._act(action)
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case Say(line):
+                say(line)
+            case MarkWarm():
+                warm_marker(self._paths.scratch).touch()
+            case Start(train):
+                self._start(train)
+            case Ask():
+                self._ask(action)
+            case Kill():
+                self._children.kill()
+            case Finish(outcome):
+                self._finish(outcome)
+            case _:
+                assert_never(action)
+
+    def _ask(self, ask: Ask) -> None:
+        path = self._request_file(ask.run)
+        try:
+            write_request(path, Request(ask.cause, ask.deadline))
+        except OSError as error:
+            say(f"the request cannot be written to {path}: {error.strerror}: only SIGTERM is sent")
+        if not ask.again:
+            self._children.terminate(ask.sessions)
+
+    def _request_file(self, run: int) -> Path:
+        return self._paths.scratch / f"run-{run}" / "request.json"
+
+    def _start(self, train: Train) -> None:
+        request_file = self._request_file(train.run)
+        request_file.parent.mkdir(exist_ok=True)
+        request_file.unlink(missing_ok=True)
+        processes = self._state.settings.processes
+        last = train.rank + processes - 1
+        ranks = f"rank {train.rank}" if processes == 1 else f"ranks {train.rank} to {last}"
+        say(f"run {train.run} starts: {ranks} of {train.world}: {shlex.join(self._command)}")
+        self._children.forget()
+        for local_rank in range(processes):
+            self._start_process(train, local_rank, request_file)
+
+    def _start_process(self, train: Train, local_rank: int, request_file: Path) -> None:
+        rank = train.rank + local_rank
+        (report, report_end), (stderr, stderr_end) = os.pipe(), os.pipe()
+        os.set_blocking(report_end, False)  # a trainer never waits for its agent
+        place = Place(
+            local_rank, self._state.settings.processes, report_end, request_file, time.monotonic(), linux.cpu_limit()
+        )
+        environment = process_environment(self._environ, train, place)
+        try:
+            pid = self._launcher.start(self._command, environment, report_end, stderr_end)
+        except OSError as error:
+            os.close(report)
+            os.close(stderr)
+            self._events.append(_not_started(rank, self._command, error))
+        else:
+            self._children.add(Child(rank, pid, Pipe(report, self._selector), Pipe(stderr, self._selector)))
+        finally:
+            os.close(report_end)
+            os.close(stderr_end)
+
+    def _finish(self, outcome: Outcome) -> None:
+        try:
+            self._paths.termination_log.write_text(write_outcome(outcome))
+        except OSError as error:
+            say(f"the outcome cannot be written to {self._paths.termination_log}: {error.strerror}")
+        self._exit = 0 if outcome.outcome in CLEAN else 1
+
+
+def _not_started(rank: int, command: Sequence[str], error: OSError) -> ProcessEnded:
+    """What a shell would have said about a command that cannot be started."""
+    status = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+    text = f"the command {command[0]!r} cannot be started: {error.strerror}: check the command of container 0"
+    say(text)
+    return ProcessEnded(rank, status, text)

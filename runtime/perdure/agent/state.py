@@ -1,0 +1,236 @@
+"""What the agent knows, what it can learn and what it can do: values only.
+
+`perdure.agent.rules` connects them, `perdure.agent.shell` makes the events and carries the actions out. Every time is
+time.monotonic() of this pod: the contract's seconds are counted from first sight, never by another machine's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from perdure.channel import Ending, Report
+from perdure.contract import (
+    DEFAULT_GRACE_SECONDS,
+    SEAT_HOLD_SECONDS,
+    Assignment,
+    CommitRef,
+    Ended,
+    Failure,
+    Leave,
+    Outcome,
+    Train,
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The agent's own durations, in seconds, and the number of processes it starts for a run."""
+
+    processes: int = 1
+    grace: float = DEFAULT_GRACE_SECONDS
+    """terminationGracePeriodSeconds: what SIGTERM leaves until the kubelet kills everything."""
+    grace_margin: float = 5.0
+    """Kept of the grace to kill what hangs and to write the outcome."""
+    seat_hold: float = SEAT_HOLD_SECONDS
+    no_step: float = 2.0
+    """What a trainer that has opened its run but finished no step gets to close it."""
+    siblings: float = 5.0
+    """What the other processes of this pod get, once one has failed, to tell how they end."""
+    teardown: float = 30.0
+    """What a process gets to exit after it has told its ending: tearing down a process group may hang."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of the trainer, as its reports tell it."""
+
+    rank: int
+    attached: bool = False
+    """It has a Session."""
+    pid: int = 0
+    """The process that has the Session: a shell may stand between it and the agent."""
+    opened: bool = False
+    step: int | None = None
+    """The newest step it has finished in this run."""
+    commit: CommitRef | None = None
+    highest: int = 0
+    """The highest run it has seen opened in the log."""
+    ending: Ending | None = None
+    outcome: Outcome | None = None
+    """Set once the process has ended."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """At `at` what still runs is killed; a process that had told no ending then counts as `outcome`."""
+
+    at: float
+    outcome: Ended
+    reason: str
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """The processes of one run in this pod."""
+
+    run: int
+    processes: tuple[Process, ...]
+    asked: float | None = None
+    """The deadline it was given with the exit request."""
+    limit: Limit | None = None
+    killed: bool = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether any of its processes has not ended."""
+        return any(process.outcome is None for process in self.processes)
+
+    @property
+    def attached(self) -> bool:
+        """Whether it has a Session."""
+        return any(process.attached for process in self.processes)
+
+    @property
+    def opened(self) -> bool:
+        """Whether its Session has opened the run."""
+        return any(process.opened for process in self.processes)
+
+    @property
+    def stepped(self) -> bool:
+        """Whether a step of this run is finished."""
+        return any(process.step is not None for process in self.processes)
+
+
+@dataclass(frozen=True)
+class Farewell:
+    """The agent leaves for good, whatever comes: SIGTERM, or an assignment of a version it does not know."""
+
+    deadline: float
+    cause: str
+    error: Failure | None = None
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything the agent decides by."""
+
+    settings: Settings
+    in_hand: Train | Leave | None = None
+    """The newest assignment with a run; None before the first and while a standby."""
+    first_seen: float = 0.0
+    """When the run number of `in_hand` was first seen."""
+    warm: bool = False
+    trainer: Trainer | None = None
+    """Of the newest run started in this pod; it stays here when it has ended."""
+    hold_until: float | None = None
+    farewell: Farewell | None = None
+    finished: bool = False
+
+    @property
+    def newest(self) -> int:
+        """The highest run number seen in an assignment."""
+        return self.in_hand.run if self.in_hand else 0
+
+
+# What the agent learns.
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The assignment file holds this."""
+
+    assignment: Assignment
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """The assignment file holds something else."""
+
+    message: str
+    unsupported: bool = False
+    """It is an assignment, of a major version this agent does not know."""
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A process of the trainer wrote a report."""
+
+    rank: int
+    report: Report
+
+
+@dataclass(frozen=True)
+class ProcessEnded:
+    """A process has ended; of the last one: and nothing it had started is left."""
+
+    rank: int
+    status: int
+    """Exit status, or minus the signal's number."""
+    tail: str = ""
+    """The end of what it wrote to stderr."""
+
+
+@dataclass(frozen=True)
+class Terminated:
+    """SIGTERM: the pod is being deleted, and its assignment is not updated any more."""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = Seen | Unreadable | Reported | ProcessEnded | Terminated | Tick
+
+# What the agent does.
+
+
+@dataclass(frozen=True)
+class Say:
+    """One line for whoever reads the pod's log."""
+
+    line: str
+
+
+@dataclass(frozen=True)
+class MarkWarm:
+    """Let the startup probe succeed."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start the processes of this run."""
+
+    train: Train
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Write the exit request; send SIGTERM too unless only the deadline has changed."""
+
+    run: int
+    cause: str
+    deadline: float
+    sessions: Mapping[int, int] = field(default_factory=dict)
+    """By rank the process that has the Session, where there is one."""
+    again: bool = False
+
+
+@dataclass(frozen=True)
+class Kill:
+    """SIGKILL for everything the trainer has started."""
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Write the outcome and exit."""
+
+    outcome: Outcome
+
+
+Action = Say | MarkWarm | Start | Ask | Kill | Finish
+
+HOLDS_SEAT: Final = frozenset({Ended.CHECKPOINTED, Ended.STOPPED, Ended.PEER_LOST})
+"""Ends that are no fault of this member: the operator may have a next run for its seat."""

@@ -1,0 +1,120 @@
+"""How a trainer ended, in the words of the contract.
+
+A process's own ending report comes first: it is written by the one who knows. Without one the agent judges by what it
+did to the process and by how the process died. Pure; `perdure.agent.rules` calls it.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+from typing import Final
+
+from perdure.agent.state import Process, ProcessEnded, State, Trainer
+from perdure.contract import CommitRef, Ended, ErrorKind, Failure, Leave, Outcome
+
+SHELL_SIGNALLED: Final = 128
+"""A shell whose child died of signal n exits with this + n."""
+
+INFRASTRUCTURE: Final = "SIGKILL"
+"""Nobody's code sends it: the kernel when memory is short, or the kubelet."""
+
+_TELLING: Final = (
+    Ended.COMPLETED,
+    Ended.FAILED,
+    Ended.FENCED,
+    Ended.CHECKPOINTED,
+    Ended.EXIT_TIMEOUT,
+    Ended.PEER_LOST,
+    Ended.STOPPED,
+)
+"""Of several processes the first in this order speaks for the pod: a goal or a commit that is in the log stays true
+whatever a neighbour did afterwards, and a failure of its own is told before its consequences."""
+
+
+def judge(trainer: Trainer, process: Process, end: ProcessEnded) -> Outcome:
+    """The outcome of one process that has just ended."""
+    ended, error = _judge(trainer, process, end)
+    told = process.ending
+    return Outcome(
+        outcome=ended,
+        run=trainer.run,
+        rank=process.rank,
+        step=max(told.step if told else 0, _step(process)),
+        commit=_newest(told.commit if told else None, process.commit),
+        opened=max(told.opened if told else 0, process.highest),
+        seconds=told.seconds if told else {},
+        error=error,
+    )
+
+
+def _judge(trainer: Trainer, process: Process, end: ProcessEnded) -> tuple[Ended, Failure | None]:
+    if process.ending:
+        error = process.ending.error
+        if process.ending.outcome is Ended.FAILED and error is None:
+            error = _failure(end)
+        return process.ending.outcome, error
+    if trainer.killed and trainer.limit:
+        return trainer.limit.outcome, None
+    failure = _failure(end)
+    if trainer.asked is not None and (not process.attached or end.status == 0 or failure.name == "SIGTERM"):
+        # Without a Session nothing tells a save from a failure; the run was over for this process in any case.
+        return Ended.STOPPED, None
+    if end.status == 0 and not process.attached:
+        return Ended.COMPLETED, None
+    return Ended.FAILED, failure
+
+
+def _failure(end: ProcessEnded) -> Failure:
+    """What an exit status tells; a status of 128 + n is a shell's word for signal n."""
+    number = -end.status if end.status < 0 else end.status - SHELL_SIGNALLED
+    if number in set(signal.Signals):
+        return Failure(ErrorKind.SIGNAL, signal.Signals(number).name, end.tail)
+    if end.status == 0:
+        tail = "the script ended before its Session did: let `for epoch in session.epochs()` run out"
+        return Failure(ErrorKind.EXIT, "0", f"{end.tail}{tail}")
+    return Failure(ErrorKind.EXIT, str(end.status), end.tail)
+
+
+def pod_outcome(trainer: Trainer) -> Outcome:
+    """The one outcome of all processes of a trainer that has ended."""
+    outcomes = [process.outcome for process in sorted(trainer.processes, key=_order) if process.outcome]
+    speaker = outcomes[0]
+    commit = speaker.commit
+    for outcome in outcomes:
+        commit = _newest(commit, outcome.commit)
+    return replace(
+        speaker,
+        commit=commit,
+        step=max(outcome.step for outcome in outcomes),
+        opened=max(outcome.opened for outcome in outcomes),
+        seconds=speaker.seconds or next((outcome.seconds for outcome in outcomes if outcome.seconds), {}),
+    )
+
+
+def _order(process: Process) -> tuple[int, bool]:
+    """The member's own code before its infrastructure; then the lowest rank, as sorting is stable."""
+    outcome = process.outcome
+    if outcome is None or (outcome.outcome is Ended.COMPLETED and process.ending is None):
+        return len(_TELLING), False  # an exit status of 0 proves nothing while a neighbour has more to tell
+    error = outcome.error
+    infrastructure = error is not None and (error.kind is ErrorKind.STORAGE or error.name == INFRASTRUCTURE)
+    return _TELLING.index(outcome.outcome), infrastructure
+
+
+def without_trainer(state: State) -> Outcome:
+    """The outcome of a pod in which no trainer was ever started."""
+    error = state.farewell.error if state.farewell else None
+    run = state.in_hand.run if state.in_hand else 0
+    rank = 0 if state.in_hand is None or isinstance(state.in_hand, Leave) else state.in_hand.rank
+    return Outcome(Ended.FAILED if error else Ended.STOPPED, run, rank, error=error)
+
+
+def _step(process: Process) -> int:
+    if process.step is not None:
+        return process.step
+    return process.commit.step if process.commit else 0
+
+
+def _newest(one: CommitRef | None, other: CommitRef | None) -> CommitRef | None:
+    return max((c for c in (one, other) if c), key=lambda commit: commit.seq, default=None)

@@ -1,0 +1,132 @@
+"""The command `perdure`: the agent in front of a member's command, the startup probe's question, a look at a log.
+
+    perdure run [options] -- COMMAND...    PID 1 of a member: follows the assignment, runs COMMAND, leaves an outcome
+    perdure warm [--state FOLDER]          succeeds once that agent has read an assignment
+    perdure log | show | verify URI        what a checkpoint root holds, its newest commit, whether all of it is whole
+
+Modules are imported where they are used: `perdure warm` runs every second in a starting pod.
+A user's mistake is one line on stderr and status 2; damage found or a store that does not answer is status 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from perdure.errors import PerdureError, UserError
+
+if TYPE_CHECKING:
+    from perdure.agent.state import Settings
+
+
+INSPECTIONS: Final = {
+    "log": "list what a checkpoint root's log says, newest first",
+    "show": "show the newest commit of a checkpoint root",
+    "verify": "read every commit of a checkpoint root and check its checksums",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit status of `perdure ARGV`."""
+    options = _parser().parse_args(argv)
+    commands = {"run": _run, "warm": _warm}
+    try:
+        return commands.get(options.command, _inspect)(options)
+    except PerdureError as error:
+        print(f"perdure: error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UserError) else 1
+    except BrokenPipeError:  # `perdure log URI | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="perdure", description="The runtime of Perdure training jobs.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    run = commands.add_parser("run", help="run a training command as this member's assignment says")
+    run.add_argument("--assignment", type=Path, metavar="FILE", help="default: the pod's downward-API file")
+    run.add_argument("--termination-log", type=Path, metavar="FILE", help="where the outcome is written")
+    run.add_argument("trainer", nargs=argparse.REMAINDER, metavar="-- COMMAND...", help="the training command")
+    warm = commands.add_parser("warm", help="succeed if the agent has read an assignment")
+    for command in (run, warm):
+        command.add_argument("--state", type=Path, metavar="FOLDER", help="default: perdure below $TMPDIR")
+    for name, what in INSPECTIONS.items():
+        commands.add_parser(name, help=what).add_argument("uri", help="s3://BUCKET/PREFIX or file:///FOLDER")
+    return parser
+
+
+def _warm(options: argparse.Namespace) -> int:
+    from perdure.agent.paths import default_scratch, warm_marker  # noqa: PLC0415
+
+    return 0 if warm_marker(options.state or default_scratch(os.environ)).exists() else 1
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    from perdure.checkpoint import inspect  # noqa: PLC0415
+
+    lines = {"log": inspect.log, "show": inspect.show, "verify": inspect.verify}[options.command]
+    for line in lines(options.uri, os.environ):
+        print(line)
+    return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    from perdure.agent.paths import Paths, default_scratch  # noqa: PLC0415
+    from perdure.agent.shell import Agent  # noqa: PLC0415
+    from perdure.contract import ASSIGNMENT_FILE, TERMINATION_LOG  # noqa: PLC0415
+
+    command = options.trainer[1:] if options.trainer[:1] == ["--"] else options.trainer
+    if not command:
+        raise UserError("no training command: write it after two dashes: perdure run -- python train.py")
+    paths = Paths(
+        assignment=options.assignment or Path(ASSIGNMENT_FILE),
+        termination_log=options.termination_log or Path(TERMINATION_LOG),
+        scratch=options.state or default_scratch(os.environ),
+    )
+    _check(paths.assignment, paths.scratch)
+    return Agent(command, paths, settings_from(os.environ), os.environ).run()
+
+
+def _check(assignment: Path, scratch: Path) -> None:
+    """Refuses what can only be a mistake: in a pod the operator has seen to both."""
+    if sys.platform != "linux":
+        raise UserError("perdure run needs Linux: elsewhere start the script itself, it saves on SIGTERM and Ctrl-C")
+    if not assignment.parent.is_dir():
+        raise UserError(
+            f"there is no {assignment}: in a pod the operator mounts it; elsewhere name a file with --assignment, "
+            "or start the script itself without an agent"
+        )
+    try:
+        scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{scratch} cannot be created: {error.strerror}: name a folder with --state") from None
+    if not os.access(scratch, os.W_OK | os.X_OK):
+        raise UserError(f"{scratch} is not writable: name another folder with --state")
+
+
+def settings_from(environ: Mapping[str, str]) -> Settings:
+    """The agent's settings from what the operator has set."""
+    from perdure.agent.state import Settings  # noqa: PLC0415
+    from perdure.contract import DEFAULT_GRACE_SECONDS, Env  # noqa: PLC0415
+
+    return Settings(
+        processes=_number(environ, Env.PROCESSES, default=1, least=1),
+        grace=_number(environ, Env.GRACE_SECONDS, default=DEFAULT_GRACE_SECONDS, least=0),
+    )
+
+
+def _number(environ: Mapping[str, str], name: str, *, default: int, least: int) -> int:
+    text = environ.get(name)
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit()) or int(text) < least:
+        raise UserError(f"{name} is {text!r}: set it to an integer of at least {least}, or unset it")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

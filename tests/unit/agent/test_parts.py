@@ -1,0 +1,164 @@
+"""The agent's smaller parts: the assignment file, pipes, environment, CPU limits, and what users get wrong."""
+
+import os
+import selectors
+from pathlib import Path
+
+import pytest
+
+from perdure.agent.environ import Place, process_environment
+from perdure.agent.linux import cpu_limit
+from perdure.agent.processes import Pipe
+from perdure.agent.shell import AssignmentFile
+from perdure.agent.state import Seen, Settings, Unreadable
+from perdure.cli import main, settings_from
+from perdure.contract import Standby, Train, write_assignment
+from perdure.errors import UserError
+
+RUN1 = Train(1, 2, 6, "10.0.0.1:29500")
+
+
+def swap(volume: Path, version: str, text: str) -> None:
+    """Replaces the volume's content as the kubelet does: a new folder, and one rename of a link to it."""
+    (volume / version).mkdir(parents=True)
+    (volume / version / "assignment").write_text(text)
+    (volume / "..data_tmp").symlink_to(version)
+    (volume / "..data_tmp").rename(volume / "..data")
+    if not (volume / "assignment").is_symlink():
+        (volume / "assignment").symlink_to("..data/assignment")
+
+
+class TestAssignmentFile:
+    def test_a_file_that_is_not_there_yet_is_no_news(self, tmp_path: Path) -> None:
+        assert AssignmentFile(tmp_path / "assignment").changed() is None
+
+    def test_each_swap_of_the_volume_is_seen_once(self, tmp_path: Path) -> None:
+        file = AssignmentFile(tmp_path / "assignment")
+        swap(tmp_path, "..1", write_assignment(Standby()))
+        assert file.changed() == Seen(Standby())
+        assert file.changed() is None
+        swap(tmp_path, "..2", write_assignment(RUN1))
+        assert file.changed() == Seen(RUN1)
+        assert file.changed() is None
+
+    def test_a_malformed_assignment_is_told_once(self, tmp_path: Path) -> None:
+        file = AssignmentFile(tmp_path / "assignment")
+        swap(tmp_path, "..1", "[]")
+        told = file.changed()
+        assert isinstance(told, Unreadable)
+        assert not told.unsupported
+        assert file.changed() is None
+
+    def test_an_unknown_version_is_told_apart_from_a_malformed_assignment(self, tmp_path: Path) -> None:
+        swap(tmp_path, "..1", '{"v": 2}')
+        told = AssignmentFile(tmp_path / "assignment").changed()
+        assert isinstance(told, Unreadable)
+        assert told.unsupported
+
+
+def test_a_pipe_whose_writer_is_gone_wakes_nobody_up_any_more() -> None:
+    reader, writer = os.pipe()
+    with selectors.DefaultSelector() as selector:
+        pipe = Pipe(reader, selector)
+        os.write(writer, b"last words")
+        os.close(writer)
+        assert [pipe.read(), pipe.read(), pipe.read()] == [b"last words", b"", b""]
+        assert not selector.get_map()
+
+
+class TestEnvironment:
+    def place(self, **more: int | None) -> Place:
+        given = {"local_rank": 1, "processes": 2, "cpus": 8} | more
+        return Place(**given, report_fd=5, request_file=Path("request.json"), started=12.5)  # type: ignore[arg-type]
+
+    def test_ranks_count_from_the_members_first(self) -> None:
+        found = process_environment({}, RUN1, self.place())
+        assert (found["RANK"], found["LOCAL_RANK"], found["LOCAL_WORLD_SIZE"], found["WORLD_SIZE"]) == (
+            "3",
+            "1",
+            "2",
+            "6",
+        )
+
+    def test_an_ipv6_master_loses_its_brackets(self) -> None:
+        found = process_environment({}, Train(1, 0, 2, "[fd00::1]:29500"), self.place())
+        assert (found["MASTER_ADDR"], found["MASTER_PORT"]) == ("fd00::1", "29500")
+
+    @pytest.mark.parametrize(
+        ("cpus", "base", "threads"),
+        [(8, {}, "4"), (1, {}, "1"), (None, {}, None), (8, {"OMP_NUM_THREADS": "2"}, "2")],
+    )
+    def test_threads_follow_the_cpu_limit_unless_the_user_has_set_them(
+        self, cpus: int | None, base: dict[str, str], threads: str | None
+    ) -> None:
+        assert process_environment(base, RUN1, self.place(cpus=cpus)).get("OMP_NUM_THREADS") == threads
+
+
+class TestCpuLimit:
+    @pytest.mark.parametrize(
+        ("text", "cpus"), [("150000 100000\n", 1), ("400000 100000\n", 4), ("50000 100000", 1), ("max 100000", None)]
+    )
+    def test_cgroup_v2(self, tmp_path: Path, text: str, cpus: int | None) -> None:
+        (tmp_path / "cpu.max").write_text(text)
+        assert cpu_limit(tmp_path) == cpus
+
+    @pytest.mark.parametrize(("quota", "cpus"), [("200000\n", 2), ("-1\n", None)])
+    def test_cgroup_v1(self, tmp_path: Path, quota: str, cpus: int | None) -> None:
+        (tmp_path / "cpu").mkdir()
+        (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text(quota)
+        (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+        assert cpu_limit(tmp_path) == cpus
+
+    def test_no_cgroup_is_no_limit(self, tmp_path: Path) -> None:
+        assert cpu_limit(tmp_path) is None
+
+
+class TestCommandLine:
+    def test_the_operators_settings_are_taken_over(self) -> None:
+        environ = {"PERDURE_PROCESSES": "4", "PERDURE_GRACE_SECONDS": "30"}
+        assert settings_from(environ) == Settings(processes=4, grace=30)
+
+    def test_without_an_operator_the_defaults_hold(self) -> None:
+        assert settings_from({}) == Settings()
+
+    @pytest.mark.parametrize("text", ["0", "-1", "two", "1.5", "²"])
+    def test_a_wrong_number_is_named(self, text: str) -> None:
+        with pytest.raises(UserError, match=r"PERDURE_PROCESSES is .* integer of at least 1"):
+            settings_from({"PERDURE_PROCESSES": text})
+
+    def test_a_missing_command_is_one_line_and_status_2(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["run"]) == 2
+        assert capsys.readouterr().err.splitlines() == [
+            "perdure: error: no training command: write it after two dashes: perdure run -- python train.py"
+        ]
+
+    def test_an_agent_outside_a_pod_is_told_what_to_do(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["run", "--assignment", str(tmp_path / "no" / "file"), "--", "true"]) == 2
+        assert "name a file with --assignment" in capsys.readouterr().err
+
+    def test_a_state_folder_that_cannot_be_made_is_named(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "file").touch()
+        options = ["--assignment", str(tmp_path / "assignment"), "--state", str(tmp_path / "file" / "state")]
+        assert main(["run", *options, "--", "true"]) == 2
+        assert "name a folder with --state" in capsys.readouterr().err
+
+    def test_an_empty_root_is_told_in_words(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["log", f"file://{tmp_path}"]) == 0
+        assert "has no log" in capsys.readouterr().out
+
+    @pytest.mark.parametrize("command", ["log", "show", "verify"])
+    def test_an_address_that_is_none_is_one_line_and_status_2(
+        self, command: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main([command, "ftp://somewhere"]) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
+
+    def test_a_root_without_a_commit_has_nothing_to_show(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["show", f"file://{tmp_path}"]) == 2
+        assert "has no commit" in capsys.readouterr().err

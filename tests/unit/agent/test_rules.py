@@ -1,0 +1,634 @@
+"""Every line of the pod contract that is about the agent, as a table over the pure rules."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.agent.rules import due, react
+from perdure.agent.state import (
+    Action,
+    Ask,
+    Event,
+    Finish,
+    Kill,
+    MarkWarm,
+    ProcessEnded,
+    Reported,
+    Say,
+    Seen,
+    Settings,
+    Start,
+    State,
+    Terminated,
+    Tick,
+    Unreadable,
+)
+from perdure.channel import Attached, Committed, Ending, Opened, Report, Stepped
+from perdure.contract import (
+    CommitRef,
+    Ended,
+    ErrorKind,
+    Failure,
+    Leave,
+    Outcome,
+    Standby,
+    Train,
+)
+
+ONE = Settings()
+TWO = Settings(processes=2)
+RUN1 = Train(1, 0, 2, "10.0.0.1:29500")
+RUN2 = Train(2, 0, 2, "10.0.0.1:29501", cause="node n1 is leaving", seconds=600, wait=615)
+RUN3 = Train(3, 1, 2, "10.0.0.2:29502", cause="node n2 is leaving", seconds=600, wait=615)
+LEAVE2 = Leave(2, cause="node n1 is leaving", seconds=600)
+COMMIT = CommitRef(7, 120)
+
+
+@dataclass
+class Pod:
+    """A member's agent, with the clock in the test's hand."""
+
+    state: State = field(default_factory=lambda: State(ONE))
+    now: float = 1000.0
+
+    def sees(self, *events: Event, after: float = 0.0) -> tuple[Action, ...]:
+        """What the agent does about the last event, but for what it says."""
+        self.now += after
+        actions: tuple[Action, ...] = ()
+        for event in events:
+            self.state, actions = react(self.state, event, self.now)
+        return tuple(action for action in actions if not isinstance(action, Say))
+
+    def says(self, event: Event) -> str:
+        self.state, actions = react(self.state, event, self.now)
+        return "\n".join(action.line for action in actions if isinstance(action, Say))
+
+    def outcome(self, event: Event, after: float = 0.0) -> Outcome:
+        actions = self.sees(event, after=after)
+        assert len(actions) == 1, actions
+        assert isinstance(actions[0], Finish), actions
+        return actions[0].outcome
+
+
+def reported(report: Report, rank: int = 0) -> Reported:
+    return Reported(rank, report)
+
+
+def importing(settings: Settings = ONE) -> Pod:
+    """Run 1 has been started; nothing is known of it yet."""
+    pod = Pod(State(settings))
+    pod.sees(Seen(RUN1))
+    return pod
+
+
+def attached(settings: Settings = ONE) -> Pod:
+    pod = importing(settings)
+    pod.sees(reported(Attached(41)))
+    return pod
+
+
+def opened(settings: Settings = ONE) -> Pod:
+    pod = attached(settings)
+    pod.sees(reported(Opened(1)))
+    return pod
+
+
+def training(settings: Settings = ONE) -> Pod:
+    """Run 1 has a step behind it."""
+    pod = opened(settings)
+    pod.sees(reported(Stepped(120)))
+    return pod
+
+
+def told(pod: Pod, outcome: Ended, **more: Any) -> Pod:
+    pod.sees(reported(replace(Ending(outcome, 120), **more)))
+    return pod
+
+
+GONE = ProcessEnded(0, 0)
+BROKEN = ProcessEnded(0, 1, "Traceback: boom")
+
+
+class TestBeforeATrainer:
+    def test_the_first_assignment_makes_the_member_warm(self) -> None:
+        assert Pod().sees(Seen(Standby())) == (MarkWarm(),)
+
+    def test_a_standby_waits_without_a_deadline(self) -> None:
+        pod = Pod()
+        pod.sees(Seen(Standby()))
+        assert pod.sees(Tick(), after=1e6) == ()
+        assert due(pod.state) is None
+
+    def test_a_promoted_standby_starts_its_run(self) -> None:
+        pod = Pod()
+        assert pod.sees(Seen(Standby()), Seen(RUN1)) == (Start(RUN1),)
+
+    def test_a_member_assigned_at_once_starts_and_is_warm(self) -> None:
+        assert Pod().sees(Seen(RUN1)) == (MarkWarm(), Start(RUN1))
+
+    def test_leave_without_a_trainer_exits_stopped(self) -> None:
+        pod = Pod()
+        pod.sees(Seen(Standby()))
+        assert pod.outcome(Seen(LEAVE2)) == Outcome(Ended.STOPPED, run=2, rank=0)
+
+    def test_sigterm_without_a_trainer_exits_stopped(self) -> None:
+        pod = Pod()
+        pod.sees(Seen(Standby()))
+        assert pod.outcome(Terminated()) == Outcome(Ended.STOPPED, run=0, rank=0)
+
+    def test_sigterm_before_any_assignment_exits_stopped(self) -> None:
+        assert Pod().outcome(Terminated()).outcome is Ended.STOPPED
+
+    def test_an_unknown_major_version_exits_failed_and_says_why(self) -> None:
+        outcome = Pod().outcome(Unreadable("assignment: version 2", unsupported=True))
+        assert outcome.outcome is Ended.FAILED
+        assert outcome.error == Failure(ErrorKind.EXIT, "UnsupportedVersion", "assignment: version 2")
+
+    def test_a_malformed_assignment_is_reported_and_waited_out(self) -> None:
+        pod = Pod()
+        assert "not JSON" in pod.says(Unreadable("assignment: not JSON: 'x'"))
+        assert pod.sees(Seen(RUN1)) == (MarkWarm(), Start(RUN1))
+
+    def test_more_processes_than_the_world_has_ranks_for_are_refused(self) -> None:
+        pod = Pod(State(Settings(processes=3)))
+        assert "exceed world 2" in pod.says(Seen(RUN1))
+        assert pod.state.trainer is None
+
+
+class TestNewerRuns:
+    def test_a_newer_run_is_the_exit_request_for_the_older_one(self) -> None:
+        pod = training()
+        assert pod.sees(Seen(RUN2)) == (Ask(1, "node n1 is leaving", 1600.0, {0: 41}),)
+
+    def test_leave_is_an_exit_request_too(self) -> None:
+        assert training().sees(Seen(LEAVE2)) == (Ask(1, "node n1 is leaving", 1600.0, {0: 41}),)
+
+    def test_the_request_is_logged_readably(self) -> None:
+        assert "run 1 asked to save: node n1 is leaving; 600 s" in training().says(Seen(RUN2))
+
+    @pytest.mark.parametrize("older", [RUN1, Leave(1, seconds=1, lost=(2,))])
+    def test_a_lower_run_is_ignored(self, older: Train | Leave) -> None:
+        pod = Pod()
+        pod.sees(Seen(RUN2))
+        before = pod.state
+        assert pod.sees(Seen(older)) == ()
+        assert pod.state == before
+
+    def test_a_standby_assignment_after_a_run_is_ignored(self) -> None:
+        pod = training()
+        assert pod.sees(Seen(Standby())) == ()
+
+    def test_a_malformed_assignment_keeps_the_old_one(self) -> None:
+        pod = training()
+        before = pod.state
+        assert pod.sees(Unreadable("assignment: not JSON")) == ()
+        assert pod.state == before
+
+    def test_the_same_assignment_again_changes_nothing(self) -> None:
+        pod = training()
+        pod.sees(Seen(RUN2))
+        assert pod.sees(Seen(RUN2), after=300) == ()
+        assert due(pod.state) == 1600.0
+
+    def test_a_lost_run_is_killed_at_once(self) -> None:
+        pod = training()
+        assert pod.sees(Seen(replace(RUN2, lost=(1,)))) == (Kill(),)
+        assert pod.sees(ProcessEnded(0, -9)) == (Start(replace(RUN2, lost=(1,))),)
+
+    def test_a_trainer_killed_because_its_run_is_lost_has_stopped(self) -> None:
+        pod = training()
+        pod.sees(Seen(replace(LEAVE2, lost=(1,))))
+        assert pod.outcome(ProcessEnded(0, -9)) == Outcome(Ended.STOPPED, 1, 0, step=120, opened=1)
+
+    def test_a_run_that_is_not_the_lost_one_is_asked_to_save(self) -> None:
+        pod = Pod()
+        pod.sees(Seen(RUN2), reported(Stepped(5)))
+        assert [type(action) for action in pod.sees(Seen(replace(RUN3, lost=(1,))))] == [Ask]
+
+    def test_seconds_count_from_first_sight(self) -> None:
+        pod = training()
+        pod.sees(Seen(RUN2), after=50)
+        assert due(pod.state) == 1650.0
+
+    def test_a_smaller_seconds_of_the_same_run_is_accepted_and_counts_from_first_sight(self) -> None:
+        pod = training()
+        pod.sees(Seen(RUN2))
+        assert pod.sees(Seen(replace(RUN2, seconds=60)), after=10) == (
+            Ask(1, "node n1 is leaving", 1060.0, {0: 41}, again=True),
+        )
+        assert due(pod.state) == 1060.0
+
+    def test_a_larger_seconds_of_the_same_run_is_ignored(self) -> None:
+        pod = training()
+        pod.sees(Seen(RUN2))
+        assert pod.sees(Seen(replace(RUN2, seconds=900))) == ()
+        assert due(pod.state) == 1600.0
+
+    @pytest.mark.parametrize(
+        "changed",
+        [replace(RUN2, rank=1), replace(RUN2, master="10.0.0.9:1"), replace(RUN2, lost=(1,)), LEAVE2],
+    )
+    def test_nothing_but_seconds_changes_within_a_run(self, changed: Train | Leave) -> None:
+        pod = training()
+        pod.sees(Seen(RUN2))
+        assert pod.sees(Seen(changed)) == ()
+        assert pod.sees(reported(Ending(Ended.CHECKPOINTED, 121)), GONE) == (Start(RUN2),)
+
+    def test_a_still_newer_run_replaces_the_one_in_hand_and_never_gives_more_time(self) -> None:
+        pod = training()
+        pod.sees(Seen(RUN2))
+        assert pod.sees(Seen(RUN3), after=100) == ()
+        assert due(pod.state) == 1600.0
+        assert told(pod, Ended.CHECKPOINTED).sees(GONE) == (Start(RUN3),)
+
+    def test_a_still_newer_run_may_press(self) -> None:
+        pod = training()
+        pod.sees(Seen(RUN2))
+        assert pod.sees(Seen(replace(RUN3, seconds=30)), after=100) == (
+            Ask(1, "node n2 is leaving", 1130.0, {0: 41}, again=True),
+        )
+
+    def test_a_run_found_lost_while_it_saves_is_killed(self) -> None:
+        pod = training()
+        pod.sees(Seen(RUN2))
+        assert pod.sees(Seen(replace(RUN3, lost=(1, 2)))) == (Kill(),)
+
+
+class TestWhatARequestDoes:
+    def test_a_session_that_has_not_opened_its_run_is_killed_at_once(self) -> None:
+        pod = attached()
+        assert pod.sees(Seen(LEAVE2)) == (Kill(),)
+        assert pod.outcome(ProcessEnded(0, -9)) == Outcome(Ended.STOPPED, 1, 0)
+
+    def test_a_session_that_attaches_after_the_request_is_killed_at_once(self) -> None:
+        pod = importing()
+        assert [type(action) for action in pod.sees(Seen(LEAVE2))] == [Ask]
+        assert pod.sees(reported(Attached(41))) == (Kill(),)
+
+    def test_opened_without_a_step_is_asked_and_killed_after_two_seconds(self) -> None:
+        pod = opened()
+        assert pod.sees(Seen(LEAVE2)) == (Ask(1, "node n1 is leaving", 1600.0, {0: 41}),)
+        assert due(pod.state) == 1002.0
+        assert pod.sees(Tick(), after=1.9) == ()
+        assert pod.sees(Tick(), after=0.1) == (Kill(),)
+        assert pod.outcome(ProcessEnded(0, -9)).outcome is Ended.STOPPED
+
+    def test_less_than_two_seconds_to_save_is_the_limit_without_a_step_too(self) -> None:
+        pod = opened()
+        pod.sees(Seen(replace(LEAVE2, seconds=1)))
+        assert due(pod.state) == 1001.0
+
+    def test_a_first_step_that_meets_the_request_gives_the_full_seconds(self) -> None:
+        pod = opened()
+        pod.sees(Seen(LEAVE2))
+        assert pod.sees(reported(Stepped(1)), after=1) == ()
+        assert due(pod.state) == 1600.0
+
+    def test_a_step_told_by_a_process_killed_already_changes_nothing(self) -> None:
+        pod = opened()
+        pod.sees(Seen(LEAVE2))
+        pod.sees(Tick(), after=2)
+        pod.sees(reported(Stepped(1)))
+        assert pod.outcome(ProcessEnded(0, -9)).outcome is Ended.STOPPED
+
+    def test_a_trainer_with_a_step_has_the_full_seconds_and_then_is_killed(self) -> None:
+        pod = training()
+        pod.sees(Seen(LEAVE2))
+        assert pod.sees(Tick(), after=599) == ()
+        assert pod.sees(Tick(), after=1) == (Kill(),)
+        assert pod.sees(Tick(), after=1) == ()
+        assert pod.outcome(ProcessEnded(0, -9)) == Outcome(Ended.EXIT_TIMEOUT, 1, 0, step=120, opened=1)
+
+    def test_an_exit_timeout_tells_the_last_commit(self) -> None:
+        pod = training()
+        pod.sees(reported(Committed(COMMIT)), reported(Stepped(125)), Seen(replace(LEAVE2, seconds=0)))
+        outcome = pod.outcome(ProcessEnded(0, -9))
+        assert (outcome.outcome, outcome.step, outcome.commit) == (Ended.EXIT_TIMEOUT, 125, COMMIT)
+
+    def test_a_command_without_a_session_is_asked_with_the_full_seconds(self) -> None:
+        pod = importing()
+        assert pod.sees(Seen(LEAVE2)) == (Ask(1, "node n1 is leaving", 1600.0, {}),)
+        assert due(pod.state) == 1600.0
+
+    @pytest.mark.parametrize("status", [0, 1, -15, 143])
+    def test_a_command_without_a_session_that_ends_when_asked_has_stopped(self, status: int) -> None:
+        pod = importing()
+        pod.sees(Seen(LEAVE2))
+        assert pod.outcome(ProcessEnded(0, status)) == Outcome(Ended.STOPPED, 1, 0)
+
+    def test_a_session_that_fails_when_asked_has_failed(self) -> None:
+        pod = training()
+        pod.sees(Seen(LEAVE2))
+        outcome = pod.outcome(BROKEN)
+        assert outcome.error == Failure(ErrorKind.EXIT, "1", "Traceback: boom")
+
+    def test_a_cause_is_made_up_where_the_assignment_has_none(self) -> None:
+        assert "run 2 follows" in training().says(Seen(replace(RUN2, cause="")))
+
+
+class TestWhenATrainerHasEnded:
+    @pytest.mark.parametrize("newer", [None, RUN2, LEAVE2])
+    def test_completed_exits_whatever_is_in_hand(self, newer: Train | Leave | None) -> None:
+        pod = told(training(), Ended.COMPLETED, commit=COMMIT)
+        if newer:
+            pod.sees(Seen(newer))
+        assert pod.outcome(GONE) == Outcome(Ended.COMPLETED, 1, 0, step=120, opened=1, commit=COMMIT)
+
+    @pytest.mark.parametrize("end", [GONE, BROKEN, ProcessEnded(0, -9)])
+    @pytest.mark.parametrize(
+        "ending", [None, *(ended for ended in Ended if ended not in (Ended.COMPLETED, Ended.EXIT_TIMEOUT))]
+    )
+    def test_a_newer_run_in_hand_is_started_however_the_old_one_ended(
+        self, ending: Ended | None, end: ProcessEnded
+    ) -> None:
+        pod = training()
+        pod.sees(Seen(RUN2))
+        if ending:
+            told(pod, ending)
+        assert pod.sees(end) == (Start(RUN2),)
+
+    def test_a_leave_in_hand_exits_with_the_outcome(self) -> None:
+        pod = training()
+        pod.sees(Seen(LEAVE2))
+        told(pod, Ended.CHECKPOINTED, commit=COMMIT, seconds={"commit": 0.5}, opened=1)
+        expected = Outcome(Ended.CHECKPOINTED, 1, 0, step=120, commit=COMMIT, opened=1, seconds={"commit": 0.5})
+        assert pod.outcome(GONE) == expected
+
+    @pytest.mark.parametrize("ending", [Ended.CHECKPOINTED, Ended.PEER_LOST, Ended.STOPPED])
+    def test_the_seat_is_held_for_thirty_seconds(self, ending: Ended) -> None:
+        pod = told(training(), ending)
+        assert pod.sees(GONE) == ()
+        assert due(pod.state) == 1030.0
+        assert pod.sees(Tick(), after=29) == ()
+        assert pod.outcome(Tick(), after=1).outcome is ending
+
+    def test_a_newer_run_takes_the_held_seat(self) -> None:
+        pod = told(training(), Ended.CHECKPOINTED)
+        pod.sees(GONE)
+        assert pod.sees(Seen(RUN2), after=20) == (Start(RUN2),)
+        assert due(pod.state) is None
+
+    @pytest.mark.parametrize("event", [Seen(LEAVE2), Terminated()])
+    def test_a_held_seat_is_given_up_with_the_outcome(self, event: Event) -> None:
+        pod = told(training(), Ended.CHECKPOINTED, commit=COMMIT)
+        pod.sees(GONE)
+        assert pod.outcome(event).commit == COMMIT
+
+    def test_an_own_exception_exits_at_once(self) -> None:
+        error = Failure(ErrorKind.EXCEPTION, "ValueError", "Traceback ... ValueError: boom")
+        pod = told(training(), Ended.FAILED, error=error)
+        assert pod.outcome(BROKEN) == Outcome(Ended.FAILED, 1, 0, step=120, opened=1, error=error)
+
+    @pytest.mark.parametrize(
+        ("status", "kind", "name"),
+        [
+            (-9, ErrorKind.SIGNAL, "SIGKILL"),
+            (-11, ErrorKind.SIGNAL, "SIGSEGV"),
+            (137, ErrorKind.SIGNAL, "SIGKILL"),
+            (3, ErrorKind.EXIT, "3"),
+            (127, ErrorKind.EXIT, "127"),
+            (255, ErrorKind.EXIT, "255"),
+        ],
+    )
+    def test_an_own_signal_or_exit_status_exits_at_once(self, status: int, kind: ErrorKind, name: str) -> None:
+        outcome = training().outcome(ProcessEnded(0, status, "last words"))
+        assert outcome == Outcome(Ended.FAILED, 1, 0, step=120, opened=1, error=Failure(kind, name, "last words"))
+
+    def test_fenced_exits_at_once_with_the_highest_run_seen(self) -> None:
+        assert told(training(), Ended.FENCED, opened=9).outcome(GONE).opened == 9
+
+    def test_an_exit_status_of_zero_without_a_session_is_completed(self) -> None:
+        assert importing().outcome(GONE).outcome is Ended.COMPLETED
+
+    def test_a_session_that_ends_without_a_word_has_failed(self) -> None:
+        outcome = training().outcome(GONE)
+        assert outcome.error
+        assert (outcome.outcome, outcome.error.name) == (Ended.FAILED, "0")
+        assert "epochs()" in outcome.error.tail
+
+    def test_what_the_trainer_told_counts_more_than_how_it_died(self) -> None:
+        pod = told(training(), Ended.CHECKPOINTED, commit=COMMIT)
+        pod.sees(ProcessEnded(0, -6))
+        assert pod.outcome(Terminated()).outcome is Ended.CHECKPOINTED
+
+    def test_a_run_is_never_started_twice(self) -> None:
+        pod = told(training(), Ended.PEER_LOST)
+        pod.sees(GONE)
+        assert pod.sees(Seen(RUN1), Seen(replace(RUN1, master="10.0.0.7:1"))) == ()
+
+    def test_the_commit_resumed_from_is_told_without_a_newer_one(self) -> None:
+        pod = importing()
+        pod.sees(reported(Opened(1, COMMIT)))
+        outcome = pod.outcome(ProcessEnded(0, -9))
+        assert (outcome.commit, outcome.step) == (COMMIT, 120)
+
+    def test_a_process_that_told_its_ending_but_hangs_is_killed(self) -> None:
+        pod = told(training(), Ended.PEER_LOST)
+        assert pod.sees(Tick(), after=29) == ()
+        assert pod.sees(Tick(), after=1) == (Kill(),)
+
+    def test_a_script_may_go_on_after_its_last_epoch(self) -> None:
+        pod = told(training(), Ended.COMPLETED)
+        assert due(pod.state) is None
+
+
+class TestSigterm:
+    def test_sigterm_is_the_final_leave_with_the_grace_that_is_left(self) -> None:
+        pod = training()
+        assert pod.sees(Terminated()) == (Ask(1, "the pod is being deleted", 1115.0, {0: 41}),)
+        assert due(pod.state) == 1115.0
+
+    def test_a_short_grace_is_not_eaten_up_by_its_margin(self) -> None:
+        pod = training(Settings(grace=4))
+        pod.sees(Terminated())
+        assert due(pod.state) == 1003.0
+
+    def test_the_outcome_follows_at_once_without_holding_the_seat(self) -> None:
+        pod = training()
+        pod.sees(Terminated())
+        assert told(pod, Ended.CHECKPOINTED).outcome(GONE).outcome is Ended.CHECKPOINTED
+
+    def test_sigterm_never_gives_more_time(self) -> None:
+        pod = training()
+        pod.sees(Seen(replace(RUN2, seconds=20)))
+        assert pod.sees(Terminated()) == ()
+        assert due(pod.state) == 1020.0
+
+    def test_sigterm_during_a_longer_save_shortens_it(self) -> None:
+        pod = training()
+        pod.sees(Seen(RUN2))
+        assert pod.sees(Terminated(), after=10) == (Ask(1, "the pod is being deleted", 1125.0, {0: 41}, again=True),)
+        assert told(pod, Ended.CHECKPOINTED).outcome(GONE).run == 1
+
+    def test_sigterm_twice_is_sigterm_once(self) -> None:
+        pod = training()
+        pod.sees(Terminated())
+        assert pod.sees(Terminated(), after=50) == ()
+        assert due(pod.state) == 1115.0
+
+    def test_nothing_is_started_after_sigterm(self) -> None:
+        pod = training()
+        pod.sees(Terminated(), Seen(RUN2))
+        assert told(pod, Ended.CHECKPOINTED).outcome(GONE).run == 1
+
+    def test_sigterm_before_the_run_is_open_kills_at_once(self) -> None:
+        assert attached().sees(Terminated()) == (Kill(),)
+
+
+class TestUnknownVersion:
+    def test_the_trainer_is_asked_and_the_outcome_says_why(self) -> None:
+        pod = training()
+        message = "assignment: version 2, this side knows 1: use matching images"
+        assert [type(action) for action in pod.sees(Unreadable(message, unsupported=True))] == [Ask]
+        outcome = told(pod, Ended.CHECKPOINTED, commit=COMMIT).outcome(GONE)
+        assert (outcome.outcome, outcome.commit) == (Ended.CHECKPOINTED, COMMIT)
+        assert outcome.error == Failure(ErrorKind.EXIT, "UnsupportedVersion", message)
+
+
+class TestSeveralProcesses:
+    def test_the_pod_has_one_outcome_once_all_have_ended(self) -> None:
+        pod = training(TWO)
+        pod.sees(reported(Ending(Ended.CHECKPOINTED, 120, COMMIT)), reported(Ending(Ended.CHECKPOINTED, 120), 1))
+        pod.sees(Seen(LEAVE2))
+        assert pod.sees(GONE) == ()
+        assert pod.outcome(ProcessEnded(1, 0)).commit == COMMIT
+
+    def test_when_one_fails_the_others_are_killed_after_a_short_grace(self) -> None:
+        pod = training(TWO)
+        assert pod.sees(ProcessEnded(1, -11, "segfault")) == ()
+        assert due(pod.state) == 1005.0
+        assert pod.sees(Tick(), after=5) == (Kill(),)
+        outcome = pod.outcome(ProcessEnded(0, -9))
+        assert outcome.error == Failure(ErrorKind.SIGNAL, "SIGSEGV", "segfault")
+        assert (outcome.rank, outcome.step) == (1, 120)
+
+    def test_an_own_failure_is_told_before_its_consequences(self) -> None:
+        pod = training(TWO)
+        pod.sees(reported(Ending(Ended.PEER_LOST, 120)), GONE)
+        assert pod.outcome(ProcessEnded(1, 1, "boom")).error == Failure(ErrorKind.EXIT, "1", "boom")
+
+    def test_code_is_blamed_before_infrastructure(self) -> None:
+        pod = training(TWO)
+        pod.sees(ProcessEnded(0, -9))
+        outcome = pod.outcome(ProcessEnded(1, 1, "boom"))
+        assert outcome.error == Failure(ErrorKind.EXIT, "1", "boom")
+
+    def test_a_commit_of_one_is_a_commit_of_all(self) -> None:
+        pod = training(TWO)
+        pod.sees(Seen(replace(LEAVE2, seconds=10)), reported(Ending(Ended.CHECKPOINTED, 120, COMMIT)), GONE)
+        assert pod.sees(Tick(), after=10) == (Kill(),)
+        outcome = pod.outcome(ProcessEnded(1, -9))
+        assert (outcome.outcome, outcome.commit) == (Ended.CHECKPOINTED, COMMIT)
+
+    def test_a_clean_end_of_one_leaves_the_others_alone(self) -> None:
+        pod = importing(TWO)
+        pod.sees(GONE)
+        assert due(pod.state) is None
+        assert pod.outcome(ProcessEnded(1, 0)).outcome is Ended.COMPLETED
+
+    def test_an_exit_status_of_zero_does_not_speak_for_a_neighbour_that_was_stopped(self) -> None:
+        pod = importing(TWO)
+        pod.sees(GONE, Seen(LEAVE2))
+        assert pod.outcome(ProcessEnded(1, -15)).outcome is Ended.STOPPED
+
+    def test_ranks_follow_the_members_first(self) -> None:
+        pod = Pod(State(TWO))
+        pod.sees(Seen(Train(1, 2, 4, "10.0.0.1:1")))
+        trainer = pod.state.trainer
+        assert trainer
+        assert [process.rank for process in trainer.processes] == [2, 3]
+
+
+# Whatever happens, in whatever order.
+
+runs = st.integers(1, 5)
+assignments = st.one_of(
+    st.just(Standby()),
+    st.builds(Leave, run=runs, seconds=st.integers(0, 50), lost=st.lists(runs).map(tuple)),
+    st.builds(
+        Train,
+        run=runs,
+        rank=st.integers(0, 3),
+        world=st.just(4),
+        master=st.just("h:1"),
+        seconds=st.integers(0, 50),
+        lost=st.lists(runs).map(tuple),
+    ),
+)
+reports = st.one_of(
+    st.just(Attached(41)),
+    st.builds(Opened, run=runs),
+    st.builds(Stepped, step=st.integers(0, 9)),
+    st.builds(Ending, outcome=st.sampled_from(Ended), step=st.integers(0, 9)),
+)
+happenings = st.one_of(
+    assignments.map(Seen),
+    st.builds(Unreadable, st.just("bad"), st.booleans()),
+    st.tuples(st.integers(0, 1), reports),
+    st.tuples(st.integers(0, 1), st.sampled_from([0, 1, -9, -15])),
+    st.just(Tick()),
+    st.just(Terminated()),
+)
+
+
+def _event(happening: object, state: State) -> Event | None:
+    """A happening of one of the two processes, where that process is running."""
+    if not isinstance(happening, tuple):
+        assert isinstance(happening, Seen | Unreadable | Tick | Terminated)
+        return happening
+    index, what = happening
+    process = state.trainer.processes[index] if state.trainer else None
+    if process is None or process.outcome:
+        return None
+    return ProcessEnded(process.rank, what) if isinstance(what, int) else Reported(process.rank, what)
+
+
+@given(st.lists(st.tuples(happenings, st.floats(0, 20)), max_size=40))
+def test_whatever_happens_runs_only_grow_never_overlap_and_the_end_is_the_end(
+    happened: list[tuple[object, float]],
+) -> None:
+    state, now, started, killed = State(TWO), 0.0, [0], []
+    for happening, pause in happened:
+        now += pause
+        event = _event(happening, state)
+        if event is None:
+            continue
+        was_finished, was_alive = state.finished, state.trainer is not None and state.trainer.alive
+        state, actions = react(state, event, now)
+        for action in actions:
+            assert not was_finished
+            match action:
+                case Start(train):
+                    assert train.run > started[-1]
+                    assert not was_alive or isinstance(event, ProcessEnded)
+                    started.append(train.run)
+                case Kill():
+                    assert started[-1] not in killed
+                    killed.append(started[-1])
+                case Finish():
+                    assert state.trainer is None or not state.trainer.alive
+                    assert action == actions[-1]
+                case Ask():
+                    assert was_alive
+
+
+@given(st.lists(happenings, max_size=20))
+def test_after_sigterm_the_agent_is_gone_within_the_grace(happened: list[object]) -> None:
+    state = State(TWO)
+    for happening in happened:
+        event = _event(happening, state)
+        if event:
+            state, _ = react(state, event, 0.0)
+    state, _ = react(state, Terminated(), 0.0)
+    state, _ = react(state, Tick(), TWO.grace)
+    trainer = state.trainer
+    if not state.finished:
+        assert trainer
+        assert trainer.killed
+        for process in trainer.processes:
+            if process.outcome is None:
+                state, _ = react(state, ProcessEnded(process.rank, -9), TWO.grace)
+    assert state.finished

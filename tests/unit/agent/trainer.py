@@ -1,0 +1,148 @@
+"""Trainers without torch for the agent's tests: trainer.py BEHAVIOUR. What they print is what a test waits for."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from perdure.channel import Attached, Ending, Opened, Report, Stepped, read_request, write_report
+from perdure.contract import CommitRef, Ended, Env
+
+RUN = int(os.environ[Env.RUN])
+REQUESTS = {signal.SIGTERM}
+FOREVER = [sys.executable, "-c", "import signal; signal.pause()"]
+
+
+def report(*reports: Report) -> None:
+    for one in reports:
+        write_report(int(os.environ[Env.REPORT_FD]), one)
+
+
+def tell(**what: object) -> None:
+    os.write(1, f"{json.dumps(what)}\n".encode())  # print() may write a line and its end apart: others write here, too
+
+
+def train(step: int = 5) -> None:
+    report(Attached(os.getpid()), Opened(RUN, CommitRef(3, 4)), Stepped(step))
+    tell(training=RUN, rank=int(os.environ["RANK"]))
+
+
+def save() -> None:
+    signal.sigwait(REQUESTS)
+    request = read_request(Path(os.environ[Env.REQUEST_FILE]))
+    if request is None:
+        raise RuntimeError("SIGTERM without a request")
+    tell(asked=RUN, cause=request.cause, left=request.deadline - time.monotonic())
+    report(Ending(Ended.CHECKPOINTED, 6, CommitRef(4, 6), RUN, {"commit": 0.25}))
+
+
+def drained() -> None:
+    train()
+    save()
+
+
+def worker_left_behind() -> None:
+    """Like a DataLoader worker that has escaped even from the session."""
+    worker = subprocess.Popen(FOREVER, start_new_session=True)
+    tell(worker=worker.pid)
+    drained()
+    worker.returncode = 0
+
+
+def orphan() -> None:
+    """Starts a process whose parent ends first."""
+    script = f"import subprocess; print(subprocess.Popen({[sys.executable, '-c', '']!r}).pid)"
+    pid = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    tell(orphan=int(pid))
+    drained()
+
+
+def raising() -> None:
+    train()
+    raise ValueError("boom")
+
+
+def killed() -> None:
+    train()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stubborn() -> None:
+    train(20)
+    while True:
+        signal.sigwait(REQUESTS)
+
+
+def not_opened() -> None:
+    report(Attached(os.getpid()))
+    tell(waiting=RUN)
+    stubborn_without_words()
+
+
+def stubborn_without_words() -> None:
+    while True:
+        signal.sigwait(REQUESTS)
+
+
+def peer_lost() -> None:
+    train()
+    report(Ending(Ended.PEER_LOST, 5))
+    sys.exit(1)
+
+
+def completed() -> None:
+    train()
+    report(Ending(Ended.COMPLETED, 10, CommitRef(5, 10)))
+
+
+def first_rank_raises() -> None:
+    train()
+    if os.environ["LOCAL_RANK"] == "0":
+        raise ValueError("boom of the first")
+    stubborn_without_words()
+
+
+def first_rank_leaves_a_worker() -> None:
+    """The first process ends at once, and its worker would live on."""
+    if os.environ["LOCAL_RANK"] == "0":
+        worker = subprocess.Popen(FOREVER)
+        worker.returncode = 0
+        tell(worker=worker.pid)
+        return
+    tell(running=RUN)
+    signal.sigwait(REQUESTS)
+
+
+def flooding() -> None:
+    """Reports far more than a pipe holds while its agent stands still."""
+    os.kill(os.getppid(), signal.SIGSTOP)
+    report(*(Stepped(step) for step in range(5000)))
+    tell(flooded=RUN)
+    os.kill(os.getppid(), signal.SIGCONT)
+
+
+def own_callback() -> None:
+    """A script of another framework with an exit callback of its own: it knows a signal and a JSON file."""
+    tell(running=RUN)
+    signal.sigwait(REQUESTS)
+    tell(file=json.loads(Path(os.environ[Env.REQUEST_FILE]).read_text())["GracefulExit"])
+
+
+def environment() -> None:
+    tell(environment=dict(os.environ))
+
+
+def closed_pipes() -> None:
+    """Closes what it shares with the agent, and lives on."""
+    train()
+    os.close(int(os.environ[Env.REPORT_FD]))
+    os.close(2)
+    signal.sigwait(REQUESTS)
+
+
+if __name__ == "__main__":
+    signal.pthread_sigmask(signal.SIG_BLOCK, REQUESTS)
+    globals()[sys.argv[1]]()
