@@ -1,0 +1,168 @@
+"""`perdure-operator`: run the operator, or look at what it sees and why it decides as it does.
+
+A user's mistake is one line on stderr and exit status 2, never a traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from perdure.errors import UserError
+from perdure_operator.state.plan import Plan
+from perdure_operator.state.snapshot import Snapshot
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit status."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.command(arguments))
+    except UserError as error:
+        sys.stderr.write(f"perdure-operator: {error}\n")
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="perdure-operator", description="Perdure's Kubernetes operator")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="run the operator until SIGTERM")
+    where = run.add_mutually_exclusive_group()
+    where.add_argument("--namespace", help="serve one namespace")
+    where.add_argument("--all-namespaces", action="store_true", help="serve all namespaces (the default)")
+    run.add_argument("--kubeconfig", metavar="FILE", help="instead of the pod's ServiceAccount")
+    run.add_argument("--lease-namespace", default=os.environ.get("POD_NAMESPACE", "default"), metavar="NAMESPACE")
+    run.add_argument("--lease-name", default="perdure-operator", metavar="NAME")
+    run.add_argument("--lease-seconds", type=_positive, default=15, metavar="N", help="until a dead leader is replaced")
+    run.add_argument("--health-port", type=int, default=8080, metavar="PORT", help="0: no health endpoint")
+    run.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    run.add_argument("--log-format", default="json", choices=["json", "text"])
+    run.set_defaults(command=_run)
+
+    explain = commands.add_parser("explain", help="print what the operator would do with a snapshot, and why")
+    explain.add_argument("snapshot", metavar="SNAPSHOT.json", help="from `perdure-operator snapshot` or a debug log")
+    explain.set_defaults(command=_explain)
+
+    snapshot = commands.add_parser("snapshot", help="print what the operator sees of a job")
+    snapshot.add_argument("job", metavar="NAMESPACE/NAME")
+    snapshot.add_argument("--kubeconfig", metavar="FILE")
+    snapshot.set_defaults(command=_snapshot)
+
+    crd = commands.add_parser("crd", help="print the CustomResourceDefinition")
+    crd.set_defaults(command=_crd)
+    return parser
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from perdure_operator.cluster import election  # noqa: PLC0415 - explain and crd start without a client
+    from perdure_operator.loop import logs, operator  # noqa: PLC0415
+
+    logs.configure(arguments.log_level, as_json=arguments.log_format == "json")
+    lease = election.Settings(arguments.lease_namespace, arguments.lease_name, arguments.lease_seconds)
+    options = operator.Options(
+        lease=lease,
+        identity=election.identity(os.environ.get("POD_NAME") or socket.gethostname()),
+        namespace=arguments.namespace,
+        kubeconfig=arguments.kubeconfig,
+        health_port=arguments.health_port or None,
+    )
+    return 0 if asyncio.run(operator.run(options)) else 1
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    from perdure_operator.decide import decide  # noqa: PLC0415
+
+    sys.stdout.write(_told(decide(_read_snapshot(Path(arguments.snapshot)))))
+    return 0
+
+
+def _snapshot(arguments: argparse.Namespace) -> int:
+    namespace, slash, name = arguments.job.partition("/")
+    if not slash or not name:
+        raise UserError(f"{arguments.job!r} is not NAMESPACE/NAME")
+    sys.stdout.write(asyncio.run(_observed(arguments.kubeconfig, (namespace, name))) + "\n")
+    return 0
+
+
+async def _observed(kubeconfig: str | None, job: tuple[str, str]) -> str:
+    from perdure_operator.cluster import kube  # noqa: PLC0415
+    from perdure_operator.cluster.cache import Cache  # noqa: PLC0415
+    from perdure_operator.cluster.observe import Observer  # noqa: PLC0415
+    from perdure_operator.cluster.protocol import ApiError  # noqa: PLC0415
+
+    async with await kube.login(kubeconfig) as api:
+        observer = Observer(api, Cache(), namespace=job[0])
+        try:
+            await observer.sync()
+            seen = await observer.observe(job)
+        except ApiError as error:
+            raise UserError(f"trainingjob {'/'.join(job)}: {error}") from None
+    if seen is None:
+        raise UserError(f"trainingjob {'/'.join(job)} does not exist")
+    return seen.model_dump_json(by_alias=True, exclude_none=True, indent=2)
+
+
+def _crd(_: argparse.Namespace) -> int:
+    from perdure_operator.api import crd  # noqa: PLC0415
+
+    sys.stdout.write(crd.text())
+    return 0
+
+
+def _read_snapshot(path: Path) -> Snapshot:
+    try:
+        text = path.read_text() if str(path) != "-" else sys.stdin.read()
+        return Snapshot.model_validate(json.loads(text))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UserError(f"{path}: not a snapshot of this version: field {where}: {first['msg']}") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON: {error}") from None
+
+
+def _told(plan: Plan) -> str:
+    """The plan as text: why, then what, then when to look again."""
+    lines = ["Why:"] + [f"  {reason}" for reason in plan.reasons or ("nothing to do",)]
+    if plan.status is not None:
+        lines += ["Status:", *(f"  {line}" for line in _status_lines(plan))]
+    if plan.actions:
+        lines.append("Actions:")
+        lines += [f"  {number}. {_action_line(action)}" for number, action in enumerate(plan.actions, 1)]
+    lines += [f"Event: {event.type} {event.reason}: {event.message}" for event in plan.events]
+    if plan.requeue_after is not None:
+        lines.append(f"Look again: in {plan.requeue_after:g} s")
+    return "\n".join(lines) + "\n"
+
+
+def _status_lines(plan: Plan) -> list[str]:
+    document = plan.status.model_dump(mode="json", by_alias=True, exclude_none=True) if plan.status else {}
+    return [f"{name}: {json.dumps(value)}" for name, value in document.items() if value not in ("", [], {}, 0)]
+
+
+def _action_line(action: object) -> str:
+    document = getattr(action, "model_dump", dict)(mode="json", by_alias=True, exclude_none=True)
+    kind = document.pop("kind", "")
+    return " ".join([str(kind), *(f"{name}={json.dumps(value)}" for name, value in document.items())])
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

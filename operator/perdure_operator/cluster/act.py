@@ -1,0 +1,232 @@
+"""Carries a plan out: status first, then the cluster writes in order, then events. It decides nothing.
+
+Every write has a precondition or a name that status has reserved, so that a second operator, a late retry or a crash
+between any two writes does no harm. The first refusal ends the round: what follows may rest on what failed. Called by
+`loop.worker`.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Final, assert_never
+
+from perdure.contract import ANNOTATION_ASSIGNMENT, LABEL_ROLE
+from perdure_operator.api.status import TrainingJobStatus
+from perdure_operator.cluster import objects, views
+from perdure_operator.cluster.cache import Cache
+from perdure_operator.cluster.memory import Memory
+from perdure_operator.cluster.observe import utc_now
+from perdure_operator.cluster.protocol import (
+    BUDGETS,
+    EVENTS,
+    JOBS,
+    PODS,
+    AlreadyExists,
+    ApiError,
+    ClusterApi,
+    Conflict,
+    Forbidden,
+    Invalid,
+    Json,
+    NotFound,
+    Resource,
+)
+from perdure_operator.state.plan import (
+    Action,
+    Assign,
+    CheckTemplate,
+    CreatePod,
+    DeleteBudget,
+    DeleteJob,
+    DeletePod,
+    Event,
+    Plan,
+    SetBudget,
+)
+from perdure_operator.state.snapshot import Refusal, Snapshot, TemplateCheck, TemplateVerdict
+
+EVENT_AGAIN: Final = timedelta(minutes=10)
+"""The same event about the same job is not repeated within this time."""
+
+logger = logging.getLogger(__name__)
+
+
+class Actor:
+    """Writes to the cluster; what it gets back goes into the cache at once."""
+
+    def __init__(
+        self, api: ClusterApi, cache: Cache, *, instance: str, clock: Callable[[], datetime] = utc_now
+    ) -> None:
+        self._api = api
+        self._cache = cache
+        self._instance = instance
+        self._clock = clock
+        self._said: dict[tuple[str, str, str], datetime] = {}
+
+    async def act(self, job: Snapshot, plan: Plan, memory: Memory) -> None:
+        """Raises ApiError at the first write that fails."""
+        if plan.status is not None:
+            await self._write_status(job, plan.status)
+        try:
+            for action in plan.actions:
+                await self._carry_out(job, action, memory)
+        except ApiError:
+            await self._send(job, plan.events)  # status is written: no later round will say this again
+            raise
+        await self._send(job, plan.events)
+
+    async def _write_status(self, job: Snapshot, status: TrainingJobStatus) -> None:
+        body = {
+            "apiVersion": JOBS.api_version,
+            "kind": "TrainingJob",
+            "metadata": {
+                "name": job.name,
+                "namespace": job.namespace,
+                "uid": job.uid,
+                "resourceVersion": job.resource_version,
+            },
+            "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
+        }
+        try:
+            written = await self._api.replace_status(JOBS, job.namespace, job.name, body)
+        except NotFound as error:
+            raise Conflict(str(error)) from None
+        self._cache.apply(JOBS, written)
+
+    async def _carry_out(self, job: Snapshot, action: Action, memory: Memory) -> None:
+        match action:
+            case CheckTemplate():
+                await self._check_template(job, memory)
+            case SetBudget():
+                await self._set_budget(job, action, memory)
+            case DeleteBudget(uid=uid):
+                await self._delete_budget(job, uid)
+            case CreatePod(name=name):
+                await self._create_pod(job, name, memory)
+            case Assign():
+                await self._assign(job, action)
+            case DeletePod(name=name, uid=uid):
+                await self._delete_pod(job, name, uid)
+            case DeleteJob(uid=uid):
+                await self._delete_job(job, uid)
+            case _:
+                assert_never(action)
+
+    async def _check_template(self, job: Snapshot, memory: Memory) -> None:
+        body = objects.pod(job, f"{job.name}-{job.uid[:4]}-dry-run")
+        verdict, message = TemplateVerdict.GOOD, ""
+        try:
+            await self._api.create(PODS, job.namespace, body, dry_run=True)
+        except Invalid as error:
+            verdict, message = TemplateVerdict.BAD, str(error)
+        except Forbidden as error:
+            # Admission plugins and quotas answer 403 as well: only Pod Security blames the template.
+            bad = "violates PodSecurity" in str(error)
+            verdict, message = (TemplateVerdict.BAD if bad else TemplateVerdict.WAIT), str(error)
+        memory.template_check = TemplateCheck(
+            hash=job.template_hash, verdict=verdict, message=message, time=self._clock()
+        )
+
+    async def _set_budget(self, job: Snapshot, action: SetBudget, memory: Memory) -> None:
+        name = objects.budget_name(job.name, job.uid)
+        if action.uid is None:
+            raw = await self._create(BUDGETS, job, objects.budget(job, action.min_available), memory)
+            if views.budget(raw).min_available != action.min_available:
+                raise Conflict(f"poddisruptionbudget {job.namespace}/{name} exists with another minAvailable")
+            return
+        try:
+            self._cache.apply(BUDGETS, await self._api.patch(BUDGETS, job.namespace, name, _budget_patch(action)))
+        except Conflict:
+            self._cache.apply(BUDGETS, await self._api.get(BUDGETS, job.namespace, name))
+            raise
+
+    async def _delete_budget(self, job: Snapshot, uid: str) -> None:
+        key = (job.namespace, objects.budget_name(job.name, job.uid))
+        with suppress(NotFound):  # somebody was faster
+            await self._api.delete(BUDGETS, *key, uid=uid)
+        known = self._cache.get(BUDGETS, key)
+        if known is not None and views.uid(known) == uid:
+            self._cache.delete(BUDGETS, known)
+
+    async def _create_pod(self, job: Snapshot, name: str, memory: Memory) -> None:
+        await self._create(PODS, job, objects.pod(job, name), memory)
+
+    async def _create(self, resource: Resource, job: Snapshot, body: Json, memory: Memory) -> Json:
+        """Create an object of the job's; one that is there already and is the job's own counts as created."""
+        name = body["metadata"]["name"]
+        try:
+            raw = await self._api.create(resource, job.namespace, body)
+        except AlreadyExists:
+            raw = await self._api.get(resource, job.namespace, name)
+            if views.controller(raw) != job.uid:
+                message = f"{resource.plural} {job.namespace}/{name} exists and is not this job's: delete or rename it"
+                memory.refusals[name] = Refusal(pod=name, reason="NameTaken", message=message)
+                raise
+        except (Forbidden, Invalid) as error:
+            memory.refusals[name] = Refusal(pod=name, reason=error.reason, message=str(error))
+            raise
+        memory.refusals.pop(name, None)
+        self._cache.apply(resource, raw)
+        return raw
+
+    async def _assign(self, job: Snapshot, action: Assign) -> None:
+        try:
+            self._cache.apply(PODS, await self._api.patch(PODS, job.namespace, action.name, _assign_patch(action)))
+        except NotFound as error:
+            raise Conflict(str(error)) from None
+
+    async def _delete_pod(self, job: Snapshot, name: str, uid: str) -> None:
+        with suppress(NotFound):  # somebody was faster
+            await self._api.delete(PODS, job.namespace, name, uid=uid)
+
+    async def _delete_job(self, job: Snapshot, uid: str) -> None:
+        with suppress(NotFound):  # somebody was faster
+            await self._api.delete(JOBS, job.namespace, job.name, uid=uid)
+
+    async def _send(self, job: Snapshot, events: Iterable[Event]) -> None:
+        """Best effort: an event that cannot be sent is only logged, for status says the same."""
+        for event in events:
+            now = self._clock()
+            if not self._is_news(job.uid, event, now):
+                continue
+            body = objects.event(job, event, now=now, instance=self._instance, number=secrets.token_hex(8))
+            try:
+                await self._api.create(EVENTS, job.namespace, body)
+            except ApiError as error:
+                logger.warning("event %s of %s/%s not sent: %s", event.reason, job.namespace, job.name, error)
+
+    def _is_news(self, uid: str, event: Event, now: datetime) -> bool:
+        self._said = {key: at for key, at in self._said.items() if now - at < EVENT_AGAIN}
+        key = (uid, event.reason, event.message)
+        if key in self._said:
+            return False
+        self._said[key] = now
+        return True
+
+
+def _budget_patch(action: SetBudget) -> list[Json]:
+    tests = [{"op": "test", "path": "/metadata/uid", "value": action.uid}]
+    if action.resource_version:
+        tests.append({"op": "test", "path": "/metadata/resourceVersion", "value": action.resource_version})
+    return [*tests, {"op": "replace", "path": "/spec/minAvailable", "value": action.min_available}]
+
+
+def _assign_patch(action: Assign) -> list[Json]:
+    annotation = f"/metadata/annotations/{_escaped(ANNOTATION_ASSIGNMENT)}"
+    tests = [{"op": "test", "path": "/metadata/uid", "value": action.uid}]
+    if action.old:  # somebody may have removed the annotation, and a test of nothing cannot hold
+        tests.append({"op": "test", "path": annotation, "value": action.old})
+    return [
+        *tests,
+        {"op": "add", "path": annotation, "value": action.new},
+        {"op": "add", "path": f"/metadata/labels/{_escaped(LABEL_ROLE)}", "value": action.role},
+    ]
+
+
+def _escaped(name: str) -> str:
+    """A name as part of a JSON pointer (RFC 6901)."""
+    return name.replace("~", "~0").replace("/", "~1")

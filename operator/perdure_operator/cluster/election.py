@@ -1,0 +1,165 @@
+"""One leader among the operator's replicas: whoever holds a Lease and renews it in time.
+
+The client library's own election neither bounds a renewal by a timeout nor gives the Lease back, so this is a small
+one: a candidate takes a Lease that it has not seen renewed for its duration, measured by its own monotonic clock from
+first sight, never by the times another machine wrote into it. The leader stops when it could not renew for two thirds
+of the duration, so that it has stopped before another may start. Called by `loop.operator`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from perdure_operator.cluster import views
+from perdure_operator.cluster.observe import utc_now
+from perdure_operator.cluster.protocol import LEASES, AlreadyExists, ApiError, ClusterApi, Conflict, Json, NotFound
+
+logger = logging.getLogger(__name__)
+
+RENEWALS: Final = 7
+"""How often a Lease is renewed within its duration: two may fail before the leader must stop."""
+
+
+class Deposed(Exception):
+    """The Lease could not be renewed in time, or somebody else holds it: the process must end."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where the Lease is and how long it lasts."""
+
+    namespace: str
+    name: str = "perdure-operator"
+    seconds: int = 15
+
+
+def identity(pod: str) -> str:
+    """This process: a restarted container of the same pod is another candidate."""
+    return f"{pod}_{secrets.token_hex(4)}"
+
+
+class Election:
+    """`lead()` returns as the leader, `hold()` renews until it fails, `release()` gives the Lease back."""
+
+    def __init__(
+        self,
+        api: ClusterApi,
+        settings: Settings,
+        me: str,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        now: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._api = api
+        self._settings = settings
+        self._me = me
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._now = now
+        self._seen: tuple[str, float] = ("", 0.0)
+        self._renewed = 0.0
+        self.leading = False
+
+    async def lead(self) -> None:
+        """Wait until this process is the leader."""
+        while not await self._attempt():
+            await self._sleep(self._period)
+        self.leading = True
+        logger.info("leading as %s", self._me)
+
+    async def hold(self) -> None:
+        """Renew for ever; raises Deposed."""
+        while True:
+            await self._sleep(self._period)
+            late = not await self._attempt() and self._monotonic() - self._renewed > self._settings.seconds * 2 / 3
+            if late:
+                self.leading = False
+                raise Deposed(f"lease {self._settings.namespace}/{self._settings.name} could not be renewed in time")
+
+    async def release(self) -> None:
+        """Give the Lease back, so that the next leader need not wait for its end. Best effort."""
+        if not self.leading:
+            return
+        self.leading = False
+        try:
+            lease = await self._api.get(LEASES, self._settings.namespace, self._settings.name)
+            if _holder(lease) == self._me:
+                await self._replace(lease, holder="", seconds=1)
+                logger.info("lease released")
+        except ApiError as error:
+            logger.warning("lease not released: %s", error)
+
+    @property
+    def _period(self) -> float:
+        return self._settings.seconds / RENEWALS
+
+    async def _attempt(self) -> bool:
+        """Take or renew the Lease; False where that is not possible now. Raises Deposed if it was taken from us."""
+        started = self._monotonic()
+        try:
+            # A renewal that hangs must leave time for another one before the Lease ends.
+            async with asyncio.timeout(self._settings.seconds / 5):
+                taken = await self._take_or_renew()
+        except (AlreadyExists, Conflict):
+            return False  # another candidate was faster: look again
+        except (ApiError, TimeoutError) as error:
+            logger.warning("lease %s/%s: %s", self._settings.namespace, self._settings.name, error or "timeout")
+            return False
+        if taken:
+            self._renewed = started
+        return taken
+
+    async def _take_or_renew(self) -> bool:
+        try:
+            lease = await self._api.get(LEASES, self._settings.namespace, self._settings.name)
+        except NotFound:
+            await self._api.create(LEASES, self._settings.namespace, self._lease({}, self._me))
+            return True
+        if _holder(lease) != self._me:
+            if self.leading:
+                raise Deposed(f"lease {self._settings.namespace}/{self._settings.name} is held by {_holder(lease)}")
+            if not self._has_ended(lease):
+                return False
+        await self._replace(lease, holder=self._me, seconds=self._settings.seconds)
+        return True
+
+    def _has_ended(self, lease: Json) -> bool:
+        version, now = str(views.meta(lease).get("resourceVersion")), self._monotonic()
+        if version != self._seen[0]:
+            self._seen = (version, now)
+        seconds = (lease.get("spec") or {}).get("leaseDurationSeconds") or self._settings.seconds
+        return not _holder(lease) or now - self._seen[1] >= seconds
+
+    async def _replace(self, lease: Json, *, holder: str, seconds: int) -> None:
+        body = self._lease(lease, holder) | {"metadata": lease["metadata"]}
+        body["spec"]["leaseDurationSeconds"] = seconds
+        await self._api.replace(LEASES, self._settings.namespace, self._settings.name, body)
+
+    def _lease(self, old: Json, holder: str) -> Json:
+        spec = old.get("spec") or {}
+        now = self._now().isoformat(timespec="microseconds").replace("+00:00", "Z")
+        taken = holder != spec.get("holderIdentity")
+        return {
+            "apiVersion": LEASES.api_version,
+            "kind": "Lease",
+            "metadata": {"name": self._settings.name, "namespace": self._settings.namespace},
+            "spec": {
+                "holderIdentity": holder,
+                "leaseDurationSeconds": self._settings.seconds,
+                "acquireTime": now if taken else spec.get("acquireTime", now),
+                "renewTime": now,
+                "leaseTransitions": int(spec.get("leaseTransitions") or 0) + (1 if taken and holder else 0),
+            },
+        }
+
+
+def _holder(lease: Json) -> str:
+    return str((lease.get("spec") or {}).get("holderIdentity") or "")

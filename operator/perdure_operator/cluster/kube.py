@@ -1,0 +1,222 @@
+"""The cluster over kubernetes.aio: raw JSON in, raw JSON out, a timeout on every call.
+
+It uses the client's transport and logins, not its generated models: the operator reads a few fields of objects whose
+other fields it must not lose. It decides nothing and retries nothing: the queue does. Made by `loop.operator`
+and `cli`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import aiohttp
+from kubernetes.aio import client, config
+
+from perdure.errors import UserError
+from perdure_operator.cluster.protocol import (
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    Forbidden,
+    Invalid,
+    Json,
+    NotFound,
+    Operation,
+    Resource,
+    Unavailable,
+)
+
+TIMEOUT_SECONDS: Final = 10.0
+"""Shorter than the Lease's renewal deadline: a silent API server must not look like a slow one."""
+PAGE: Final = 500
+
+_JSON: Final = "application/json"
+_JSON_PATCH: Final = "application/json-patch+json"
+_IN_CLUSTER_TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Where the cluster is and who we are, for a second client: kopf's."""
+
+    server: str
+    ca_path: str | None = None
+    certificate_path: str | None = None
+    key_path: str | None = None
+    scheme: str | None = None
+    token: str | None = None
+    insecure: bool = False
+
+
+async def login(kubeconfig: str | None = None) -> KubeApi:
+    """Connect with `kubeconfig`, else as the pod's ServiceAccount, else with $KUBECONFIG or ~/.kube/config."""
+    return KubeApi(client.ApiClient(await _configuration(kubeconfig)))
+
+
+async def credentials(kubeconfig: str | None = None) -> Credentials:
+    """What `login` would use, read again: tokens expire."""
+    configuration = await _configuration(kubeconfig)
+    scheme, _, token = str(configuration.api_key.get("BearerToken", "")).partition(" ")
+    return Credentials(
+        server=configuration.host,
+        ca_path=configuration.ssl_ca_cert,
+        certificate_path=configuration.cert_file,
+        key_path=configuration.key_file,
+        scheme=scheme.capitalize() if token else None,
+        token=token.strip() or None,
+        insecure=not configuration.verify_ssl,
+    )
+
+
+async def _configuration(kubeconfig: str | None) -> Any:
+    configuration = client.Configuration()
+    try:
+        if kubeconfig is None and _IN_CLUSTER_TOKEN.exists():
+            config.load_incluster_config(client_configuration=configuration)
+        else:
+            await config.load_kube_config(config_file=kubeconfig, client_configuration=configuration)
+    except (config.ConfigException, OSError) as error:
+        where = kubeconfig or "no ServiceAccount token, and $KUBECONFIG and ~/.kube/config"
+        raise UserError(f"no cluster to talk to: {where}: {error}. Give --kubeconfig FILE") from None
+    return configuration
+
+
+class KubeApi:
+    """A ClusterApi. Close it, or use it as an async context manager."""
+
+    def __init__(self, transport: Any, *, timeout: float = TIMEOUT_SECONDS) -> None:
+        self._transport = transport
+        self._timeout = timeout
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._transport.close()
+
+    async def list(self, resource: Resource, namespace: str | None = None, *, selector: str = "") -> list[Json]:
+        """See ClusterApi; read in pages, so that no answer is too large for the timeout."""
+        query = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
+        items: list[Json] = []
+        while True:
+            page = await self._call("GET", _path(resource, namespace), query=query)
+            # Items of a list carry neither kind nor apiVersion; nothing here reads them.
+            items += page.get("items") or []
+            token = page.get("metadata", {}).get("continue")
+            if not token:
+                return items
+            query = query | {"continue": token}
+
+    async def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
+        """See ClusterApi."""
+        return await self._call("GET", _path(resource, namespace, name))
+
+    async def create(self, resource: Resource, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
+        """See ClusterApi."""
+        query = {"dryRun": "All"} if dry_run else {}
+        return await self._call("POST", _path(resource, namespace), query=query, body=body)
+
+    async def patch(self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]) -> Json:
+        """See ClusterApi."""
+        body = [dict(operation) for operation in operations]
+        try:
+            return await self._call("PATCH", _path(resource, namespace, name), body=body, content=_JSON_PATCH)
+        except Invalid as error:
+            # The API server reports a failed `test` as 422 without naming a field.
+            raise Conflict(str(error), status=error.status, reason=error.reason) from None
+
+    async def replace(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
+        """See ClusterApi."""
+        return await self._call("PUT", _path(resource, namespace, name), body=body)
+
+    async def replace_status(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
+        """See ClusterApi."""
+        return await self._call("PUT", _path(resource, namespace, name) + "/status", body=body)
+
+    async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str) -> None:
+        """See ClusterApi; the garbage collector takes care of dependents in the background."""
+        options = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": "Background",
+            "preconditions": {"uid": uid},
+        }
+        await self._call("DELETE", _path(resource, namespace, name), body=options)
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Json | Sequence[Json] | None = None,
+        content: str = _JSON,
+    ) -> Json:
+        what = f"{method} {path}"
+        try:
+            async with asyncio.timeout(self._timeout):
+                request = await self._transport.param_serialize(
+                    method,
+                    path,
+                    query_params=list((query or {}).items()),
+                    header_params={"Accept": _JSON, "Content-Type": content},
+                    body=body,
+                    auth_settings=["BearerToken"],
+                )
+                answer = await self._transport.call_api(*request, _request_timeout=self._timeout)
+                status, data = int(answer.status), await answer.read()
+        except TimeoutError:
+            raise Unavailable(f"{what}: no answer from the API server in {self._timeout:g} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unavailable(f"{what}: {error}") from None
+        return _document(what, status, data)
+
+
+def _path(resource: Resource, namespace: str | None, name: str = "") -> str:
+    root = f"/apis/{resource.group}/{resource.version}" if resource.group else f"/api/{resource.version}"
+    scope = f"/namespaces/{namespace}" if resource.namespaced and namespace else ""
+    return f"{root}{scope}/{resource.plural}" + (f"/{name}" if name else "")
+
+
+def _document(what: str, status: int, data: bytes) -> Json:
+    """The answer's body, or the error it stands for."""
+    try:
+        body = json.loads(data)
+    except ValueError:
+        body = {}
+    document: Json = body if isinstance(body, dict) else {}
+    if status < 300:
+        return document
+    reason = str(document.get("reason", ""))
+    message = str(document.get("message") or data[:200].decode(errors="replace"))
+    raise _error_type(status, reason)(f"{what}: {message}", status=status, reason=reason)
+
+
+def _error_type(status: int, reason: str) -> type[ApiError]:
+    match status:
+        case 404:
+            return NotFound
+        case 409:
+            return AlreadyExists if reason == "AlreadyExists" else Conflict
+        case 400 | 422:
+            return Invalid
+        case 403:
+            return Forbidden
+        case 408 | 429:
+            return Unavailable
+        case _ if status >= 500:
+            return Unavailable
+        case _:
+            return ApiError

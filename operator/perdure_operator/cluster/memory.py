@@ -1,0 +1,19 @@
+"""What one operator process knows of a job beside the cluster's objects: answers it got from the API server.
+
+Losing it is harmless: the next process asks again. Written by `act`, read by `observe`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from perdure_operator.state.snapshot import Refusal, TemplateCheck
+
+
+@dataclass
+class Memory:
+    """Of one job, by its uid."""
+
+    template_check: TemplateCheck = field(default_factory=TemplateCheck)
+    refusals: dict[str, Refusal] = field(default_factory=dict)
+    """By the name of the object that could not be created."""

@@ -1,0 +1,218 @@
+"""The objects the operator creates: pods, budgets, events. Pure; the pod contract is written down here.
+
+Raw dictionaries in and out: the template is the user's, and every field of it that is not ours stays as it is. Called
+by `act` alone.
+"""
+
+from __future__ import annotations
+
+import copy
+from datetime import datetime
+from typing import Any, Final
+
+from perdure import contract
+from perdure.contract import Env
+from perdure_operator.api.spec import Checkpoint
+from perdure_operator.api.template import ASSIGNMENT_VOLUME
+from perdure_operator.cluster.protocol import BUDGETS, EVENTS, JOBS, Json
+from perdure_operator.state.plan import Event
+from perdure_operator.state.snapshot import Snapshot
+
+LABEL_UID: Final = "perdure.dev/job-uid"
+"""Tells a job's pods from those of its predecessor of the same name: a pod under two budgets cannot be evicted."""
+
+ANNOTATION_TEMPLATE: Final = "perdure.dev/template-hash"
+"""The template a pod was made from: a standby of an older one is replaced."""
+
+NOTE_BYTES: Final = 1000
+"""An Event's note may have 1,024 bytes."""
+
+_HOSTNAME: Final = "kubernetes.io/hostname"
+_CONTROLLER: Final = "perdure.dev/operator"
+_WARM_SECONDS: Final = 1800
+"""A container that is not warm by then is killed: an agent that cannot read its assignment never will."""
+
+
+def pod(job: Snapshot, name: str) -> Json:
+    """A member as it is created: a standby with the agent in front of the user's command."""
+    template = copy.deepcopy(job.spec.template)
+    given: Json = template.get("metadata") or {}
+    labels = _labels(job) | {contract.LABEL_ROLE: contract.Role.STANDBY.value}
+    annotations = {
+        contract.ANNOTATION_ASSIGNMENT: contract.write_assignment(contract.Standby()),
+        ANNOTATION_TEMPLATE: job.template_hash,
+    }
+    metadata = {
+        "name": name,
+        "namespace": job.namespace,
+        "labels": (given.get("labels") or {}) | labels,
+        "annotations": (given.get("annotations") or {}) | annotations,
+        "ownerReferences": [_owner(job)],
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": _pod_spec(job, name, template)}
+
+
+def budget_name(name: str, uid: str) -> str:
+    """Like a member's name without its number: no successor of the same job name can meet it."""
+    return f"{name}-{uid[:4]}"
+
+
+def budget(job: Snapshot, min_available: int) -> Json:
+    """The job's PodDisruptionBudget: every member counts, no standby does."""
+    labels = _labels(job)
+    return {
+        "apiVersion": BUDGETS.api_version,
+        "kind": "PodDisruptionBudget",
+        "metadata": {
+            "name": budget_name(job.name, job.uid),
+            "namespace": job.namespace,
+            "labels": labels,
+            "ownerReferences": [_owner(job)],
+        },
+        "spec": {
+            "minAvailable": min_available,
+            "selector": {"matchLabels": labels | {contract.LABEL_ROLE: contract.Role.MEMBER.value}},
+            # A member that is not Ready does not train: nothing is lost with it.
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        },
+    }
+
+
+def event(job: Snapshot, said: Event, *, now: datetime, instance: str, number: str) -> Json:
+    """An Event about the job; `number` makes its name unique."""
+    return {
+        "apiVersion": EVENTS.api_version,
+        "kind": "Event",
+        "metadata": {"name": f"{job.name}.{number}", "namespace": job.namespace},
+        "eventTime": now.isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        "type": said.type,
+        "reason": said.reason,
+        "note": said.message.encode()[:NOTE_BYTES].decode(errors="ignore"),
+        "action": "Reconcile",
+        "reportingController": _CONTROLLER,
+        "reportingInstance": instance[:128],
+        "regarding": {
+            "apiVersion": JOBS.api_version,
+            "kind": "TrainingJob",
+            "namespace": job.namespace,
+            "name": job.name,
+            "uid": job.uid,
+        },
+    }
+
+
+def _labels(job: Snapshot) -> dict[str, str]:
+    return {contract.LABEL_JOB: job.name, LABEL_UID: job.uid}
+
+
+def _owner(job: Snapshot) -> Json:
+    return {
+        "apiVersion": JOBS.api_version,
+        "kind": "TrainingJob",
+        "name": job.name,
+        "uid": job.uid,
+        "controller": True,
+        # True would need the right to change the job's finalizers, and would hold its deletion up.
+        "blockOwnerDeletion": False,
+    }
+
+
+def _pod_spec(job: Snapshot, name: str, template: Json) -> Json:
+    spec: Json = template.get("spec") or {}
+    spec["restartPolicy"] = "Never"
+    spec["automountServiceAccountToken"] = False
+    spec.setdefault("terminationGracePeriodSeconds", contract.DEFAULT_GRACE_SECONDS)
+    spec["volumes"] = [*(spec.get("volumes") or []), _assignment_volume()]
+    if "topologySpreadConstraints" not in spec:
+        spec["topologySpreadConstraints"] = [_soft_spread(job)]
+    containers = spec.get("containers") or [{}]
+    spec["containers"] = [_trainer(job, name, spec, containers[0]), *containers[1:]]
+    return spec
+
+
+def _assignment_volume() -> Json:
+    field = f"metadata.annotations['{contract.ANNOTATION_ASSIGNMENT}']"
+    item = {"path": "assignment", "fieldRef": {"apiVersion": "v1", "fieldPath": field}}
+    return {"name": ASSIGNMENT_VOLUME, "downwardAPI": {"items": [item], "defaultMode": 0o644}}
+
+
+def _soft_spread(job: Snapshot) -> Json:
+    """One node leaving should take few members; a full cluster must not keep the job from starting."""
+    return {
+        "maxSkew": 1,
+        "topologyKey": _HOSTNAME,
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "nodeTaintsPolicy": "Honor",
+        "labelSelector": {"matchLabels": _labels(job)},
+    }
+
+
+def _trainer(job: Snapshot, name: str, spec: Json, container: Json) -> Json:
+    command = [*(container.get("command") or []), *(container.get("args") or [])]
+    mount = {"name": ASSIGNMENT_VOLUME, "mountPath": contract.ASSIGNMENT_FOLDER, "readOnly": True}
+    trainer = {key: value for key, value in container.items() if key != "args"}
+    return trainer | {
+        "command": ["perdure", "run", "--", *command],
+        "env": _env(job, name, spec, container.get("env") or []),
+        "volumeMounts": [*(container.get("volumeMounts") or []), mount],
+        "terminationMessagePath": contract.TERMINATION_LOG,
+        "terminationMessagePolicy": "File",
+        "startupProbe": {
+            "exec": {"command": ["perdure", "warm"]},
+            "periodSeconds": 1,
+            "timeoutSeconds": 10,
+            "failureThreshold": _WARM_SECONDS,
+        },
+    }
+
+
+def _env(job: Snapshot, name: str, spec: Json, given: list[Json]) -> list[Json]:
+    """Ours first, so that the user's variables can refer to them; the contract's names cannot be redefined."""
+    fixed = {
+        Env.ROOT: job.spec.checkpoint.uri,
+        Env.UID: job.uid,
+        Env.JOB: f"{job.namespace}/{job.name}",
+        Env.MEMBER: name,
+        Env.PROCESSES: str(job.spec.processes_per_replica),
+        Env.GRACE_SECONDS: str(spec["terminationGracePeriodSeconds"]),
+    } | _checkpoint_env(job.spec.checkpoint)
+    # A read-only root leaves /dev/shm writable; an emptyDir would make kubectl drain refuse the node.
+    defaults = [{"name": "TMPDIR", "value": "/dev/shm"}, *_credentials(job.spec.checkpoint)]  # noqa: S108
+    mine = {str(variable.get("name")) for variable in given}
+    return [
+        *({"name": key, "value": value} for key, value in fixed.items()),
+        *(variable for variable in defaults if variable["name"] not in mine),
+        *(variable for variable in given if variable.get("name") not in fixed),
+    ]
+
+
+def _checkpoint_env(checkpoint: Checkpoint) -> dict[str, str]:
+    values: dict[str, Any] = {
+        Env.KEEP: checkpoint.keep,
+        Env.EVERY_STEPS: checkpoint.every_steps,
+        Env.EVERY_SECONDS: checkpoint.every_seconds,
+        Env.EVERY_EPOCHS: checkpoint.every_epochs,
+    }
+    if checkpoint.s3:
+        values |= {
+            Env.S3_ENDPOINT: checkpoint.s3.endpoint,
+            Env.S3_REGION: checkpoint.s3.region,
+            Env.S3_PATH_STYLE: "true" if checkpoint.s3.path_style else "false",
+        }
+    return {name: str(value) for name, value in values.items() if value is not None}
+
+
+def _credentials(checkpoint: Checkpoint) -> list[Json]:
+    """By reference: the kubelet reads the Secret, the operator may not."""
+    secret = checkpoint.s3.credentials_secret if checkpoint.s3 else None
+    if not secret:
+        return []
+
+    def variable(key: str, *, optional: bool) -> Json:
+        return {"name": key, "valueFrom": {"secretKeyRef": {"name": secret, "key": key, "optional": optional}}}
+
+    return [
+        variable("AWS_ACCESS_KEY_ID", optional=False),
+        variable("AWS_SECRET_ACCESS_KEY", optional=False),
+        variable("AWS_SESSION_TOKEN", optional=True),
+    ]

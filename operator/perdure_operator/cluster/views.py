@@ -1,0 +1,171 @@
+"""Raw Kubernetes objects as the values `decide` reads. Pure: facts only, no conclusions.
+
+Absent and null fields are the same thing everywhere in Kubernetes. Called by `observe`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from perdure import contract
+from perdure_operator.api.status import Phase
+from perdure_operator.cluster import objects
+from perdure_operator.cluster.protocol import Json
+from perdure_operator.state.snapshot import Budget, NodeView, PodView, Taint, Terminated, Toleration
+
+
+def meta(raw: Json) -> Json:
+    """metadata, {} where there is none."""
+    return raw.get("metadata") or {}
+
+
+def uid(raw: Json) -> str:
+    """metadata.uid."""
+    return str(meta(raw).get("uid", ""))
+
+
+def controller(raw: Json) -> str:
+    """uid of the controlling owner, "" where nobody controls the object."""
+    owners = meta(raw).get("ownerReferences") or []
+    return next((str(owner.get("uid", "")) for owner in owners if owner.get("controller")), "")
+
+
+def template_hash(template: Mapping[str, Any]) -> str:
+    """Changes whenever the template does, in whatever order its fields come."""
+    text = json.dumps(template, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def job_uri(raw: Json) -> str:
+    """A job's checkpoint.uri, so that equal roots are equal strings."""
+    return str(((raw.get("spec") or {}).get("checkpoint") or {}).get("uri", "")).rstrip("/")
+
+
+def job_is_live(raw: Json) -> bool:
+    """Whether a job may still write to its root."""
+    finished = (raw.get("status") or {}).get("phase") in (Phase.COMPLETED, Phase.FAILED)
+    return not finished and not meta(raw).get("deletionTimestamp")
+
+
+def time(value: object) -> datetime | None:
+    """An RFC 3339 time."""
+    return datetime.fromisoformat(value) if isinstance(value, str) else None
+
+
+def node(raw: Json) -> NodeView:
+    """A node that exists."""
+    spec = raw.get("spec") or {}
+    return NodeView(
+        name=meta(raw)["name"],
+        cordoned=bool(spec.get("unschedulable")),
+        deleting=bool(meta(raw).get("deletionTimestamp")),
+        ready=(_condition(raw, "Ready") or {}).get("status") == "True",
+        taints=tuple(
+            Taint(key=taint["key"], value=taint.get("value") or "", effect=taint["effect"])
+            for taint in spec.get("taints") or []
+        ),
+    )
+
+
+def pod(raw: Json, *, gone: bool = False) -> PodView:
+    """A pod; `gone` where `raw` is only its last known state."""
+    metadata, spec, status = meta(raw), raw.get("spec") or {}, raw.get("status") or {}
+    state = _trainer_state(spec, status)
+    waiting = state.get("waiting") or {}
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    return PodView(
+        name=metadata["name"],
+        uid=uid(raw),
+        resource_version=str(metadata.get("resourceVersion", "")),
+        owner_uid=controller(raw),
+        role=labels.get(contract.LABEL_ROLE, ""),
+        assignment=annotations.get(contract.ANNOTATION_ASSIGNMENT, ""),
+        node=spec.get("nodeName") or "",
+        ip=status.get("podIP") or "",
+        phase=status.get("phase") or "Pending",
+        ready=(_condition(raw, "Ready") or {}).get("status") == "True",
+        deleting=bool(metadata.get("deletionTimestamp")),
+        deletion_deadline=time(metadata.get("deletionTimestamp")),
+        waiting_reason=waiting.get("reason") or "",
+        waiting_message=waiting.get("message") or "",
+        terminated=_terminated(state.get("terminated")),
+        unschedulable=_unschedulable(raw),
+        evicted=status.get("reason") == "Evicted"
+        or (_condition(raw, "DisruptionTarget") or {}).get("status") == "True",
+        tolerations=tuple(_toleration(toleration) for toleration in spec.get("tolerations") or []),
+        template_hash=annotations.get(objects.ANNOTATION_TEMPLATE, ""),
+        gone=gone,
+    )
+
+
+def budget(raw: Json) -> Budget:
+    """A PodDisruptionBudget of ours: its minAvailable is an integer."""
+    return Budget(
+        min_available=int((raw.get("spec") or {}).get("minAvailable") or 0),
+        uid=uid(raw),
+        resource_version=str(meta(raw).get("resourceVersion", "")),
+    )
+
+
+def selects(selector: Json | None, labels: Mapping[str, str]) -> bool:
+    """Whether a LabelSelector matches; an empty one matches everything, an absent one nothing."""
+    if selector is None:
+        return False
+    wanted = selector.get("matchLabels") or {}
+    exact = all(labels.get(key) == value for key, value in wanted.items())
+    return exact and all(_expression(one, labels) for one in selector.get("matchExpressions") or [])
+
+
+def _expression(expression: Json, labels: Mapping[str, str]) -> bool:
+    key, values = expression["key"], expression.get("values") or []
+    match expression["operator"]:
+        case "In":
+            return labels.get(key) in values
+        case "NotIn":
+            return labels.get(key) not in values
+        case "Exists":
+            return key in labels
+        case _:
+            return key not in labels
+
+
+def _condition(raw: Json, kind: str) -> Json | None:
+    conditions: Iterable[Json] = (raw.get("status") or {}).get("conditions") or []
+    return next((condition for condition in conditions if condition.get("type") == kind), None)
+
+
+def _trainer_state(spec: Json, status: Json) -> Json:
+    """State of container 0: the kubelet lists container statuses in an order of its own."""
+    containers = spec.get("containers") or [{}]
+    name = containers[0].get("name")
+    statuses: Iterable[Json] = status.get("containerStatuses") or []
+    return next((one.get("state") or {} for one in statuses if one.get("name") == name), {})
+
+
+def _terminated(state: Json | None) -> Terminated | None:
+    if not state:
+        return None
+    return Terminated(
+        exit_code=int(state.get("exitCode", 0)),
+        reason=state.get("reason") or "",
+        message=state.get("message") or "",
+    )
+
+
+def _unschedulable(raw: Json) -> str:
+    scheduled = _condition(raw, "PodScheduled") or {}
+    return str(scheduled.get("message") or "") if scheduled.get("status") == "False" else ""
+
+
+def _toleration(raw: Json) -> Toleration:
+    return Toleration(
+        key=raw.get("key") or "",
+        operator=raw.get("operator") or "Equal",
+        value=raw.get("value") or "",
+        effect=raw.get("effect") or "",
+        toleration_seconds=raw.get("tolerationSeconds"),
+    )

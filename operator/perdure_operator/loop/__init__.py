@@ -1,0 +1,9 @@
+"""The only kopf-aware code: events fill the cache and mark jobs as due, workers run one round at a time per job.
+
+schedule   which job is due when; pure
+queue      the schedule with a clock to wait on
+watch      kopf's events -> cache and queue; kopf's settings
+worker     one round: observe, decide, act, and when to look again
+operator   everything put together: login, election, start and stop
+logs       log lines as JSON
+"""

@@ -1,0 +1,109 @@
+"""One round for one job: observe, decide, act, and when to look again. Rounds of one job never overlap.
+
+No decision is taken here. A failed round is repeated with a growing delay; an error in one job never stops another's.
+Called by `operator` once this process leads.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from typing import Final
+
+from perdure.errors import UserError
+from perdure_operator.cluster.act import Actor
+from perdure_operator.cluster.cache import Key
+from perdure_operator.cluster.observe import Observer
+from perdure_operator.cluster.protocol import ApiError, Conflict
+from perdure_operator.decide import decide
+from perdure_operator.loop.queue import Queue
+from perdure_operator.state.plan import Plan
+from perdure_operator.state.snapshot import Snapshot
+
+logger = logging.getLogger(__name__)
+
+RESYNC_SECONDS: Final = 300.0
+"""A job is looked at this often even if nothing happens: a lost watch event costs minutes, not the job."""
+
+ROUNDS_AT_ONCE: Final = 8
+"""Rounds in a row that write something before a job must wait like one that fails."""
+
+
+class Worker:
+    """Runs rounds."""
+
+    def __init__(
+        self, queue: Queue, observer: Observer, actor: Actor, *, jitter: Callable[[], float] = random.random
+    ) -> None:
+        self._queue = queue
+        self._observer = observer
+        self._actor = actor
+        self._jitter = jitter
+        self._writing: dict[Key, int] = {}
+
+    async def run(self) -> None:
+        """Work for ever."""
+        while True:
+            await self.work(await self._queue.get())
+
+    async def work(self, job: Key) -> None:
+        """One round of a job that the queue has handed out."""
+        where = "/".join(job)
+        try:
+            plan = await self._round(job)
+        except Conflict as error:
+            self._again(job, logging.DEBUG, "%s: overtaken, observing again: %s", where, error)
+        except (ApiError, UserError) as error:
+            self._again(job, logging.WARNING, "%s: %s", where, error)
+        except Exception:  # noqa: BLE001 - a fault in one job's round must not stop the operator for all others
+            self._again(job, logging.ERROR, "%s: round failed", where, trace=True)
+        else:
+            self._after(job, plan)
+
+    async def _round(self, job: Key) -> Plan | None:
+        snapshot = await self._observer.observe(job)
+        if snapshot is None:
+            return None
+        plan = decide(snapshot)
+        if _writes(plan):
+            self._observer.distrust(job)
+            _log(snapshot, plan)
+            await self._actor.act(snapshot, plan, self._observer.memory(snapshot.uid))
+        return plan
+
+    def _after(self, job: Key, plan: Plan | None) -> None:
+        if plan is None:
+            self._writing.pop(job, None)
+            self._queue.done(job)
+            return
+        rounds = self._writing[job] = self._writing.get(job, 0) + 1 if _writes(plan) else 0
+        if rounds > ROUNDS_AT_ONCE:
+            self._queue.failed(job)
+            return
+        self._queue.done(job)
+        if rounds:
+            self._queue.add(job)
+            return
+        resync = RESYNC_SECONDS * (0.8 + 0.4 * self._jitter())
+        self._queue.add(job, delay=resync if plan.requeue_after is None else min(plan.requeue_after, resync))
+
+    def _again(self, job: Key, level: int, message: str, *values: object, trace: bool = False) -> None:
+        self._observer.distrust(job)
+        delay = self._queue.failed(job)
+        logger.log(level, message + " (again in %.1f s)", *values, delay, exc_info=trace)
+
+
+def _writes(plan: Plan) -> bool:
+    return plan.status is not None or bool(plan.actions)
+
+
+def _log(snapshot: Snapshot, plan: Plan) -> None:
+    actions = ", ".join(_short(action.kind, getattr(action, "name", "")) for action in plan.actions)
+    logger.info("%s/%s: %s [%s]", snapshot.namespace, snapshot.name, "; ".join(plan.reasons), actions or "status only")
+    # `perdure-operator explain` reads this: a report with debug logs can be replayed.
+    logger.debug("snapshot %s", snapshot.model_dump_json(by_alias=True, exclude_none=True))
+
+
+def _short(kind: str, name: str) -> str:
+    return f"{kind} {name}".strip()

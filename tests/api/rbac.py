@@ -1,0 +1,75 @@
+"""Compares what a user did, by the API server's audit log, with what a chart's roles grant: for a whole test run.
+
+Requests without an object (discovery, /healthz) are open to everybody who is authenticated and are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from e2e.prepare import cache_dir
+
+
+@dataclass(frozen=True, order=True)
+class Right:
+    """One verb on one resource, e.g. `update trainingjobs/status.perdure.dev`."""
+
+    group: str
+    resource: str
+    verb: str
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.resource}" + (f".{self.group}" if self.group else "")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Empty on both sides when the roles are exactly right."""
+
+    unused: frozenset[Right]
+    """Granted and never used."""
+    ungranted: frozenset[Right]
+    """Asked for and not granted, or refused by the authorizer."""
+
+
+def audit_rbac(audit_logs: Iterable[Path], rendered: str, user: str) -> Difference:
+    """`rendered` is the output of `helm template`; `user` is system:serviceaccount:NAMESPACE:NAME."""
+    granted = frozenset(_granted(rendered))
+    used: set[Right] = set()
+    refused: set[Right] = set()
+    for log in audit_logs:
+        for right, allowed in _requests(log, user):
+            (used if allowed else refused).add(right)
+    return Difference(granted - used, frozenset((used - granted) | refused))
+
+
+def api_audit_logs() -> list[Path]:
+    """Those of the API servers that this very test run has started and that still run."""
+    return sorted((cache_dir() / "apiservers").glob(f"{os.getpid()}-*/audit.log"))
+
+
+def _granted(rendered: str) -> Iterator[Right]:
+    for document in yaml.safe_load_all(rendered):
+        if document and document["kind"] in ("Role", "ClusterRole"):
+            for rule in document["rules"]:
+                for group in rule["apiGroups"]:
+                    for resource in rule["resources"]:
+                        yield from (Right(group, resource, verb) for verb in rule["verbs"])
+
+
+def _requests(log: Path, user: str) -> Iterator[tuple[Right, bool]]:
+    for line in log.read_text().splitlines():
+        entry: dict[str, Any] = json.loads(line)
+        target = entry.get("objectRef")
+        if not target or entry.get("user", {}).get("username") != user:
+            continue
+        resource = "/".join(filter(None, [target.get("resource"), target.get("subresource")]))
+        allowed = entry.get("annotations", {}).get("authorization.k8s.io/decision") != "forbid"
+        yield Right(target.get("apiGroup", ""), resource, entry["verb"]), allowed

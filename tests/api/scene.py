@@ -1,0 +1,151 @@
+"""A job on a real API server without nodes: the test plays kubelets and users with the administrator's rights."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from e2e.cluster.apiserver import ApiServer
+from perdure.contract import (
+    ANNOTATION_ASSIGNMENT,
+    Assignment,
+    CommitRef,
+    Ended,
+    Outcome,
+    read_assignment,
+    write_outcome,
+)
+from perdure_operator.api.status import TrainingJobStatus
+from tests.unit.operator.builders import job as job_body
+
+T = TypeVar("T")
+SECONDS = 30.0
+POLL = 0.05
+
+
+class Late(AssertionError):
+    """What was waited for did not happen in time."""
+
+
+def until(what: str, look: Callable[[], T | None], seconds: float = SECONDS) -> T:
+    """The first true answer of `look`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        seen = look()
+        if seen:
+            return seen
+        if time.monotonic() > deadline:
+            raise Late(f"{what} did not happen within {seconds:g} s")
+        time.sleep(POLL)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One namespace with one job."""
+
+    server: ApiServer
+    namespace: str
+    name: str = "digits"
+
+    def kubectl(self, *words: str, stdin: str | None = None) -> str:
+        return self.server.kubectl(*words, f"--namespace={self.namespace}", input=stdin).stdout
+
+    def apply(self, **spec: Any) -> None:
+        root = {"checkpoint": {"uri": f"s3://bucket/{self.namespace}/{self.name}"}}  # jobs that share one wait
+        self.kubectl("apply", "-f", "-", stdin=json.dumps(job_body(self.name, **root | spec)))
+
+    def node(self, name: str) -> str:
+        """A node of this scene's own; its real name is returned."""
+        full = f"{self.namespace}-{name}"
+        body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": full}}
+        self.server.kubectl("apply", "-f", "-", input=json.dumps(body))
+        status = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+        self._patch_status("node", full, status)
+        return full
+
+    def cordon(self, node: str) -> None:
+        self.server.kubectl("cordon", node)
+
+    def status(self) -> TrainingJobStatus:
+        raw = json.loads(self.kubectl("get", "trainingjob", self.name, "--output=json"))
+        return TrainingJobStatus.model_validate(raw.get("status") or {})
+
+    def pods(self) -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = json.loads(self.kubectl("get", "pods", "--output=json"))["items"]
+        return sorted(items, key=lambda pod: str(pod["metadata"]["creationTimestamp"]) + str(pod["metadata"]["name"]))
+
+    def names(self) -> list[str]:
+        return sorted(pod["metadata"]["name"] for pod in self.pods())
+
+    def budgets(self) -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = json.loads(self.kubectl("get", "pdb", "--output=json"))["items"]
+        return items
+
+    def assignments(self) -> list[Assignment]:
+        return [read_assignment(pod["metadata"]["annotations"][ANNOTATION_ASSIGNMENT]) for pod in self.pods()]
+
+    def run_pods(self, *nodes: str) -> None:
+        """Bind every pod that has no node and make it Ready."""
+        for index, pod in enumerate(self.pods()):
+            if not pod["spec"].get("nodeName"):
+                self._bind(pod["metadata"]["name"], nodes[index % len(nodes)], index)
+
+    def end_pod(self, name: str, message: str, *, exit_code: int = 0) -> None:
+        """The kubelet's last report."""
+        terminated = {"exitCode": exit_code, "reason": "Completed" if exit_code == 0 else "Error", "message": message}
+        times = {"startedAt": "2026-01-01T00:00:00Z", "finishedAt": "2026-01-01T00:00:01Z"}
+        phase = "Succeeded" if exit_code == 0 else "Failed"
+        self._patch_status(
+            "pod",
+            name,
+            {
+                "status": {
+                    "phase": phase,
+                    "conditions": [_ready("False")],
+                    **_container({"terminated": terminated | times}),
+                }
+            },
+        )
+
+    def save_all(self, run: int, step: int) -> None:
+        """Every member has saved and exits."""
+        for rank, name in enumerate(self.names()):
+            self.end_pod(name, saved(run, rank, step))
+
+    def _bind(self, name: str, node: str, index: int) -> None:
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{name}/binding"
+        self.server.kubectl("create", "--raw", path, "-f", "-", input=json.dumps(binding))
+        running = {"startedAt": "2026-01-01T00:00:00Z"}
+        status = {"phase": "Running", "podIP": f"10.9.0.{index + 1}", "podIPs": [{"ip": f"10.9.0.{index + 1}"}]}
+        status |= {"conditions": [_ready("True")], **_container({"running": running}, ready=True)}
+        self._patch_status("pod", name, {"status": status})
+
+    def _patch_status(self, kind: str, name: str, body: dict[str, Any]) -> None:
+        how = ("--subresource=status", "--type=strategic", f"--patch={json.dumps(body)}")
+        self.kubectl("patch", kind, name, *how)
+
+
+def completed(run: int, rank: int, step: int) -> str:
+    """The outcome of a member whose job has reached its goal."""
+    commit = CommitRef(seq=step + 1, step=step)
+    return write_outcome(Outcome(Ended.COMPLETED, run=run, rank=rank, step=step, commit=commit, opened=run))
+
+
+def saved(run: int, rank: int, step: int) -> str:
+    """The outcome of a member that has saved `step`."""
+    commit = CommitRef(seq=step + 1, step=step)
+    return write_outcome(Outcome(Ended.CHECKPOINTED, run=run, rank=rank, step=step, commit=commit, opened=run))
+
+
+def _ready(value: str) -> dict[str, str]:
+    return {"type": "Ready", "status": value}
+
+
+def _container(state: dict[str, Any], *, ready: bool = False) -> dict[str, Any]:
+    status = {"name": "trainer", "image": "i", "imageID": "i", "ready": ready, "restartCount": 0, "state": state}
+    return {"containerStatuses": [status]}

@@ -1,0 +1,79 @@
+"""The chart as helm renders it and as the API server takes it, under restricted pod security."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.cluster.apiserver import ApiServer
+from tests.api.conftest import REPOSITORY, SYSTEM, Installed
+
+pytestmark = pytest.mark.api
+CHART = REPOSITORY / "helm" / "perdure"
+
+
+def helm(tools: dict[str, Path], *words: str) -> subprocess.CompletedProcess[str]:
+    argv = [str(tools["helm"] / "helm"), *words]
+    return subprocess.run(argv, check=False, capture_output=True, text=True)
+
+
+def rendered(tools: dict[str, Path], *values: str) -> list[dict[str, Any]]:
+    done = helm(tools, "template", "perdure", str(CHART), f"--namespace={SYSTEM}", *(f"--set={one}" for one in values))
+    assert done.returncode == 0, done.stderr
+    return [document for document in yaml.safe_load_all(done.stdout) if document]
+
+
+def of_kind(documents: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [document for document in documents if document["kind"] == kind]
+
+
+def test_helm_has_no_complaint(tools: dict[str, Path]) -> None:
+    done = helm(tools, "lint", "--strict", str(CHART))
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("value", ["replicas=0", "logLevel=loud", "image.tag=", "nonsense=1", "leaseSeconds=1"])
+def test_a_value_that_makes_no_sense_is_refused(tools: dict[str, Path], value: str) -> None:
+    done = helm(tools, "template", "perdure", str(CHART), f"--set={value}")
+    assert done.returncode != 0
+    assert value.partition("=")[0].rpartition(".")[2] in done.stderr
+
+
+def test_the_operators_pods_pass_restricted_pod_security(
+    tools: dict[str, Path], api_server: ApiServer, installed: Installed, namespace: str
+) -> None:
+    (deployment,) = of_kind(rendered(tools), "Deployment")
+    template = deployment["spec"]["template"]
+    template["spec"]["serviceAccountName"] = "default"
+    pod = {"apiVersion": "v1", "kind": "Pod", "spec": template["spec"], "metadata": template["metadata"]}
+    pod["metadata"] |= {"name": "operator", "namespace": namespace}
+    api_server.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
+    api_server.kubectl("apply", "--dry-run=server", "-f", "-", input=yaml.safe_dump(pod))
+
+
+def test_every_object_is_taken_by_the_api_server(
+    tools: dict[str, Path], api_server: ApiServer, installed: Installed
+) -> None:
+    documents = rendered(tools, "watchNamespace=default")
+    api_server.kubectl("apply", "--dry-run=server", "-f", "-", input=yaml.safe_dump_all(documents))
+
+
+def test_one_namespace_needs_no_rights_on_jobs_elsewhere(tools: dict[str, Path]) -> None:
+    (everywhere,) = of_kind(rendered(tools, "watchNamespace=team"), "ClusterRole")
+    assert [rule["resources"] for rule in everywhere["rules"]] == [["nodes"]]
+    roles = {role["metadata"]["namespace"] for role in of_kind(rendered(tools, "watchNamespace=team"), "Role")}
+    assert roles == {"team", SYSTEM}
+
+
+def test_nothing_may_read_secrets_or_change_nodes(tools: dict[str, Path]) -> None:
+    rules = [
+        rule
+        for role in of_kind(rendered(tools), "ClusterRole") + of_kind(rendered(tools), "Role")
+        for rule in role["rules"]
+    ]
+    assert all("secrets" not in rule["resources"] and "*" not in rule["verbs"] for rule in rules)
+    assert [rule["verbs"] for rule in rules if "nodes" in rule["resources"]] == [["get", "list", "watch"]]

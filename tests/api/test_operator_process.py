@@ -1,0 +1,167 @@
+"""The operator as a process against a real API server, with exactly the chart's rights; the tests play the kubelets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from e2e.cluster.apiserver import ApiServer
+from perdure.contract import LABEL_JOB, LABEL_ROLE, Leave, Train
+from perdure_operator.api.status import Phase
+from tests.api.conftest import Installed
+from tests.api.process import OperatorProcess
+from tests.api.scene import Scene, completed, until
+
+pytestmark = pytest.mark.api
+
+
+@pytest.fixture(scope="module")
+def operator(
+    api_server: ApiServer, installed: Installed, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OperatorProcess]:
+    log = tmp_path_factory.mktemp("operator") / "log"
+    with OperatorProcess(installed.kubeconfig, log) as process:
+        until("leading", lambda: process.leading)
+        yield process
+
+
+@pytest.fixture
+def scene(api_server: ApiServer, namespace: str, operator: OperatorProcess) -> Scene:
+    return Scene(api_server, namespace)
+
+
+def requests(server: ApiServer, user: str) -> list[dict[str, Any]]:
+    entries = [json.loads(line) for line in server.audit_log.read_text().splitlines()]
+    return [entry for entry in entries if entry["user"]["username"] == user and "objectRef" in entry]
+
+
+def starts(scene: Scene, *nodes: str) -> list[str]:
+    """Wait for two new pods, run them, and wait until the job does."""
+    until("two pods", lambda: len(scene.names()) == 2)
+    names = scene.names()
+    scene.run_pods(*nodes)
+    until("phase Running", lambda: scene.status().phase is Phase.RUNNING)
+    return names
+
+
+def test_a_job_starts_moves_off_a_cordoned_node_and_goes_on(scene: Scene) -> None:
+    nodes = [scene.node(name) for name in ("n1", "n2", "n3")]
+    scene.apply()
+    first = starts(scene, nodes[0], nodes[1])
+    assert [one.rank for one in scene.assignments() if isinstance(one, Train)] == [0, 1]
+    assert [pod["metadata"]["labels"][LABEL_ROLE] for pod in scene.pods()] == ["member", "member"]
+    (budget,) = scene.budgets()
+    assert budget["spec"]["minAvailable"] == 2
+
+    scene.cordon(nodes[0])
+    until("leave", lambda: all(isinstance(one, Leave) for one in scene.assignments()))
+    scene.save_all(1, 7)
+    until("other pods", lambda: len(scene.names()) == 2 and not set(scene.names()) & set(first))
+    starts(scene, nodes[1], nodes[2])
+
+    status = scene.status()
+    assert (status.run, status.step, status.steps_lost, status.failures.infrastructure) == (2, 7, 0, 0)
+
+
+def test_a_scaled_job_goes_on_in_its_new_size_under_a_raised_budget(scene: Scene) -> None:
+    nodes = [scene.node(name) for name in ("n1", "n2")]
+    scene.apply()
+    starts(scene, *nodes)
+    scene.kubectl("scale", "trainingjob", scene.name, "--replicas=3")
+    until("leave", lambda: all(isinstance(one, Leave) for one in scene.assignments()))
+    scene.save_all(1, 5)
+    until("three pods", lambda: len(scene.names()) == 3)
+    (budget,) = scene.budgets()
+    assert budget["spec"]["minAvailable"] == 3
+    scene.run_pods(*nodes)
+    until("run 2", lambda: scene.status().phase is Phase.RUNNING and scene.status().run == 2)
+    assert sorted(one.rank for one in scene.assignments() if isinstance(one, Train)) == [0, 1, 2]
+
+
+def test_members_leave_a_node_that_no_longer_exists(scene: Scene, api_server: ApiServer) -> None:
+    nodes = [scene.node(name) for name in ("n1", "n2")]
+    scene.apply()
+    starts(scene, *nodes)
+    api_server.kubectl("delete", "node", nodes[0])
+    until("leave", lambda: all(isinstance(one, Leave) for one in scene.assignments()))
+
+
+def test_the_budget_is_created_before_the_first_pod(scene: Scene, api_server: ApiServer, installed: Installed) -> None:
+    scene.apply()
+    until("two pods", lambda: len(scene.names()) == 2)
+    created = [
+        entry["objectRef"]["resource"]
+        for entry in requests(api_server, installed.user)
+        if entry["verb"] == "create"
+        and entry["objectRef"].get("namespace") == scene.namespace
+        and "dryRun" not in entry["requestURI"]
+        and entry["objectRef"]["resource"] != "events"
+    ]
+    assert created == ["poddisruptionbudgets", "pods", "pods"]
+
+
+def test_only_pods_of_jobs_are_watched(scene: Scene, api_server: ApiServer, installed: Installed) -> None:
+    scene.apply()
+    until("two pods", lambda: len(scene.names()) == 2)
+    reads = [
+        entry
+        for entry in requests(api_server, installed.user)
+        if entry["objectRef"]["resource"] == "pods" and entry["verb"] in ("list", "watch")
+    ]
+    selectors = {parse_qs(urlsplit(entry["requestURI"]).query).get("labelSelector", ["none"])[0] for entry in reads}
+    assert LABEL_JOB in selectors
+    assert all(selector.partition("=")[0] == LABEL_JOB for selector in selectors)
+
+
+def test_the_users_job_is_left_without_annotations_and_finalizers(scene: Scene) -> None:
+    scene.apply()
+    until("two pods", lambda: len(scene.names()) == 2)
+    raw = json.loads(scene.kubectl("get", "trainingjob", scene.name, "--output=json"))
+    assert list(raw["metadata"]["annotations"]) == ["kubectl.kubernetes.io/last-applied-configuration"]
+    assert "finalizers" not in raw["metadata"]
+
+
+def test_a_completed_job_keeps_its_pods_and_goes_when_its_time_to_live_is_over(scene: Scene) -> None:
+    nodes = [scene.node(name) for name in ("n1", "n2")]
+    scene.apply()
+    names = starts(scene, *nodes)
+    for rank, name in enumerate(names):
+        scene.end_pod(name, completed(1, rank, 100))
+    until("phase Completed", lambda: scene.status().phase is Phase.COMPLETED)
+    until("no budget", lambda: not scene.budgets())
+    assert scene.names() == names
+    patch = ("patch", "trainingjob", scene.name, "--type=merge", '--patch={"spec": {"ttlSecondsAfterFinished": 0}}')
+    scene.kubectl(*patch)
+    until("no job", lambda: not scene.kubectl("get", "trainingjobs", "--output=name"))
+
+
+def test_a_name_that_a_stranger_has_is_not_used(
+    api_server: ApiServer, namespace: str, operator: OperatorProcess
+) -> None:
+    scene = Scene(api_server, namespace)
+    scene.apply(suspend=True)
+    uid = json.loads(scene.kubectl("get", "trainingjob", scene.name, "--output=json"))["metadata"]["uid"]
+    stranger = f"digits-{uid[:4]}-0"
+    scene.kubectl("run", stranger, "--image=none", "--restart=Never")
+    scene.apply(suspend=False)
+    until("two members", lambda: len(scene.names()) == 3)
+    assert scene.names() == [stranger, f"digits-{uid[:4]}-1", f"digits-{uid[:4]}-2"]
+    assert "ownerReferences" not in next(p for p in scene.pods() if p["metadata"]["name"] == stranger)["metadata"]
+
+
+def test_a_budget_that_a_stranger_has_is_named_and_nothing_is_started_without_one(
+    api_server: ApiServer, namespace: str, operator: OperatorProcess
+) -> None:
+    scene = Scene(api_server, namespace)
+    scene.apply(suspend=True)
+    uid = json.loads(scene.kubectl("get", "trainingjob", scene.name, "--output=json"))["metadata"]["uid"]
+    scene.kubectl("create", "pdb", f"digits-{uid[:4]}", "--selector=app=x", "--min-available=1")
+    scene.apply(suspend=False)
+    until("a reason", lambda: any("is not this job's" in one.message for one in scene.status().conditions))
+    assert scene.names() == []
+    scene.kubectl("delete", "pdb", f"digits-{uid[:4]}")
+    until("two pods", lambda: len(scene.names()) == 2)

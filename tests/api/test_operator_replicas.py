@@ -1,0 +1,65 @@
+"""Two operators: one works, the other takes over when the first is asked to stop, and when it is killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster.apiserver import ApiServer
+from perdure_operator.api.status import Phase
+from tests.api.conftest import Installed
+from tests.api.process import OperatorProcess
+from tests.api.scene import Scene, until
+
+pytestmark = pytest.mark.api
+
+
+def test_only_the_leader_works_and_the_other_goes_on_when_it_is_killed(
+    api_server: ApiServer, namespace: str, installed: Installed, tmp_path: Path
+) -> None:
+    scene = Scene(api_server, namespace)
+    nodes = [scene.node(name) for name in ("n1", "n2")]
+    first = OperatorProcess(installed.kubeconfig, tmp_path / "first", "first", lease_seconds=5)
+    second = OperatorProcess(installed.kubeconfig, tmp_path / "second", "second", lease_seconds=5)
+    with first, second:
+        leader = until("a leader", lambda: next((one for one in (first, second) if one.leading), None))
+        follower = second if leader is first else first
+        scene.apply()
+        until("two pods", lambda: len(scene.names()) == 2)
+        names = scene.names()
+        assert not follower.worked
+
+        leader.kill()
+        scene.run_pods(*nodes)
+        until("another leader", lambda: follower.leading)
+        until("phase Running", lambda: scene.status().phase is Phase.RUNNING)
+    assert scene.names() == names
+    assert len(scene.budgets()) == 1
+
+
+def test_a_leader_that_is_asked_to_stop_gives_its_lease_back(
+    api_server: ApiServer, installed: Installed, tmp_path: Path
+) -> None:
+    """With a Lease of ten minutes nobody could lead within the deadline unless it was given back."""
+    first = OperatorProcess(installed.kubeconfig, tmp_path / "first", "first", lease_seconds=600)
+    second = OperatorProcess(installed.kubeconfig, tmp_path / "second", "second", lease_seconds=600)
+    with first:
+        until("a leader", lambda: first.leading)
+        first.process.terminate()
+        assert first.process.wait(20) == 0
+    with second:
+        until("another leader", lambda: second.leading)
+
+
+def test_a_leader_whose_lease_is_taken_stops_and_ends(
+    api_server: ApiServer, installed: Installed, tmp_path: Path
+) -> None:
+    with OperatorProcess(installed.kubeconfig, tmp_path / "log", lease_seconds=5) as operator:
+        until("a leader", lambda: operator.leading)
+        thief = '{"spec": {"holderIdentity": "somebody else", "leaseDurationSeconds": 1}}'
+        api_server.kubectl(
+            "patch", "lease", "perdure-operator", "--namespace=perdure-system", "--type=merge", f"--patch={thief}"
+        )
+        assert operator.process.wait(20) == 1
+    assert "somebody else" in operator.log.read_text()

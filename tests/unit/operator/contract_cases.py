@@ -1,0 +1,130 @@
+"""What the operator relies on in a cluster: the same cases for the one in memory and for a real kube-apiserver.
+
+Each case gets the cluster and a namespace of its own that has a ServiceAccount `default`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from perdure_operator.cluster.protocol import (
+    BUDGETS,
+    LEASES,
+    PODS,
+    AlreadyExists,
+    ClusterApi,
+    Conflict,
+    Json,
+    NotFound,
+)
+
+
+def pod(name: str, **labels: str) -> Json:
+    container = {"name": "c", "image": "none"}
+    metadata = {"name": name, "labels": labels, "annotations": {"a/b": "old"}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
+
+
+def lease(name: str, holder: str) -> Json:
+    return {
+        "apiVersion": LEASES.api_version,
+        "kind": "Lease",
+        "metadata": {"name": name},
+        "spec": {"holderIdentity": holder, "leaseDurationSeconds": 15},
+    }
+
+
+async def a_name_can_be_taken_only_once(api: ClusterApi, namespace: str) -> None:
+    await api.create(PODS, namespace, pod("one"))
+    with pytest.raises(AlreadyExists):
+        await api.create(PODS, namespace, pod("one"))
+
+
+async def a_dry_run_stores_nothing(api: ClusterApi, namespace: str) -> None:
+    await api.create(PODS, namespace, pod("one"), dry_run=True)
+    with pytest.raises(NotFound):
+        await api.get(PODS, namespace, "one")
+
+
+async def a_list_selects_by_label(api: ClusterApi, namespace: str) -> None:
+    for name, labels in {"a": {"k": "x"}, "b": {"k": "y"}, "c": {}}.items():
+        await api.create(PODS, namespace, pod(name, **labels))
+    assert [one["metadata"]["name"] for one in await api.list(PODS, namespace)] == ["a", "b", "c"]
+    assert [one["metadata"]["name"] for one in await api.list(PODS, namespace, selector="k")] == ["a", "b"]
+    assert [one["metadata"]["name"] for one in await api.list(PODS, namespace, selector="k=y")] == ["b"]
+
+
+async def a_patch_applies_while_its_tests_hold(api: ClusterApi, namespace: str) -> None:
+    uid = (await api.create(PODS, namespace, pod("one", role="standby")))["metadata"]["uid"]
+    patch = [
+        {"op": "test", "path": "/metadata/uid", "value": uid},
+        {"op": "test", "path": "/metadata/annotations/a~1b", "value": "old"},
+        {"op": "replace", "path": "/metadata/annotations/a~1b", "value": "new"},
+        {"op": "add", "path": "/metadata/labels/role", "value": "member"},
+    ]
+    patched = await api.patch(PODS, namespace, "one", patch)
+    assert patched["metadata"]["annotations"]["a/b"] == "new"
+    assert patched["metadata"]["labels"]["role"] == "member"
+    with pytest.raises(Conflict):
+        await api.patch(PODS, namespace, "one", patch)
+    assert (await api.get(PODS, namespace, "one"))["metadata"] == patched["metadata"]
+
+
+async def a_patch_of_another_uid_is_a_conflict(api: ClusterApi, namespace: str) -> None:
+    await api.create(PODS, namespace, pod("one"))
+    with pytest.raises(Conflict):
+        await api.patch(PODS, namespace, "one", [{"op": "test", "path": "/metadata/uid", "value": "another"}])
+
+
+async def a_patch_of_what_is_gone_is_not_found(api: ClusterApi, namespace: str) -> None:
+    with pytest.raises(NotFound):
+        await api.patch(PODS, namespace, "one", [{"op": "test", "path": "/metadata/uid", "value": "x"}])
+
+
+async def a_replace_of_an_old_version_is_a_conflict(api: ClusterApi, namespace: str) -> None:
+    first = await api.create(LEASES, namespace, lease("l", "a"))
+    body = lease("l", "b") | {"metadata": first["metadata"]}
+    second = await api.replace(LEASES, namespace, "l", body)
+    assert second["spec"]["holderIdentity"] == "b"
+    assert int(second["metadata"]["resourceVersion"]) > int(first["metadata"]["resourceVersion"])
+    with pytest.raises(Conflict):
+        await api.replace(LEASES, namespace, "l", body)
+
+
+async def a_delete_takes_only_that_uid(api: ClusterApi, namespace: str) -> None:
+    uid = (await api.create(PODS, namespace, pod("one")))["metadata"]["uid"]
+    with pytest.raises(Conflict):
+        await api.delete(PODS, namespace, "one", uid="another")
+    await api.delete(PODS, namespace, "one", uid=uid)  # not on a node: gone at once
+    with pytest.raises(NotFound):
+        await api.delete(PODS, namespace, "one", uid=uid)
+
+
+async def a_budget_is_raised_by_a_patch_that_tests_its_version(api: ClusterApi, namespace: str) -> None:
+    body = {
+        "apiVersion": BUDGETS.api_version,
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "b"},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"k": "x"}}},
+    }
+    version = (await api.create(BUDGETS, namespace, body))["metadata"]["resourceVersion"]
+    patch = [
+        {"op": "test", "path": "/metadata/resourceVersion", "value": version},
+        {"op": "replace", "path": "/spec/minAvailable", "value": 2},
+    ]
+    assert (await api.patch(BUDGETS, namespace, "b", patch))["spec"]["minAvailable"] == 2
+    with pytest.raises(Conflict):
+        await api.patch(BUDGETS, namespace, "b", patch)
+
+
+CASES = [
+    a_name_can_be_taken_only_once,
+    a_dry_run_stores_nothing,
+    a_list_selects_by_label,
+    a_patch_applies_while_its_tests_hold,
+    a_patch_of_another_uid_is_a_conflict,
+    a_patch_of_what_is_gone_is_not_found,
+    a_replace_of_an_old_version_is_a_conflict,
+    a_delete_takes_only_that_uid,
+    a_budget_is_raised_by_a_patch_that_tests_its_version,
+]

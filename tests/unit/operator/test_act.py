@@ -1,0 +1,263 @@
+"""Status first, then the writes in order, each with its precondition, then events; the first refusal ends it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from perdure.contract import ANNOTATION_ASSIGNMENT, LABEL_ROLE
+from perdure_operator.api.status import Phase, TrainingJobStatus
+from perdure_operator.cluster.act import Actor
+from perdure_operator.cluster.cache import Cache
+from perdure_operator.cluster.memory import Memory
+from perdure_operator.cluster.observe import Observer
+from perdure_operator.cluster.protocol import (
+    BUDGETS,
+    EVENTS,
+    JOBS,
+    PODS,
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    Forbidden,
+    Invalid,
+    Json,
+    Resource,
+    Unavailable,
+)
+from perdure_operator.state.plan import (
+    Assign,
+    CheckTemplate,
+    CreatePod,
+    DeleteBudget,
+    DeleteJob,
+    DeletePod,
+    Event,
+    Plan,
+    SetBudget,
+)
+from perdure_operator.state.snapshot import Snapshot, TemplateVerdict
+from tests.unit.operator.builders import NOW, job
+from tests.unit.operator.memory_cluster import MemoryCluster
+
+STANDBY = '{"v":1,"standby":true}'
+
+
+class RefusingCluster(MemoryCluster):
+    """Refuses to create what `refuses` says, also in a dry run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refuses: dict[Resource, ApiError] = {}
+
+    async def create(self, resource: Resource, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
+        if resource in self.refuses:
+            raise self.refuses[resource]
+        return await super().create(resource, namespace, body, dry_run=dry_run)
+
+
+class Desk:
+    """One job, and an actor to give plans to."""
+
+    def __init__(self) -> None:
+        self.cluster = RefusingCluster()
+        self.cache = Cache()
+        self.memory = Memory()
+        self.actor = Actor(self.cluster, self.cache, instance="me", clock=lambda: NOW)
+        asyncio.run(self.cluster.create(JOBS, "ns", job()))
+        self.cluster.writes.clear()
+
+    def snapshot(self) -> Snapshot:
+        observer = Observer(self.cluster, self.cache, clock=lambda: NOW)
+        seen = asyncio.run(observer.observe(("ns", "digits")))
+        assert seen
+        return seen
+
+    def act(self, *actions: Any, seen: Snapshot | None = None, **plan: Any) -> None:
+        asyncio.run(self.actor.act(seen or self.snapshot(), Plan(actions=actions, **plan), self.memory))
+
+    def get(self, resource: Resource, name: str) -> Json:
+        return asyncio.run(self.cluster.get(resource, "ns", name))
+
+    def name(self, number: int | None = None) -> str:
+        base = f"digits-{self.snapshot().uid[:4]}"
+        return base if number is None else f"{base}-{number}"
+
+
+def test_status_comes_first_and_events_last() -> None:
+    desk = Desk()
+    sent: list[str] = []
+    desk.cluster.watch = lambda kind, resource, _raw: sent.append(f"{kind} {resource.plural}")
+    status = TrainingJobStatus(phase=Phase.STARTING, members=(desk.name(0),))
+    event = Event(reason="R", message="m")
+    desk.act(SetBudget(min_available=1), CreatePod(name=desk.name(0)), status=status, events=(event,))
+    assert sent == ["MODIFIED trainingjobs", "ADDED poddisruptionbudgets", "ADDED pods", "ADDED events"]
+
+
+def test_nothing_is_written_after_a_status_that_somebody_else_has_changed() -> None:
+    desk = Desk()
+    seen = desk.snapshot()
+    desk.cluster.change(JOBS, "ns", "digits", lambda raw: raw["spec"].update(replicas=3))
+    with pytest.raises(Conflict):
+        desk.act(CreatePod(name=desk.name(0)), status=TrainingJobStatus(run=1), seen=seen)
+    assert desk.cluster.writes == []
+
+
+def test_the_first_refusal_ends_the_round_and_is_remembered_until_it_is_overcome() -> None:
+    desk = Desk()
+    desk.cluster.refuses[PODS] = Forbidden("exceeded quota", reason="Forbidden")
+    with pytest.raises(Forbidden):
+        desk.act(CreatePod(name=desk.name(0)), CreatePod(name=desk.name(1)))
+    assert list(desk.memory.refusals) == [desk.name(0)]
+    del desk.cluster.refuses[PODS]
+    desk.act(CreatePod(name=desk.name(0)))
+    assert desk.memory.refusals == {}
+
+
+def test_events_of_a_status_that_was_written_are_sent_even_if_an_action_fails() -> None:
+    desk = Desk()
+    desk.cluster.refuses[PODS] = Unavailable("gone")
+    with pytest.raises(Unavailable):
+        desk.act(
+            CreatePod(name=desk.name(0)), status=TrainingJobStatus(run=1), events=(Event(reason="R", message="m"),)
+        )
+    (event,) = asyncio.run(desk.cluster.list(EVENTS, "ns"))
+    assert event["reason"] == "R"
+
+
+def test_an_event_that_cannot_be_sent_stops_nothing() -> None:
+    desk = Desk()
+    desk.cluster.refuses[EVENTS] = Forbidden("no")
+    desk.act(CreatePod(name=desk.name(0)), events=(Event(reason="R", message="m"),))
+    assert desk.get(PODS, desk.name(0))
+
+
+def test_the_same_event_is_sent_once() -> None:
+    desk = Desk()
+    for _ in range(3):
+        desk.act(events=(Event(reason="R", message="m"), Event(reason="R", message="other")))
+    assert len(asyncio.run(desk.cluster.list(EVENTS, "ns"))) == 2
+
+
+def test_a_pod_that_is_there_already_counts_as_created_if_it_is_ours() -> None:
+    desk = Desk()
+    desk.act(CreatePod(name=desk.name(0)))
+    uid = desk.get(PODS, desk.name(0))["metadata"]["uid"]
+    desk.act(CreatePod(name=desk.name(0)))
+    assert desk.get(PODS, desk.name(0))["metadata"]["uid"] == uid
+
+
+def test_a_strangers_pod_is_left_alone_and_named() -> None:
+    desk = Desk()
+    stranger = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": desk.name(0)}, "spec": {}}
+    asyncio.run(desk.cluster.create(PODS, "ns", stranger))
+    with pytest.raises(AlreadyExists):
+        desk.act(CreatePod(name=desk.name(0)))
+    refusal = desk.memory.refusals[desk.name(0)]
+    assert refusal.reason == "NameTaken"
+    assert "delete or rename it" in refusal.message
+
+
+@pytest.mark.parametrize("old", [STANDBY, ""])
+def test_role_and_assignment_change_together(old: str) -> None:
+    desk = Desk()
+    desk.act(CreatePod(name=desk.name(0)))
+    uid = desk.get(PODS, desk.name(0))["metadata"]["uid"]
+    desk.act(Assign(name=desk.name(0), uid=uid, role="member", old=old, new='{"v":1}'))
+    metadata = desk.get(PODS, desk.name(0))["metadata"]
+    assert metadata["annotations"][ANNOTATION_ASSIGNMENT] == '{"v":1}'
+    assert metadata["labels"][LABEL_ROLE] == "member"
+
+
+@pytest.mark.parametrize("change", [{"old": "what it was long ago"}, {"uid": "another"}, {"name": "nobody"}])
+def test_an_assignment_that_rests_on_old_news_is_a_conflict(change: dict[str, str]) -> None:
+    desk = Desk()
+    desk.act(CreatePod(name=desk.name(0)))
+    uid = desk.get(PODS, desk.name(0))["metadata"]["uid"]
+    action = {"name": desk.name(0), "uid": uid, "role": "member", "old": STANDBY, "new": "x"} | change
+    with pytest.raises(Conflict):
+        desk.act(Assign(**action))
+    assert desk.get(PODS, desk.name(0))["metadata"]["labels"][LABEL_ROLE] == "standby"
+
+
+def test_a_pod_is_deleted_by_uid_and_only_once() -> None:
+    desk = Desk()
+    desk.act(CreatePod(name=desk.name(0)))
+    uid = desk.get(PODS, desk.name(0))["metadata"]["uid"]
+    with pytest.raises(Conflict):
+        desk.act(DeletePod(name=desk.name(0), uid="another"))
+    desk.act(DeletePod(name=desk.name(0), uid=uid), DeletePod(name=desk.name(0), uid=uid))
+    assert asyncio.run(desk.cluster.list(PODS, "ns")) == []
+
+
+def test_a_budget_is_created_raised_and_deleted() -> None:
+    desk = Desk()
+    desk.act(SetBudget(min_available=1))
+    budget = desk.snapshot().budget
+    assert budget
+    desk.act(SetBudget(min_available=2, uid=budget.uid, resource_version=budget.resource_version))
+    raised = desk.snapshot().budget
+    assert raised
+    assert raised.min_available == 2
+    desk.act(DeleteBudget(uid=budget.uid), DeleteBudget(uid=budget.uid))
+    assert desk.snapshot().budget is None
+
+
+def test_a_budget_that_changed_meanwhile_is_read_again() -> None:
+    desk = Desk()
+    desk.act(SetBudget(min_available=1))
+    old = desk.snapshot().budget
+    assert old
+    desk.cluster.change(BUDGETS, "ns", desk.name(), lambda raw: raw["metadata"].update(labels={"touched": "yes"}))
+    with pytest.raises(Conflict):
+        desk.act(SetBudget(min_available=2, uid=old.uid, resource_version=old.resource_version))
+    new = desk.snapshot().budget
+    assert new
+    desk.act(SetBudget(min_available=2, uid=new.uid, resource_version=new.resource_version))
+
+
+def test_a_budget_of_ours_with_another_number_is_a_conflict_and_not_lost() -> None:
+    desk = Desk()
+    desk.act(SetBudget(min_available=1))
+    with pytest.raises(Conflict):
+        desk.act(SetBudget(min_available=2))
+
+
+@pytest.mark.parametrize(
+    ("refusal", "verdict"),
+    [
+        (None, TemplateVerdict.GOOD),
+        (Invalid('Pod "x" is invalid: spec.containers[0].image: Required value'), TemplateVerdict.BAD),
+        (Forbidden('violates PodSecurity "restricted:latest": ...'), TemplateVerdict.BAD),
+        (Forbidden("exceeded quota: compute"), TemplateVerdict.WAIT),
+        (Forbidden("admission plugin of the site says no"), TemplateVerdict.WAIT),
+    ],
+)
+def test_only_the_templates_own_faults_are_blamed_on_it(refusal: ApiError | None, verdict: TemplateVerdict) -> None:
+    desk = Desk()
+    if refusal:
+        desk.cluster.refuses[PODS] = refusal
+    desk.act(CheckTemplate())
+    check = desk.memory.template_check
+    assert (check.verdict, check.hash, check.time) == (verdict, desk.snapshot().template_hash, NOW)
+    assert check.message == (str(refusal) if refusal else "")
+    assert asyncio.run(desk.cluster.list(PODS, "ns")) == []
+
+
+def test_a_dry_run_without_an_answer_says_nothing_about_the_template() -> None:
+    desk = Desk()
+    desk.cluster.refuses[PODS] = Unavailable("timeout")
+    with pytest.raises(Unavailable):
+        desk.act(CheckTemplate())
+    assert desk.memory.template_check.verdict is TemplateVerdict.UNKNOWN
+
+
+def test_a_job_is_deleted_by_uid() -> None:
+    desk = Desk()
+    uid = desk.snapshot().uid
+    with pytest.raises(Conflict):
+        desk.act(DeleteJob(uid="another"))
+    desk.act(DeleteJob(uid=uid))
+    assert asyncio.run(desk.cluster.list(JOBS)) == []

@@ -1,0 +1,90 @@
+"""`perdure-operator` explains itself, and tells a user's mistake in one line."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from perdure_operator import cli
+from perdure_operator.loop.logs import JsonFormatter
+from tests.unit.operator.builders import snapshot
+
+
+@pytest.fixture
+def logging_as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def test_explain_prints_reasons_actions_and_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = snapshot(template_hash="abc").model_dump_json(by_alias=True)
+    assert cli.main(["explain", write(tmp_path / "s.json", text)]) == 0
+    said = capsys.readouterr().out
+    assert "Why:\n  waiting: CheckingTemplate" in said
+    assert "1. CheckTemplate" in said
+    assert 'phase: "Pending"' in said
+    assert "Look again: in 10 s" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "not JSON"),
+        ("{}", "not a snapshot of this version: field now"),
+        ('{"fromTheFuture": 1}', "not a snapshot"),
+    ],
+)
+def test_a_file_that_is_no_snapshot_is_told_in_one_line(
+    text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["explain", write(tmp_path / "s.json", text)]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert "s.json" in said
+    assert said.count("\n") == 1
+
+
+def test_a_missing_file_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", str(tmp_path / "none")]) == 2
+    assert capsys.readouterr().err.endswith("none: No such file or directory\n")
+
+
+@pytest.mark.usefixtures("logging_as_before")
+@pytest.mark.parametrize("command", [["run"], ["snapshot", "ns/digits"]])
+def test_a_kubeconfig_that_does_not_exist_is_told_in_one_line(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*command, "--kubeconfig", str(tmp_path / "none")]) == 2
+    said = capsys.readouterr().err
+    assert "no cluster to talk to" in said
+    assert "Traceback" not in said
+
+
+def test_a_job_must_be_named_with_its_namespace(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["snapshot", "digits"]) == 2
+    assert "NAMESPACE/NAME" in capsys.readouterr().err
+
+
+def test_the_crd_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["crd"]) == 0
+    assert "kind: CustomResourceDefinition" in capsys.readouterr().out
+
+
+def test_a_log_line_is_one_json_object() -> None:
+    record = logging.LogRecord("name", logging.WARNING, "", 0, "two\nlines %s", ("ä",), None)
+    line = JsonFormatter().format(record)
+    assert "\n" not in line
+    assert json.loads(line)["message"] == "two\nlines ä"
+    assert json.loads(line)["level"] == "warning"

@@ -1,0 +1,27 @@
+"""A crash between any two writes changes nothing in the end (the same on a real API server: tests/api)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from perdure_operator.cluster.protocol import PODS
+from tests.unit.operator.crash import the_end_does_not_depend_on_a_crash
+from tests.unit.operator.memory_cluster import MemoryCluster
+
+
+@dataclass
+class MemoryWorld:
+    api: MemoryCluster = field(default_factory=MemoryCluster)
+
+    @property
+    def operator(self) -> MemoryCluster:
+        return self.api
+
+    async def bind(self, namespace: str, pod: str, node: str) -> None:
+        self.api.change(PODS, namespace, pod, lambda raw: raw["spec"].update(nodeName=node))
+
+
+def test_a_crash_after_any_write_leads_to_the_same_end() -> None:
+    namespaces = [f"ns-{number}" for number in range(100)]
+    asyncio.run(the_end_does_not_depend_on_a_crash(MemoryWorld(), namespaces))

@@ -1,0 +1,157 @@
+"""One leader at a time, a Lease that is given back, an end for a leader that cannot renew; the clock is injected."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from perdure_operator.cluster.election import Deposed, Election, Settings, identity
+from perdure_operator.cluster.protocol import LEASES, Json, Resource, Unavailable
+from tests.unit.operator.builders import NOW
+from tests.unit.operator.memory_cluster import MemoryCluster
+
+SETTINGS = Settings(namespace="system", seconds=15)
+
+
+class Clock:
+    """Time passes only while somebody sleeps; `each` is called at every sleep."""
+
+    def __init__(self, each: Callable[[float], None] | None = None) -> None:
+        self.time = 1000.0
+        self.each = each or (lambda _: None)
+
+    def __call__(self) -> float:
+        return self.time
+
+    async def sleep(self, seconds: float) -> None:
+        self.time += seconds
+        self.each(self.time)
+
+
+class Enough(Exception):
+    """The test has seen enough."""
+
+
+class FlakyCluster(MemoryCluster):
+    """Does not answer while `down`."""
+
+    down = False
+
+    async def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
+        if self.down:
+            raise Unavailable("no answer")
+        return await super().get(resource, namespace, name)
+
+
+def candidate(cluster: MemoryCluster, name: str, clock: Clock) -> Election:
+    return Election(cluster, SETTINGS, name, monotonic=clock, sleep=clock.sleep, now=lambda: NOW)
+
+
+def holder(cluster: MemoryCluster) -> str:
+    raw = asyncio.run(cluster.get(LEASES, "system", "perdure-operator"))
+    return str(raw["spec"]["holderIdentity"])
+
+
+def run(*steps: Awaitable[None]) -> None:
+    async def all_of_them() -> None:
+        for step in steps:
+            await step
+
+    asyncio.run(all_of_them())
+
+
+def stop_at(limit: float) -> Callable[[float], None]:
+    def each(now: float) -> None:
+        if now > limit:
+            raise Enough
+
+    return each
+
+
+def test_the_first_candidate_leads_at_once() -> None:
+    cluster, clock = MemoryCluster(), Clock()
+    run(candidate(cluster, "a", clock).lead())
+    assert holder(cluster) == "a"
+    assert clock.time == 1000.0
+
+
+def test_a_second_candidate_waits_as_long_as_the_first_one_renews() -> None:
+    cluster = MemoryCluster()
+    first = candidate(cluster, "a", Clock())
+    run(first.lead())
+
+    def renew(now: float) -> None:
+        cluster.change(LEASES, "system", "perdure-operator", lambda raw: raw["spec"].update(renewTime=str(now)))
+        stop_at(1100)(now)
+
+    second = candidate(cluster, "b", Clock(renew))
+    with pytest.raises(Enough):
+        run(second.lead())
+    assert not second.leading
+
+
+def test_a_lease_that_is_not_renewed_is_taken_after_its_duration_by_the_candidates_own_clock() -> None:
+    cluster, clock = MemoryCluster(), Clock()
+    run(candidate(cluster, "a", Clock()).lead())
+    run(candidate(cluster, "b", clock).lead())
+    assert holder(cluster) == "b"
+    assert 15 <= clock.time - 1000 < 20
+
+
+def test_a_lease_that_was_given_back_is_taken_at_once() -> None:
+    cluster, clock = MemoryCluster(), Clock()
+    first = candidate(cluster, "a", Clock())
+    run(first.lead(), first.release())
+    assert holder(cluster) == ""
+    run(candidate(cluster, "b", clock).lead())
+    assert clock.time == 1000.0
+
+
+def test_a_leader_that_cannot_renew_stops_before_another_may_start() -> None:
+    cluster, clock = FlakyCluster(), Clock()
+    leader = candidate(cluster, "a", clock)
+    run(leader.lead())
+    cluster.down = True
+    with pytest.raises(Deposed, match="could not be renewed"):
+        run(leader.hold())
+    assert clock.time - 1000 < SETTINGS.seconds
+    assert not leader.leading
+
+
+def test_a_leader_survives_a_renewal_that_fails_once() -> None:
+    cluster = FlakyCluster()
+
+    def fail_now_and_then(now: float) -> None:
+        cluster.down = not cluster.down
+        stop_at(1200)(now)
+
+    leader = candidate(cluster, "a", Clock(fail_now_and_then))
+    run(leader.lead())
+    with pytest.raises(Enough):
+        run(leader.hold())
+    assert leader.leading
+
+
+def test_a_leader_whose_lease_somebody_else_holds_stops_at_once() -> None:
+    cluster, clock = MemoryCluster(), Clock()
+    leader = candidate(cluster, "a", clock)
+    run(leader.lead())
+    cluster.change(LEASES, "system", "perdure-operator", lambda raw: raw["spec"].update(holderIdentity="b"))
+    with pytest.raises(Deposed, match="held by b"):
+        run(leader.hold())
+
+
+def test_a_lease_of_somebody_else_is_not_given_back() -> None:
+    cluster = MemoryCluster()
+    leader = candidate(cluster, "a", Clock())
+    run(leader.lead())
+    cluster.change(LEASES, "system", "perdure-operator", lambda raw: raw["spec"].update(holderIdentity="b"))
+    run(leader.release())
+    assert holder(cluster) == "b"
+
+
+def test_a_restarted_container_is_another_candidate() -> None:
+    assert identity("pod") != identity("pod")
+    assert identity("pod").startswith("pod_")

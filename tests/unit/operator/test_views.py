@@ -1,0 +1,95 @@
+"""Raw objects become facts, whatever fields are absent or null."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from perdure_operator.cluster import views
+from perdure_operator.state.snapshot import NodeView, Taint, Terminated
+
+
+def pod(spec: dict[str, Any] | None = None, status: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "p", "uid": "u", **metadata}, "spec": spec, "status": status}
+
+
+def test_a_pod_that_says_nothing_is_pending() -> None:
+    seen = views.pod(pod())
+    assert (seen.phase, seen.ready, seen.node, seen.terminated, seen.owner_uid) == ("Pending", False, "", None, "")
+
+
+def test_container_0_is_found_by_name_and_not_by_place() -> None:
+    ended = {"terminated": {"exitCode": 1, "reason": "Error", "message": "{}"}}
+    status = {
+        "containerStatuses": [
+            {"name": "a-sidecar", "state": {"running": {}}},
+            {"name": "trainer", "state": ended},
+        ]
+    }
+    seen = views.pod(pod({"containers": [{"name": "trainer"}, {"name": "a-sidecar"}]}, status))
+    assert seen.terminated == Terminated(exit_code=1, reason="Error", message="{}")
+
+
+def test_a_waiting_container_tells_why() -> None:
+    waiting = {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}
+    status = {"containerStatuses": [{"name": "t", "state": waiting}]}
+    seen = views.pod(pod({"containers": [{"name": "t"}]}, status))
+    assert (seen.waiting_reason, seen.waiting_message) == ("ErrImagePull", "no such image")
+
+
+def test_only_a_controller_owns_a_pod() -> None:
+    assert views.pod(pod(ownerReferences=[{"uid": "x"}])).owner_uid == ""
+    assert views.pod(pod(ownerReferences=[{"uid": "x"}, {"uid": "y", "controller": True}])).owner_uid == "y"
+
+
+@pytest.mark.parametrize(
+    ("status", "evicted"),
+    [
+        ({"reason": "Evicted"}, True),
+        ({"conditions": [{"type": "DisruptionTarget", "status": "True"}]}, True),
+        ({"conditions": [{"type": "DisruptionTarget", "status": "False"}]}, False),
+        ({}, False),
+    ],
+)
+def test_an_eviction_is_seen_in_either_place(status: dict[str, Any], evicted: bool) -> None:
+    assert views.pod(pod(status=status)).evicted is evicted
+
+
+def test_the_schedulers_message_counts_only_while_it_says_no() -> None:
+    condition = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes"}
+    assert views.pod(pod(status={"conditions": [condition]})).unschedulable == "0/3 nodes"
+    assert views.pod(pod(status={"conditions": [condition | {"status": "True"}]})).unschedulable == ""
+
+
+def test_a_node_tells_cordon_taints_and_health() -> None:
+    raw = {
+        "metadata": {"name": "n1", "deletionTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"unschedulable": True, "taints": [{"key": "k", "effect": "NoExecute", "value": None}]},
+        "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]},
+    }
+    taint = Taint(key="k", effect="NoExecute")
+    assert views.node(raw) == NodeView(name="n1", cordoned=True, deleting=True, ready=False, taints=(taint,))
+
+
+def test_the_templates_hash_does_not_depend_on_the_order_of_fields() -> None:
+    assert views.template_hash({"a": 1, "b": {"c": 2, "d": 3}}) == views.template_hash({"b": {"d": 3, "c": 2}, "a": 1})
+    assert views.template_hash({"a": 1}) != views.template_hash({"a": 2})
+
+
+@pytest.mark.parametrize(
+    ("selector", "matches"),
+    [
+        (None, False),
+        ({}, True),
+        ({"matchLabels": {"a": "1"}}, True),
+        ({"matchLabels": {"a": "2"}}, False),
+        ({"matchExpressions": [{"key": "a", "operator": "In", "values": ["1", "2"]}]}, True),
+        ({"matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["1"]}]}, False),
+        ({"matchExpressions": [{"key": "b", "operator": "NotIn", "values": ["1"]}]}, True),
+        ({"matchExpressions": [{"key": "a", "operator": "Exists"}]}, True),
+        ({"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]}, False),
+    ],
+)
+def test_a_selector_matches_as_in_kubernetes(selector: dict[str, Any] | None, matches: bool) -> None:
+    assert views.selects(selector, {"a": "1"}) is matches
