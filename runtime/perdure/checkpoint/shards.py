@@ -34,6 +34,14 @@ def share_out(tensors: Mapping[str, Tensor], world: int) -> list[list[str]]:
     return names
 
 
+def _check_plain(name: str, tensor: Tensor) -> None:
+    kind = type(tensor.detach())
+    if kind is not Tensor:
+        raise UserError(f"tensor {name} is a {kind.__name__}: only plain tensors, whole on every rank, can be saved")
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        raise UserError(f"tensor {name} is sparse or quantized: only dense tensors can be saved")
+
+
 def layout(tensors: Mapping[str, Tensor]) -> list[list[object]]:
     """Names, types and shapes, in an order of their own: equal on two ranks if they hold the same tensors."""
     return [[name, _dtype(tensor), list(tensor.shape)] for name, tensor in sorted(tensors.items())]
@@ -45,8 +53,7 @@ def pack(parts: Mapping[str, Mapping[str, Tensor]]) -> tuple[bytes, tuple[Item, 
     items: list[Item] = []
     for part, tensors in parts.items():
         for name, tensor in tensors.items():
-            if tensor.layout is not torch.strided or tensor.is_quantized:
-                raise UserError(f"tensor {name} is sparse or quantized: only dense tensors can be saved")
+            _check_plain(name, tensor)
             # A copy of its own: safetensors refuses tensors that share memory, and training goes on changing them.
             copy = tensor.detach().to("cpu", copy=True)
             # Conjugation may be a mere flag on the tensor, which the bytes do not show.

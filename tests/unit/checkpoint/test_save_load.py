@@ -175,7 +175,13 @@ def test_an_object_outside_the_codec_fails_all_ranks_with_its_path(store: Store)
 
 
 @pytest.mark.parametrize(
-    "tensor", [torch.ones(2).to_sparse(), torch.ones(2, dtype=torch.complex128)], ids=["sparse", "complex128"]
+    "tensor",
+    [
+        torch.ones(2).to_sparse(),
+        torch.ones(2, dtype=torch.complex128),
+        torch.ones(2).as_subclass(type("Piece", (torch.Tensor,), {})),
+    ],
+    ids=["sparse", "complex128", "piece of a sharded tensor"],
 )
 def test_a_tensor_that_cannot_be_stored_is_the_users_to_change(store: Store, tensor: torch.Tensor) -> None:
     found = save_by(store, 2, opened(store), 1, shared=lambda _: {"odd": tensor})

@@ -1,0 +1,8 @@
+"""How ranks find each other, agree to stop at one step, and tell how they ended.
+
+rendezvous  the store and the process groups of a run
+gloo        perdure.peers.Peers over a gloo group of its own
+agree       the one-step-lagged agreement
+request     where a request to save and exit comes from
+ending      what an exception means, and who is told
+"""

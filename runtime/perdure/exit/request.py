@@ -1,0 +1,132 @@
+"""Where a request to save and exit comes from: SIGTERM with the agent's request file, or Ctrl-C.
+
+A handler written in Python runs only between two bytecodes of the main thread, which may be inside a collective for
+minutes. So a small thread listens on the signal wakeup pipe as well: it is what lets a run end that has not finished
+a step. Noting a request changes nothing by itself; the session acts on it at its next check.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from perdure.channel import Request, read_request
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A request this process has noticed."""
+
+    at: float
+    """time.monotonic() of the first sight."""
+    cause: str
+    deadline: float | None
+    """time.monotonic() until when the save may take; None: until somebody interrupts it."""
+
+    @property
+    def left(self) -> float | None:
+        """Seconds that are left."""
+        return None if self.deadline is None else self.deadline - time.monotonic()
+
+
+class Requests:
+    """The request sources of one process."""
+
+    def __init__(self, file: Path | None, grace: float) -> None:
+        self._file = file
+        self._grace = grace
+        self._first: Seen | None = None
+        self._previous: dict[int, Any] = {}
+        self._wakeup: tuple[int, int, int] | None = None
+        self._lock = threading.Lock()
+        self._before_first_step: Callable[[], None] | None = None
+
+    @property
+    def seen(self) -> bool:
+        """Whether there is a request: a local hint, other ranks may not know yet."""
+        return self._first is not None
+
+    @property
+    def current(self) -> Seen | None:
+        """The request as it stands now: the agent may have brought its deadline forward."""
+        first = self._first
+        if first is None:
+            return None
+        told = self._told()
+        return Seen(first.at, told.cause, told.deadline) if told else first
+
+    def listen(self) -> None:
+        """Takes SIGTERM and SIGINT over. Signals can only be taken over in the main thread; elsewhere nothing is."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        os.set_blocking(reader, True)
+        for number, handler in ((signal.SIGTERM, self._terminated), (signal.SIGINT, self._interrupted)):
+            self._previous[number] = signal.signal(number, handler)
+        before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        self._wakeup = reader, writer, before
+        threading.Thread(target=self._watch, args=(reader,), name="perdure-requests", daemon=True).start()
+
+    def release(self) -> None:
+        """Gives the signals back: from here on they do what they did before."""
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous.clear()
+        if self._wakeup:
+            _, writer, before = self._wakeup
+            signal.set_wakeup_fd(before)
+            os.close(writer)  # ends the thread
+            self._wakeup = None
+
+    def before_first_step(self, act: Callable[[], None] | None) -> None:
+        """`act` is called from another thread when a request comes, until this is called again with None.
+
+        Once None is set, `act` is not running and will not run.
+        """
+        with self._lock:
+            self._before_first_step = act
+        if act and self.seen:
+            self._act()
+
+    def _terminated(self, _signal: int, _frame: FrameType | None) -> None:
+        self._note_termination()
+
+    def _note_termination(self) -> None:
+        if self._first is None:
+            told, now = self._told(), time.monotonic()
+            self._first = Seen(now, told.cause, told.deadline) if told else Seen(now, "SIGTERM", now + self._grace)
+
+    def _note_interruption(self) -> None:
+        if self._first is None:
+            self._first = Seen(time.monotonic(), "Ctrl-C", None)
+
+    def _interrupted(self, _signal: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._note_interruption()
+        print("perdure: saving and exiting; Ctrl-C again to give up", file=sys.stderr, flush=True)
+
+    def _watch(self, reader: int) -> None:
+        while numbers := os.read(reader, 64):
+            if signal.SIGTERM in numbers:
+                self._note_termination()
+            if signal.SIGINT in numbers:
+                self._note_interruption()
+            if self.seen:
+                self._act()
+        os.close(reader)
+
+    def _act(self) -> None:
+        with self._lock:
+            if self._before_first_step:
+                self._before_first_step()
+
+    def _told(self) -> Request | None:
+        return read_request(self._file) if self._file else None

@@ -1,0 +1,103 @@
+"""Opens a run in the log, all ranks together: rank 0 asks until it is the run's turn, with this process's clock.
+
+Called once by the session's `restore`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from perdure.checkpoint.load import load
+from perdure.checkpoint.log import Log
+from perdure.checkpoint.state import Loaded
+from perdure.checkpoint.together import on_rank0
+from perdure.checkpoint.writer import NotYet, Resume, Writer
+from perdure.errors import StorageError
+from perdure.peers import Peers
+from perdure.settings import Settings
+from perdure.store import Store
+
+ASK_AGAIN_SECONDS: Final = 0.2
+STORE_AGAIN_SECONDS: Final = 1.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Opening:
+    """The run is open."""
+
+    run: int
+    opened: int
+    """The highest run number in the log."""
+    goal: Any
+    """The goal that was reached before, or None."""
+    writer: Writer | None
+    """On rank 0."""
+
+
+def open_run(settings: Settings, store: Store, peers: Peers, give_up: Callable[[], None]) -> Opening:
+    """Returns when Opened is in the log. Fenced or RootTakenOver if this run may never open."""
+    writer = None
+    if peers.rank == 0:
+        writer = Writer(Log(store), uid=settings.uid, run=settings.run, lost=settings.lost)
+
+    def act() -> dict[str, Any]:
+        return _told(_wait_for_turn(writer, settings, give_up)) if writer else {}
+
+    told = on_rank0(peers, act)
+    return Opening(told["run"], told["run"], told["goal"], writer)
+
+
+def _told(resume: Resume) -> dict[str, Any]:
+    for skipped in resume.skipped:
+        say(f"log: {skipped}")
+    return {"run": resume.run, "goal": resume.completed.goal if resume.completed else None}
+
+
+def _wait_for_turn(writer: Writer, settings: Settings, give_up: Callable[[], None]) -> Resume:
+    begun, said = time.monotonic(), ""
+    while True:
+        give_up()
+        waited = time.monotonic() - begun
+        try:
+            answer = writer.try_open(settings.world, wait_over=waited >= settings.wait)
+        except StorageError as error:
+            if waited >= settings.rendezvous:
+                raise
+            say(f"the log cannot be opened, trying again: {error}")
+            time.sleep(STORE_AGAIN_SECONDS)
+            continue
+        if isinstance(answer, Resume):
+            return answer
+        said = _say_once(answer, said)
+        time.sleep(ASK_AGAIN_SECONDS)
+
+
+def _say_once(answer: NotYet, said: str) -> str:
+    if answer.reason != said:
+        say(f"waiting to open the log: {answer.reason}")
+    return answer.reason
+
+
+def load_newest(settings: Settings, store: Store, peers: Peers, writer: Writer | None) -> Loaded | None:
+    """The newest usable commit, on all ranks; None if there never was one."""
+    begun = time.monotonic()
+    while True:
+        try:
+            return load(store, peers, writer.commits() if writer else None)
+        except StorageError as error:
+            # Every rank decides by rank 0's clock, or they would part here.
+            if on_rank0(peers, lambda: time.monotonic() - begun >= settings.rendezvous):
+                raise
+            say(f"the checkpoint cannot be read, trying again: {error}")
+            time.sleep(STORE_AGAIN_SECONDS)
+
+
+def say(message: str) -> None:
+    """One line for people, beside the script's own output."""
+    print(f"perdure: {message}", file=sys.stderr, flush=True)

@@ -1,0 +1,395 @@
+"""What a training script touches: `Session`.
+
+It ties the rooms together and holds no rule of its own: who the ranks are (exit.rendezvous), when a run may begin
+(opening), where training stands (progress), what is saved (registry) and how (saving), and when all stop
+(exit.agree). Scripts use it from one thread.
+
+    session = perdure.Session.from_env()
+    model = session.wrap(Net())
+    optimizer = torch.optim.Adam(model.parameters())
+    session.register(model=model, optimizer=optimizer)
+    for epoch in session.epochs(10):
+        for images, labels in session.loader(dataset, batch_size=64): ...
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from perdure import ddp, rng
+from perdure.channel import Attached, Committed, Ending, Opened, Stepped
+from perdure.checkpoint.state import Loaded, State
+from perdure.contract import Ended
+from perdure.data import Plan
+from perdure.errors import PerdureError, UserError
+from perdure.exit.agree import Agreed, Agreement, Kind
+from perdure.exit.ending import Exit, Reporter, watch_for_errors
+from perdure.exit.rendezvous import Deadline, meet
+from perdure.exit.request import Requests
+from perdure.loader import Loader
+from perdure.opening import Opening, load_newest, open_run, say
+from perdure.progress import Progress, random_state
+from perdure.registry import Registry
+from perdure.saving import GOAL_SECONDS, Saver
+from perdure.settings import Settings, read_settings
+from perdure.store import open_store
+from perdure.timing import Timings
+from perdure.trace import NoTrace, StoreTrace, Trace
+
+COLLECTIVE_SECONDS: Final = 1800.0
+"""How long a collective may wait for a rank; a rank that died is noticed at once."""
+
+
+class Session:
+    """One process's part in one run of a training job."""
+
+    @classmethod
+    def from_env(
+        cls,
+        root: str | Path | None = None,
+        *,
+        deterministic: bool = False,
+        seed: int = 0,
+        timeout_seconds: float = COLLECTIVE_SECONDS,
+    ) -> Session:
+        """Joins the run this process was started for; returns when all its ranks are connected.
+
+        `root` is where checkpoints live when nobody else says (a folder, or a URI). `deterministic` makes a resumed run
+        equal to an undisturbed one bit for bit with more than two ranks too, at some cost. `seed` is for the order of
+        samples and for random states that cannot be resumed.
+        """
+        return cls(read_settings(os.environ, root), deterministic=deterministic, seed=seed, timeout=timeout_seconds)
+
+    def __init__(self, settings: Settings, *, deterministic: bool, seed: int, timeout: float) -> None:
+        """Scripts call `from_env`."""
+        self._settings = settings
+        self._deterministic = deterministic
+        self._seed = seed
+        self._progress = Progress()
+        self._registry = Registry()
+        self._timings = Timings()
+        self._goal: int | None = None
+        self._opening: Opening | None = None
+        self._saver: Saver | None = None
+        self._trace: Trace = NoTrace()
+        self._stepped = False
+        self._request_traced = False
+        self._saved_at = time.monotonic()
+        self.exhausted = False
+        """Whether some rank has said `step(exhausted=True)`: for scripts that bring samples of their own."""
+        self._reporter = Reporter(settings.report_fd)
+        self._reporter.tell(Attached(os.getpid()))
+        self._requests = Requests(settings.request_file, settings.grace)
+        self._requests.listen()
+        self._stop_watching = watch_for_errors(self._reporter, lambda: self._ending(Ended.FAILED))
+        atexit.register(self.close)
+        self.device = _device(settings.local_rank)
+        self._join(timeout)
+
+    def _join(self, timeout: float) -> None:
+        settings = self._settings
+        import torch._dynamo  # noqa: F401, PLC0415 - the first optimizer would: here others may still be on their way
+
+        self._timings.begin(settings.started)
+        self._store = open_store(settings.root, os.environ)
+        with self._timings.part("rendezvous"):
+            deadline = Deadline(settings.rendezvous, self._give_up)
+            meeting = meet(settings, timeout=timedelta(seconds=timeout), deadline=deadline)
+        self._peers = meeting.peers
+        self._agreement = Agreement(meeting.agreement)
+
+    @property
+    def rank(self) -> int:
+        """This process's number in the run."""
+        return self._settings.rank
+
+    @property
+    def world(self) -> int:
+        """How many processes the run has."""
+        return self._settings.world
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps done."""
+        return self._progress.step
+
+    @property
+    def exit_requested(self) -> bool:
+        """A hint, of this rank alone: the ranks stop where `step()` or `poll()` says so."""
+        return self._requests.seen
+
+    def wrap(self, model: nn.Module, **options: Any) -> nn.Module:
+        """The model as training calls it: in DistributedDataParallel with more than one rank. `options` go there."""
+        return ddp.wrap(model, world=self.world, deterministic=self._deterministic, options=options)
+
+    def register(self, **things: Any) -> None:
+        """Says what belongs to the state of training: modules, optimizers, schedulers, whatever has a state_dict."""
+        if self._opening:
+            raise UserError(f"register({', '.join(things)}): training is restored already: register before epochs()")
+        for name, thing in things.items():
+            self._registry.add(name, thing)
+
+    def loader(
+        self,
+        dataset: Dataset[Any],
+        batch_size: int,
+        *,
+        name: str = "train",
+        shuffle: bool = True,
+        seed: int | None = None,
+        drop_last: bool = False,
+        **options: Any,
+    ) -> Loader:
+        """This rank's share of every global batch of `batch_size` samples, in an order that no disruption changes.
+
+        `options` (num_workers, collate_fn, pin_memory, ...) go to torch's DataLoader.
+        """
+        size = len(dataset)  # type: ignore[arg-type]
+        plan = Plan(name, size, batch_size, self._seed if seed is None else seed, shuffle, drop_last)
+        loader = Loader(dataset, plan, self._progress, rank=self.rank, world=self.world, options=options)
+        self._progress.add(loader)
+        return loader
+
+    def restore(self) -> None:
+        """Opens the run in the log and puts everything registered where the newest commit left it.
+
+        `epochs()` does this if nobody did; scripts call it to look at the restored state before.
+        """
+        if self._opening:
+            return
+        settings = self._settings
+        opening = open_run(settings, self._store, self._peers, self._give_up)
+        self._opening = opening
+        if settings.trace:
+            self._trace = StoreTrace(self._store, uid=settings.uid, run=opening.run, rank=self.rank, world=self.world)
+        self._saver = self._make_saver(opening)
+        self._reporter.tell(Opened(opening.run))
+        self._requests.before_first_step(self._stop_without_step)
+        with self._timings.part("restore"):
+            loaded = load_newest(settings, self._store, self._peers, opening.writer)
+            if loaded:
+                self._go_on_from(loaded)
+        self._reporter.tell(Opened(opening.run, self._saver.commit))
+        self._trace.event("resumed", step=self._progress.step)
+        self._saved_at = time.monotonic()
+
+    def _make_saver(self, opening: Opening) -> Saver:
+        return Saver(
+            store=self._store,
+            peers=self._peers,
+            writer=opening.writer,
+            run=opening.run,
+            keep=self._settings.keep,
+            trace=self._trace,
+            timings=self._timings,
+            read=self._state,
+        )
+
+    def _state(self) -> State:
+        return self._registry.state({"rng": rng.capture()})
+
+    def _go_on_from(self, loaded: Loaded) -> None:
+        self._registry.load(loaded.state)
+        same_world = loaded.world == self.world
+        step, rank = loaded.position.step, self.rank
+        state = random_state(loaded.state.rank, same_world=same_world, seed=self._seed, step=step, rank=rank)
+        self._progress.resume(loaded.position, state)
+        self._saving.commit = loaded.commit
+        if rank == 0:
+            for skipped in loaded.skipped:
+                say(f"skipped {skipped}")
+            say(f"resumed from commit {loaded.commit.seq}, step {step}, made by {loaded.world} ranks")
+
+    @property
+    def _saving(self) -> Saver:
+        if self._saver is None:
+            raise UserError("nothing is restored yet: iterate `for epoch in session.epochs(n)`, or call restore()")
+        return self._saver
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """The epochs that are left of `count`; at their end the job is completed in the log."""
+        self.restore()
+        self._goal = count
+        while self._progress.epochs_done < count and not self._completed_before(count):
+            yield self._progress.begin_epoch()
+            self._progress.finish_epoch()
+            every = self._settings.cadence.epochs
+            if every and self._progress.epochs_done % every == 0 and self._progress.epochs_done < count:
+                self._save_periodically("epoch")
+        self._complete(count)
+
+    def _completed_before(self, count: int) -> bool:
+        """Whether the log says that this goal, or a higher one, has been reached."""
+        goal = self._opening.goal if self._opening else None
+        return isinstance(goal, dict) and count <= int(goal.get("epochs", 0))
+
+    def weighted(self, loss: Tensor) -> Tensor:
+        """A mean loss over this rank's batch, weighted so that the ranks' mean is that of the global batch.
+
+        Every rank takes part in every batch; one that got no sample contributes nothing.
+        """
+        weight = self._progress.weight
+        if weight == 1.0:
+            return loss
+        return loss * weight if weight else torch.nan_to_num(loss) * 0.0
+
+    def step(self, *, exhausted: bool = False) -> None:
+        """One optimizer step is done. Saves when that is due; leaves the script when the ranks have agreed to."""
+        self._saving  # noqa: B018 - raises if nothing is restored
+        if not self._stepped:
+            self._requests.before_first_step(None)
+            self._stepped = True
+        ids = self._progress.finish_step()
+        self._trace.step(self._progress.epochs_done, self._progress.step, ids)
+        self._reporter.tell(Stepped(self._progress.step))
+        if self._check(Kind.STEP, exhausted=exhausted) or self._steps_due():
+            self._save_periodically("cadence")
+
+    def poll(self) -> None:
+        """A place to leave the script between two steps, in a long evaluation say. All ranks call it alike."""
+        self._saving  # noqa: B018 - raises if nothing is restored
+        self._check(Kind.POLL)
+
+    def save(self) -> bool:
+        """Makes a checkpoint now, on all ranks; False if the store failed, which is reported."""
+        self._saving  # noqa: B018 - raises if nothing is restored
+        if self._agreement.at_once(self._progress.step, Kind.SAVE, Agreed(exit=self._requests.seen)).exit:
+            self._exit()
+        return self._save_periodically("script")
+
+    def _check(self, kind: Kind, *, exhausted: bool = False) -> bool:
+        """Whether a checkpoint is due for all; does not return if the ranks have agreed to leave."""
+        self._trace_request()
+        said = Agreed(self._requests.seen, kind is Kind.STEP and self._seconds_due(), exhausted)
+        agreed = self._agreement.check(self._progress.step, kind, said)
+        self.exhausted = self.exhausted or agreed.exhausted
+        if agreed.exit and not self._progress.at_goal(self._goal):
+            self._exit()
+        return agreed.save
+
+    def _trace_request(self) -> None:
+        """Once, with the time at which the request was seen rather than that of this check."""
+        request = self._requests.current
+        if request and not self._request_traced:
+            self._request_traced = True
+            ago = time.monotonic() - request.at
+            self._trace.event("request-seen", t=time.time() - ago, step=self._progress.step, cause=request.cause)
+
+    def _steps_due(self) -> bool:
+        every = self._settings.cadence.steps
+        return every is not None and self._progress.step % every == 0
+
+    def _seconds_due(self) -> bool:
+        """Rank 0's clock counts for all; what it says once is not said again."""
+        every = self._settings.cadence.seconds
+        if self.rank != 0 or every is None or time.monotonic() - self._saved_at < every:
+            return False
+        self._saved_at = time.monotonic()
+        return True
+
+    def _save_periodically(self, reason: str) -> bool:
+        done = self._saving.periodic(self._progress.position(), reason)
+        if done:
+            self._progress.saved = True
+            self._tell_commit()
+        return done
+
+    def _tell_commit(self) -> None:
+        if self._saving.commit:
+            self._reporter.tell(Committed(self._saving.commit))
+
+    def _left(self) -> float | None:
+        request = self._requests.current
+        return request.left if request else None
+
+    def _exit(self) -> None:
+        """All ranks save and leave, at one step."""
+        request = self._requests.current
+        if request:
+            self._timings.note({"agree": time.monotonic() - request.at})
+        causes = self._peers.gather(request.cause if request else "")
+        cause = next((cause for cause in causes if cause), "a rank was asked to exit")
+        self._trace.event("exit", step=self._progress.step)
+        self._saving.final(self._progress.position(), cause, self._left)
+        self._tell_commit()
+        self._reporter.tell(self._ending(Ended.CHECKPOINTED))
+        if self.rank == 0:
+            say(f"saved step {self._progress.step}, leaving: {cause}")
+        raise Exit
+
+    def _complete(self, count: int) -> None:
+        """The goal is reached, and that beats a request to leave."""
+        self._agreement.at_once(self._progress.step, Kind.END, Agreed())
+        self._requests.before_first_step(None)
+        begun = time.monotonic()
+
+        def left() -> float:
+            asked = self._left()
+            return GOAL_SECONDS - (time.monotonic() - begun) if asked is None else asked
+
+        self._trace.event("completed", step=self._progress.step)
+        if not self._progress.saved:
+            self._saving.final(self._progress.position(), "goal", left)
+            self._progress.saved = True
+            self._tell_commit()
+        goal = self._opening.goal if self._completed_before(count) and self._opening else {"epochs": count}
+        self._saving.complete(goal, self._progress.position(), left)
+        self._reporter.tell(self._ending(Ended.COMPLETED))
+        self._requests.release()
+
+    def _stop_without_step(self) -> None:
+        """In the requests' thread: nothing was trained, so there is nothing to save, and the main thread may hang."""
+        self._saving.close("no-step")
+        self._end_stopped("asked to leave before the first step was done")
+        sys.stdout.flush()
+        os._exit(0)
+
+    def _give_up(self) -> None:
+        """Before the run is open: leaves if anybody asked to."""
+        if self._requests.seen:
+            self._end_stopped("asked to leave before the run was open")
+            raise Exit
+
+    def _end_stopped(self, why: str) -> None:
+        with contextlib.suppress(PerdureError):
+            self._trace.flush()
+        self._reporter.tell(self._ending(Ended.STOPPED))
+        say(why)
+
+    def _ending(self, outcome: Ended) -> Ending:
+        opened = self._opening.opened if self._opening else 0
+        commit = self._saver.commit if self._saver else None
+        return Ending(outcome, self._progress.step, commit, opened, dict(self._timings.seconds))
+
+    def close(self) -> None:
+        """Gives back signals, hooks and process groups; the interpreter's end does it by itself."""
+        atexit.unregister(self.close)
+        self._requests.before_first_step(None)
+        self._requests.release()
+        self._stop_watching()
+        self._trace.close()
+        with contextlib.suppress(PerdureError):
+            self._trace.flush()
+        if dist.is_initialized():
+            with contextlib.suppress(RuntimeError):
+                dist.destroy_process_group()
+
+
+def _device(local_rank: int) -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    torch.cuda.set_device(local_rank % torch.cuda.device_count())
+    return torch.device("cuda", torch.cuda.current_device())

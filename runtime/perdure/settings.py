@@ -1,0 +1,151 @@
+"""What a Session is told from outside, read once from the environment.
+
+In Kubernetes the operator and the agent say everything; under torchrun torch's own variables are there; on a laptop
+nothing is, and the defaults make `python train.py` a run of its own. No torch here, and nothing is touched: reading
+the environment has no effect. Called by `Session.from_env`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+from perdure.contract import Env
+from perdure.errors import UserError
+
+LOCAL_UID: Final = "local"
+"""The log's uid outside Kubernetes."""
+DEFAULT_ROOT: Final = "checkpoints"
+DEFAULT_KEEP: Final = 3
+DEFAULT_EVERY_SECONDS: Final = 300
+"""How often a checkpoint is made where nobody says how often."""
+DEFAULT_GRACE_SECONDS: Final = 30
+"""From SIGTERM to SIGKILL, where nobody says: Kubernetes' own default."""
+DEFAULT_RENDEZVOUS_SECONDS: Final = 300
+
+N = TypeVar("N", int, float)
+
+
+@dataclass(frozen=True)
+class Cadence:
+    """When checkpoints are made while training goes on; several may be given."""
+
+    steps: int | None = None
+    seconds: float | None = None
+    epochs: int | None = None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One process's place in one run, and where the run's log is."""
+
+    root: str
+    """s3://bucket/prefix or file:///folder."""
+    uid: str = LOCAL_UID
+    run: int | None = None
+    """None: one more than the highest in the log."""
+    lost: tuple[int, ...] = ()
+    wait: float = 0.0
+    rank: int = 0
+    world: int = 1
+    local_rank: int = 0
+    master: tuple[str, int] | None = None
+    """Where rank 0's store listens; None in a world of one."""
+    master_is_elsewhere: bool = False
+    """torchrun's agent has the store listening already."""
+    attempt: int = 0
+    """torchrun's restarts share one store."""
+    keep: int = DEFAULT_KEEP
+    cadence: Cadence = Cadence(seconds=DEFAULT_EVERY_SECONDS)
+    grace: float = DEFAULT_GRACE_SECONDS
+    rendezvous: float = DEFAULT_RENDEZVOUS_SECONDS
+    trace: bool = False
+    report_fd: int | None = None
+    request_file: Path | None = None
+    started: float | None = None
+    """time.monotonic() at which the agent started this process."""
+
+
+def read_settings(environ: Mapping[str, str], root: str | Path | None = None) -> Settings:
+    """The settings in an environment; `root` counts where PERDURE_ROOT is not set. UserError names a bad variable."""
+    rank = _number(environ, "RANK", 0)
+    world = _number(environ, "WORLD_SIZE", 1, least=1)
+    if rank >= world:
+        raise UserError(f"RANK is {rank} and WORLD_SIZE is {world}: ranks count from 0 to WORLD_SIZE - 1")
+    request_file = environ.get(Env.REQUEST_FILE)
+    return Settings(
+        root=environ.get(Env.ROOT) or _as_uri(root or DEFAULT_ROOT),
+        uid=environ.get(Env.UID) or LOCAL_UID,
+        run=_optional(environ, Env.RUN, 1),
+        lost=_lost(environ),
+        wait=_number(environ, Env.WAIT, 0.0),
+        rank=rank,
+        world=world,
+        local_rank=_number(environ, "LOCAL_RANK", 0),
+        master=_master(environ) if world > 1 else None,
+        master_is_elsewhere=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        attempt=_number(environ, "TORCHELASTIC_RESTART_COUNT", 0),
+        keep=_number(environ, Env.KEEP, DEFAULT_KEEP, least=1),
+        cadence=_cadence(environ),
+        grace=_number(environ, Env.GRACE_SECONDS, float(DEFAULT_GRACE_SECONDS)),
+        rendezvous=_number(environ, Env.RENDEZVOUS_SECONDS, float(DEFAULT_RENDEZVOUS_SECONDS)),
+        trace=environ.get(Env.TRACE) == "1",
+        report_fd=_optional(environ, Env.REPORT_FD, 0),
+        request_file=Path(request_file) if request_file else None,
+        started=_started(environ),
+    )
+
+
+def _as_uri(root: str | Path) -> str:
+    text = str(root)
+    return text if "://" in text else Path(text).expanduser().absolute().as_uri()
+
+
+def _master(environ: Mapping[str, str]) -> tuple[str, int]:
+    host = environ.get("MASTER_ADDR")
+    if not host:
+        raise UserError("WORLD_SIZE is above 1 and MASTER_ADDR is not set: start the ranks with torchrun or Perdure")
+    return host, _number(environ, "MASTER_PORT", 0, least=1)
+
+
+def _cadence(environ: Mapping[str, str]) -> Cadence:
+    steps = _optional(environ, Env.EVERY_STEPS, 1)
+    seconds = _optional(environ, Env.EVERY_SECONDS, 1)
+    epochs = _optional(environ, Env.EVERY_EPOCHS, 1)
+    if steps is None and seconds is None and epochs is None:
+        return Cadence(seconds=DEFAULT_EVERY_SECONDS)
+    return Cadence(steps, seconds, epochs)
+
+
+def _lost(environ: Mapping[str, str]) -> tuple[int, ...]:
+    text = environ.get(Env.LOST) or "[]"
+    try:
+        return tuple(int(run) for run in json.loads(text))
+    except (ValueError, TypeError):
+        raise UserError(f"{Env.LOST} is {text!r}: give a JSON list of runs, such as [3]") from None
+
+
+def _started(environ: Mapping[str, str]) -> float | None:
+    """Of another machine or boot it would be in the future: then nobody knows."""
+    started = _number(environ, Env.STARTED, 0.0)
+    return started if 0 < started <= time.monotonic() else None
+
+
+def _optional(environ: Mapping[str, str], name: str, least: int) -> int | None:
+    return _number(environ, name, 0, least=least) if environ.get(name) else None
+
+
+def _number(environ: Mapping[str, str], name: str, default: N, least: int = 0) -> N:
+    text = environ.get(name)
+    try:
+        value = type(default)(text) if text else default
+    except ValueError:
+        value = None
+    if value is None or not value >= least:
+        kind = "an integer" if isinstance(default, int) else "a number"
+        raise UserError(f"{name} is {text!r}: give {kind} of {least} or more")
+    return value

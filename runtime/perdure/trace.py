@@ -1,0 +1,116 @@
+"""What each rank really trained on, step by step: evidence for tests, in the store beside the checkpoints.
+
+One JSON line a step with the time and the sample ids found in the batch, and one line an event. Lines are collected
+and written as `trace/<uid>-<run>-<rank>-<part>.jsonl` about every second by a thread, and before each commit, so that
+what a commit covers is on record. A store that fails never stops training: the lines are kept and tried again.
+
+Made by the session when PERDURE_TRACE=1. It is never read here.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+from perdure.errors import StorageError
+from perdure.store import Store
+
+FLUSH_SECONDS: Final = 1.0
+
+
+class Trace(Protocol):
+    """Where a session tells what happened."""
+
+    def step(self, epoch: int, step: int, ids: Sequence[int]) -> None:
+        """One optimizer step, and the ids of the samples it used."""
+        ...
+
+    def event(self, name: str, **more: Any) -> None:
+        """Something else worth a line."""
+        ...
+
+    def flush(self) -> None:
+        """Writes what is collected. StorageError: it is kept and may be tried again."""
+        ...
+
+    def close(self) -> None:
+        """Ends the thread; what is collected then is flushed by the caller or lost."""
+        ...
+
+
+class NoTrace:
+    """Nobody asked for a trace."""
+
+    def step(self, epoch: int, step: int, ids: Sequence[int]) -> None:
+        pass
+
+    def event(self, name: str, **more: Any) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class StoreTrace:
+    """The trace of one rank of one run."""
+
+    def __init__(self, store: Store, *, uid: str, run: int, rank: int, world: int) -> None:
+        self._store = store
+        self._uid, self._run, self._rank, self._world = uid, run, rank, world
+        self._lines: list[str] = []
+        self._part = 0
+        self._lines_lock = threading.Lock()
+        self._flush_lock = threading.Lock()
+        self._complained = False
+        self._closed = threading.Event()
+        threading.Thread(target=self._flush_now_and_then, name="perdure-trace", daemon=True).start()
+
+    def step(self, epoch: int, step: int, ids: Sequence[int]) -> None:
+        """One optimizer step, and the ids of the samples it used."""
+        self._add({"epoch": epoch, "step": step, "ids": list(ids)})
+
+    def event(self, name: str, **more: Any) -> None:
+        """Something else worth a line."""
+        self._add({"event": name, **more})
+
+    def flush(self) -> None:
+        """Writes what is collected. StorageError: it is kept and may be tried again."""
+        with self._flush_lock:
+            with self._lines_lock:
+                lines = list(self._lines)
+            if not lines:
+                return
+            # Written again under the same key after a lost answer: same part, at least the same lines.
+            key = f"trace/{self._uid}-{self._run}-{self._rank}-{self._part:05d}.jsonl"
+            self._store.put(key, "".join(lines).encode())
+            with self._lines_lock:
+                del self._lines[: len(lines)]
+            self._part += 1
+
+    def close(self) -> None:
+        """Ends the thread; what is collected then is flushed by the caller or lost."""
+        self._closed.set()
+
+    def _add(self, what: dict[str, Any]) -> None:
+        line = {"t": time.time(), "uid": self._uid, "run": self._run, "rank": self._rank, "world": self._world, **what}
+        with self._lines_lock:
+            self._lines.append(json.dumps(line, separators=(",", ":")) + "\n")
+
+    def _flush_now_and_then(self) -> None:
+        while not self._closed.wait(FLUSH_SECONDS):
+            try:
+                self.flush()
+            except StorageError as error:
+                self._complain(error)
+
+    def _complain(self, error: StorageError) -> None:
+        if not self._complained:
+            self._complained = True
+            print(f"perdure: trace cannot be written, trying again: {error}", file=sys.stderr, flush=True)

@@ -1,0 +1,76 @@
+"""Ranks that do not find each other: who is missing is said, and waiting ends."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+
+from perdure.errors import PeerLost
+from perdure.exit.ending import Exit
+from perdure.exit.rendezvous import Deadline, meet
+from perdure.peers import Solo
+from perdure.settings import Settings
+
+TIMEOUT = timedelta(seconds=20)
+
+
+def nobody_gives_up() -> None:
+    pass
+
+
+@pytest.fixture
+def taken() -> Iterator[socket.socket]:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        one.listen()
+        yield one
+
+
+def settings(port: int, rank: int, run: int = 7) -> Settings:
+    return Settings("file:///nowhere", run=run, rank=rank, world=2, master=("127.0.0.1", port))
+
+
+def test_a_world_of_one_meets_nobody() -> None:
+    meeting = meet(Settings("file:///nowhere"), timeout=TIMEOUT, deadline=Deadline(0.0, nobody_gives_up))
+    assert isinstance(meeting.peers, Solo)
+    assert not dist.is_initialized()
+
+
+def test_a_store_that_nobody_opens_is_named_when_the_time_is_up(taken: socket.socket) -> None:
+    port = taken.getsockname()[1]
+    taken.close()
+    with pytest.raises(PeerLost, match=rf"rank 0 does not listen at 127\.0\.0\.1:{port}: waited 0.2 s"):
+        meet(settings(port, rank=1), timeout=TIMEOUT, deadline=Deadline(0.2, nobody_gives_up))
+
+
+def test_a_rank_that_does_not_come_is_named() -> None:
+    with pytest.raises(PeerLost, match="rank 1 of 2 has not come"):
+        meet(settings(0, rank=0), timeout=TIMEOUT, deadline=Deadline(0.2, nobody_gives_up))
+
+
+def test_a_taken_port_is_tried_until_the_time_is_up(taken: socket.socket) -> None:
+    port = taken.getsockname()[1]
+    with pytest.raises(PeerLost, match=f"rank 0 cannot listen at 127.0.0.1:{port}"):
+        meet(settings(port, rank=0), timeout=TIMEOUT, deadline=Deadline(0.2, nobody_gives_up))
+
+
+def test_the_store_of_an_older_run_is_not_joined() -> None:
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    PrefixStore("perdure-0", server).set("run", "local/6/2")
+    with pytest.raises(PeerLost, match="store of run 'local/6/2', wanted is 'local/7/2'"):
+        meet(settings(server.port, rank=1), timeout=TIMEOUT, deadline=Deadline(0.5, nobody_gives_up))
+
+
+def test_a_request_to_leave_ends_the_wait(taken: socket.socket) -> None:
+    def give_up() -> None:
+        raise Exit
+
+    port = taken.getsockname()[1]
+    taken.close()
+    with pytest.raises(Exit):
+        meet(settings(port, rank=1), timeout=TIMEOUT, deadline=Deadline(60, give_up))

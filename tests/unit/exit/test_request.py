@@ -1,0 +1,108 @@
+"""Where requests come from, and that one is noticed although the main thread never runs again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from perdure.channel import Request, write_request
+from perdure.exit.request import Requests
+
+SECONDS = 20
+
+
+@pytest.fixture
+def requests(tmp_path: Path) -> Iterator[Requests]:
+    one = Requests(tmp_path / "request", grace=30)
+    one.listen()
+    yield one
+    one.release()
+
+
+def test_nobody_asks_at_first(requests: Requests) -> None:
+    assert (requests.seen, requests.current) == (False, None)
+
+
+def test_sigterm_asks_with_the_grace_of_the_pod(requests: Requests) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    seen = requests.current
+    assert seen is not None
+    assert seen.cause == "SIGTERM"
+    assert seen.left == pytest.approx(30, abs=5)
+
+
+def test_the_agents_file_says_why_and_until_when(requests: Requests, tmp_path: Path) -> None:
+    deadline = time.monotonic() + 600
+    write_request(tmp_path / "request", Request("node a is cordoned", deadline))
+    os.kill(os.getpid(), signal.SIGTERM)
+    seen = requests.current
+    assert seen is not None
+    assert (seen.cause, seen.deadline) == ("node a is cordoned", deadline)
+
+
+def test_a_deadline_may_be_brought_forward(requests: Requests, tmp_path: Path) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    first = requests.current
+    write_request(tmp_path / "request", Request("the pod is being deleted", 17.0))
+    second = requests.current
+    assert first is not None
+    assert second is not None
+    assert (second.at, second.deadline) == (first.at, 17.0)
+
+
+def test_a_file_without_a_signal_is_no_request(requests: Requests, tmp_path: Path) -> None:
+    write_request(tmp_path / "request", Request("of a run before", 17.0))
+    assert not requests.seen
+
+
+def test_the_first_ctrl_c_asks_without_a_deadline_and_the_second_interrupts(
+    requests: Requests, capfd: pytest.CaptureFixture[str]
+) -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+    seen = requests.current
+    assert seen is not None
+    assert (seen.cause, seen.left) == ("Ctrl-C", None)
+    assert "again" in capfd.readouterr().err
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_request_is_noticed_while_the_main_thread_is_inside_a_call(requests: Requests) -> None:
+    noticed = threading.Event()
+    lock = threading.Lock()
+    lock.acquire()
+
+    def act() -> None:
+        noticed.set()
+        lock.release()
+
+    requests.before_first_step(act)
+    killer = threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGTERM))
+    killer.start()
+    assert lock.acquire(timeout=SECONDS)
+    assert noticed.is_set()
+    killer.join()
+    lock.release()
+    requests.before_first_step(None)
+
+
+def test_a_request_that_came_before_is_acted_upon_at_once(requests: Requests) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    done: list[int] = []
+    requests.before_first_step(lambda: done.append(1))
+    assert done
+
+
+def test_after_the_first_step_the_other_thread_does_nothing(requests: Requests) -> None:
+    done: list[int] = []
+    requests.before_first_step(lambda: done.append(1))
+    requests.before_first_step(None)
+    os.kill(os.getpid(), signal.SIGTERM)
+    requests.before_first_step(None)
+    assert (requests.seen, done) == (True, [])

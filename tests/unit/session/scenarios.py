@@ -1,0 +1,159 @@
+"""What ranks do in the tests of test_ranks: small trainings, interrupted here and there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import TensorDataset
+
+from perdure.exit.agree import Agreed, Agreement, Kind
+from perdure.exit.ending import Exit
+from perdure.session import Session
+
+SAMPLES = 102
+
+
+@contextmanager
+def joined(root: str, **options: Any) -> Iterator[Session]:
+    session = Session.from_env(root, **options)
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+def weights(model: nn.Module) -> str:
+    found = hashlib.sha256()
+    for parameter in model.parameters():
+        found.update(parameter.detach().numpy().tobytes())
+    return found.hexdigest()
+
+
+def buffers(model: nn.Module) -> str:
+    return hashlib.sha256(b"".join(buffer.numpy().tobytes() for buffer in model.buffers())).hexdigest()
+
+
+def dataset() -> TensorDataset:
+    generator = torch.Generator().manual_seed(5)
+    images = torch.randn(SAMPLES, 8, generator=generator)
+    return TensorDataset(images, torch.randint(0, 3, (SAMPLES,), generator=generator))
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
+
+
+def train(
+    root: str,
+    *,
+    epochs: int = 4,
+    batch: int = 16,
+    deterministic: bool = False,
+    terminate: tuple[int, int] | None = None,
+    fault: tuple[int, int] | None = None,
+) -> dict[str, Any]:
+    """Trains to the end, or until rank terminate[0] gets SIGTERM right before its step terminate[1] is told."""
+    with joined(root, deterministic=deterministic) as session:
+        net = network()
+        torch.manual_seed(session.rank)  # dropout of its own on every rank
+        model = session.wrap(net)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [8, 20], 0.1)
+        session.register(model=model, optimizer=optimizer, scheduler=scheduler)
+        batches = session.loader(dataset(), batch)
+        begun = None
+        try:
+            for _ in session.epochs(epochs):
+                begun = session.steps if begun is None else begun
+                for inputs, labels in batches:
+                    if fault and list(fault) == [session.rank, session.steps + 1]:
+                        raise ValueError("sample 17 has no label")
+                    optimizer.zero_grad()
+                    session.weighted(cross_entropy(model(inputs), labels)).backward()
+                    optimizer.step()
+                    scheduler.step()
+                    if terminate and list(terminate) == [session.rank, session.steps + 1]:
+                        os.kill(os.getpid(), signal.SIGTERM)
+                    session.step()
+        except Exit:
+            return {"left": session.steps, "begun": begun}
+        return {
+            "begun": begun,
+            "steps": session.steps,
+            "weights": weights(net),
+            "buffers": buffers(net),
+            "rate": optimizer.param_groups[0]["lr"],
+            "random": torch.rand(1).item(),
+        }
+
+
+def weighted_gradient(root: str) -> list[float]:
+    """The gradient DDP makes of a global batch of 5 on 4 ranks with weights; then that of one process."""
+    with joined(root) as session:
+        torch.manual_seed(0)
+        net = nn.Linear(8, 3)
+        whole = nn.Linear(8, 3)
+        whole.load_state_dict(net.state_dict())
+        model = session.wrap(net)
+        session.register(model=model)
+        samples = TensorDataset(*dataset()[:5])
+        for _ in session.epochs(1):
+            for inputs, labels in session.loader(samples, 5):
+                session.weighted(cross_entropy(model(inputs), labels)).backward()
+                session.step()
+        cross_entropy(whole(samples.tensors[0]), samples.tensors[1]).backward()
+        return [(a.grad - b.grad).abs().max().item() for a, b in zip(net.parameters(), whole.parameters(), strict=True)]
+
+
+def polls(root: str, polling: list[int]) -> None:
+    """Some ranks poll once more than the others."""
+    with joined(root) as session:
+        session.register(model=nn.Linear(1, 1))
+        for _ in session.epochs(1):
+            for _ in session.loader(dataset(), 16):
+                if session.rank in polling and session.steps == 2:
+                    session.poll()
+                session.step()
+
+
+def agree(requests: list[tuple[int, int]]) -> dict[str, list[int]]:
+    """Checks with skew in a group of its own; rank r is asked before its check number s, for each (r, s) alone.
+
+    Returns for each request where this rank stopped.
+    """
+    rank, world, port = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+    store = dist.TCPStore("127.0.0.1", port, is_master=rank == 0, wait_for_workers=False)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    stops = []
+    for who, when in requests:
+        agreement = Agreement(dist.group.WORLD)
+        for step in range(1, 40):
+            time.sleep(0.002 * ((step * (rank + 1)) % 4))  # the skew that is under test
+            asked = rank == who and step >= when
+            if agreement.check(step, Kind.STEP, Agreed(exit=asked)).exit:
+                stops.append(step)
+                break
+    dist.destroy_process_group()
+    return {"stops": stops}
+
+
+def seconds(root: str) -> None:
+    """A checkpoint falls due by rank 0's clock between steps 2 and 3."""
+    with joined(root) as session:
+        session.register(model=nn.Linear(1, 1))
+        for _ in session.epochs(1):
+            for _ in session.loader(dataset(), 16):
+                if session.steps == 2:
+                    session._saved_at -= 3601 * (session.rank == 0)
+                session.step()

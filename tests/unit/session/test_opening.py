@@ -1,0 +1,100 @@
+"""When a run is opened: at its turn, by this process's clock, and also if the store fails at first."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from perdure import opening
+from perdure.checkpoint.log import Log
+from perdure.checkpoint.writer import Resume, Writer
+from perdure.errors import Fenced, StorageError
+from perdure.exit.ending import Exit
+from perdure.opening import open_run
+from perdure.peers import Solo
+from perdure.settings import Settings
+from perdure.store.file import FileStore
+
+FOREVER = 10_000.0
+
+
+class Unreliable(FileStore):
+    """A folder that cannot be listed `failures` times."""
+
+    failures = 0
+
+    def list(self, prefix: str, *, after: str = "", limit: int | None = None) -> list[str]:
+        if self.failures:
+            self.failures -= 1
+            raise StorageError("no route to the store")
+        return super().list(prefix, after=after, limit=limit)
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Unreliable:
+    monkeypatch.setattr(opening, "STORE_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(opening, "ASK_AGAIN_SECONDS", 0.001)
+    return Unreliable(tmp_path)
+
+
+@pytest.fixture
+def before(store: Unreliable) -> Writer:
+    """Run 1, open."""
+    writer = Writer(Log(store), uid="u", run=1)
+    assert isinstance(writer.try_open(1, wait_over=True), Resume)
+    return writer
+
+
+def settings(run: int | None, wait: float = 0.0, rendezvous: float = FOREVER) -> Settings:
+    return Settings("file:///nowhere", uid="u", run=run, wait=wait, rendezvous=rendezvous)
+
+
+def nobody_gives_up() -> None:
+    pass
+
+
+def test_outside_kubernetes_the_next_run_is_one_more_than_the_highest(store: Unreliable, before: Writer) -> None:
+    assert open_run(settings(None), store, Solo(), nobody_gives_up).run == before.run + 1
+
+
+def test_a_run_waits_for_the_one_before_to_end(
+    store: Unreliable, before: Writer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    asked = threading.Event()
+    closer = threading.Thread(target=lambda: (asked.wait(20), before.close("stopped")))
+    closer.start()
+    assert open_run(settings(2, wait=FOREVER), store, Solo(), asked.set).run == 2
+    closer.join()
+    assert capfd.readouterr().err.count("waiting to open the log") <= 1
+
+
+def test_a_run_opens_when_it_has_waited_long_enough(store: Unreliable, before: Writer) -> None:
+    assert open_run(settings(2, wait=0.05), store, Solo(), nobody_gives_up).run == 2
+
+
+def test_a_request_to_leave_ends_the_wait(store: Unreliable, before: Writer) -> None:
+    def give_up() -> None:
+        raise Exit
+
+    with pytest.raises(Exit):
+        open_run(settings(2, wait=FOREVER), store, Solo(), give_up)
+
+
+def test_a_store_that_fails_at_first_is_asked_again(store: Unreliable) -> None:
+    store.failures = 3
+    assert open_run(settings(1), store, Solo(), nobody_gives_up).run == 1
+
+
+def test_a_store_that_keeps_failing_is_an_error_in_the_end(store: Unreliable) -> None:
+    store.failures = 1_000_000
+    with pytest.raises(StorageError):
+        open_run(settings(1, rendezvous=0.05), store, Solo(), nobody_gives_up)
+
+
+def test_an_older_run_than_the_one_that_is_open_is_refused_with_the_highest(store: Unreliable) -> None:
+    open_run(settings(5), store, Solo(), nobody_gives_up)
+    with pytest.raises(Fenced) as refused:
+        open_run(settings(4), store, Solo(), nobody_gives_up)
+    assert refused.value.opened == 5

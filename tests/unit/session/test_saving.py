@@ -1,0 +1,121 @@
+"""Saves that fail: a periodic one is reported, an exit save is tried again under a new nonce until time is up."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from perdure import saving
+from perdure.checkpoint.log import Log
+from perdure.checkpoint.state import Position, State
+from perdure.checkpoint.writer import Resume, Writer
+from perdure.errors import StorageError, UserError
+from perdure.peers import Solo
+from perdure.saving import Saver, check_equal
+from perdure.store.file import FileStore
+from perdure.timing import Timings
+from perdure.trace import NoTrace
+
+
+class Unreliable(FileStore):
+    """A folder that refuses the next `refusals` puts of data objects."""
+
+    refusals = 0
+
+    def put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False) -> None:
+        if self.refusals and key.startswith("data/"):
+            self.refusals -= 1
+            raise StorageError(f"{key} could not be written: no route to the store")
+        super().put(key, data, if_absent=if_absent)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Unreliable:
+    return Unreliable(tmp_path)
+
+
+@pytest.fixture
+def saver(store: Unreliable, monkeypatch: pytest.MonkeyPatch) -> Saver:
+    monkeypatch.setattr(saving, "AGAIN_SECONDS", 0.0)
+    writer = Writer(Log(store), uid="local", run=1)
+    assert isinstance(writer.try_open(1, wait_over=True), Resume)
+    return Saver(store, Solo(), writer, 1, 3, NoTrace(), Timings(), lambda: State({"w": torch.ones(2)}, {}, {}))
+
+
+def entries(store: FileStore) -> list[dict[str, Any]]:
+    return [json.loads(store.get(key)) for key in reversed(store.list("log/"))]
+
+
+def test_an_exit_save_is_tried_again_until_the_store_is_back(
+    saver: Saver, store: Unreliable, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store.refusals = 3
+    saver.final(Position(7, 0), "drained", lambda: 60.0)
+    said = capfd.readouterr().err.splitlines()
+    assert [line.partition(":")[2].partition(":")[0] for line in said] == [
+        f" exit save failed (attempt {number} of step 7)" for number in (1, 2, 3)
+    ]
+    assert all("trying again until" in line for line in said)
+    assert (saver.commit.step if saver.commit else None) == 7
+    assert [entry["kind"] for entry in entries(store)] == ["Opened", "Committed"]
+
+
+def test_every_attempt_has_a_folder_of_its_own(saver: Saver, store: Unreliable) -> None:
+    puts: list[str] = []
+    real = store.put
+    store.put = lambda key, data, **options: (puts.append(key), real(key, data, **options))[1]  # type: ignore[method-assign]
+    store.refusals = 2
+    saver.final(Position(7, 0), "drained", lambda: 60.0)
+    assert len({key.rsplit("/", 1)[0] for key in puts if key.startswith("data/")}) == 3
+
+
+def test_an_exit_save_gives_up_when_time_is_up(saver: Saver, store: Unreliable) -> None:
+    store.refusals = 1000
+    left = itertools.chain([2.0, 1.0], itertools.repeat(-1.0))
+    with pytest.raises(StorageError, match="no route"):
+        saver.final(Position(7, 0), "drained", lambda: next(left))
+    assert store.refusals == 1000 - 3
+
+
+def test_a_failing_periodic_save_is_reported_and_the_next_one_counts(
+    saver: Saver, store: Unreliable, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store.refusals = 1
+    assert not saver.periodic(Position(10, 0), "cadence")
+    assert "checkpoint of step 10 failed, training goes on" in capfd.readouterr().err
+    assert saver.periodic(Position(20, 0), "cadence")
+    assert entries(store)[-1]["step"] == 20
+
+
+def test_old_commits_are_retired(saver: Saver, store: Unreliable) -> None:
+    for step in range(1, 6):
+        saver.periodic(Position(step, 0), "cadence")
+    assert len([key for key in store.list("data/") if key.endswith("manifest.json")]) == 3
+
+
+class Others:
+    """Rank 0 of two, whose peer answers what it is told to."""
+
+    rank = 0
+    world = 2
+
+    def __init__(self, *answers: Any) -> None:
+        self._answers = iter(answers)
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value, next(self._answers)]
+
+    def broadcast(self, value: Any) -> Any:
+        return value
+
+
+def test_a_parameter_that_differs_between_ranks_is_named() -> None:
+    state = State({"net.weight": torch.ones(2), "net.bias": torch.ones(1)}, {"net.mean": torch.rand(1)}, {})
+    sums = {"net.weight": 1, "net.bias": saving._checksum(torch.ones(1))}
+    with pytest.raises(UserError, match=r"net\.weight differs between rank 0 and rank 1"):
+        check_equal(Others(17, sums), state)

@@ -1,0 +1,59 @@
+"""What the environment says, and what is said about a variable that makes no sense."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perdure.contract import Env
+from perdure.errors import UserError
+from perdure.settings import Cadence, read_settings
+
+RANKS = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
+
+
+def test_a_laptop_says_nothing_and_gets_a_run_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = read_settings({})
+    assert settings.root == f"file://{tmp_path}/checkpoints"
+    assert (settings.uid, settings.run, settings.rank, settings.world) == ("local", None, 0, 1)
+    assert (settings.wait, settings.grace) == (0.0, 30.0)
+    assert settings.cadence == Cadence(seconds=300)
+
+
+def test_a_root_in_the_environment_goes_before_that_of_the_script() -> None:
+    assert read_settings({Env.ROOT: "s3://bucket/job"}, "here").root == "s3://bucket/job"
+    assert read_settings({}, "s3://bucket/job").root == "s3://bucket/job"
+
+
+def test_the_agents_variables_are_read() -> None:
+    environ = RANKS | {Env.UID: "u1", Env.RUN: "4", Env.LOST: "[2, 3]", Env.WAIT: "615", Env.EVERY_STEPS: "10"}
+    settings = read_settings(environ | {Env.TRACE: "1", Env.REPORT_FD: "7", Env.REQUEST_FILE: "/run/request"})
+    assert (settings.uid, settings.run, settings.lost, settings.wait) == ("u1", 4, (2, 3), 615.0)
+    assert (settings.rank, settings.world, settings.master) == (1, 2, ("10.0.0.7", 29500))
+    assert (settings.trace, settings.report_fd, settings.request_file) == (True, 7, Path("/run/request"))
+    assert settings.cadence == Cadence(steps=10)
+
+
+def test_a_start_in_the_future_is_of_another_machine() -> None:
+    assert read_settings({Env.STARTED: "1e18"}).started is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "names"),
+    [
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK is 2 and WORLD_SIZE is 2"),
+        ({"RANK": "one"}, "RANK is 'one'"),
+        ({"WORLD_SIZE": "2"}, "MASTER_ADDR"),
+        ({**RANKS, "MASTER_PORT": "0"}, "MASTER_PORT"),
+        ({Env.KEEP: "0"}, Env.KEEP),
+        ({Env.WAIT: "-1"}, Env.WAIT),
+        ({Env.WAIT: "nan"}, Env.WAIT),
+        ({Env.EVERY_STEPS: "0"}, Env.EVERY_STEPS),
+        ({Env.LOST: "3"}, Env.LOST),
+    ],
+)
+def test_a_variable_that_makes_no_sense_is_named(environ: dict[str, str], names: str) -> None:
+    with pytest.raises(UserError, match=names):
+        read_settings(environ)
