@@ -1,0 +1,56 @@
+"""A bench's figures as a table and as JSON. Knows nothing of what was measured."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parents[2] / "build" / "bench"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured quantity: all its samples, and what it is compared with."""
+
+    name: str
+    unit: str
+    samples: tuple[float, ...]
+    baseline: float | None = None
+    baseline_is: str = ""
+    """What the baseline stands for, in words."""
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.samples)
+
+    def body(self) -> dict[str, Any]:
+        """As stored."""
+        body = {"name": self.name, "unit": self.unit, "median": self.median, "samples": list(self.samples)}
+        body |= {"least": min(self.samples), "most": max(self.samples)}
+        return body | {"baseline": self.baseline, "baselineIs": self.baseline_is}
+
+
+def table(title: str, figures: Sequence[Figure]) -> str:
+    """For people."""
+    rows = [("", "median", "least", "most", "unit", "n", "baseline", "")]
+    for figure in figures:
+        spread = (f"{value:.4g}" for value in (figure.median, min(figure.samples), max(figure.samples)))
+        baseline = "" if figure.baseline is None else f"{figure.baseline:.4g}"
+        count = str(len(figure.samples))
+        rows.append((figure.name, *spread, figure.unit, count, baseline, figure.baseline_is))  # type: ignore[arg-type]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([title, "-" * len(title), *lines, ""])
+
+
+def write(name: str, figures: Sequence[Figure], facts: dict[str, Any], folder: Path = FOLDER) -> Path:
+    """Stores the figures as build/bench/NAME.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
+    body = {"bench": name, "facts": facts, "figures": [figure.body() for figure in figures]}
+    path.write_text(json.dumps(body, indent=2) + "\n")
+    return path

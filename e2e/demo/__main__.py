@@ -1,0 +1,76 @@
+"""`python -m e2e.demo`: tells the story; exit status 0 only if every promise held. `down` removes everything."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+
+from e2e.cluster import ClusterError
+from e2e.cluster.cleanup import remove
+from e2e.demo.story import CLUSTER, Demo
+from e2e.harness.evidence import NoEvidence
+from e2e.harness.kubectl import KubectlError
+from e2e.harness.lab import Lab
+from e2e.harness.operator import InstallError
+from e2e.harness.watching import Late
+from e2e.prepare import PrepareError, Progress, missing
+from e2e.prepare.basics import locked
+from e2e.prepare.requirements import cannot_run
+
+LOOK_AROUND = """
+The cluster stays up. To look around:
+  export KUBECONFIG={kubeconfig} PATH={tools}:$PATH
+  kubectl get ptj -n demo
+  kubectl describe ptj digits -n demo
+  kubectl get events -n demo
+  ls {objects}
+make demo-down removes everything.
+"""
+
+
+def run() -> int:
+    """The demo; the last line is for scripts."""
+    lacks = missing()
+    if lacks:
+        raise PrepareError(cannot_run(lacks))
+    progress = Progress()
+    lab = Lab.up(CLUSTER, progress)
+    try:
+        result = Demo(lab, progress).tell()
+    except KeyboardInterrupt:
+        lab.cluster.down()
+        raise
+    hint = LOOK_AROUND.format(kubeconfig=lab.cluster.kubeconfig, tools=lab.tools, objects=lab.bucket.folder / "perdure")
+    print(hint)
+    print(result.line(), flush=True)
+    return 0 if result.holds else 1
+
+
+def down() -> int:
+    """Nothing stays behind."""
+    progress = Progress()
+    with locked(f"cluster-{CLUSTER}", progress):
+        remove(CLUSTER)
+    progress.say("nothing is left of the demo")
+    return 0
+
+
+def main() -> int:
+    """Run one command; a user's problem is printed without a traceback."""
+    parser = argparse.ArgumentParser(prog="python -m e2e.demo", description=__doc__)
+    parser.add_argument("command", choices=["run", "down"], nargs="?", default="run")
+    command = {"run": run, "down": down}[parser.parse_args().command]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: leave nothing behind
+    try:
+        return command()
+    except (ClusterError, PrepareError, InstallError, KubectlError, Late, NoEvidence) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\ninterrupted: nothing was left behind", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""What the demo does, step by step, saying each: train, drain, complete; then the same training undisturbed."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+
+from e2e.demo.report import Result, Trained, judge, told
+from e2e.harness import history as seen_of
+from e2e.harness.drain import Drained
+from e2e.harness.job import Job, Manifest, merged
+from e2e.harness.lab import Lab, digits
+from e2e.harness.watching import Late, Watch
+from e2e.prepare import Progress
+
+CLUSTER = "demo"
+SAMPLES = 1536
+START_SECONDS = 90.0
+FINISH_SECONDS = 180.0
+UNDISTURBED = {"spec": {"checkpoint": {"uri": "s3://perdure/undisturbed"}}}
+
+
+@dataclass(frozen=True)
+class Demo:
+    """One telling of the story, on a cluster that is up."""
+
+    lab: Lab
+    progress: Progress
+
+    def tell(self) -> Result:
+        """Everything; prints the report."""
+        start = time.time()
+        moved, drained = self._drained_training(digits())
+        undisturbed = self._undisturbed_training(merged(digits(), UNDISTURBED))
+        result = judge(moved, undisturbed, drained, samples=SAMPLES, epochs=epochs_of(digits()))
+        print("\n" + told(result, moved, undisturbed, start), flush=True)
+        return result
+
+    def _drained_training(self, manifest: Manifest) -> tuple[Trained, Drained]:
+        job = self.lab.job(manifest, "demo")
+        with job.watch() as watch:
+            self.progress.say("kubectl apply -f examples/digits/job.yaml (with this cluster's S3 endpoint)")
+            job.apply()
+            watch.wait("both members have their ranks", seen_of.training_run, seconds=START_SECONDS)
+            self.progress.say("both members are warm and have their ranks; waiting for the first commit")
+            commit = job.root.wait_for_commit(seconds=START_SECONDS)
+            self.progress.say(f"it trains: step {commit.body['step']} is committed")
+            drained = self._drain(str(seen_of.member_of_rank(watch.history, 1)["spec"]["nodeName"]))
+            self._completes(watch)
+            return trained(job, watch), drained
+
+    def _drain(self, node: str) -> Drained:
+        self.progress.say(f"kubectl drain {node} --ignore-daemonsets")
+        with self.lab.drain(node) as drain:
+            drained = drain.finish()
+        self.progress.say(f"kubectl drain came back with status {drained.status} after {drained.seconds:.1f} s")
+        return drained
+
+    def _undisturbed_training(self, manifest: Manifest) -> Trained:
+        job = self.lab.job(manifest, "undisturbed")
+        with job.watch() as watch:
+            self.progress.say("the same training again, undisturbed, to compare with")
+            job.apply()
+            self._completes(watch)
+            return trained(job, watch)
+
+    def _completes(self, watch: Watch) -> None:
+        found = watch.wait("the job ends", seen_of.in_phase("Completed", "Failed"), seconds=FINISH_SECONDS)
+        if found["phase"] != "Completed":
+            raise Late(f"the job has failed: {found.get('conditions')}")
+        self.progress.say(f"the training is completed at step {found['step']}")
+
+
+def trained(job: Job, watch: Watch) -> Trained:
+    """What it has left behind; the accuracy is what the script has printed."""
+    pod = seen_of.pods(watch.history)[-1]["metadata"]["name"]
+    printed = re.search(r"accuracy (\S+)", job.kubectl("logs", pod, "--namespace", job.namespace))
+    accuracy = printed[1] if printed else "unknown"
+    return Trained(watch.history, job.root.entries(), job.root.trace().steps, accuracy, job.root.weight_hash())
+
+
+def epochs_of(manifest: Manifest) -> int:
+    """What the manifest tells the script."""
+    command = manifest["spec"]["template"]["spec"]["containers"][0]["command"]
+    return int(command[command.index("--epochs") + 1])

@@ -1,0 +1,68 @@
+"""Exactly `kubectl drain NODE --ignore-daemonsets`, timed, beside whatever else happens."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from e2e.harness.kubectl import Kubectl
+from e2e.harness.watching import Late
+
+
+@dataclass(frozen=True)
+class Drained:
+    """A drain that has ended."""
+
+    node: str
+    status: int
+    started: float
+    ended: float
+    output: str
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.started
+
+
+class Drain:
+    """A running drain; used as a context manager that ends it if the test fails meanwhile."""
+
+    def __init__(self, kubectl: Kubectl, node: str) -> None:
+        self.node = node
+        self.started = time.time()
+        self._process = kubectl.start("drain", node, "--ignore-daemonsets")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.communicate()
+
+    def still_waits(self) -> bool:
+        """Whether kubectl has not come back yet."""
+        return self._process.poll() is None
+
+    def finish(self, *, seconds: float = 120) -> Drained:
+        """Waits for kubectl to come back. Late, with what it said, after `seconds`."""
+        try:
+            output, _ = self._process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired as error:
+            self._process.kill()
+            output, _ = self._process.communicate()
+            raise Late(f"kubectl drain {self.node} has not come back within {seconds} s; it said:\n{output}") from error
+        return Drained(self.node, self._process.returncode, self.started, time.time(), output)
+
+
+def uncordon_all(kubectl: Kubectl) -> None:
+    """Every node takes pods again."""
+    nodes = kubectl.json("get", "nodes")["items"]
+    cordoned = [node["metadata"]["name"] for node in nodes if node["spec"].get("unschedulable")]
+    if cordoned:
+        kubectl("uncordon", *cordoned)

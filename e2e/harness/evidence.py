@@ -1,0 +1,169 @@
+"""What a training run did, computed from its log entries and traces: steps and samples lost or repeated, the pause.
+
+Pure functions over what `e2e.harness.root` has read. A run's *turn* is the span of steps that the log counts as its
+own: from the commit it resumed to the commit the next run resumed, or the last commit of all. A step trained beyond
+its run's turn is lost work; a sample that no turn consumed is lost, one consumed twice is repeated.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+
+class NoEvidence(AssertionError):
+    """The log or the trace lacks what is needed to say anything; the message says what."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of the log, as its JSON says."""
+
+    seq: int
+    kind: str
+    uid: str
+    run: int
+    time: str
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class TracedStep:
+    """One optimizer step of one rank: when it was done, and the samples found in the batch it trained on."""
+
+    uid: str
+    run: int
+    rank: int
+    step: int
+    epoch: int
+    time: float
+    """Seconds since the epoch: all members share this machine's clock."""
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Something else a rank has noted in its trace: when it saw an exit request, for one."""
+
+    uid: str
+    run: int
+    rank: int
+    name: str
+    time: float
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The steps the log counts as this run's: after `start`, up to and including `end`."""
+
+    uid: str
+    run: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Samples:
+    """How the ids of all turns compare with one permutation per epoch."""
+
+    lost: int
+    repeated: int
+    foreign: int
+    """Ids or epochs that the data set and the goal do not have."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """The pause between two runs that trained."""
+
+    before_run: int
+    after_run: int
+    last_step: int
+    first_step: int
+    stopped: float
+    """When the last step before was done."""
+    resumed: float
+    """When the first step after was done, on the first rank."""
+
+    @property
+    def seconds(self) -> float:
+        """The training pause; it includes the time of the first step itself."""
+        return self.resumed - self.stopped
+
+
+def turns(entries: Sequence[Entry]) -> list[Turn]:
+    """Every opened run with the span of steps that is its own, in the order of the log."""
+    opened = [entry for entry in entries if entry.kind == "Opened"]
+    if not opened:
+        raise NoEvidence("the log has no Opened entry: no run ever started training")
+    starts = [_resumed_step(entry, entries) for entry in opened]
+    ends = [*starts[1:], _last_position(entries)]
+    return [Turn(entry.uid, entry.run, start, end) for entry, start, end in zip(opened, starts, ends, strict=True)]
+
+
+def _resumed_step(opened: Entry, entries: Sequence[Entry]) -> int:
+    resumes = opened.body["resumes"]
+    if resumes is None:
+        return 0
+    commit = next((entry for entry in entries if entry.seq == resumes and entry.kind == "Committed"), None)
+    if commit is None:
+        raise NoEvidence(f"run {opened.run} says that it resumed entry {resumes}, which is no commit in the log")
+    return int(commit.body["step"])
+
+
+def _last_position(entries: Sequence[Entry]) -> int:
+    steps = [int(entry.body["step"]) for entry in entries if entry.kind in ("Committed", "Completed")]
+    return steps[-1] if steps else 0
+
+
+def steps_lost(entries: Sequence[Entry], trace: Sequence[TracedStep]) -> int:
+    """Steps trained and then trained again, or never counted: work beyond each run's turn."""
+    return sum(max(0, _last_traced(turn, trace) - turn.end) for turn in turns(entries))
+
+
+def _last_traced(turn: Turn, trace: Sequence[TracedStep]) -> int:
+    return max((step.step for step in trace if (step.uid, step.run) == (turn.uid, turn.run)), default=0)
+
+
+def counted(entries: Sequence[Entry], trace: Sequence[TracedStep]) -> list[TracedStep]:
+    """The traced steps that became part of the result."""
+    spans = {(turn.uid, turn.run): range(turn.start + 1, turn.end + 1) for turn in turns(entries)}
+    return [step for step in trace if step.step in spans.get((step.uid, step.run), ())]
+
+
+def untraced(entries: Sequence[Entry], trace: Sequence[TracedStep]) -> list[tuple[int, int]]:
+    """(run, step) of steps the log counts and not every rank of that run has traced: evidence is missing."""
+    worlds = {(entry.uid, entry.run): int(entry.body["world"]) for entry in entries if entry.kind == "Opened"}
+    seen = Counter((step.uid, step.run, step.step) for step in set(trace))
+    return [
+        (turn.run, step)
+        for turn in turns(entries)
+        for step in range(turn.start + 1, turn.end + 1)
+        if seen[turn.uid, turn.run, step] != worlds[turn.uid, turn.run]
+    ]
+
+
+def samples(entries: Sequence[Entry], trace: Sequence[TracedStep], *, size: int, epochs: int) -> Samples:
+    """Compare the ids of all turns with exactly one permutation of `size` samples in each of `epochs` epochs."""
+    seen = Counter((step.epoch, sample) for step in counted(entries, trace) for sample in step.ids)
+    wanted = {(epoch, sample) for epoch in range(epochs) for sample in range(size)}
+    return Samples(
+        lost=len(wanted - seen.keys()),
+        repeated=sum(times - 1 for times in seen.values()),
+        foreign=len(seen.keys() - wanted),
+    )
+
+
+def gaps(trace: Sequence[TracedStep]) -> list[Gap]:
+    """The pauses between the runs of one job that trained, in order."""
+    runs = sorted({step.run for step in trace})
+    return [_gap(before, after, trace) for before, after in pairwise(runs)]
+
+
+def _gap(before: int, after: int, trace: Sequence[TracedStep]) -> Gap:
+    last = max((step for step in trace if step.run == before), key=lambda step: (step.step, step.time))
+    first = min((step for step in trace if step.run == after), key=lambda step: (step.step, step.time))
+    return Gap(before, after, last.step, first.step, last.time, first.time)

@@ -1,0 +1,126 @@
+"""What a watch has seen, put into words: conditions to wait for, members, outcomes. Pure.
+
+Each function takes everything seen so far. Those meant for `Watch.wait` return None for "not yet".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from e2e.harness.watching import Object, Seen
+
+ASSIGNMENT = "perdure.dev/assignment"
+ROLE = "perdure.dev/role"
+Condition = Callable[[Sequence[Seen]], Object | None]
+
+
+def newest_job(history: Sequence[Seen]) -> Object | None:
+    """The TrainingJob as last seen."""
+    return next((seen.object for seen in reversed(history) if seen.kind == "TrainingJob"), None)
+
+
+def status(history: Sequence[Seen]) -> Mapping[str, Any]:
+    """The newest status, empty where there is none yet."""
+    job = newest_job(history)
+    return dict(job.get("status", {})) if job else {}
+
+
+def in_phase(*phases: str) -> Condition:
+    """The job's status, once it is in one of these phases now."""
+
+    def condition(history: Sequence[Seen]) -> Object | None:
+        now = status(history)
+        return now if now.get("phase") in phases else None
+
+    return condition
+
+
+def has_intent(history: Sequence[Seen]) -> Object | None:
+    """The newest status, once a status has held an intent that is final."""
+    for seen in reversed(history):
+        if seen.kind == "TrainingJob" and (seen.object.get("status", {}).get("intent") or {}).get("leave"):
+            return seen.object
+    return None
+
+
+def asked_to_leave(history: Sequence[Seen]) -> Object | None:
+    """The first pod whose assignment told it to leave."""
+    pods = (seen.object for seen in history if seen.kind == "Pod")
+    return next((pod for pod in pods if assignment(pod).get("leave")), None)
+
+
+def has_condition(reason: str) -> Condition:
+    """The condition with this reason, once any status held it."""
+
+    def condition(history: Sequence[Seen]) -> Object | None:
+        for seen in reversed(history):
+            if seen.kind == "TrainingJob":
+                for found in seen.object.get("status", {}).get("conditions", []):
+                    if found["reason"] == reason:
+                        return dict(found)
+        return None
+
+    return condition
+
+
+def training_run(history: Sequence[Seen], at_least: int = 1) -> Object | None:
+    """The status, once every member of run `at_least` or a newer one has its rank."""
+    now = status(history)
+    plan = now.get("plan") or {}
+    if plan.get("run", 0) < at_least:
+        return None
+    ranked = {pod["metadata"]["name"] for pod in pods(history) if assignment(pod).get("run") == plan["run"]}
+    return now if {member["name"] for member in plan["members"]} <= ranked else None
+
+
+def pods(history: Sequence[Seen]) -> list[Object]:
+    """The pods that exist, as last seen, oldest first."""
+    alive: dict[str, Object] = {}
+    for seen in history:
+        if seen.kind == "Pod":
+            alive.pop(seen.uid, None)
+            if seen.type != "DELETED":
+                alive[seen.uid] = seen.object
+    return sorted(alive.values(), key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]))
+
+
+def assignment(pod: Object) -> Mapping[str, Any]:
+    """What the pod has been told last."""
+    text = pod["metadata"].get("annotations", {}).get(ASSIGNMENT)
+    return dict(json.loads(text)) if text else {}
+
+
+def member_of_rank(history: Sequence[Seen], rank: int) -> Object:
+    """The pod that holds this rank in the newest run's plan."""
+    plan = status(history)["plan"]
+    uid = next(member["uid"] for member in plan["members"] if member["rank"] == rank)
+    return next(pod for pod in pods(history) if pod["metadata"]["uid"] == uid)
+
+
+def outcomes(history: Sequence[Seen]) -> list[Mapping[str, Any]]:
+    """Every member's outcome, in the order of their endings; a pod is asked again when it is deleted."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for seen in history:
+        if seen.kind == "Pod" and seen.uid not in found and (outcome := outcome_of(seen.object)):
+            found[seen.uid] = outcome
+    return list(found.values())
+
+
+def outcome_of(pod: Object) -> Mapping[str, Any] | None:
+    """The termination message of container 0, where it is an outcome."""
+    containers = pod.get("status", {}).get("containerStatuses", [])
+    message = containers[0].get("state", {}).get("terminated", {}).get("message") if containers else None
+    if not message:
+        return None
+    try:
+        body = json.loads(message)
+    except ValueError:
+        return None
+    return body if isinstance(body, dict) and "outcome" in body else None
+
+
+def first(history: Sequence[Seen], matches: Callable[[Seen], bool]) -> Seen | None:
+    """The first event that matches."""
+    return next((seen for seen in history if matches(seen)), None)

@@ -1,0 +1,123 @@
+"""A cluster with an S3 bucket and the operator installed: what demo, scenarios and benches run on.
+
+The only module of the harness that knows the local cluster tool.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import boto3
+from botocore.config import Config
+
+from e2e.cluster import Cluster
+from e2e.harness import operator
+from e2e.harness.drain import Drain
+from e2e.harness.job import Bucket, Job, Manifest, load, merged
+from e2e.harness.kubectl import Kubectl
+from e2e.prepare import Progress, tool_folders
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DIGITS = REPOSITORY / "examples" / "digits"
+MANIFEST = DIGITS / "job.yaml"
+TRACE = "PERDURE_TRACE"
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A cluster that is up, with everything a job needs; leaving the `with` block removes it."""
+
+    cluster: Cluster
+
+    @classmethod
+    def up(cls, name: str, progress: Progress, *, nodes: int = 3) -> Lab:
+        """Boots the cluster and installs the operator with its chart."""
+        lab = cls(Cluster.up(name, nodes, progress))
+        try:
+            progress.say("helm install perdure helm/perdure")
+            lab.install()
+            progress.say("the operator is ready")
+        except BaseException:
+            lab.cluster.down()
+            raise
+        return lab
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cluster.down()
+
+    @cached_property
+    def kubectl(self) -> Kubectl:
+        return Kubectl(self.cluster.env)
+
+    @property
+    def tools(self) -> Path:
+        """Where kubectl is."""
+        return tool_folders()["kubernetes"]
+
+    @property
+    def operator(self) -> operator.Operator:
+        return operator.Operator(self.kubectl, self.cluster.pod_processes)
+
+    def install(self, **values: str) -> None:
+        """helm install, with the images this cluster has."""
+        operator.install(self.cluster.helm, self.kubectl, values)
+
+    @property
+    def bucket(self) -> Bucket:
+        s3 = self.cluster.s3
+        return Bucket(s3.endpoint, s3.access_key, s3.secret_key, s3.folder)
+
+    def job(self, manifest: Manifest, namespace: str) -> Job:
+        """The job with this cluster's S3 endpoint; its namespace, bucket and Secret are made here."""
+        endpoint = {"endpoint": self.bucket.endpoint, "pathStyle": True, "region": self.cluster.s3.region}
+        job = Job(self.kubectl, self.bucket, merged(manifest, {"spec": {"checkpoint": {"s3": endpoint}}}), namespace)
+        self.make_bucket(job.bucket_name)
+        job.prepare()
+        return job
+
+    def make_bucket(self, name: str) -> None:
+        """The bucket, present or not."""
+        s3 = self.cluster.s3
+        client = boto3.client(
+            "s3",
+            endpoint_url=s3.endpoint,
+            region_name=s3.region,
+            aws_access_key_id=s3.access_key,
+            aws_secret_access_key=s3.secret_key,
+            config=Config(s3={"addressing_style": "path"}, proxies={}),
+        )
+        if name not in (bucket["Name"] for bucket in client.list_buckets()["Buckets"]):
+            client.create_bucket(Bucket=name)
+        client.close()
+
+    def image(self, name: str, files: Sequence[Path]) -> None:
+        """An image with these Python files side by side in its working directory."""
+        with tempfile.TemporaryDirectory() as folder:
+            for file in files:
+                (Path(folder) / file.name).write_bytes(file.read_bytes())
+            self.cluster.image(name, Path(folder))
+
+    def drain(self, node: str) -> Drain:
+        """Starts `kubectl drain NODE --ignore-daemonsets`."""
+        return Drain(self.kubectl, node)
+
+    def processes(self, pod: Mapping[str, Any]) -> dict[int, str]:
+        """The pod's processes on this machine, with their command lines."""
+        return operator.commands(self.cluster.pod_processes(str(pod["metadata"]["uid"])))
+
+
+def digits(changes: Mapping[str, Any] | None = None) -> Manifest:
+    """examples/digits/job.yaml, changed here and there."""
+    manifests = [document for document in load(MANIFEST) if document["kind"] == "TrainingJob"]
+    return merged(manifests[0], changes or {})

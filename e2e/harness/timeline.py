@@ -1,0 +1,156 @@
+"""What happened when, for people: watch events, the log's entries, traces and drains in one readable list. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from e2e.harness import history as seen_of
+from e2e.harness.drain import Drained
+from e2e.harness.evidence import Entry, Gap
+from e2e.harness.watching import Object, Seen
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Something that happened."""
+
+    time: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the training pause, and how long it took."""
+
+    name: str
+    seconds: float
+
+
+def moments(
+    history: Sequence[Seen], entries: Sequence[Entry], gaps: Iterable[Gap], drains: Iterable[Drained]
+) -> list[Moment]:
+    """Everything worth telling, in order."""
+    found = [*_of_job(history), *_of_pods(history), *_of_log(entries)]
+    for gap in gaps:
+        found.append(Moment(gap.stopped, f"last step before: step {gap.last_step} (run {gap.before_run})"))
+        found.append(Moment(gap.resumed, f"first step after: step {gap.first_step} (run {gap.after_run})"))
+    for drain in drains:
+        found.append(Moment(drain.started, f"$ kubectl drain {drain.node} --ignore-daemonsets"))
+        found.append(Moment(drain.ended, f"kubectl drain came back with status {drain.status}"))
+    return sorted(found, key=lambda moment: moment.time)
+
+
+def _of_job(history: Sequence[Seen]) -> Iterator[Moment]:
+    phase = ""
+    asked = False
+    for seen in history:
+        if seen.kind != "TrainingJob":
+            continue
+        status = seen.object.get("status", {})
+        intent = status.get("intent") or {}
+        if intent.get("leave") and not asked:
+            yield Moment(seen.time, f"intent in status: run {intent['run']} follows, because {intent['cause']}")
+        asked = bool(intent.get("leave"))
+        if status.get("phase", phase) != phase:
+            phase = status["phase"]
+            yield Moment(seen.time, f"job is {phase}")
+
+
+def _of_pods(history: Sequence[Seen]) -> Iterator[Moment]:
+    told: dict[tuple[str, str], str] = {}
+    for seen in history:
+        if seen.kind != "Pod":
+            continue
+        for topic, text in _of_pod(seen):
+            if told.get((seen.uid, topic)) != text:
+                told[seen.uid, topic] = text
+                yield Moment(seen.time, f"{seen.name} {text}")
+
+
+def _of_pod(seen: Seen) -> Iterator[tuple[str, str]]:
+    pod = seen.object
+    if node := pod["spec"].get("nodeName"):
+        yield "node", f"placed on {node}"
+    if ready(pod):
+        yield "ready", "is warm"
+    given = seen_of.assignment(pod)
+    if given.get("leave"):
+        yield "assignment", "is asked to save and leave"
+    elif "rank" in given:
+        yield "assignment", f"is rank {given['rank']} of {given['world']} in run {given['run']}"
+    if outcome := seen_of.outcome_of(pod):
+        commit = outcome.get("commit")
+        saved = f", last commit: step {commit['step']}" if commit else ""
+        yield "outcome", f"ended: {outcome['outcome']} at step {outcome['step']}{saved}"
+    if seen.type == "DELETED":
+        yield "gone", "is gone"
+
+
+def ready(pod: Object) -> bool:
+    """Whether the pod's Ready condition is True."""
+    conditions = pod.get("status", {}).get("conditions", [])
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+
+
+def _of_log(entries: Sequence[Entry]) -> Iterator[Moment]:
+    for entry in entries:
+        time = datetime.fromisoformat(entry.time).timestamp()
+        match entry.kind:
+            case "Opened":
+                yield Moment(time, f"log: run {entry.run} opened with {entry.body['world']} ranks")
+            case "Committed" if entry.body["final"]:
+                yield Moment(time, f"log: final commit of run {entry.run} at step {entry.body['step']}")
+            case "Closed" | "Completed":
+                yield Moment(time, f"log: run {entry.run} {entry.kind.lower()}")
+
+
+def written(found: Sequence[Moment], start: float) -> str:
+    """One line each, with seconds since `start`."""
+    return "\n".join(f"  {moment.time - start:8.2f} s  {moment.text}" for moment in found)
+
+
+def pause_parts(history: Sequence[Seen], gap: Gap) -> list[Part]:
+    """The training pause as the members' outcomes and the watch explain it, in order; they add up to it.
+
+    `agree` is not among them: while the ranks agree on a step, they train.
+    """
+    ended = [seen.time for seen in _firsts(history, lambda pod: _ended_in(pod, gap.before_run))]
+    ranked = [seen.time for seen in _firsts(history, lambda pod: _ranked_in(pod, gap.after_run))]
+    if not ended or not ranked:
+        return [Part("unknown", gap.seconds)]
+    leaving, arriving = seconds_of(history, gap.before_run), seconds_of(history, gap.after_run)
+    save = sum(leaving.get(name, 0.0) for name in ("stage", "upload", "commit"))
+    parts = [
+        Part("save", save),
+        Part("exit", max(ended) - gap.stopped - save),
+        Part("pod start", max(ranked) - max(ended)),
+        *(Part(name, arriving.get(name, 0.0)) for name in ("start", "import", "rendezvous", "restore")),
+    ]
+    return [*parts, Part("rest", gap.seconds - sum(part.seconds for part in parts))]
+
+
+def seconds_of(history: Sequence[Seen], run: int) -> Mapping[str, float]:
+    """What rank 0 of the run has measured."""
+    told = [outcome for outcome in seen_of.outcomes(history) if (outcome["run"], outcome["rank"]) == (run, 0)]
+    return {name: float(value) for name, value in told[0]["seconds"].items()} if told else {}
+
+
+def _firsts(history: Sequence[Seen], matches: Callable[[Object], bool]) -> list[Seen]:
+    """The first event of each pod that matches."""
+    found: dict[str, Seen] = {}
+    for seen in history:
+        if seen.kind == "Pod" and matches(seen.object):
+            found.setdefault(seen.uid, seen)
+    return list(found.values())
+
+
+def _ended_in(pod: Object, run: int) -> bool:
+    outcome = seen_of.outcome_of(pod)
+    return outcome is not None and outcome["run"] == run
+
+
+def _ranked_in(pod: Object, run: int) -> bool:
+    given = seen_of.assignment(pod)
+    return given.get("run") == run and "rank" in given

@@ -1,0 +1,39 @@
+"""A member goes without a drain: deleted by name it saves, killed it takes the job back to the last commit."""
+
+from __future__ import annotations
+
+import pytest
+
+from e2e.harness import operator
+from e2e.harness.lab import Lab
+from e2e.scenarios.conftest import Train, Undisturbed
+from e2e.scenarios.training import Config, Trouble, nothing_lost
+
+pytestmark = pytest.mark.cluster
+
+
+def test_a_deleted_member_makes_all_ranks_save(lab: Lab, train: Train, undisturbed: Undisturbed) -> None:
+    with train() as training:
+        training.trains(steps=12)
+        name = training.member(rank=1)["metadata"]["name"]
+        lab.kubectl("delete", "pod", name, "--namespace", training.job.namespace)
+        status = training.completes()
+    assert training.verdict() == nothing_lost(undisturbed(Config()))
+    assert len(training.runs()) == 2
+    assert (status["failures"]["code"], status["failures"]["infrastructure"]) == (0, 0)
+
+
+def test_a_killed_trainer_costs_the_steps_since_the_last_commit(
+    lab: Lab, train: Train, undisturbed: Undisturbed
+) -> None:
+    with train(trouble=Trouble(environ={"PACE_SECONDS": "0.3"})) as training:
+        training.trains(steps=13)  # the last commit is that of step 10, and the next is two seconds away
+        processes = lab.processes(training.member(rank=1))
+        operator.kill(pid for pid, command in processes.items() if command.startswith("python paced.py"))
+        status = training.completes()
+    verdict = training.verdict()
+    assert (status["failures"]["code"], status["failures"]["infrastructure"]) == (0, 1)
+    assert verdict.steps_lost == status["stepsLost"]
+    assert 0 < verdict.steps_lost < 10
+    assert (verdict.samples_lost, verdict.samples_repeated) == (0, 0)
+    assert verdict.weights == undisturbed(Config())

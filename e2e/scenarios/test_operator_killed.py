@@ -1,0 +1,37 @@
+"""The operator's leader dies in the middle of a move: whoever follows finishes it, and nothing is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from e2e.harness import history as seen_of
+from e2e.harness.lab import Lab
+from e2e.scenarios.conftest import Train, Undisturbed
+from e2e.scenarios.training import Config, Trouble, nothing_lost
+
+pytestmark = pytest.mark.cluster
+
+SLOW = Trouble(environ={"PACE_SECONDS": "0.5"})  # it must still train when the next leader takes over
+
+
+@pytest.mark.parametrize(
+    ("what", "moment"),
+    [("the intent in status", seen_of.has_intent), ("the first patched pod", seen_of.asked_to_leave)],
+    ids=["intent-in-status", "first-patched-pod"],
+)
+def test_a_leader_killed_in_the_middle_of_a_move(
+    lab: Lab, train: Train, undisturbed: Undisturbed, what: str, moment: seen_of.Condition
+) -> None:
+    with train(trouble=SLOW) as training:
+        training.trains(steps=3)
+        leader = lab.operator.leader()
+        nodes = training.node(rank=0), training.node(rank=1)
+        # not the leader's own node: from there it would be evicted, and give its Lease back in good order
+        with lab.drain(next(node for node in nodes if node != leader["spec"]["nodeName"])) as drain:
+            training.watch.wait(what, moment, seconds=30)
+            lab.operator.kill(leader)
+            drained = drain.finish()
+        training.completes()
+    assert drained.status == 0, drained.output
+    assert training.verdict() == nothing_lost(undisturbed(Config()))
+    assert len(training.runs()) == 2

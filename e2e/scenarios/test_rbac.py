@@ -1,0 +1,39 @@
+"""The operator's rights are exactly what it uses, by the audit log of all scenarios: that is why this comes last."""
+
+from __future__ import annotations
+
+import pytest
+
+from e2e.harness import operator
+from e2e.harness.lab import Lab
+from e2e.scenarios.conftest import Train
+from e2e.scenarios.training import Trouble
+from tests.api.rbac import api_audit_logs, audit_rbac
+
+pytestmark = pytest.mark.cluster
+
+USER = f"system:serviceaccount:{operator.NAMESPACE}:{operator.RELEASE}-operator"
+SHORT_LIVED = Trouble(spec={"activeDeadlineSeconds": 1, "ttlSecondsAfterFinished": 1})
+
+
+def test_a_finished_job_is_removed_when_its_time_is_over(train: Train) -> None:
+    with train(trouble=SHORT_LIVED) as training:
+        training.is_removed()
+
+
+def test_whatever_the_operator_does_it_has_the_right_to(lab: Lab) -> None:
+    difference = audit_rbac([lab.cluster.audit_log], rendered(lab), USER)
+    assert not difference.ungranted, sorted(map(str, difference.ungranted))
+
+
+def test_every_right_is_used_somewhere_in_the_whole_test_run(lab: Lab) -> None:
+    others = api_audit_logs()
+    if not others:
+        pytest.skip("some rights are used in tests/api only: run both together")
+    difference = audit_rbac([lab.cluster.audit_log, *others], rendered(lab), USER)
+    assert not difference.unused, sorted(map(str, difference.unused))
+
+
+def rendered(lab: Lab) -> str:
+    """The chart, with the roles in it."""
+    return lab.cluster.helm("template", operator.RELEASE, operator.CHART, "--namespace", operator.NAMESPACE).stdout

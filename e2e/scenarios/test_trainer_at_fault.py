@@ -1,0 +1,48 @@
+"""A script that raises fails within its budget and says why; one that hangs cannot hold up a drain."""
+
+from __future__ import annotations
+
+import pytest
+
+from e2e.harness.lab import Lab
+from e2e.scenarios.conftest import Train
+from e2e.scenarios.training import Trouble
+
+pytestmark = pytest.mark.cluster
+
+
+def test_a_rank_that_raises_fails_the_job_with_its_own_traceback(train: Train) -> None:
+    raising = Trouble(
+        script="raising.py",
+        environ={"RAISE_AFTER": "2", "PACE_SECONDS": "0"},
+        spec={"failure": {"maxCodeFailures": 1}},
+    )
+    with train(trouble=raising) as training:
+        status = training.fails()
+        failed = training.shows("TooManyCodeFailures")
+    assert status["failures"]["code"] == 2
+    assert status["failures"].get("infrastructure", 0) == 0
+    assert failed["type"] == "Failed"
+    assert "ValueError: sample 17 has no label" in failed["message"]
+    assert "raising.py" in failed["message"]
+    assert "peer" not in failed["message"].lower()
+
+
+def test_a_hanging_trainer_holds_up_a_drain_no_longer_than_its_exit_timeout(lab: Lab, train: Train) -> None:
+    hanging = Trouble(
+        script="hanging.py",
+        environ={"SAVE_AT": "10", "HANG_AFTER": "20", "PACE_SECONDS": "0"},
+        spec={"checkpoint": {"everySteps": None, "everySeconds": 3600}, "disruption": {"exitTimeoutSeconds": 15}},
+    )
+    with train(trouble=hanging) as training:
+        training.trains(steps=20)
+        with lab.drain(training.node(rank=1)) as drain:
+            drained = drain.finish()
+        timeout = training.shows("ExitTimeout")
+        status = training.completes()
+    assert drained.status == 0, drained.output
+    assert timeout["type"] == "Saved"
+    assert timeout["status"] == "False"
+    assert status["stepsLost"] == 10
+    verdict = training.verdict()
+    assert (verdict.steps_lost, verdict.samples_lost, verdict.samples_repeated) == (10, 0, 0)

@@ -1,0 +1,27 @@
+"""In its first run it saves after SAVE_AT steps, stops calling step() after HANG_AFTER steps, and never comes back."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+from paced import FIRST_RUN, Paced, train  # type: ignore[import-not-found]
+
+SAVE_AT = int(os.environ["SAVE_AT"])
+HANG_AFTER = int(os.environ["HANG_AFTER"])
+
+
+class Hanging(Paced):  # type: ignore[misc]
+    """A Session whose script loses itself between two steps."""
+
+    def step(self, *args: Any, **kwargs: Any) -> None:
+        if FIRST_RUN and self.here == HANG_AFTER:
+            threading.Event().wait()
+        super().step(*args, **kwargs)
+        if FIRST_RUN and self.here == SAVE_AT:
+            self.save()
+
+
+if __name__ == "__main__":
+    train(Hanging)

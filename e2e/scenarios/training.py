@@ -1,0 +1,163 @@
+"""A digits job while it trains, as a scenario sees it: from outside.
+
+A scenario lets it train, disturbs it, lets it complete, and compares what it left in the bucket with the promises.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from e2e.harness import evidence, timeline
+from e2e.harness import history as seen_of
+from e2e.harness.job import Job, Manifest, merged, with_container
+from e2e.harness.lab import Lab, digits
+from e2e.harness.watching import Log, Object, Seen, Watch
+
+IMAGE = "perdure-digits-scenarios:dev"
+SAMPLES = 1536
+START_SECONDS = 90
+FINISH_SECONDS = 150
+
+
+@dataclass(frozen=True)
+class Config:
+    """What decides the weights at the end: two jobs with the same Config must end with the same."""
+
+    members: int = 2
+    epochs: int = 3
+    batch: int = 64
+    deterministic: bool = False
+
+    @property
+    def steps(self) -> int:
+        """Of the whole training."""
+        return self.epochs * -(-SAMPLES // self.batch)
+
+    def arguments(self) -> list[str]:
+        """For examples/digits/train.py."""
+        given = [f"--epochs={self.epochs}", f"--batch={self.batch}"]
+        return [*given, "--deterministic"] if self.deterministic else given
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """How a job differs from an ordinary one without ending with other weights."""
+
+    script: str = "paced.py"
+    environ: Mapping[str, str] = field(default_factory=dict)
+    spec: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the log and the traces say of a finished training."""
+
+    steps_lost: int
+    samples_lost: int
+    samples_repeated: int
+    steps_without_evidence: int
+    weights: str
+
+
+def nothing_lost(weights: str) -> Verdict:
+    """As if nothing had happened: each sample once an epoch, no step twice, and these weights to the last bit."""
+    return Verdict(0, 0, 0, 0, weights)
+
+
+def manifest(config: Config, trouble: Trouble, namespace: str) -> Manifest:
+    """examples/digits/job.yaml with the scenario's script, and steps slow enough to be disturbed."""
+    checkpoint = {"uri": f"s3://scenarios/{namespace}", "everySteps": 10, "everySeconds": None, "everyEpochs": None}
+    spec = {"replicas": config.members, "checkpoint": checkpoint}
+    changed = merged(digits({"spec": spec}), {"spec": trouble.spec})
+    command = ["python", trouble.script, "train.py", *config.arguments()]
+    environ = {"PERDURE_TRACE": "1", "OMP_NUM_THREADS": "1", **trouble.environ}
+    return with_container(changed, environ, image=IMAGE, command=command, args=[])
+
+
+class Training:
+    """One job in a namespace of its own; the `with` block watches it and leaves no pods behind."""
+
+    def __init__(self, lab: Lab, name: str, config: Config, trouble: Trouble) -> None:
+        self.config = config
+        self.lab = lab
+        self.job: Job = lab.job(manifest(config, trouble, name), name)
+        self.watch: Watch = self.job.watch()
+
+    def __enter__(self) -> Self:
+        self.watch.__enter__()
+        self.job.apply()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.watch.__exit__(kind, error, trace)
+        print(self.timeline())  # pytest shows it when the scenario fails
+        self.job.delete()
+
+    def trains(self, steps: int, *, run: int = 1) -> None:
+        """Waits until this run has done so many steps."""
+        self.watch.wait(f"run {run} assigned", lambda h: seen_of.training_run(h, run), seconds=START_SECONDS)
+        with self.log(rank=0) as log:
+            log.wait(rf"PACE run {run}: {steps} steps", seconds=START_SECONDS)
+
+    def log(self, *, rank: int) -> Log:
+        """The log of the member with this rank."""
+        return self.job.log(self.member(rank)["metadata"]["name"])
+
+    def member(self, rank: int) -> Object:
+        """The pod with this rank in the newest run."""
+        return seen_of.member_of_rank(self.watch.history, rank)
+
+    def node(self, rank: int) -> str:
+        """Where that pod runs."""
+        return str(self.member(rank)["spec"]["nodeName"])
+
+    def completes(self) -> Object:
+        """Waits for the end; the status then."""
+        found = self.watch.wait("the job ends", seen_of.in_phase("Completed", "Failed"), seconds=FINISH_SECONDS)
+        assert found["phase"] == "Completed", json.dumps(found, indent=1)
+        return found
+
+    def fails(self) -> Object:
+        """Waits until it has been given up; the status then."""
+        return self.watch.wait("the job fails", seen_of.in_phase("Failed"), seconds=FINISH_SECONDS)
+
+    def is_removed(self) -> None:
+        """Waits until the TrainingJob itself is gone."""
+
+        def gone(history: Sequence[Seen]) -> Seen | None:
+            return seen_of.first(history, lambda seen: seen.kind == "TrainingJob" and seen.type == "DELETED")
+
+        self.watch.wait("the job is removed", gone, seconds=FINISH_SECONDS)
+
+    def shows(self, reason: str, *, seconds: float = 60) -> Object:
+        """Waits for a condition with this reason, now or before."""
+        return self.watch.wait(f"condition {reason}", seen_of.has_condition(reason), seconds=seconds)
+
+    def verdict(self) -> Verdict:
+        """Judges what the training has left in the bucket."""
+        entries, trace = self.job.root.entries(), self.job.root.trace().steps
+        found = evidence.samples(entries, trace, size=SAMPLES, epochs=self.config.epochs)
+        assert found.foreign == 0
+        return Verdict(
+            steps_lost=evidence.steps_lost(entries, trace),
+            samples_lost=found.lost,
+            samples_repeated=found.repeated,
+            steps_without_evidence=len(evidence.untraced(entries, trace)),
+            weights=self.job.root.weight_hash(),
+        )
+
+    def timeline(self) -> str:
+        """What happened when."""
+        history = self.watch.history
+        told = timeline.moments(history, self.job.root.entries(), evidence.gaps(self.job.root.trace().steps), [])
+        return timeline.written(told, start=history[0].time if history else 0.0)
+
+    def runs(self) -> list[int]:
+        """The runs that were opened, in order."""
+        return [entry.run for entry in self.job.root.entries() if entry.kind == "Opened"]
