@@ -1,8 +1,9 @@
 """What each rank really trained on, step by step: evidence for tests, in the store beside the checkpoints.
 
 One JSON line a step with the time and the sample ids found in the batch, and one line an event. Lines are collected
-and written as `trace/<uid>-<run>-<rank>-<part>.jsonl` about every second by a thread, and before each commit, so that
-what a commit covers is on record. A store that fails never stops training: the lines are kept and tried again.
+and written as `trace/<uid>-<run>-<rank>-<part>.jsonl` about every second by a thread, before each periodic commit and
+after the final one, so that what a commit covers is on record. A store that fails never stops training: the lines are
+kept and tried again.
 
 Made by the session when PERDURE_TRACE=1. It is never read here.
 """
