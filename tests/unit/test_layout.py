@@ -1,0 +1,40 @@
+"""What the repository promises about itself: light imports, a short example, no shadowed module."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DIGITS = REPOSITORY / "examples" / "digits"
+
+
+def test_the_folder_operator_never_becomes_a_package() -> None:
+    assert not (REPOSITORY / "operator" / "__init__.py").exists(), "it would shadow the standard library's operator"
+
+
+@pytest.mark.parametrize(
+    "module", ["perdure", "perdure.contract", "perdure.channel", "perdure.agent.shell", "perdure.cli"]
+)
+def test_what_the_operator_and_the_agent_import_is_free_of_torch_and_boto3(module: str) -> None:
+    code = f"import sys, {module}; print(*sorted({{'torch', 'boto3', 'numpy', 'kopf', 'pydantic'}} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == []
+
+
+def test_the_example_has_at_most_eight_lines_of_perdure_and_marks_each() -> None:
+    lines = (DIGITS / "train.py").read_text().splitlines()
+    marked = [line for line in lines if line.rstrip().endswith("# perdure")]
+    used = [line for line in lines if "session" in line.split("#")[0] or line.startswith("import perdure")]
+    assert used == marked
+    assert len(marked) <= 8
+
+
+def test_the_examples_manifest_is_short_and_one_job() -> None:
+    text = (DIGITS / "job.yaml").read_text()
+    assert len(text.splitlines()) < 30
+    assert [document["kind"] for document in yaml.safe_load_all(text)] == ["TrainingJob"]
