@@ -143,7 +143,8 @@ class Loader:
     def _walk(self, epoch: int) -> Iterator[Any]:
         shares = list(self.plan.shares(epoch, self.consumed, self._rank, self._world))
         self._handed = self.consumed
-        batches = cast("Iterator[_Batch]", iter(self._underneath(epoch, shares)))
+        with torch.device("cpu"):  # the seed it draws, from a generator of this device
+            batches = cast("Iterator[_Batch]", iter(self._underneath(epoch, shares)))
         self._progress.before_first_batch()
         for share, batch in zip(shares, batches, strict=True):
             self._handed, self.current = share.stop, share
@@ -173,6 +174,15 @@ class Loader:
         """To a position in the epoch that comes next."""
         self.consumed = self._handed = consumed
         self.current, self.ids, self._ended_epoch = None, [], None
+
+    def check_end(self) -> None:
+        """UserError if the epoch was handed out to its end and no step came after its last batches."""
+        if self._handed >= self.plan.end > self.consumed:
+            left = math.ceil((self._handed - self.consumed) / self.plan.batch)
+            raise UserError(
+                f"the epoch ended with {left} batches of loader {self.plan.name!r} after the last step(): call step() "
+                f"after the last batch too when gradients are accumulated"
+            )
 
     @property
     def at_end(self) -> bool:

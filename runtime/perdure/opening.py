@@ -61,13 +61,14 @@ def _told(resume: Resume) -> dict[str, Any]:
 
 def _wait_for_turn(writer: Writer, settings: Settings, give_up: Callable[[], None]) -> Resume:
     begun, said = time.monotonic(), ""
+    started = settings.started or begun
     while True:
         give_up()
-        waited = time.monotonic() - begun
+        now = time.monotonic()
         try:
-            answer = writer.try_open(settings.world, wait_over=waited >= settings.wait)
+            answer = writer.try_open(settings.world, wait_over=now - started >= settings.wait)
         except StorageError as error:
-            if waited >= settings.rendezvous:
+            if now - begun >= settings.rendezvous:
                 raise
             say(f"the log cannot be opened, trying again: {error}")
             time.sleep(STORE_AGAIN_SECONDS)

@@ -6,7 +6,7 @@ Owned by the session; the loaders tell it what they hand out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from perdure import rng
@@ -49,20 +49,31 @@ class Progress:
 
     def position(self) -> Position:
         """What a commit made now records."""
-        cursors = {
-            name: loader.plan.cursor(self.epochs_done, loader.consumed) for name, loader in self._loaders.items()
-        }
-        return Position(self.step, self.epochs_done, cursors)
+        made = {name: loader.plan.cursor(self.epochs_done, loader.consumed) for name, loader in self._loaders.items()}
+        return Position(self.step, self.epochs_done, self._resumed | made)
+
+    def random_state(self) -> dict[str, Any]:
+        """The generators' states that training goes on with, also where they are not applied yet."""
+        now = rng.capture()
+        if self._random is None:
+            return now
+        try:
+            self._random()
+            return rng.capture()
+        finally:
+            rng.apply(now)
 
     def begin_epoch(self) -> int:
         """The next epoch begins."""
         self.epoch = self.epochs_done
-        if not self._loaders:
+        if not any(self._in_epoch(cursor) for cursor in self.position().cursors.values()):
             self.before_first_batch()
         return self.epoch
 
     def finish_epoch(self) -> None:
-        """The epoch is over, however much of it was used."""
+        """The epoch is over, however much of it was used. UserError if it was walked to the end but not stepped."""
+        for loader in self._loaders.values():
+            loader.check_end()
         self.epochs_done += 1
         self.epoch, self.saved, self._resumed = None, False, {}
         for loader in self._loaders.values():
@@ -77,8 +88,13 @@ class Progress:
 
     def at_goal(self, goal: int | None) -> bool:
         """Whether the step that has just finished was the last one of epoch number `goal`."""
-        last_epoch = goal is not None and self.epochs_done == goal - 1
-        return last_epoch and bool(self._loaders) and all(loader.at_end for loader in self._loaders.values())
+        return goal is not None and self.epochs_done == goal - 1 and self.at_epochs_end
+
+    @property
+    def at_epochs_end(self) -> bool:
+        """Whether all that the body of an epoch may still do is to end."""
+        loaders = self._loaders.values()
+        return self.epoch is not None and bool(loaders) and all(loader.at_end for loader in loaders)
 
     @property
     def weight(self) -> float:
@@ -103,11 +119,14 @@ class Progress:
 
     def _check_cursors(self) -> None:
         for name, cursor in self._resumed.items():
-            if name not in self._loaders and cursor.get("consumed") and cursor.get("epoch") == self.epochs_done:
+            if name not in self._loaders and self._in_epoch(cursor):
                 raise UserError(
                     f"the checkpoint was made in the middle of epoch {self.epochs_done} of loader {name!r}, which the "
                     f"script has not made: keep its name, or use another root"
                 )
+
+    def _in_epoch(self, cursor: Mapping[str, Any]) -> bool:
+        return bool(cursor.get("consumed")) and cursor.get("epoch") == self.epochs_done
 
 
 def random_state(saved: Any, *, same_world: bool, seed: int, step: int, rank: int) -> Callable[[], None]:

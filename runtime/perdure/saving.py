@@ -33,6 +33,8 @@ from perdure.trace import Trace
 AGAIN_SECONDS: Final = 1.0
 GOAL_SECONDS: Final = 600.0
 """How long the last commit of a finished job is tried, when nobody presses."""
+TRACE_SECONDS: Final = 10.0
+"""How long the end of the trace is tried."""
 
 Left = Callable[[], float | None]
 """Seconds this rank still has, or None if nobody has set it a time."""
@@ -65,20 +67,20 @@ class Saver:
         except StorageError as error:
             say(f"checkpoint of step {position.step} failed, training goes on: {error}")
             return False
-        self._retire()
+        self.retire()
         return True
 
     def final(self, position: Position, reason: str, left: Left) -> None:
         """Saves, trying again until the first rank's time is up; then StorageError.
 
-        The trace comes after the commit: with a store that does not answer, each attempt would first wait for it.
+        The trace is tried once before: with a store that does not answer, each attempt would first wait for it.
         """
+        self._try_to_flush_trace()
 
         def attempt() -> None:
             self._save(position, final=True, reason=reason)
 
         self._until_time_is_up(f"step {position.step}", attempt, left)
-        self._flush_trace(left)
 
     def complete(self, goal: Any, position: Position, left: Left) -> None:
         """Records that the goal is reached."""
@@ -89,8 +91,21 @@ class Saver:
                     self.writer.complete(goal, position)
 
         self._until_time_is_up("the goal", lambda: on_rank0(self.peers, append), left)
-        self._flush_trace(left)
-        self._retire()
+
+    def write_trace(self, left: Left) -> None:
+        """What is left of the trace, once the ending is told: this rank's time alone limits it, and not for long."""
+        until = time.monotonic() + min(left() or 0.0, TRACE_SECONDS)
+        while not self._try_to_flush_trace() and time.monotonic() + AGAIN_SECONDS < until:
+            time.sleep(AGAIN_SECONDS)
+
+    def retire(self) -> None:
+        """Removes what newer commits have made superfluous, or says why not."""
+        if self.writer:
+            try:
+                with self._pen:
+                    retire(self.store, self.writer, self.keep)
+            except StorageError as error:
+                say(f"old checkpoints could not be removed, trying again at the next: {error}")
 
     def close(self, outcome: str) -> None:
         """Ends the run's turn without a commit, if that is possible; called from another thread."""
@@ -132,14 +147,6 @@ class Saver:
         given = [seconds for seconds in self.peers.gather(left()) if seconds is not None]
         return min(given, default=AGAIN_SECONDS)
 
-    def _retire(self) -> None:
-        if self.writer:
-            try:
-                with self._pen:
-                    retire(self.store, self.writer, self.keep)
-            except StorageError as error:
-                say(f"old checkpoints could not be removed, trying again at the next: {error}")
-
     def _try_to_flush_trace(self) -> bool:
         try:
             self.trace.flush()
@@ -147,13 +154,6 @@ class Saver:
             say(f"trace could not be written: {error}")
             return False
         return True
-
-    def _flush_trace(self, left: Left) -> None:
-        """The commit is made, so time is all that limits this, and this rank's time alone."""
-        while not self._try_to_flush_trace():
-            if (left() or 0.0) <= AGAIN_SECONDS:
-                return
-            time.sleep(AGAIN_SECONDS)
 
 
 def _clock_time(seconds: float) -> str:

@@ -19,6 +19,7 @@ import contextlib
 import os
 import sys
 import time
+import weakref
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -29,14 +30,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from perdure import ddp, rng
+from perdure import ddp
+from perdure.cadence import Due
 from perdure.channel import Attached, Committed, Ending, Opened, Stepped
 from perdure.checkpoint.state import Loaded, State
 from perdure.contract import Ended
 from perdure.data import Plan
 from perdure.errors import PerdureError, UserError
 from perdure.exit.agree import Agreed, Agreement, Kind
-from perdure.exit.ending import Exit, Reporter, watch_for_errors
+from perdure.exit.ending import Exit, Reporter, tell_last_error, watch_for_errors
 from perdure.exit.rendezvous import Deadline, meet
 from perdure.exit.request import Requests
 from perdure.loader import Loader
@@ -87,7 +89,8 @@ class Session:
         self._trace: Trace = NoTrace()
         self._stepped = False
         self._request_traced = False
-        self._saved_at = time.monotonic()
+        self._due = Due(settings.cadence, rank=settings.rank)
+        self._save_at_epochs_end = False
         self.exhausted = False
         """Whether some rank has said `step(exhausted=True)`: for scripts that bring samples of their own."""
         self._reporter = Reporter(settings.report_fd)
@@ -95,8 +98,10 @@ class Session:
         self._requests = Requests(settings.request_file, settings.grace)
         self._requests.listen()
         self._stop_watching = watch_for_errors(self._reporter, lambda: self._ending(Ended.FAILED))
-        atexit.register(self.close)
-        self.device = _device(settings.local_rank)
+        atexit.register(self._at_exit)
+        in_child = weakref.WeakMethod(self._leave_to_child)
+        os.register_at_fork(after_in_child=lambda: (act := in_child()) and act())
+        self.device = ddp.take_device(settings.local_rank)
         self._join(timeout)
 
     def _join(self, timeout: float) -> None:
@@ -184,7 +189,7 @@ class Session:
                 self._go_on_from(loaded)
         self._reporter.tell(Opened(opening.run, self._saver.commit))
         self._trace.event("resumed", step=self._progress.step)
-        self._saved_at = time.monotonic()
+        self._due.saved()
 
     def _make_saver(self, opening: Opening) -> Saver:
         return Saver(
@@ -199,7 +204,7 @@ class Session:
         )
 
     def _state(self) -> State:
-        return self._registry.state({"rng": rng.capture()})
+        return self._registry.state({"rng": self._progress.random_state()})
 
     def _go_on_from(self, loaded: Loaded) -> None:
         self._registry.load(loaded.state)
@@ -226,10 +231,16 @@ class Session:
         while self._progress.epochs_done < count and not self._completed_before(count):
             yield self._progress.begin_epoch()
             self._progress.finish_epoch()
-            every = self._settings.cadence.epochs
-            if every and self._progress.epochs_done % every == 0 and self._progress.epochs_done < count:
-                self._save_periodically("epoch")
+            asked, self._save_at_epochs_end = self._save_at_epochs_end, False
+            if self._progress.epochs_done < count:
+                self._between_epochs(asked=asked)
         self._complete(count)
+
+    def _between_epochs(self, *, asked: bool) -> None:
+        if asked:
+            self.save()
+        if self._due.after_epoch(self._progress.epochs_done) and not self._progress.saved:
+            self._save_periodically("epoch")
 
     def _completed_before(self, count: int) -> bool:
         """Whether the log says that this goal, or a higher one, has been reached."""
@@ -255,7 +266,8 @@ class Session:
         ids = self._progress.finish_step()
         self._trace.step(self._progress.epochs_done, self._progress.step, ids)
         self._reporter.tell(Stepped(self._progress.step))
-        if self._check(Kind.STEP, exhausted=exhausted) or self._steps_due():
+        due = self._check(Kind.STEP, exhausted=exhausted) or self._due.after_step(self._progress.step)
+        if due and not self._progress.saved:
             self._save_periodically("cadence")
 
     def poll(self) -> None:
@@ -264,20 +276,34 @@ class Session:
         self._check(Kind.POLL)
 
     def save(self) -> bool:
-        """Makes a checkpoint now, on all ranks; False if the store failed, which is reported."""
+        """Makes a checkpoint now, on all ranks; False if the store failed, which is reported.
+
+        At the end of an epoch it is made once the epoch's body is done: a resume would run the body's rest again.
+        """
         self._saving  # noqa: B018 - raises if nothing is restored
-        if self._agreement.at_once(self._progress.step, Kind.SAVE, Agreed(exit=self._requests.seen)).exit:
+        if self._progress.at_epochs_end:
+            self._save_at_epochs_end = True
+            return True
+        if self._at_once(Kind.SAVE, exit_=self._requests.seen):
             self._exit()
         return self._save_periodically("script")
+
+    def _at_once(self, kind: Kind, *, exit_: bool = False) -> bool:
+        """Whether all leave, as they say right here."""
+        agreed = self._agreement.at_once(self._progress.step, kind, Agreed(exit=exit_))
+        self.exhausted = self.exhausted or agreed.exhausted
+        return agreed.exit
 
     def _check(self, kind: Kind, *, exhausted: bool = False) -> bool:
         """Whether a checkpoint is due for all; does not return if the ranks have agreed to leave."""
         self._trace_request()
-        said = Agreed(self._requests.seen, kind is Kind.STEP and self._seconds_due(), exhausted)
+        said = Agreed(self._requests.seen, kind is Kind.STEP and self._due.by_the_clock(), exhausted)
         agreed = self._agreement.check(self._progress.step, kind, said)
         self.exhausted = self.exhausted or agreed.exhausted
         if agreed.exit and not self._progress.at_goal(self._goal):
             self._exit()
+        if agreed.exit and not self._progress.saved:
+            self._save_periodically("goal")  # what is left of the last epoch may take longer than there is time
         return agreed.save
 
     def _trace_request(self) -> None:
@@ -288,22 +314,11 @@ class Session:
             ago = time.monotonic() - request.at
             self._trace.event("request-seen", t=time.time() - ago, step=self._progress.step, cause=request.cause)
 
-    def _steps_due(self) -> bool:
-        every = self._settings.cadence.steps
-        return every is not None and self._progress.step % every == 0
-
-    def _seconds_due(self) -> bool:
-        """Rank 0's clock counts for all; what it says once is not said again."""
-        every = self._settings.cadence.seconds
-        if self.rank != 0 or every is None or time.monotonic() - self._saved_at < every:
-            return False
-        self._saved_at = time.monotonic()
-        return True
-
     def _save_periodically(self, reason: str) -> bool:
         done = self._saving.periodic(self._progress.position(), reason)
         if done:
             self._progress.saved = True
+            self._due.saved()
             self._tell_commit()
         return done
 
@@ -328,11 +343,12 @@ class Session:
         self._reporter.tell(self._ending(Ended.CHECKPOINTED))
         if self.rank == 0:
             say(f"saved step {self._progress.step}, leaving: {cause}")
+        self._saving.write_trace(self._left)
         raise Exit
 
     def _complete(self, count: int) -> None:
         """The goal is reached, and that beats a request to leave."""
-        self._agreement.at_once(self._progress.step, Kind.END, Agreed())
+        self._at_once(Kind.END)
         self._requests.before_first_step(None)
         begun = time.monotonic()
 
@@ -348,10 +364,24 @@ class Session:
         goal = self._opening.goal if self._completed_before(count) and self._opening else {"epochs": count}
         self._saving.complete(goal, self._progress.position(), left)
         self._reporter.tell(self._ending(Ended.COMPLETED))
-        self._requests.release()
+        self._release_after_goal()
+        self._saving.write_trace(left)
+        self._saving.retire()
+
+    def _release_after_goal(self) -> None:
+        """With an agent SIGTERM stays harmless: the agent's limit bounds what the script still does, an export say."""
+        if self._settings.report_fd is None:
+            self._requests.release()
+        else:
+            self._requests.release_interruption()
 
     def _stop_without_step(self) -> None:
-        """In the requests' thread: nothing was trained, so there is nothing to save, and the main thread may hang."""
+        """In the requests' thread: nothing was trained, so there is nothing to save, and the main thread may hang.
+
+        Rank 0 alone, as the log is its own: another rank may be a step behind one that is done.
+        """
+        if self.rank != 0:
+            return
         self._saving.close("no-step")
         self._end_stopped("asked to leave before the first step was done")
         sys.stdout.flush()
@@ -376,7 +406,7 @@ class Session:
 
     def close(self) -> None:
         """Gives back signals, hooks and process groups; the interpreter's end does it by itself."""
-        atexit.unregister(self.close)
+        atexit.unregister(self._at_exit)
         self._requests.before_first_step(None)
         self._requests.release()
         self._stop_watching()
@@ -387,9 +417,11 @@ class Session:
             with contextlib.suppress(RuntimeError):
                 dist.destroy_process_group()
 
+    def _at_exit(self) -> None:
+        tell_last_error(self._reporter, lambda: self._ending(Ended.FAILED))
+        self.close()
 
-def _device(local_rank: int) -> torch.device:
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    torch.cuda.set_device(local_rank % torch.cuda.device_count())
-    return torch.device("cuda", torch.cuda.current_device())
+    def _leave_to_child(self) -> None:
+        """A forked child is no rank: how it ends is nobody's outcome."""
+        atexit.unregister(self._at_exit)
+        self._stop_watching()

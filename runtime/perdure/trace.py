@@ -66,6 +66,7 @@ class StoreTrace:
         self._store = store
         self._uid, self._run, self._rank, self._world = uid, run, rank, world
         self._lines: list[str] = []
+        self._writing = b""
         self._part = 0
         self._lines_lock = threading.Lock()
         self._flush_lock = threading.Lock()
@@ -84,20 +85,22 @@ class StoreTrace:
     def flush(self) -> None:
         """Writes what is collected. StorageError: it is kept and may be tried again."""
         with self._flush_lock:
-            with self._lines_lock:
-                lines = list(self._lines)
-            if not lines:
-                return
-            # Written again under the same key after a lost answer: same part, at least the same lines.
-            key = f"trace/{self._uid}-{self._run}-{self._rank}-{self._part:05d}.jsonl"
-            self._store.put(key, "".join(lines).encode())
-            with self._lines_lock:
-                del self._lines[: len(lines)]
-            self._part += 1
+            while self._next_part():
+                key = f"trace/{self._uid}-{self._run}-{self._rank}-{self._part:05d}.jsonl"
+                self._store.put(key, self._writing)
+                self._writing, self._part = b"", self._part + 1
 
     def close(self) -> None:
         """Ends the thread; what is collected then is flushed by the caller or lost."""
         self._closed.set()
+
+    def _next_part(self) -> bytes:
+        """A part keeps its lines until it is written: a try that arrives late must not undo a later one."""
+        if not self._writing:
+            with self._lines_lock:
+                self._writing = "".join(self._lines).encode()
+                self._lines.clear()
+        return self._writing
 
     def _add(self, what: dict[str, Any]) -> None:
         line = {"t": time.time(), "uid": self._uid, "run": self._run, "rank": self._rank, "world": self._world, **what}

@@ -83,7 +83,7 @@ class Agreement:
     def _send(self, step: int, kind: Kind, said: Agreed) -> None:
         self._label = f"{_CALLS[kind]} of step {step}"
         flags = [int(said.exit), int(said.save), int(said.exhausted)]
-        vector = torch.tensor([step, -step, kind, -kind, *flags], dtype=torch.int64)
+        vector = torch.tensor([step, -step, kind, -kind, *flags], dtype=torch.int64, device="cpu")
         with peer_lost(f"all ranks were to meet at {self._label}"):
             work = dist.all_reduce(vector, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
         if work is None:

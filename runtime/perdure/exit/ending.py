@@ -15,6 +15,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Final
 
+import torch.distributed as dist
+
 from perdure.channel import Ending, Report, write_report
 from perdure.contract import Ended, ErrorKind, Failure
 from perdure.errors import Fenced, PeerLost, PerdureError, StorageError
@@ -25,7 +27,7 @@ _PEER_GONE: Final = re.compile(
     r"gloo/transport|Connection (closed|reset) by peer|Broken pipe.*gloo|NCCL (communicator|error)|ncclRemoteError"
     r"|Timed out waiting \d+ms for (recv|send|unbound)|Application timeout caused pair closure"
 )
-"""How a torch.distributed call says that it lost another rank; its exceptions have no class of their own for it."""
+"""How a collective says that it lost another rank: its exceptions have no class of their own for it."""
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
@@ -63,7 +65,9 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_lost_peer(error: BaseException) -> bool:
-    return isinstance(error, PeerLost) or (isinstance(error, RuntimeError) and bool(_PEER_GONE.search(str(error))))
+    if isinstance(error, PeerLost | dist.DistNetworkError):
+        return True
+    return isinstance(error, RuntimeError) and bool(_PEER_GONE.search(str(error)))
 
 
 class Reporter:
@@ -95,10 +99,7 @@ def watch_for_errors(reporter: Reporter, state: Callable[[], Ending]) -> Callabl
     previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        outcome, failure = classify(error)
-        opened = getattr(error, "opened", 0)
-        now = state()
-        reporter.tell(replace(now, outcome=outcome, error=failure, opened=max(now.opened, opened)))
+        _tell_error(reporter, state(), error)
         _show(previous, kind, error, trace)
 
     sys.excepthook = hook
@@ -108,6 +109,19 @@ def watch_for_errors(reporter: Reporter, state: Callable[[], Ending]) -> Callabl
             sys.excepthook = previous
 
     return stop
+
+
+def tell_last_error(reporter: Reporter, state: Callable[[], Ending]) -> None:
+    """At the interpreter's end: an uncaught exception that a hook of the script's own has kept for itself."""
+    error = getattr(sys, "last_value", None)
+    if isinstance(error, BaseException) and not reporter.ended:
+        _tell_error(reporter, state(), error)
+
+
+def _tell_error(reporter: Reporter, now: Ending, error: BaseException) -> None:
+    outcome, failure = classify(error)
+    opened = max(now.opened, getattr(error, "opened", 0))
+    reporter.tell(replace(now, outcome=outcome, error=failure, opened=opened))
 
 
 def _show(previous: Hook, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

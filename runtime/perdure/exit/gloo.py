@@ -38,26 +38,39 @@ class GlooPeers:
     def gather(self, value: Any) -> list[Any]:
         """Every rank's JSON value, by rank, on all ranks."""
         own = _to_bytes(value)
+        sizes = [int(size.item()) for size in self._all(_number(own.numel()))]
+        padded = _bytes(max(sizes))
+        padded[: own.numel()] = own
+        return [_from_bytes(part[:size]) for part, size in zip(self._all(padded), sizes, strict=True)]
+
+    def _all(self, own: torch.Tensor) -> list[torch.Tensor]:
+        parts = [torch.zeros_like(own) for _ in range(self.world)]
         with peer_lost("messages were exchanged"):
-            sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world)]
-            dist.all_gather(sizes, torch.tensor([own.numel()]), group=self._group)
-            longest = int(max(size.item() for size in sizes))
-            parts = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.world)]
-            padded = torch.zeros(longest, dtype=torch.uint8)
-            padded[: own.numel()] = own
-            dist.all_gather(parts, padded, group=self._group)
-        return [_from_bytes(part[: int(size.item())]) for part, size in zip(parts, sizes, strict=True)]
+            dist.all_gather(parts, own, group=self._group)
+        return parts
 
     def broadcast(self, value: Any) -> Any:
         """Rank 0's JSON value, on all ranks; the others' arguments are ignored."""
         data = _to_bytes(value if self.rank == 0 else None)
-        with peer_lost("rank 0's message was awaited"):
-            size = torch.tensor([data.numel()])
-            dist.broadcast(size, src=0, group=self._group)
-            if self.rank != 0:
-                data = torch.empty(int(size.item()), dtype=torch.uint8)
-            dist.broadcast(data, src=0, group=self._group)
+        size = _number(data.numel())
+        self._from_rank0(size)
+        if self.rank != 0:
+            data = _bytes(int(size.item()))
+        self._from_rank0(data)
         return _from_bytes(data)
+
+    def _from_rank0(self, data: torch.Tensor) -> None:
+        with peer_lost("rank 0's message was awaited"):
+            dist.broadcast(data, src=0, group=self._group)
+
+
+def _number(value: int) -> torch.Tensor:
+    """Gloo's tensors are the CPU's, whatever default device the script has set."""
+    return torch.tensor([value], dtype=torch.int64, device="cpu")
+
+
+def _bytes(size: int) -> torch.Tensor:
+    return torch.zeros(size, dtype=torch.uint8, device="cpu")
 
 
 def _to_bytes(value: Any) -> torch.Tensor:

@@ -33,6 +33,8 @@ RETRY_SECONDS: Final = 0.05
 WAIT_SECONDS: Final = 1.0
 """How long one wait for a key lasts before a request to exit is looked for."""
 CONNECT_SECONDS: Final = 5.0
+OPENING_SECONDS: Final = 300.0
+"""What rank 0 may take to open the run beyond the wait for its turn; the others wait for its message."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,8 @@ def meet(settings: Settings, *, timeout: timedelta, deadline: Deadline) -> Meeti
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     with peer_lost("the process groups were made"):
         dist.init_process_group(backend, store=store, rank=settings.rank, world_size=settings.world, timeout=timeout)
-        agreement, messages = (_own_group(timeout) for _ in range(2))
+        agreement = _own_group(timeout)
+        messages = _own_group(max(timeout, timedelta(seconds=settings.wait + OPENING_SECONDS)))
     return Meeting(GlooPeers(messages), agreement)
 
 

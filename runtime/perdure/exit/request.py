@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +74,8 @@ class Requests:
             self._previous[number] = signal.signal(number, handler)
         before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         self._wakeup = reader, writer, before
+        in_child = weakref.WeakMethod(self._leave_to_child)
+        os.register_at_fork(after_in_child=lambda: (act := in_child()) and act())
         threading.Thread(target=self._watch, args=(reader,), name="perdure-requests", daemon=True).start()
 
     def release(self) -> None:
@@ -85,6 +88,23 @@ class Requests:
             signal.set_wakeup_fd(before)
             os.close(writer)  # ends the thread
             self._wakeup = None
+
+    def release_interruption(self) -> None:
+        """Gives Ctrl-C back; SIGTERM is noted as before."""
+        if signal.SIGINT in self._previous:
+            signal.signal(signal.SIGINT, self._previous.pop(signal.SIGINT))
+
+    def _leave_to_child(self) -> None:
+        """A forked child's SIGTERM is its own; Ctrl-C reaches it too, and it is needed until the save is done."""
+        if self._wakeup is None:
+            return
+        signal.set_wakeup_fd(self._wakeup[2])
+        for number in self._wakeup[:2]:
+            os.close(number)
+        self._wakeup = None
+        signal.signal(signal.SIGTERM, self._previous[signal.SIGTERM])
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self._previous.clear()
 
     def before_first_step(self, act: Callable[[], None] | None) -> None:
         """`act` is called from another thread when a request comes, until this is called again with None.

@@ -71,6 +71,15 @@ def test_iterating_leaves_the_global_generators_alone(workers: int) -> None:
     assert states() == before
 
 
+def test_iterating_does_not_depend_on_the_default_device() -> None:
+    torch.set_default_device("meta")
+    try:
+        found = list(loader(collate_fn=len))
+    finally:
+        torch.set_default_device(None)
+    assert found == [8, 8, 5]
+
+
 def test_a_rank_without_a_sample_gets_the_same_structure_with_nothing_in_it() -> None:
     last = [list(loader(17, rank=rank, world=3))[-1] for rank in range(3)]
     assert [batch["square"].shape for batch in last] == [(1, 1), (0, 1), (0, 1)]

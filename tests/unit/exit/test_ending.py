@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 from perdure.channel import Ending, Stepped, read_report
 from perdure.contract import Ended, ErrorKind
@@ -37,6 +38,7 @@ def raised(error: BaseException, cause: BaseException | None = None) -> BaseExce
         (KeyboardInterrupt(), Ended.FAILED, ErrorKind.EXCEPTION),
         (StorageError("no route"), Ended.FAILED, ErrorKind.STORAGE),
         (PeerLost("rank 1"), Ended.PEER_LOST, None),
+        (dist.DistNetworkError("The client socket has failed to connect"), Ended.PEER_LOST, None),
         (RuntimeError(GLOO), Ended.PEER_LOST, None),
         (RuntimeError("NCCL communicator was aborted on rank 1"), Ended.PEER_LOST, None),
         (Fenced("run 4", opened=4), Ended.FENCED, ErrorKind.EXCEPTION),

@@ -73,6 +73,29 @@ def test_the_first_ctrl_c_asks_without_a_deadline_and_the_second_interrupts(
         os.kill(os.getpid(), signal.SIGINT)
 
 
+def test_a_forked_child_ends_at_its_own_sigterm_and_asks_nobody(requests: Requests) -> None:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, b"ignored" if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else b"taken")
+        signal.sigtimedwait([signal.SIGUSR1], SECONDS)
+        os._exit(0)
+    os.close(writer)
+    said = os.read(reader, 16)
+    os.close(reader)
+    os.kill(child, signal.SIGTERM)
+    _, status = os.waitpid(child, 0)
+    assert (os.waitstatus_to_exitcode(status), said) == (-signal.SIGTERM, b"ignored")
+    assert not requests.seen
+
+
+def test_ctrl_c_may_be_given_back_alone(requests: Requests) -> None:
+    requests.release_interruption()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert requests.seen
+
+
 def test_a_request_is_noticed_while_the_main_thread_is_inside_a_call(requests: Requests) -> None:
     noticed = threading.Event()
     lock = threading.Lock()

@@ -7,10 +7,12 @@ tests.unit.session.scenarios; what it returns (JSON), or the error it raised, co
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import json
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -23,6 +25,7 @@ from typing import Any
 REPOSITORY = Path(__file__).parents[3]
 SECONDS = 300
 """All scenarios together; a rank that hangs fails the test that asks for its result."""
+PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,14 @@ def _free_port() -> int:
             return port
 
 
+def _die_with_parent() -> None:
+    """A test run that is killed leaves nobody behind."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def _main(folder: Path, rank: int) -> None:
+    _die_with_parent()
     scenarios = importlib.import_module("tests.unit.session.scenarios")
     for scene in json.loads((folder / "script.json").read_text()):
         if rank >= scene["world"]:

@@ -155,5 +155,25 @@ def seconds(root: str) -> None:
         for _ in session.epochs(1):
             for _ in session.loader(dataset(), 16):
                 if session.steps == 2:
-                    session._saved_at -= 3601 * (session.rank == 0)
+                    session._due.saved_at -= 3601 * (session.rank == 0)
                 session.step()
+
+
+def exhausted(root: str) -> bool:
+    """One rank says so in a step that save() comes after."""
+    with joined(root) as session:
+        session.register(model=network())
+        session.restore()
+        session.step(exhausted=session.rank == 1)
+        session.save()
+        return session.exhausted
+
+
+def subgroup(root: str) -> list[float]:
+    """The gradients that a group of ranks 0 and 1 agrees on, summed in rank order; rank 2 has its own."""
+    with joined(root, deterministic=True) as session:
+        pair = dist.new_group([0, 1])
+        net = nn.Linear(1, 1, bias=False)
+        model = session.wrap(net, process_group=pair) if session.rank < 2 else net
+        (model(torch.ones(1, 1)) * (session.rank + 1)).sum().backward()
+        return [parameter.grad.item() for parameter in net.parameters()]

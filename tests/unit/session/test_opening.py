@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from perdure.settings import Settings
 from perdure.store.file import FileStore
 
 FOREVER = 10_000.0
+SECONDS = 20.0
 
 
 class Unreliable(FileStore):
@@ -47,8 +49,8 @@ def before(store: Unreliable) -> Writer:
     return writer
 
 
-def settings(run: int | None, wait: float = 0.0, rendezvous: float = FOREVER) -> Settings:
-    return Settings("file:///nowhere", uid="u", run=run, wait=wait, rendezvous=rendezvous)
+def settings(run: int | None, wait: float = 0.0, rendezvous: float = FOREVER, started: float | None = None) -> Settings:
+    return Settings("file:///nowhere", uid="u", run=run, wait=wait, rendezvous=rendezvous, started=started)
 
 
 def nobody_gives_up() -> None:
@@ -72,6 +74,14 @@ def test_a_run_waits_for_the_one_before_to_end(
 
 def test_a_run_opens_when_it_has_waited_long_enough(store: Unreliable, before: Writer) -> None:
     assert open_run(settings(2, wait=0.05), store, Solo(), nobody_gives_up).run == 2
+
+
+def test_the_wait_counts_from_the_start_of_the_process(store: Unreliable, before: Writer) -> None:
+    def give_up() -> None:
+        assert time.monotonic() < begun + SECONDS
+
+    begun = time.monotonic()
+    assert open_run(settings(2, wait=SECONDS, started=begun - SECONDS), store, Solo(), give_up).run == 2
 
 
 def test_a_request_to_leave_ends_the_wait(store: Unreliable, before: Writer) -> None:

@@ -27,6 +27,13 @@ session.restore()
 threading.Event().wait()
 """
 
+OWN_HOOK = """
+import sys, perdure
+session = perdure.Session.from_env()
+sys.excepthook = lambda *_: print("the script's own hook")
+raise ValueError("sample 17")
+"""
+
 MISTAKE = """
 import perdure
 session = perdure.Session.from_env()
@@ -114,6 +121,15 @@ def test_a_request_before_the_first_step_closes_the_log_although_the_script_hang
         assert "before the first step" in stuck.end()
         assert (ending.outcome, stuck.process.returncode) == (Ended.STOPPED, 0)
     assert log(tmp_path) == ["Opened", "Closed"]
+
+
+def test_a_script_with_a_hook_of_its_own_has_its_error_told_at_the_end(tmp_path: Path) -> None:
+    with script(tmp_path, "-c", OWN_HOOK) as wrong:
+        ending = wrong.until(Ending)
+        assert isinstance(ending, Ending)
+        assert ending.error is not None
+        assert (ending.outcome, ending.error.name) == (Ended.FAILED, "ValueError")
+        assert "the script's own hook" in wrong.end()
 
 
 def test_a_users_mistake_is_one_message_and_no_traceback(tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ def scenes(root: Path) -> list[Scene]:
         Scene("weights", "weighted_gradient", 4, {"root": str(root / "weights")}),
         Scene("polls", "polls", 3, {"root": str(root / "polls"), "polling": [0]}),
         Scene("seconds", "seconds", 2, {"root": str(root / "seconds")}, {"PERDURE_EVERY_SECONDS": "3600"}),
+        Scene("exhausted", "exhausted", 2, {"root": str(root / "exhausted")}),
+        Scene("subgroup", "subgroup", 3, {"root": str(root / "subgroup")}),
         train("two", 2, "two"),
         train("two-first", 2, "two-parts", terminate=(1, 9)),
         train("two-second", 2, "two-parts"),
@@ -87,6 +89,14 @@ def test_ranks_that_poll_unequally_get_the_same_named_error(played: Results) -> 
 def test_rank_0s_clock_says_when_a_checkpoint_is_due_and_all_make_it_once(folder: Path, played: Results) -> None:
     assert played["seconds"] == [None, None]
     assert steps(folder / "seconds") == [4, 7]
+
+
+def test_what_a_step_said_is_not_lost_in_a_save_that_follows(played: Results) -> None:
+    assert played["exhausted"] == [True, True]
+
+
+def test_gradients_are_summed_in_rank_order_over_the_group_that_wrap_was_given(played: Results) -> None:
+    assert played["subgroup"] == [[1.5], [1.5], [3.0]]
 
 
 def test_two_ranks_resume_to_the_result_of_an_undisturbed_run(played: Results) -> None:

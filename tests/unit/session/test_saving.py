@@ -19,16 +19,17 @@ from perdure.peers import Solo
 from perdure.saving import Saver, check_equal
 from perdure.store.file import FileStore
 from perdure.timing import Timings
-from perdure.trace import NoTrace
+from perdure.trace import NoTrace, StoreTrace
 
 
 class Unreliable(FileStore):
-    """A folder that refuses the next `refusals` puts of data objects."""
+    """A folder that refuses the next `refusals` puts of objects whose key begins with `refused`."""
 
     refusals = 0
+    refused = "data/"
 
     def put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False) -> None:
-        if self.refusals and key.startswith("data/"):
+        if self.refusals and key.startswith(self.refused):
             self.refusals -= 1
             raise StorageError(f"{key} could not be written: no route to the store")
         super().put(key, data, if_absent=if_absent)
@@ -80,6 +81,29 @@ def test_an_exit_save_gives_up_when_time_is_up(saver: Saver, store: Unreliable) 
     with pytest.raises(StorageError, match="no route"):
         saver.final(Position(7, 0), "drained", lambda: next(left))
     assert store.refusals == 1000 - 3
+
+
+def test_a_trace_that_cannot_be_written_does_not_hold_the_commit_up(saver: Saver, store: Unreliable) -> None:
+    trace = StoreTrace(store, uid="u", run=1, rank=0, world=1)
+    trace.close()
+    trace.step(0, 7, [1])
+    saver.trace = trace
+    store.refused, store.refusals = "trace/", 3
+    saver.final(Position(7, 0), "drained", lambda: 60.0)
+    assert (entries(store)[-1]["step"], store.refusals, store.list("trace/")) == (7, 2, [])
+    saver.write_trace(lambda: 60.0)
+    assert (store.refusals, len(store.list("trace/"))) == (0, 1)
+
+
+def test_a_trace_is_given_up_when_time_is_up(saver: Saver, store: Unreliable) -> None:
+    trace = StoreTrace(store, uid="u", run=1, rank=0, world=1)
+    trace.close()
+    trace.step(0, 7, [1])
+    saver.trace = trace
+    store.refused, store.refusals = "trace/", 1000
+    saver.write_trace(lambda: None)
+    saver.write_trace(lambda: 0.0)
+    assert store.refusals == 998
 
 
 def test_a_failing_periodic_save_is_reported_and_the_next_one_counts(

@@ -18,7 +18,12 @@ class Unreliable(FileStore):
 
     refuse = lose_answer = False
 
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.tried: list[tuple[str, bytes]] = []
+
     def put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False) -> None:
+        self.tried.append((key, bytes(data)))
         refuse, lose_answer = self.refuse, self.lose_answer
         self.refuse = self.lose_answer = False
         if refuse:
@@ -68,4 +73,18 @@ def test_after_a_failure_every_line_is_there_once(store: Unreliable, trace: Stor
         trace.flush()
     trace.event("exit", step=1)
     trace.flush()
+    trace.flush()
     assert [line.get("event", line.get("ids")) for line in lines(store)] == [[7], "exit"]
+
+
+def test_a_retry_has_the_same_bytes_so_one_that_arrives_late_takes_nothing_away(
+    store: Unreliable, trace: StoreTrace
+) -> None:
+    trace.step(0, 1, [7])
+    store.refuse = True
+    with pytest.raises(StorageError):
+        trace.flush()
+    trace.event("exit", step=1)
+    trace.flush()
+    assert store.tried[0] == store.tried[1]
+    assert len(lines(store)) == 2

@@ -1,0 +1,39 @@
+"""Messages and agreement in a real group of one: what does not need a second rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from perdure.exit.agree import Agreed, Agreement, Kind
+from perdure.exit.gloo import GlooPeers
+
+
+@pytest.fixture
+def group() -> Iterator[dist.ProcessGroup]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    one = dist.group.WORLD
+    assert one is not None
+    yield one
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[None]:
+    """A script that makes all its tensors on another device."""
+    torch.set_default_device("meta")
+    yield
+    torch.set_default_device(None)
+
+
+def test_messages_do_not_depend_on_the_default_device(group: dist.ProcessGroup, elsewhere: None) -> None:
+    peers = GlooPeers(group)
+    assert peers.gather({"a": [1]}) == [{"a": [1]}]
+    assert peers.broadcast("all") == "all"
+
+
+def test_agreement_does_not_depend_on_the_default_device(group: dist.ProcessGroup, elsewhere: None) -> None:
+    assert Agreement(group).at_once(3, Kind.STEP, Agreed(exhausted=True)) == Agreed(exhausted=True)
