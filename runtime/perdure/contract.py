@@ -24,8 +24,12 @@ VERSION: Final = 1
 ASSIGNMENT_BYTES: Final = 1024
 """An assignment is at most this long: it is an annotation and a file in every pod."""
 
-OUTCOME_BYTES: Final = 4096
-"""The kubelet keeps this much of a termination message."""
+OUTCOME_BYTES: Final = 2048
+"""The kubelet cuts termination messages at 4096 bytes each, and at 12288 bytes over all containers of a pod, init
+containers included, in equal shares: this much is whole in a pod of six. A cut one would not be JSON any more."""
+
+_NAME_CHARACTERS: Final = 100
+"""Of an error's name; escaped, a character is at most twelve bytes long."""
 
 GROUP: Final = "perdure.dev"
 ANNOTATION_ASSIGNMENT: Final = "perdure.dev/assignment"
@@ -245,7 +249,7 @@ def write_outcome(outcome: Outcome) -> str:
     if outcome.commit:
         body["commit"] = {"seq": outcome.commit.seq, "step": outcome.commit.step}
     if outcome.error:
-        body["error"] = {"kind": outcome.error.kind.value, "name": outcome.error.name[:200], "tail": ""}
+        body["error"] = {"kind": outcome.error.kind.value, "name": outcome.error.name[:_NAME_CHARACTERS], "tail": ""}
         body["error"]["tail"] = fitting_tail(outcome.error.tail, OUTCOME_BYTES - len(_compact(body)))
     return _compact(body)
 

@@ -1,4 +1,4 @@
-"""Compares what a user did, by the API server's audit log, with what a chart's roles grant: for a whole test run.
+"""Compares what a user did, by the API server's audit log, with what a chart's roles grant it: for a whole test run.
 
 Requests without an object (discovery, /healthz) are open to everybody who is authenticated and are left out.
 """
@@ -41,7 +41,7 @@ class Difference:
 
 def audit_rbac(audit_logs: Iterable[Path], rendered: str, user: str) -> Difference:
     """`rendered` is the output of `helm template`; `user` is system:serviceaccount:NAMESPACE:NAME."""
-    granted = frozenset(_granted(rendered))
+    granted = frozenset(_granted(rendered, user))
     used: set[Right] = set()
     refused: set[Right] = set()
     for log in audit_logs:
@@ -55,13 +55,24 @@ def api_audit_logs() -> list[Path]:
     return sorted((cache_dir() / "apiservers").glob(f"{os.getpid()}-*/audit.log"))
 
 
-def _granted(rendered: str) -> Iterator[Right]:
-    for document in yaml.safe_load_all(rendered):
-        if document and document["kind"] in ("Role", "ClusterRole"):
-            for rule in document["rules"]:
+def _granted(rendered: str, user: str) -> Iterator[Right]:
+    """By the roles that are bound to the user: the chart has others, for people."""
+    documents = [document for document in yaml.safe_load_all(rendered) if document]
+    roles = {
+        (role["kind"], role["metadata"]["name"]): role["rules"]
+        for role in documents
+        if role["kind"] in ("Role", "ClusterRole")
+    }
+    for binding in documents:
+        if binding["kind"] in ("RoleBinding", "ClusterRoleBinding") and user in map(_user, binding["subjects"]):
+            for rule in roles[binding["roleRef"]["kind"], binding["roleRef"]["name"]]:
                 for group in rule["apiGroups"]:
                     for resource in rule["resources"]:
                         yield from (Right(group, resource, verb) for verb in rule["verbs"])
+
+
+def _user(subject: dict[str, str]) -> str:
+    return f"system:serviceaccount:{subject['namespace']}:{subject['name']}"
 
 
 def _requests(log: Path, user: str) -> Iterator[tuple[Right, bool]]:

@@ -53,7 +53,7 @@ _TRAINER = f"{_POD}.containers"
 BAD = (
     Bad("a long name", job("x" * 51, checkpoint=checkpoint()), "metadata.name", "at most 50 characters"),
     Bad("no members", job(replicas=0), "spec.replicas", "set spec.suspend to true"),
-    Bad("too many members", job(replicas=10001), "spec.replicas", "must be 1 to 10000"),
+    Bad("too many members", job(replicas=1001), "spec.replicas", "must be 1 to 1000:"),
     Bad("no processes", job(processesPerReplica=0), "spec.processesPerReplica", "must be 1 to 64"),
     Bad("too many processes", job(processesPerReplica=65), "spec.processesPerReplica", "raise replicas"),
     Bad("no checkpoint", _without(job(), "spec", "checkpoint"), "spec.checkpoint", "Required value"),

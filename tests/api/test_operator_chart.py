@@ -63,10 +63,28 @@ def test_every_object_is_taken_by_the_api_server(
 
 
 def test_one_namespace_needs_no_rights_on_jobs_elsewhere(tools: dict[str, Path]) -> None:
-    (everywhere,) = of_kind(rendered(tools, "watchNamespace=team"), "ClusterRole")
+    (everywhere,) = of_kind(rendered(tools, "watchNamespace=team", "userRoles=false"), "ClusterRole")
     assert [rule["resources"] for rule in everywhere["rules"]] == [["nodes"]]
     roles = {role["metadata"]["namespace"] for role in of_kind(rendered(tools, "watchNamespace=team"), "Role")}
     assert roles == {"team", SYSTEM}
+
+
+def test_users_of_a_namespace_may_use_training_jobs_as_they_may_use_others(tools: dict[str, Path]) -> None:
+    roles = {role["metadata"]["name"]: role for role in of_kind(rendered(tools), "ClusterRole")}
+    assert set(roles) == {"perdure-operator", "perdure-edit", "perdure-view"}
+    aggregated = {
+        name: {label.rpartition("-")[2] for label in role["metadata"]["labels"] if "/aggregate-to-" in label}
+        for name, role in roles.items()
+    }
+    assert aggregated == {
+        "perdure-operator": set(),
+        "perdure-edit": {"admin", "edit"},
+        "perdure-view": {"admin", "edit", "view"},
+    }
+    verbs = {name: {verb for rule in role["rules"] for verb in rule["verbs"]} for name, role in roles.items()}
+    assert verbs["perdure-view"] == {"get", "list", "watch"}
+    assert "create" in verbs["perdure-edit"]
+    assert "perdure-edit" not in str(rendered(tools, "userRoles=false"))
 
 
 def test_nothing_may_read_secrets_or_change_nodes(tools: dict[str, Path]) -> None:

@@ -17,12 +17,27 @@ USING = {"test_operator_crash.py", "test_operator_process.py", "test_operator_re
 
 RENDERED = """
 kind: ClusterRole
+metadata: {name: operator}
 rules:
 - {apiGroups: [""], resources: [pods], verbs: [list, create]}
 ---
+kind: ClusterRoleBinding
+roleRef: {kind: ClusterRole, name: operator}
+subjects: [{kind: ServiceAccount, namespace: perdure-system, name: perdure-operator}]
+---
 kind: Role
+metadata: {name: operator}
 rules:
 - {apiGroups: [perdure.dev], resources: [trainingjobs/status], verbs: [update]}
+---
+kind: RoleBinding
+roleRef: {kind: Role, name: operator}
+subjects: [{kind: ServiceAccount, namespace: perdure-system, name: perdure-operator}]
+---
+kind: ClusterRole
+metadata: {name: for-people}
+rules:
+- {apiGroups: [perdure.dev], resources: [trainingjobs], verbs: [create]}
 ---
 kind: ServiceAccount
 """

@@ -161,6 +161,10 @@ class TestOutcome:
         assert error
         assert tail.endswith(error.tail)
 
+    def test_outcomes_of_a_pod_with_six_containers_are_kept_whole(self) -> None:
+        share = 12 * 1024 // 6  # the kubelet's limit for all containers together
+        assert share >= OUTCOME_BYTES
+
     @given(st.text(max_size=300), st.integers(0, 400))
     def test_a_tail_is_cut_no_more_than_needed(self, text: str, room: int) -> None:
         kept = fitting_tail(text, room)

@@ -166,8 +166,9 @@ class TrainingJobSpec(Model):
 
     replicas: int = Field(
         default=1,
+        # 1000: status names every member of the run's plan, and etcd takes 1.5 MiB.
         json_schema_extra=between(
-            "replicas", 1, 10000, "to stop the job and keep its progress, set spec.suspend to true"
+            "replicas", 1, 1000, "to stop the job and keep its progress, set spec.suspend to true"
         ),
     )
     """How many members (pods) train together. `kubectl scale` changes it."""

@@ -1,17 +1,20 @@
 """Carries a plan out: status first, then the cluster writes in order, then events. It decides nothing.
 
 Every write has a precondition or a name that status has reserved, so that a second operator, a late retry or a crash
-between any two writes does no harm. The first refusal ends the round: what follows may rest on what failed. Called by
-`loop.worker`.
+between any two writes does no harm. The first refusal ends the round: what follows may rest on what failed. Only
+assignments that follow each other, and deletions that do, go out together: each rests on its own pod alone, and a
+deadline already counts. Called by `loop.worker`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from itertools import groupby
 from typing import Final, assert_never
 
 from perdure.contract import ANNOTATION_ASSIGNMENT, LABEL_ROLE
@@ -34,6 +37,7 @@ from perdure_operator.cluster.protocol import (
     Json,
     NotFound,
     Resource,
+    Unavailable,
 )
 from perdure_operator.state.plan import (
     Action,
@@ -51,6 +55,9 @@ from perdure_operator.state.snapshot import Refusal, Snapshot, TemplateCheck, Te
 
 EVENT_AGAIN: Final = timedelta(minutes=10)
 """The same event about the same job is not repeated within this time."""
+
+AT_ONCE: Final = 16
+"""Writes under way at once: a thousand members are told within seconds, and other jobs still get an answer."""
 
 logger = logging.getLogger(__name__)
 
@@ -72,8 +79,8 @@ class Actor:
         if plan.status is not None:
             await self._write_status(job, plan.status)
         try:
-            for action in plan.actions:
-                await self._carry_out(job, action, memory)
+            for batch in _batches(plan.actions):
+                await self._carry_out_all(job, batch, memory)
         except ApiError:
             await self._send(job, plan.events)  # status is written: no later round will say this again
             raise
@@ -96,6 +103,13 @@ class Actor:
         except NotFound as error:
             raise Conflict(str(error)) from None
         self._cache.apply(JOBS, written)
+
+    async def _carry_out_all(self, job: Snapshot, batch: Sequence[Action], memory: Memory) -> None:
+        """Wait for every answer, also after a refusal: nothing may still be under way when the next round looks."""
+        writes = (self._carry_out(job, action, memory) for action in batch)
+        for answer in await asyncio.gather(*writes, return_exceptions=True):
+            if answer is not None:
+                raise answer
 
     async def _carry_out(self, job: Snapshot, action: Action, memory: Memory) -> None:
         match action:
@@ -188,7 +202,10 @@ class Actor:
             await self._api.delete(JOBS, job.namespace, job.name, uid=uid)
 
     async def _send(self, job: Snapshot, events: Iterable[Event]) -> None:
-        """Best effort: an event that cannot be sent is only logged, for status says the same."""
+        """Best effort: an event that cannot be sent is only logged, for status says the same.
+
+        The rest is not tried after one without an answer: each would hold the worker for as long as a call may take.
+        """
         for event in events:
             now = self._clock()
             if not self._is_news(job.uid, event, now):
@@ -198,6 +215,8 @@ class Actor:
                 await self._api.create(EVENTS, job.namespace, body)
             except ApiError as error:
                 logger.warning("event %s of %s/%s not sent: %s", event.reason, job.namespace, job.name, error)
+                if isinstance(error, Unavailable):
+                    return
 
     def _is_news(self, uid: str, event: Event, now: datetime) -> bool:
         self._said = {key: at for key, at in self._said.items() if now - at < EVENT_AGAIN}
@@ -206,6 +225,12 @@ class Actor:
             return False
         self._said[key] = now
         return True
+
+
+def _batches(actions: Iterable[Action]) -> Iterator[Sequence[Action]]:
+    for kind, group in groupby(actions, key=type):
+        alike, most = list(group), AT_ONCE if kind in (Assign, DeletePod) else 1
+        yield from (alike[first : first + most] for first in range(0, len(alike), most))
 
 
 def _budget_patch(action: SetBudget) -> list[Json]:

@@ -9,17 +9,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 from perdure.contract import LABEL_JOB
 from perdure_operator.cluster import views
-from perdure_operator.cluster.protocol import PODS, Json, Resource
+from perdure_operator.cluster.protocol import JOBS, PODS, Json, Resource
 
 Key = tuple[str, str]
 """namespace, name; the namespace of a node is ""."""
 
+GONE_KEPT: Final = 3_000
+"""Last states of deleted pods: a replica that does not lead never says which of them status has recorded."""
+
 _DELETED_UIDS_KEPT: Final = 10_000
 """Against events and LISTs that overtake each other by seconds, not for ever."""
+
+_V = TypeVar("_V")
 
 
 def key_of(raw: Json) -> Key:
@@ -40,7 +45,7 @@ class Cache:
 
     def __init__(self) -> None:
         self._objects: dict[Resource, dict[Key, Json]] = defaultdict(dict)
-        self._gone: dict[Key, dict[str, Json]] = defaultdict(dict)
+        self._gone: dict[str, Json] = {}
         self._deleted: dict[str, None] = {}
 
     def get(self, resource: Resource, key: Key) -> Json | None:
@@ -59,55 +64,58 @@ class Cache:
 
     def gone(self, job: Key) -> list[Json]:
         """Last states of deleted pods that are still remembered."""
-        return list(self._gone[job].values()) if job in self._gone else []
+        return [raw for raw in self._gone.values() if job_of(raw) == job]
 
-    def apply(self, resource: Resource, raw: Json) -> bool:
-        """Take in an object that exists; False where something newer is known already."""
+    def apply(self, resource: Resource, raw: Json, *, before: Json | None = None) -> bool:
+        """Take in an object that exists; False where something newer is known already.
+
+        `before` is what was known when a live read began: if that is still the newest, the read is right whatever its
+        version, for a restore of etcd turns versions back.
+        """
         key, uid = key_of(raw), views.uid(raw)
         known = self._objects[resource].get(key)
-        if uid in self._deleted or (known is not None and _version(raw) <= _version(known)):
+        if uid in self._deleted or (known is not None and not _follows(raw, known, before)):
             return False
         if known is not None and views.uid(known) != uid:
             self.delete(resource, known)
-        self._objects[resource][key] = raw
+        self._objects[resource][key] = _read_part(raw)
         return True
 
     def delete(self, resource: Resource, raw: Json) -> None:
         """Take in that an object is gone; `raw` is its last state as far as the caller knows."""
         key, uid = key_of(raw), views.uid(raw)
         known = self._objects[resource].get(key)
-        self._remember_deleted(uid)
+        _remember(self._deleted, uid, None, most=_DELETED_UIDS_KEPT)
         if known is not None and views.uid(known) == uid:
             del self._objects[resource][key]
             raw = max(raw, known, key=_version)
-        job = job_of(raw) if resource == PODS else None
-        if job is not None:
-            earlier = self._gone[job].get(uid, raw)
-            self._gone[job][uid] = max(raw, earlier, key=_version)
+        if resource == JOBS:
+            self._gone = {pod: last for pod, last in self._gone.items() if views.controller(last) != uid}
+        if resource == PODS and job_of(raw) is not None and views.controller(raw) not in self._deleted:
+            newest = max(_read_part(raw), self._gone.get(uid, raw), key=_version)
+            _remember(self._gone, uid, newest, most=GONE_KEPT)
 
-    def replace(self, resource: Resource, items: Iterable[Json], known: Mapping[Key, str]) -> None:
-        """Take in a live LIST. `known` are the uids it would have had to show, as they were *before* it was asked."""
+    def replace(self, resource: Resource, items: Iterable[Json], known: Mapping[Key, Json]) -> None:
+        """Take in a live LIST. `known` are the objects it would have to show, as they were *before* it was asked."""
         shown = set()
         for raw in items:
-            self.apply(resource, raw)
+            self.apply(resource, raw, before=known.get(key_of(raw)))
             shown.add(views.uid(raw))
-        for key, uid in known.items():
-            missing = self._objects[resource].get(key)
+        for key, old in known.items():
+            missing, uid = self._objects[resource].get(key), views.uid(old)
             if missing is not None and views.uid(missing) == uid and uid not in shown:
                 self.delete(resource, missing)
 
-    def known(self, resource: Resource) -> dict[Key, str]:
-        """The uids of all known objects of a kind."""
-        return {key: views.uid(raw) for key, raw in self._objects[resource].items()}
+    def known(self, resource: Resource) -> dict[Key, Json]:
+        """All known objects of a kind, as they are now."""
+        return dict(self._objects[resource])
 
     def forget_gone(self, job: Key, keep: Iterable[str]) -> None:
         """Status has recorded the other pods: only names in `keep` are still of interest."""
         names = set(keep)
-        for uid, raw in list(self._gone.get(job, {}).items()):
-            if key_of(raw)[1] not in names:
-                del self._gone[job][uid]
-        if not self._gone.get(job):
-            self._gone.pop(job, None)
+        for uid, raw in list(self._gone.items()):
+            if job_of(raw) == job and key_of(raw)[1] not in names:
+                del self._gone[uid]
 
     def jobs_on(self, node: str) -> set[Key]:
         """Jobs that have a pod on the node."""
@@ -118,10 +126,27 @@ class Cache:
                 found.add(job)
         return found
 
-    def _remember_deleted(self, uid: str) -> None:
-        self._deleted[uid] = None
-        while len(self._deleted) > _DELETED_UIDS_KEPT:
-            del self._deleted[next(iter(self._deleted))]
+
+def _remember(memory: dict[str, _V], uid: str, value: _V, *, most: int) -> None:
+    """The oldest gives way."""
+    memory[uid] = value
+    while len(memory) > most:
+        del memory[next(iter(memory))]
+
+
+def _follows(raw: Json, known: Json, before: Json | None) -> bool:
+    """Whether `raw` replaces `known`; versions of one object tell, but a live read that nothing overtook is right."""
+    undisturbed = known is before and views.uid(known) == views.uid(raw)
+    return _version(raw) > _version(known) or (undisturbed and _version(raw) < _version(known))
+
+
+def _read_part(raw: Json) -> Json:
+    """Without the two fields that are most of a pod's or a node's size and that nobody here reads."""
+    metadata, status = views.meta(raw), raw.get("status") or {}
+    slim = {"metadata": {name: value for name, value in metadata.items() if name != "managedFields"}}
+    if "images" in status:
+        slim["status"] = {name: value for name, value in status.items() if name != "images"}
+    return raw | slim
 
 
 def _version(raw: Json) -> int:

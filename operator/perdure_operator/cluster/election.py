@@ -2,8 +2,8 @@
 
 The client library's own election neither bounds a renewal by a timeout nor gives the Lease back, so this is a small
 one: a candidate takes a Lease that it has not seen renewed for its duration, measured by its own monotonic clock from
-first sight, never by the times another machine wrote into it. The leader stops when it could not renew for two thirds
-of the duration, so that it has stopped before another may start. Called by `loop.operator`.
+first sight, never by the times another machine wrote into it. The leader stops when it could not renew for a while,
+so that it has stopped before another may start. Called by `loop.operator`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ from perdure_operator.cluster.protocol import LEASES, AlreadyExists, ApiError, C
 logger = logging.getLogger(__name__)
 
 RENEWALS: Final = 7
-"""How often a Lease is renewed within its duration: two may fail before the leader must stop."""
+"""How often a Lease is renewed within its duration."""
+
+PATIENCE: Final = 4
+"""Periods without a renewal after which the leader stops. It looks at that when a renewal has failed, so the last look
+may come one period of sleep and one hanging call later: after six of seven periods at most."""
 
 
 class Deposed(Exception):
@@ -38,6 +42,11 @@ class Settings:
     namespace: str
     name: str = "perdure-operator"
     seconds: int = 15
+
+    @property
+    def period(self) -> float:
+        """Between two renewals, and the longest that one may take."""
+        return self.seconds / RENEWALS
 
 
 def identity(pod: str) -> str:
@@ -71,16 +80,16 @@ class Election:
     async def lead(self) -> None:
         """Wait until this process is the leader."""
         while not await self._attempt():
-            await self._sleep(self._period)
+            await self._sleep(self._settings.period)
         self.leading = True
         logger.info("leading as %s", self._me)
 
     async def hold(self) -> None:
         """Renew for ever; raises Deposed."""
         while True:
-            await self._sleep(self._period)
-            late = not await self._attempt() and self._monotonic() - self._renewed > self._settings.seconds * 2 / 3
-            if late:
+            await self._sleep(self._settings.period)
+            renewed = await self._attempt()
+            if not renewed and self._monotonic() - self._renewed >= PATIENCE * self._settings.period:
                 self.leading = False
                 raise Deposed(f"lease {self._settings.namespace}/{self._settings.name} could not be renewed in time")
 
@@ -97,16 +106,11 @@ class Election:
         except ApiError as error:
             logger.warning("lease not released: %s", error)
 
-    @property
-    def _period(self) -> float:
-        return self._settings.seconds / RENEWALS
-
     async def _attempt(self) -> bool:
         """Take or renew the Lease; False where that is not possible now. Raises Deposed if it was taken from us."""
         started = self._monotonic()
         try:
-            # A renewal that hangs must leave time for another one before the Lease ends.
-            async with asyncio.timeout(self._settings.seconds / 5):
+            async with asyncio.timeout(self._settings.period):
                 taken = await self._take_or_renew()
         except (AlreadyExists, Conflict):
             return False  # another candidate was faster: look again

@@ -33,7 +33,7 @@ from perdure_operator.cluster.protocol import (
 )
 
 TIMEOUT_SECONDS: Final = 10.0
-"""Shorter than the Lease's renewal deadline: a silent API server must not look like a slow one."""
+"""A silent API server must not look like a slow one. The Lease has a shorter limit of its own."""
 PAGE: Final = 500
 
 _JSON: Final = "application/json"

@@ -1,6 +1,6 @@
-"""What one operator process knows of a job beside the cluster's objects: answers it got from the API server.
+"""What one operator process knows of a job beside the cluster's objects: answers it got, and what it has said.
 
-Losing it is harmless: the next process asks again. Written by `act`, read by `observe`.
+Losing it is harmless: the next process asks and says it again. Written by `act` and `observe`, read by `observe`.
 """
 
 from __future__ import annotations
@@ -17,3 +17,5 @@ class Memory:
     template_check: TemplateCheck = field(default_factory=TemplateCheck)
     refusals: dict[str, Refusal] = field(default_factory=dict)
     """By the name of the object that could not be created."""
+    told_generation: int = 0
+    """Generation of the spec whose unknown fields have been logged."""

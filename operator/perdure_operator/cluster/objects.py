@@ -7,6 +7,8 @@ by `act` alone.
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 from datetime import datetime
 from typing import Any, Final
 
@@ -22,7 +24,7 @@ LABEL_UID: Final = "perdure.dev/job-uid"
 """Tells a job's pods from those of its predecessor of the same name: a pod under two budgets cannot be evicted."""
 
 ANNOTATION_TEMPLATE: Final = "perdure.dev/template-hash"
-"""The template a pod was made from: a standby of an older one is replaced."""
+"""`template_hash` of the spec a pod was made from: a standby of an older one is replaced."""
 
 NOTE_BYTES: Final = 1000
 """An Event's note may have 1,024 bytes."""
@@ -50,6 +52,12 @@ def pod(job: Snapshot, name: str) -> Json:
         "ownerReferences": [_owner(job)],
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": _pod_spec(job, name, template)}
+
+
+def template_hash(job: Snapshot) -> str:
+    """Of the pod that would be created now: changes with whatever of the spec goes into it, and with nothing else."""
+    body = pod(job.model_copy(update={"template_hash": ""}), job.name)
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def budget_name(name: str, uid: str) -> str:

@@ -7,9 +7,9 @@ to date. Called by `loop.worker` and by `perdure-operator snapshot`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -18,10 +18,12 @@ from perdure.errors import UserError
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import TrainingJobStatus
 from perdure_operator.cluster import objects, views
-from perdure_operator.cluster.cache import Cache, Key
+from perdure_operator.cluster.cache import Cache, Key, job_of
 from perdure_operator.cluster.memory import Memory
 from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, ClusterApi, Json, NotFound
 from perdure_operator.state.snapshot import NodeView, PodView, Snapshot
+
+logger = logging.getLogger(__name__)
 
 
 def utc_now() -> datetime:
@@ -72,12 +74,13 @@ class Observer:
 
     async def _read_live(self, job: Key) -> None:
         namespace, name = job
+        before = self._cache.get(JOBS, job)
         try:
-            self._cache.apply(JOBS, await self._api.get(JOBS, namespace, name))
+            self._cache.apply(JOBS, await self._api.get(JOBS, namespace, name), before=before)
         except NotFound:
             self._forget(job)
             return
-        known = {key: uid for key, uid in self._cache.known(PODS).items() if self._belongs(key, job)}
+        known = {key: raw for key, raw in self._cache.known(PODS).items() if job_of(raw) == job}
         pods = await self._api.list(PODS, namespace, selector=f"{LABEL_JOB}={name}")
         self._cache.replace(PODS, pods, known)
         self._current.add(job)
@@ -88,20 +91,17 @@ class Observer:
             self._cache.delete(JOBS, stale)
         self._cache.forget_gone(job, ())
 
-    def _belongs(self, pod: Key, job: Key) -> bool:
-        raw = self._cache.get(PODS, pod)
-        return raw is not None and pod[0] == job[0] and _label(raw, LABEL_JOB) == job[1]
-
     async def _snapshot(self, job: Key, raw: Json) -> Snapshot:
         namespace, name = job
         metadata, uid = views.meta(raw), views.uid(raw)
-        spec, status = _parsed(job, raw)
+        spec, unknown, status = _parsed(job, raw)
         self._cache.forget_gone(job, _names_of_interest(status))
         live = self._cache.pods(job)
         pods = [views.pod(one) for one in live] + [views.pod(one, gone=True) for one in self._cache.gone(job)]
         memory = self._remembered(uid, job, status)
+        _tell(job, unknown, int(metadata.get("generation", 0)), memory)
         own, foreign = self._budgets(namespace, uid, live)
-        return Snapshot(
+        seen = Snapshot(
             now=self._clock(),
             namespace=namespace,
             name=name,
@@ -119,10 +119,10 @@ class Observer:
             budget=views.budget(own) if own else None,
             foreign_budgets=foreign,
             same_uri=self._same_uri(raw),
-            template_hash=views.template_hash(spec.template),
             template_check=memory.template_check,
             refusals=tuple(memory.refusals.values()),
         )
+        return seen.model_copy(update={"template_hash": objects.template_hash(seen)})
 
     async def _nodes(self, pods: list[PodView]) -> tuple[NodeView, ...]:
         names = sorted({pod.node for pod in pods if pod.node and not pod.gone})
@@ -168,12 +168,10 @@ class Observer:
             del self._memories[uid]
 
 
-def _parsed(job: Key, raw: Json) -> tuple[TrainingJobSpec, TrainingJobStatus]:
+def _parsed(job: Key, raw: Json) -> tuple[TrainingJobSpec, tuple[str, ...], TrainingJobStatus]:
+    """The spec, its fields that are unknown here, and the status."""
     try:
-        return (
-            TrainingJobSpec.model_validate(raw.get("spec") or {}),
-            TrainingJobStatus.model_validate(raw.get("status") or {}),
-        )
+        return *views.spec(raw.get("spec") or {}), TrainingJobStatus.model_validate(raw.get("status") or {})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -183,13 +181,21 @@ def _parsed(job: Key, raw: Json) -> tuple[TrainingJobSpec, TrainingJobStatus]:
         ) from None
 
 
+def _tell(job: Key, unknown: tuple[str, ...], generation: int, memory: Memory) -> None:
+    """Say once for each generation what has no effect: refusing the job would let its nodes' drains hang."""
+    if unknown and memory.told_generation != generation:
+        memory.told_generation = generation
+        logger.warning(
+            "trainingjob %s: this operator does not know and ignores %s: CRD and operator are of different versions, "
+            "install the matching ones",
+            "/".join(job),
+            ", ".join(unknown),
+        )
+
+
 def _names_of_interest(status: TrainingJobStatus) -> set[str]:
     planned = {member.name for member in status.plan.members} if status.plan else set()
     return planned | set(status.members)
-
-
-def _label(raw: Json, name: str) -> Any:
-    return (views.meta(raw).get("labels") or {}).get(name)
 
 
 def _age(raw: Json) -> tuple[str, str, str]:

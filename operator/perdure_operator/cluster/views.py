@@ -5,13 +5,15 @@ Absent and null fields are the same thing everywhere in Kubernetes. Called by `o
 
 from __future__ import annotations
 
-import hashlib
-import json
+import copy
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
+from pydantic import ValidationError
+
 from perdure import contract
+from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import Phase
 from perdure_operator.cluster import objects
 from perdure_operator.cluster.protocol import Json
@@ -34,10 +36,19 @@ def controller(raw: Json) -> str:
     return next((str(owner.get("uid", "")) for owner in owners if owner.get("controller")), "")
 
 
-def template_hash(template: Mapping[str, Any]) -> str:
-    """Changes whenever the template does, in whatever order its fields come."""
-    text = json.dumps(template, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+def spec(raw: Json) -> tuple[TrainingJobSpec, tuple[str, ...]]:
+    """A job's spec, and the paths of fields that only a newer CRD knows, which are left out; raises ValidationError."""
+    try:
+        return TrainingJobSpec.model_validate(raw), ()
+    except ValidationError as error:
+        unknown = [one["loc"] for one in error.errors() if one["type"] == "extra_forbidden"]
+    known = copy.deepcopy(raw)
+    for *parents, name in unknown:
+        fields: Any = known
+        for parent in parents:
+            fields = fields[parent]
+        del fields[name]
+    return TrainingJobSpec.model_validate(known), tuple(sorted(".".join(map(str, path)) for path in unknown))
 
 
 def job_uri(raw: Json) -> str:

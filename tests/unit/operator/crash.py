@@ -49,11 +49,16 @@ class Crash(BaseException):
 
 @dataclass
 class DyingApi:
-    """Passes everything on and raises Crash after write number `dies_after` has been carried out."""
+    """Passes everything on and raises Crash after write number `dies_after` has been carried out, until `revive`."""
 
     api: ClusterApi
     dies_after: int | None = None
     writes: list[str] = field(default_factory=list)
+    dead: bool = False
+
+    def revive(self) -> None:
+        """Another process uses it from now on."""
+        self.dead = False
 
     async def list(self, resource: Resource, namespace: str | None = None, *, selector: str = "") -> list[Json]:
         return await self.api.list(resource, namespace, selector=selector)
@@ -62,33 +67,43 @@ class DyingApi:
         return await self.api.get(resource, namespace, name)
 
     async def create(self, resource: Resource, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
+        self._require_life()
         raw = await self.api.create(resource, namespace, body, dry_run=dry_run)
         if not dry_run:
             self._written(f"create {resource.plural}")
         return raw
 
     async def patch(self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]) -> Json:
+        self._require_life()
         raw = await self.api.patch(resource, namespace, name, operations)
         self._written(f"patch {resource.plural}")
         return raw
 
     async def replace(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
+        self._require_life()
         raw = await self.api.replace(resource, namespace, name, body)
         self._written(f"replace {resource.plural}")
         return raw
 
     async def replace_status(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
+        self._require_life()
         raw = await self.api.replace_status(resource, namespace, name, body)
         self._written("status")
         return raw
 
     async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str) -> None:
+        self._require_life()
         await self.api.delete(resource, namespace, name, uid=uid)
         self._written(f"delete {resource.plural}")
 
+    def _require_life(self) -> None:
+        if self.dead:
+            raise Crash("a write after death")
+
     def _written(self, what: str) -> None:
         self.writes.append(what)
-        if len(self.writes) == self.dies_after:
+        self.dead = len(self.writes) == self.dies_after
+        if self.dead:
             raise Crash(what)
 
 
@@ -170,6 +185,7 @@ class Scene:
             await self._rounds()
 
     def _fresh(self) -> None:
+        self.api.revive()
         cache = Cache()
         self._observer = Observer(self.api, cache, namespace=self.namespace, clock=lambda: self.now)
         self._actor = Actor(self.api, cache, instance="test", clock=lambda: self.now)

@@ -110,6 +110,10 @@ class MemoryCluster:
             raw["metadata"]["generation"] += 1
         self._store("MODIFIED", (resource, namespace, name), raw)
 
+    def restore(self, resource: Resource, raw: Json) -> None:
+        """The store has been put back to a time when the object was as `raw` says; no watch tells."""
+        self._objects[(resource, raw["metadata"]["namespace"], raw["metadata"]["name"])] = copy.deepcopy(raw)
+
     def _stored(self, resource: Resource, namespace: str, name: str) -> Json:
         key = (resource, namespace if resource.namespaced else "", name)
         if key not in self._objects:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from perdure.contract import ANNOTATION_ASSIGNMENT, LABEL_ROLE
 from perdure_operator.api.status import Phase, TrainingJobStatus
-from perdure_operator.cluster.act import Actor
+from perdure_operator.cluster.act import AT_ONCE, Actor
 from perdure_operator.cluster.cache import Cache
 from perdure_operator.cluster.memory import Memory
 from perdure_operator.cluster.observe import Observer
@@ -24,6 +26,7 @@ from perdure_operator.cluster.protocol import (
     Forbidden,
     Invalid,
     Json,
+    Operation,
     Resource,
     Unavailable,
 )
@@ -61,8 +64,8 @@ class RefusingCluster(MemoryCluster):
 class Desk:
     """One job, and an actor to give plans to."""
 
-    def __init__(self) -> None:
-        self.cluster = RefusingCluster()
+    def __init__(self, cluster: RefusingCluster | None = None) -> None:
+        self.cluster = cluster or RefusingCluster()
         self.cache = Cache()
         self.memory = Memory()
         self.actor = Actor(self.cluster, self.cache, instance="me", clock=lambda: NOW)
@@ -134,6 +137,19 @@ def test_an_event_that_cannot_be_sent_stops_nothing() -> None:
     assert desk.get(PODS, desk.name(0))
 
 
+def test_an_api_server_that_does_not_answer_is_not_asked_to_take_the_other_events(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    desk = Desk()
+    desk.cluster.refuses[EVENTS] = Unavailable("no answer in 10 s")
+    events = tuple(Event(reason="R", message=str(number)) for number in range(5))
+    desk.act(events=events)
+    assert len(caplog.records) == 1
+    del desk.cluster.refuses[EVENTS]
+    desk.act(events=events)
+    assert len(asyncio.run(desk.cluster.list(EVENTS, "ns"))) == 4  # the first one has been given up
+
+
 def test_the_same_event_is_sent_once() -> None:
     desk = Desk()
     for _ in range(3):
@@ -180,6 +196,60 @@ def test_an_assignment_that_rests_on_old_news_is_a_conflict(change: dict[str, st
     with pytest.raises(Conflict):
         desk.act(Assign(**action))
     assert desk.get(PODS, desk.name(0))["metadata"]["labels"][LABEL_ROLE] == "standby"
+
+
+class SlowCluster(RefusingCluster):
+    """Answers patches and deletes only when nobody else has something to say; counts those under way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.under_way = self.most_at_once = 0
+
+    async def patch(self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]) -> Json:
+        async with self._turn():
+            return await super().patch(resource, namespace, name, operations)
+
+    async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str) -> None:
+        async with self._turn():
+            await super().delete(resource, namespace, name, uid=uid)
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        self.under_way += 1
+        self.most_at_once = max(self.most_at_once, self.under_way)
+        await asyncio.sleep(0)
+        yield
+        self.under_way -= 1
+
+
+def crowd(desk: Desk, size: int) -> list[dict[str, Any]]:
+    desk.act(*(CreatePod(name=desk.name(number)) for number in range(size)))
+    names = [desk.name(number) for number in range(size)]
+    return [{"name": name, "uid": desk.get(PODS, name)["metadata"]["uid"]} for name in names]
+
+
+def test_assignments_and_deletions_go_out_together_but_not_all_at_once() -> None:
+    desk = Desk(SlowCluster())
+    pods = crowd(desk, 40)
+    assert isinstance(desk.cluster, SlowCluster)
+    desk.act(*(Assign(**pod, role="member", old=STANDBY, new="x") for pod in pods))
+    assert desk.cluster.most_at_once == AT_ONCE
+    assert {desk.get(PODS, pod["name"])["metadata"]["labels"][LABEL_ROLE] for pod in pods} == {"member"}
+    desk.cluster.most_at_once = 0
+    desk.act(*(DeletePod(**pod) for pod in pods))
+    assert desk.cluster.most_at_once == AT_ONCE
+    assert asyncio.run(desk.cluster.list(PODS, "ns")) == []
+
+
+def test_a_refused_assignment_stops_what_comes_after_its_neighbours() -> None:
+    desk = Desk(SlowCluster())
+    pods = crowd(desk, 40)
+    actions = [Assign(**pod, role="member", old=STANDBY, new="x") for pod in pods]
+    actions[3] = actions[3].model_copy(update={"uid": "another"})
+    with pytest.raises(Conflict):
+        desk.act(*actions, DeletePod(**pods[-1]))
+    roles = [desk.get(PODS, pod["name"])["metadata"]["labels"][LABEL_ROLE] for pod in pods]
+    assert roles == ["member"] * 3 + ["standby"] + ["member"] * (AT_ONCE - 4) + ["standby"] * (40 - AT_ONCE)
 
 
 def test_a_pod_is_deleted_by_uid_and_only_once() -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from perdure.contract import LABEL_JOB
-from perdure_operator.cluster.cache import Cache
-from perdure_operator.cluster.protocol import PODS
+from perdure_operator.cluster.cache import GONE_KEPT, Cache
+from perdure_operator.cluster.protocol import JOBS, NODES, PODS
 
 JOB = ("ns", "digits")
 
 
-def pod(version: int, *, uid: str = "u", name: str = "p", node: str = "", **status: Any) -> dict[str, Any]:
-    metadata = {"namespace": "ns", "name": name, "uid": uid, "resourceVersion": str(version)}
+def pod(
+    version: int, *, uid: str = "u", name: str = "p", node: str = "", owner: str = "", **status: Any
+) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"namespace": "ns", "name": name, "uid": uid, "resourceVersion": str(version)}
+    metadata["ownerReferences"] = [{"uid": owner, "controller": True}]
     spec = {"nodeName": node}
     return {"metadata": metadata | {"labels": {LABEL_JOB: "digits"}}, "spec": spec, "status": status}
 
@@ -83,6 +86,56 @@ def test_a_gone_pod_is_forgotten_when_nobody_wants_its_name() -> None:
     assert [raw["metadata"]["name"] for raw in cache.gone(JOB)] == ["p1"]
     cache.forget_gone(JOB, set())
     assert cache.gone(JOB) == []
+
+
+def test_a_job_that_is_gone_takes_the_memory_of_its_pods_with_it_and_not_its_successors() -> None:
+    cache = Cache()
+    old = {"metadata": {"namespace": "ns", "name": "digits", "uid": "old", "resourceVersion": "9"}}
+    cache.apply(JOBS, old)
+    cache.delete(PODS, pod(10, uid="a", owner="old"))
+    cache.delete(PODS, pod(11, uid="b", owner="new"))
+    cache.delete(JOBS, old)
+    assert [raw["metadata"]["uid"] for raw in cache.gone(JOB)] == ["b"]
+    cache.delete(PODS, pod(12, uid="c", owner="old"))  # the garbage collector comes after the job
+    assert [raw["metadata"]["uid"] for raw in cache.gone(JOB)] == ["b"]
+
+
+def test_the_oldest_gone_pod_is_forgotten_when_there_are_too_many() -> None:
+    cache = Cache()
+    for number in range(GONE_KEPT + 1):
+        cache.delete(PODS, pod(10, uid=str(number)))
+    remembered = [raw["metadata"]["uid"] for raw in cache.gone(JOB)]
+    assert remembered == [str(number) for number in range(1, GONE_KEPT + 1)]
+
+
+def test_what_nobody_reads_is_not_kept() -> None:
+    cache = Cache()
+    raw = pod(10)
+    raw["metadata"]["managedFields"] = [{"manager": "kubelet"}]
+    cache.apply(PODS, raw)
+    assert "managedFields" not in cache.pods(JOB)[0]["metadata"]
+    cache.delete(PODS, raw)
+    assert "managedFields" not in cache.gone(JOB)[0]["metadata"]
+    cache.apply(NODES, {"metadata": {"name": "n1", "uid": "n"}, "status": {"images": [{}], "conditions": []}})
+    assert cache.get(NODES, ("", "n1")) == {"metadata": {"name": "n1", "uid": "n"}, "status": {"conditions": []}}
+    assert "managedFields" in raw["metadata"]  # the caller's object stays as it was
+
+
+def test_a_live_read_wins_even_with_an_older_version_as_after_a_restore_of_etcd() -> None:
+    cache = Cache()
+    cache.apply(PODS, pod(10, phase="Running"))
+    cache.replace(PODS, [pod(5, phase="Pending")], cache.known(PODS))
+    assert cache.pods(JOB)[0]["status"]["phase"] == "Pending"
+    assert cache.apply(PODS, pod(6, phase="Running"))
+
+
+def test_a_live_read_that_an_event_has_overtaken_does_not_win() -> None:
+    cache = Cache()
+    cache.apply(PODS, pod(10, phase="Pending"))
+    known = cache.known(PODS)
+    cache.apply(PODS, pod(11, phase="Running"))
+    cache.replace(PODS, [pod(10, phase="Pending")], known)
+    assert cache.pods(JOB)[0]["status"]["phase"] == "Running"
 
 
 def test_a_node_leads_to_the_jobs_that_have_a_pod_on_it() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 
 import pytest
 
-from perdure_operator.cluster.election import Deposed, Election, Settings, identity
+from perdure_operator.cluster.election import RENEWALS, Deposed, Election, Settings, identity
 from perdure_operator.cluster.protocol import LEASES, Json, Resource, Unavailable
 from tests.unit.operator.builders import NOW
 from tests.unit.operator.memory_cluster import MemoryCluster
@@ -118,6 +119,53 @@ def test_a_leader_that_cannot_renew_stops_before_another_may_start() -> None:
         run(leader.hold())
     assert clock.time - 1000 < SETTINGS.seconds
     assert not leader.leading
+
+
+class SlowToRefuse(MemoryCluster):
+    """While `answers` last, each request fails after that many seconds of the clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock = clock
+        self.answers: list[float] = []
+
+    async def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
+        if self.answers:
+            self.clock.time += self.answers.pop(0)
+            raise Unavailable("no answer")
+        return await super().get(resource, namespace, name)
+
+
+@pytest.mark.parametrize("seconds", [5, 15, 60])
+def test_however_slowly_renewals_fail_the_leader_has_stopped_before_the_lease_ends(seconds: int) -> None:
+    settings = Settings(namespace="system", seconds=seconds)
+    slowness = [0.0, settings.period / 2, settings.period]
+    for delays in itertools.product(slowness, repeat=RENEWALS):
+        clock = Clock()
+        cluster = SlowToRefuse(clock)
+        leader = Election(cluster, settings, "a", monotonic=clock, sleep=clock.sleep, now=lambda: NOW)
+        run(leader.lead())
+        cluster.answers = list(delays)
+        with pytest.raises(Deposed):
+            run(leader.hold())
+        assert clock.time - 1000 < seconds, delays
+
+
+def test_a_renewal_that_hangs_is_given_up() -> None:
+    class Hanging(MemoryCluster):
+        async def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
+            if self.writes:
+                await asyncio.get_running_loop().create_future()
+            return await super().get(resource, namespace, name)
+
+    async def play() -> None:
+        leader = Election(Hanging(), Settings(namespace="system", seconds=1), "a")
+        await leader.lead()
+        async with asyncio.timeout(30):
+            await leader.hold()
+
+    with pytest.raises(Deposed):
+        asyncio.run(play())
 
 
 def test_a_leader_survives_a_renewal_that_fails_once() -> None:

@@ -12,7 +12,7 @@ from perdure.errors import UserError
 from perdure_operator.cluster import objects
 from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, Json
 from perdure_operator.state.snapshot import Snapshot
-from tests.unit.operator.builders import job
+from tests.unit.operator.builders import job, template
 from tests.unit.operator.stage import KEY, Stage
 
 
@@ -113,11 +113,67 @@ def test_an_older_live_job_with_the_same_root_is_named() -> None:
     assert look(made).same_uri == ()
 
 
-def test_a_spec_of_another_version_is_told_and_not_guessed() -> None:
+def test_fields_of_a_newer_crd_are_left_out_and_told_once_for_each_generation(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     made = stage()
-    made.cluster.change(JOBS, *KEY, lambda raw: raw["spec"].update(fromTheFuture=1))
-    with pytest.raises(UserError, match=r"ns/digits: field fromTheFuture.*matching CRD"):
+    before = look(made).spec
+
+    def write(value: int) -> None:
+        made.cluster.change(JOBS, *KEY, lambda raw: raw["spec"].update(fromTheFuture=value))
+        made.cluster.change(JOBS, *KEY, lambda raw: raw["spec"]["checkpoint"].update(later={"a": value}))
+
+    write(1)
+    assert look(made).spec == look(made).spec == before
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "ns/digits" in told
+    assert "checkpoint.later, fromTheFuture" in told
+    assert "matching" in told
+    caplog.clear()
+    write(2)
+    look(made)
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(("field", "value"), [("replicas", "many"), ("checkpoint", None), ("checkpoint", {"later": 1})])
+def test_a_spec_that_cannot_be_read_is_told_and_not_guessed(field: str, value: Any) -> None:
+    made = stage()
+    made.cluster.change(JOBS, *KEY, lambda raw: raw["spec"].update({field: value, "fromTheFuture": 1}))
+    with pytest.raises(UserError, match=rf"ns/digits: field {field}.*matching CRD"):
         look(made)
+
+
+def _changed(**spec: Any) -> str:
+    made = stage()
+    uid = "3f2a0000-0000-4000-8000-000000000000"
+    made.cluster.change(JOBS, *KEY, lambda raw: raw["metadata"].update(uid=uid))
+    made.cluster.change(JOBS, *KEY, lambda raw: raw["spec"].update(spec))
+    return look(made).template_hash
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"template": template(image="another")},
+        {"processesPerReplica": 2},
+        {"checkpoint": {"uri": "s3://bucket/digits", "keep": 9}},
+        {"checkpoint": {"uri": "s3://bucket/digits", "everySteps": 5}},
+        {"checkpoint": {"uri": "s3://bucket/digits", "s3": {"credentialsSecret": "keys"}}},
+    ],
+)
+def test_whatever_makes_another_pod_changes_the_hash(spec: dict[str, Any]) -> None:
+    assert _changed(**spec) != _changed()
+
+
+@pytest.mark.parametrize("spec", [{"replicas": 7}, {"suspend": True}, {"failure": {"maxCodeFailures": 1}}])
+def test_what_makes_the_same_pod_leaves_the_hash(spec: dict[str, Any]) -> None:
+    assert _changed(**spec) == _changed()
+
+
+def test_the_hash_does_not_depend_on_the_order_of_fields() -> None:
+    container = template()["spec"]["containers"][0]
+    turned = {"spec": {"containers": [dict(reversed(container.items()))]}}
+    assert _changed(template=turned) == _changed(template=template())
 
 
 def test_a_job_that_is_gone_is_none_and_its_pods_are_forgotten() -> None:
@@ -139,6 +195,16 @@ def test_a_resync_notices_what_the_watch_has_missed() -> None:
     made.cluster.remove(JOBS, *KEY)
     assert asyncio.run(made.observer.sync()) == set()
     assert made.cache.known(NODES) == {}
+
+
+def test_a_job_restored_to_an_older_version_is_seen_as_it_is() -> None:
+    made = stage()
+    older = asyncio.run(made.cluster.get(JOBS, *KEY))
+    made.cluster.change(JOBS, *KEY, lambda raw: raw["spec"].update(replicas=3))
+    assert look(made).spec.replicas == 3
+    made.cluster.restore(JOBS, older)
+    made.observer.distrust(KEY)
+    assert look(made).spec.replicas == 2
 
 
 def test_a_snapshot_survives_json() -> None:

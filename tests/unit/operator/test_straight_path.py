@@ -93,6 +93,35 @@ def test_an_outcome_is_counted_even_if_the_pod_is_gone_before_anybody_looked() -
     assert stage.status().failures.infrastructure == 0
 
 
+def test_members_made_before_a_change_of_the_spec_are_replaced_before_a_run_and_never_in_one() -> None:
+    def keep(number: int) -> None:
+        change = {"keep": number}
+        stage.cluster.change(JOBS, *KEY, lambda raw: raw["spec"]["checkpoint"].update(change))
+        stage.settle()
+
+    def kept() -> set[str]:
+        return {
+            one["value"]
+            for pod in stage.pods()
+            for one in pod["spec"]["containers"][0]["env"]
+            if one["name"] == "PERDURE_KEEP"
+        }
+
+    stage = Stage()
+    stage.apply()
+    stage.start()
+    keep(5)
+    assert kept() == {"5"}
+    for node in ("n1", "n2"):
+        stage.node(node)
+    stage.run_pods(["n1", "n2"])
+    stage.settle()
+    running = stage.names(), stage.status().plan
+    keep(6)
+    assert (stage.names(), stage.status().plan) == running
+    assert kept() == {"5"}
+
+
 def test_a_deleted_job_is_forgotten() -> None:
     stage = training()
     stage.cluster.remove(JOBS, *KEY)

@@ -72,11 +72,6 @@ def test_a_node_tells_cordon_taints_and_health() -> None:
     assert views.node(raw) == NodeView(name="n1", cordoned=True, deleting=True, ready=False, taints=(taint,))
 
 
-def test_the_templates_hash_does_not_depend_on_the_order_of_fields() -> None:
-    assert views.template_hash({"a": 1, "b": {"c": 2, "d": 3}}) == views.template_hash({"b": {"d": 3, "c": 2}, "a": 1})
-    assert views.template_hash({"a": 1}) != views.template_hash({"a": 2})
-
-
 @pytest.mark.parametrize(
     ("selector", "matches"),
     [
