@@ -64,7 +64,8 @@ def main() -> int:
     parser.add_argument("--name", default=DEFAULT_NAME, help="clusters of different names live side by side")
     parser.add_argument("--nodes", type=int, default=DEFAULT_NODES)
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: leave nothing behind
+    for number in (signal.SIGINT, signal.SIGTERM):  # a script that starts this in the background has SIGINT ignored
+        signal.signal(number, signal.default_int_handler)
     try:
         COMMANDS[arguments.command](arguments)
     except (ClusterError, NameRefused, PrepareError) as error:

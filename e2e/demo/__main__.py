@@ -61,7 +61,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m e2e.demo", description=__doc__)
     parser.add_argument("command", choices=["run", "down"], nargs="?", default="run")
     command = {"run": run, "down": down}[parser.parse_args().command]
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: leave nothing behind
+    for number in (signal.SIGINT, signal.SIGTERM):  # a script that starts this in the background has SIGINT ignored
+        signal.signal(number, signal.default_int_handler)
     try:
         return command()
     except (ClusterError, PrepareError, InstallError, KubectlError, Late, NoEvidence) as error:
