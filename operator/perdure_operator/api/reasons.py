@@ -47,6 +47,7 @@ class Reason(StrEnum):
     POD_REFUSED = "PodRefused"
     WAITING_FOR_PREDECESSOR = "WaitingForPredecessor"
     SHARED_ROOT = "SharedRoot"
+    BEING_DELETED = "BeingDeleted"
     BACKOFF = "Backoff"
     STARTING_MEMBERS = "StartingMembers"
     UNSCHEDULABLE = "Unschedulable"
@@ -123,6 +124,10 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     Reason.SHARED_ROOT: Explained(
         "An older live job has the same checkpoint.uri; two jobs cannot write one log.",
         "Give this job a uri of its own, or delete the other job.",
+    ),
+    Reason.BEING_DELETED: Explained(
+        "The job is being deleted, a finalizer still keeps it, and its last run is over: no other follows.",
+        "Nothing; if it stays, look who has put a finalizer into its metadata.",
     ),
     Reason.BACKOFF: Explained("A pause after a failure, doubled with each failure that brought no new commit."),
     Reason.STARTING_MEMBERS: Explained("Members have been created and are not Ready yet."),

@@ -93,7 +93,7 @@ class Intent(TolerantModel):
     leave: bool = False
     """False while quiet seconds collect more nodes and the signal may still be withdrawn; True is final."""
     seconds: int = 0
-    """Fixed when `leave` becomes True: how long each trainer may take to save."""
+    """How long each trainer may take to save, from `leave` on; only shortened, when a member is deleted or lost."""
     lost: tuple[int, ...] = ()
     """Lost runs, with the current one where its members can no longer save together."""
     deadline: datetime | None = None
@@ -122,7 +122,7 @@ class Ending(TolerantModel):
     error_name: str = ""
     """The exception's class, the signal or the exit status."""
     error_tail: str = ""
-    """The last lines of the traceback or of stderr."""
+    """The last lines of the traceback or of stderr, for the first member that ended in this way."""
     infrastructure: bool = False
     """True where the pod or its node vanished, or the container was killed from outside."""
 

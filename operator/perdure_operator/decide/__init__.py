@@ -16,9 +16,10 @@ from perdure_operator.decide.completion import complete
 from perdure_operator.decide.discard import discard
 from perdure_operator.decide.disruption import disrupt
 from perdure_operator.decide.endings import record_endings
+from perdure_operator.decide.facts import set_free
 from perdure_operator.decide.finished import keep_finished
 from perdure_operator.decide.gates import back_off, check_template, keep_root_to_one_job, wait_for_predecessor
-from perdure_operator.decide.halt import expire, suspend
+from perdure_operator.decide.halt import expire, release, suspend
 from perdure_operator.decide.promotion import assign, promote
 from perdure_operator.decide.standbys import allocate, create, replace_unfit
 from perdure_operator.decide.summary import summarise
@@ -39,6 +40,7 @@ POLICIES: Final[tuple[Policy, ...]] = (
     vacate,  # ask, wait, delete the late ones
     close_run,  # everybody is gone: count what it cost
     # between two runs
+    release,  # no run follows for a job that is being deleted
     replace_unfit,  # standbys that cannot train, and what they cost
     expire,  # activeDeadlineSeconds
     keep_finished,  # nothing follows for a finished job
@@ -62,8 +64,8 @@ INCOMPLETE_SECONDS: Final = 1.0
 
 def decide(snapshot: Snapshot) -> Plan:
     """One round's work for one job."""
-    if snapshot.deleting:
-        return Plan(reasons=("the job is being deleted: its pods go with it and none is created",))
+    if snapshot.deleting and set_free(snapshot):
+        return Plan(reasons=("the job is being deleted and its pods are to outlive it: nothing is done to them",))
     if not (snapshot.pods_complete and snapshot.nodes_complete):
         reason = "pods or nodes have not been listed live: absence means nothing yet"
         return Plan(requeue_after=INCOMPLETE_SECONDS, reasons=(reason,))

@@ -18,8 +18,6 @@ from perdure_operator.decide.turn import Turn, later
 
 BACKOFF_AT_MOST_SECONDS: Final = 300
 
-_TAIL_LINES: Final = 15
-_TAIL_LENGTH: Final = 2000
 _MOST_DOUBLINGS: Final = 20
 _COSTS_CODE: Final = frozenset({Reason.CODE_FAILURE})
 _COSTS_INFRASTRUCTURE: Final = frozenset({Reason.INFRASTRUCTURE_FAILURE, Reason.FENCED})
@@ -88,8 +86,7 @@ def describe(ending: Ending | None) -> str:
     if ending is None:
         return ""
     what = " ".join(part for part in (ending.outcome, ending.error_kind, ending.error_name) if part)
-    tail = "\n".join(ending.error_tail.strip().splitlines()[-_TAIL_LINES:])[-_TAIL_LENGTH:]
-    return f"{ending.name}: {what or 'no outcome'}" + (f"\n{tail}" if tail else "")
+    return f"{ending.name}: {what or 'no outcome'}" + (f"\n{ending.error_tail}" if ending.error_tail else "")
 
 
 def backoff_until(failures: Failures) -> datetime | None:

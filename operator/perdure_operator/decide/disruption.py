@@ -96,6 +96,8 @@ def _resized(turn: Turn, plan: RunPlan) -> Found | None:
     spec = turn.snapshot.spec
     if len(plan.members) == spec.replicas and plan.world == spec.replicas * spec.processes_per_replica:
         return None
+    if turn.snapshot.deleting:
+        return None  # no run of another size could follow
     cause = f"{spec.replicas} replicas of {spec.processes_per_replica} processes are wanted"
     return Found(Disruption.SIZE_CHANGE, cause, urgent=False)
 

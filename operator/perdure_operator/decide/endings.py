@@ -6,25 +6,30 @@ from typing import Final
 
 from perdure.contract import ContractError, Ended, ErrorKind, Failure, Outcome, read_outcome
 from perdure_operator.api.status import Assigned, Ending
-from perdure_operator.decide.facts import dead, ended, over, own
+from perdure_operator.decide.facts import dead, over, own
 from perdure_operator.decide.turn import Turn
 from perdure_operator.state.snapshot import PodView
 
 _LARGEST: Final = 2**53
 """No honest number in an outcome is larger; one that is would not fit into the status."""
+_NAME_LENGTH: Final = 100
+"""As the agent writes it; an image without our agent may leave anything."""
+_TAIL_LINES: Final = 15
+_TAIL_LENGTH: Final = 2000
 
 
 def record_endings(turn: Turn) -> Turn:
     """One Ending for each member that is over, gone, or on a node given up."""
-    plan = turn.status.plan
+    plan, endings = turn.status.plan, list(turn.status.endings)
     if plan is None:
         return turn
+    pods, known = own(turn.snapshot), {ending.name for ending in endings}
     for member in plan.members:
-        ending = None if ended(turn.status, member.name) else _ending(turn, member)
+        ending = None if member.name in known else _ending(turn, member, pods.get(member.name))
         if ending:
             turn = learn(turn, ending).because(f"{member.name} ended: {ending.outcome or 'no outcome'}")
-            turn = turn.update(endings=(*turn.status.endings, ending))
-    return turn.update(opened=_highest_opened(turn))
+            endings.append(_brief(ending, endings))
+    return turn.update(endings=tuple(endings), opened=_highest_opened(turn.status.opened, pods))
 
 
 def learn(turn: Turn, ending: Ending) -> Turn:
@@ -68,20 +73,18 @@ def ending_of(pod: PodView) -> Ending:
         commit_seq=commit.seq if commit else None,
         commit_step=commit.step if commit else None,
         error_kind=error.kind if error else "",
-        error_name=_printable(error.name) if error else "",
-        error_tail=_printable(error.tail) if error else "",
+        error_name=_printable(error.name)[:_NAME_LENGTH] if error else "",
+        error_tail=_last_lines(_printable(error.tail)) if error else "",
         infrastructure=outcome.outcome is Ended.FAILED and (_killed(pod) or _from_outside(error)),
     )
 
 
-def _highest_opened(turn: Turn) -> int:
+def _highest_opened(known: int, pods: dict[str, PodView]) -> int:
     """The highest run number that any pod has seen in the log: the next run has to be above it."""
-    seen = [outcome.opened for pod in own(turn.snapshot).values() if (outcome := told(pod))]
-    return max([turn.status.opened, *seen])
+    return max([known, *(outcome.opened for pod in pods.values() if (outcome := told(pod)))])
 
 
-def _ending(turn: Turn, member: Assigned) -> Ending | None:
-    pod = own(turn.snapshot).get(member.name)
+def _ending(turn: Turn, member: Assigned, pod: PodView | None) -> Ending | None:
     if pod is None or pod.uid != member.uid:
         return _silent(member.name, member.uid, "the pod is gone")
     if over(pod):
@@ -89,6 +92,12 @@ def _ending(turn: Turn, member: Assigned) -> Ending | None:
     if dead(turn, pod):
         return _silent(pod.name, pod.uid, f"node {pod.node} is unreachable")
     return None
+
+
+def _brief(ending: Ending, earlier: list[Ending]) -> Ending:
+    """Of those that ended alike the first is the one to blame: the words of the others would only fill the status."""
+    alike = any((e.outcome, e.infrastructure) == (ending.outcome, ending.infrastructure) for e in earlier)
+    return ending.model_copy(update={"error_tail": ""}) if alike else ending
 
 
 def _silent(name: str, uid: str, why: str) -> Ending:
@@ -110,6 +119,10 @@ def _from_outside(error: Failure | None) -> bool:
     if error is None:
         return True
     return error.kind is ErrorKind.STORAGE or (error.kind is ErrorKind.SIGNAL and error.name == "SIGKILL")
+
+
+def _last_lines(text: str) -> str:
+    return "\n".join(text.strip().splitlines()[-_TAIL_LINES:])[-_TAIL_LENGTH:]
 
 
 def _printable(text: str) -> str:

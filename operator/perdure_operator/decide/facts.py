@@ -21,6 +21,12 @@ def own(snapshot: Snapshot) -> dict[str, PodView]:
     return {pod.name: pod for pod in sorted(mine, key=lambda pod: (not pod.gone, pod.name, pod.uid))}
 
 
+def set_free(snapshot: Snapshot) -> bool:
+    """Whether a member of the run has lost its owner, as in `kubectl delete --cascade=orphan`: one after the other."""
+    members = {member.uid for member in snapshot.status.plan.members} if snapshot.status.plan else set()
+    return any(pod.uid in members and not pod.owner_uid and not pod.gone for pod in snapshot.pods)
+
+
 def over(pod: PodView) -> bool:
     """A member is over when container 0 has terminated, whatever its sidecars do."""
     return pod.gone or pod.terminated is not None or pod.phase in ("Succeeded", "Failed")
@@ -66,6 +72,10 @@ def awaited(turn: Turn, plan: RunPlan) -> list[PodView]:
 
 def listed(pods: Iterable[PodView]) -> str:
     """Pods and their nodes for a message."""
-    names = [f"{pod.name} (node {pod.node})" if pod.node else pod.name for pod in pods]
+    return joined([f"{pod.name} (node {pod.node})" if pod.node else pod.name for pod in pods])
+
+
+def joined(names: list[str]) -> str:
+    """The first names, and how many more there are."""
     more = [f"{len(names) - _NAMES_SHOWN} more"] if len(names) > _NAMES_SHOWN else []
     return ", ".join(names[:_NAMES_SHOWN] + more)

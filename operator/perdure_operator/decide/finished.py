@@ -31,7 +31,7 @@ def keep_finished(turn: Turn) -> Turn:
     if turn.snapshot.budget and not alive:
         turn = turn.act(DeleteBudget(uid=turn.snapshot.budget.uid)).because("no member left to protect")
     ttl = turn.snapshot.spec.ttl_seconds_after_finished
-    if ttl is not None:
+    if ttl is not None and not turn.snapshot.deleting:
         turn = turn.wake(later(since, ttl))
         if turn.now >= later(since, ttl):
             turn = turn.act(DeleteJob(uid=turn.snapshot.uid)).because("ttlSecondsAfterFinished is over")

@@ -7,6 +7,7 @@ from typing import Final
 from perdure_operator.api.reasons import Reason
 from perdure_operator.decide.blame import backoff_until
 from perdure_operator.decide.facts import dead, listed, over
+from perdure_operator.decide.troubles import refusal_reason
 from perdure_operator.decide.turn import Turn, clock, later
 from perdure_operator.state.plan import CheckTemplate, DeletePod
 from perdure_operator.state.snapshot import TemplateCheck, TemplateVerdict
@@ -18,7 +19,7 @@ RECHECK_INVALID_SECONDS: Final = 60
 
 def wait_for_predecessor(turn: Turn) -> Turn:
     """Pods of an earlier job of this name must not train any more; ownerless ones, left by an orphaning delete, go."""
-    if turn.status.plan is not None:
+    if turn.status.plan is not None or turn.snapshot.deleting:
         return turn
     foreign = [pod for pod in turn.snapshot.pods if pod.owner_uid != turn.snapshot.uid and not pod.gone]
     orphans = [pod for pod in foreign if not pod.owner_uid and not pod.deleting]
@@ -37,11 +38,12 @@ def wait_for_predecessor(turn: Turn) -> Turn:
 def keep_root_to_one_job(turn: Turn) -> Turn:
     """Two live jobs would fence each other: the younger one waits."""
     others = turn.snapshot.same_uri
-    if turn.status.plan is not None or not others:
+    if turn.status.plan is not None or turn.waiting or not others:
         return turn
     uri = turn.snapshot.spec.checkpoint.uri
     message = f"waiting until {', '.join(others[:3])} is finished or deleted: it has the same checkpoint.uri {uri}"
-    return turn.wait(Reason.SHARED_ROOT, message)
+    # The other's end is its own event, not this job's, and none at all where the cache has learned of it otherwise.
+    return turn.wait(Reason.SHARED_ROOT, message, later(turn.now, RECHECK_SECONDS))
 
 
 def check_template(turn: Turn) -> Turn:
@@ -64,7 +66,7 @@ def _await_template(turn: Turn, check: TemplateCheck) -> Turn:
         return turn.wait(Reason.TEMPLATE_INVALID, f"correct spec.template: {check.message}", again)
     if check.verdict is TemplateVerdict.WAIT:
         message = f"refused in a dry run, which is repeated every {RECHECK_SECONDS} s: {check.message}"
-        return turn.wait(Reason.QUOTA_EXCEEDED, message, again)
+        return turn.wait(refusal_reason(check.message), message, again)
     return turn.wait(Reason.CHECKING_TEMPLATE, "waiting for the dry run of the pod template", again)
 
 

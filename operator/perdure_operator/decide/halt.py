@@ -1,10 +1,18 @@
-"""Between two runs: a job whose time is over fails, a suspended one keeps no members."""
+"""Between two runs: a job whose time is over fails; a suspended one, or one being deleted, keeps no members."""
 
 from __future__ import annotations
 
 from perdure_operator.api.reasons import Reason
 from perdure_operator.decide.finished import fail
 from perdure_operator.decide.turn import Turn, finished_at, later
+
+
+def release(turn: Turn) -> Turn:
+    """A finalizer may keep a deleted job for long; what runs goes on until it has to leave, nothing new begins."""
+    if not turn.snapshot.deleting or turn.status.plan is not None or finished_at(turn.status):
+        return turn
+    message = "the job is being deleted and a finalizer still keeps it; no member exists and none is created"
+    return turn.update(members=()).wait(Reason.BEING_DELETED, message)
 
 
 def expire(turn: Turn) -> Turn:

@@ -12,7 +12,7 @@ from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import Ending
 from perdure_operator.decide.blame import Verdict, charge
 from perdure_operator.decide.endings import ending_of
-from perdure_operator.decide.facts import base_name, dead, member_number, node_of, over, own
+from perdure_operator.decide.facts import base_name, dead, joined, member_number, node_of, over, own
 from perdure_operator.decide.signals import CORDON, leaving, tolerates
 from perdure_operator.decide.troubles import agent_missing
 from perdure_operator.decide.turn import Turn, finished_at
@@ -29,17 +29,15 @@ def replace_unfit(turn: Turn) -> Turn:
     """Before a run is planned, members that cannot train are dropped; those that ended by themselves cost a failure."""
     if turn.status.plan is not None or finished_at(turn.status):
         return turn
-    pods, kept, failed = own(turn.snapshot), [], []
-    for name in turn.status.members:
-        pod = pods.get(name)
-        why = _unfit(turn, name, pod)
-        if not why:
-            kept.append(name)
-            continue
-        turn = turn.tell(Reason.MEMBER_REPLACED, f"{name} {why}: another member takes its place")
-        if pod and _ended_by_itself(turn, pod):
-            failed.append(ending_of(pod))
-    turn = turn.update(members=tuple(kept))
+    pods = own(turn.snapshot)
+    unfit = {name: why for name in turn.status.members if (why := _unfit(turn, name, pods.get(name)))}
+    if not unfit:
+        return turn
+    dropped = [pods[name] for name in unfit if name in pods]
+    failed = [ending_of(pod) for pod in dropped if _ended_by_itself(turn, pod)]
+    words = joined([f"{name} {why}" for name, why in unfit.items()])
+    turn = turn.tell(Reason.MEMBER_REPLACED, f"new members take the place of those that cannot train: {words}")
+    turn = turn.update(members=tuple(name for name in turn.status.members if name not in unfit))
     return charge(turn, _judge(failed)) if failed else turn
 
 
@@ -62,7 +60,8 @@ def create(turn: Turn) -> Turn:
     """A name without a pod here is new or was refused: what vanished has been replaced before."""
     if turn.status.plan is not None or turn.waiting:
         return turn
-    missing = [name for name in turn.status.members if name not in own(turn.snapshot)]
+    pods = own(turn.snapshot)
+    missing = [name for name in turn.status.members if name not in pods]
     turn = turn.act(*(CreatePod(name=name) for name in missing))
     return turn.because(f"creating {', '.join(missing)}") if missing else turn
 

@@ -49,6 +49,8 @@ def _running(turn: Turn) -> Turn:
         return turn.condition(ConditionType.RUNNING, False, reason, "the job is finished")
     if _trains(turn) and status.plan:
         message = f"run {status.plan.run}: {len(status.plan.members)} members, {status.plan.world} processes"
+        if turn.snapshot.deleting:
+            message += "; the job is being deleted: no run follows this one"
         return turn.condition(ConditionType.RUNNING, True, Reason.TRAINING, message)
     waiting = turn.waiting or Waiting(Reason.STARTING_MEMBERS, "waiting for the next look at the cluster")
     old = find(status, ConditionType.RUNNING)

@@ -68,8 +68,12 @@ def _refusal(turn: Turn, names: tuple[str, ...]) -> tuple[Reason, str] | None:
     refusal = refused(turn, names)
     if refusal is None:
         return None
-    reason = Reason.QUOTA_EXCEEDED if "exceeded quota" in refusal.message else Reason.POD_REFUSED
-    return reason, f"creating {refusal.pod} was refused and is tried again: {refusal.message}"
+    return refusal_reason(refusal.message), f"creating {refusal.pod} was refused and is tried again: {refusal.message}"
+
+
+def refusal_reason(message: str) -> Reason:
+    """A quota answers 403 as an admission webhook does: only the words tell them apart."""
+    return Reason.QUOTA_EXCEEDED if "exceeded quota" in message else Reason.POD_REFUSED
 
 
 def refused(turn: Turn, names: tuple[str, ...]) -> Refusal | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from math import ceil
 from typing import Final
 
-from perdure.contract import Role
+from perdure.contract import Ended, Role
 from perdure_operator.api.reasons import Reason
-from perdure_operator.api.status import Disruption, Intent, RunPlan
+from perdure_operator.api.status import Disruption, Ending, Intent, RunPlan
 from perdure_operator.decide.assignments import leave
-from perdure_operator.decide.disruption import MARGIN_SECONDS
+from perdure_operator.decide.disruption import MARGIN_SECONDS, told_its_end
 from perdure_operator.decide.facts import awaited, listed
 from perdure_operator.decide.turn import Turn, clock, later
 from perdure_operator.state.plan import Assign, DeletePod
@@ -16,6 +18,8 @@ from perdure_operator.state.snapshot import PodView
 
 GRACE_MARGIN_SECONDS: Final = 5
 """A deleted pod's save has to end this long before its grace does."""
+PATIENCE_SECONDS: Final = 30
+"""After a member was lost a commit may still be on its way, but no new save can end."""
 
 
 def vacate(turn: Turn) -> Turn:
@@ -49,21 +53,38 @@ def _requests(pods: list[PodView], intent: Intent) -> list[Assign]:
 
 
 def _shorten(turn: Turn, plan: RunPlan, intent: Intent) -> tuple[Turn, Intent]:
-    """A deleted member has only its own grace: nobody can save with it any longer."""
-    left = _grace_left(turn, plan)
-    deadline = later(turn.now, (left or 0) + MARGIN_SECONDS)
-    if left is None or intent.deadline is None or deadline >= intent.deadline:
+    """Nobody can save without the others: what is left of the time ends with the first who cannot use it.
+
+    Members count `seconds` from their first sight of the request, so the time gone by stays part of it.
+    """
+    ends = [*_ends_of_grace(turn, plan), *_end_of_patience(turn, plan)]
+    deadline = later(min(ends), MARGIN_SECONDS) if ends else intent.deadline
+    if deadline is None or intent.deadline is None or deadline >= intent.deadline:
         return turn, intent
-    shorter = intent.model_copy(update={"seconds": int(left), "deadline": deadline})
-    return turn.update(intent=shorter).because(f"a member was deleted: {int(left)} s are left to save"), shorter
+    cut = ceil((intent.deadline - deadline).total_seconds())
+    shorter = intent.model_copy(update={"seconds": max(intent.seconds - cut, 1), "deadline": deadline})
+    return turn.update(intent=shorter).because(f"the save has to end {cut} s earlier"), shorter
 
 
-def _grace_left(turn: Turn, plan: RunPlan) -> float | None:
-    """How long the deleted member with the earliest deadline can still save, None where no member is deleted."""
+def _ends_of_grace(turn: Turn, plan: RunPlan) -> list[datetime]:
+    """Until when each deleted member can still save: it has only its own grace."""
     deadlines = [pod.deletion_deadline for pod in awaited(turn, plan) if pod.deleting and pod.deletion_deadline]
-    if not deadlines:
-        return None
-    return max((min(deadlines) - turn.now).total_seconds() - GRACE_MARGIN_SECONDS, 1)
+    return [max(later(end, -GRACE_MARGIN_SECONDS), later(turn.now, 1)) for end in deadlines]
+
+
+def _end_of_patience(turn: Turn, plan: RunPlan) -> list[datetime]:
+    """Until when the others are waited for after one was lost, unless the run has told its end.
+
+    `lost` never changes within a run's number, so they cannot be told to stop at once.
+    """
+    endings = turn.status.endings
+    if told_its_end(plan, endings) or not any(_breaks_the_save(ending) for ending in endings):
+        return []
+    return [later(turn.now, PATIENCE_SECONDS)]
+
+
+def _breaks_the_save(ending: Ending) -> bool:
+    return ending.infrastructure or ending.outcome in (Ended.FAILED, Ended.PEER_LOST)
 
 
 def _delete_late(turn: Turn, pods: list[PodView]) -> Turn:

@@ -99,7 +99,7 @@ class TemplateVerdict(StrEnum):
     UNKNOWN = "Unknown"
     GOOD = "Good"
     BAD = "Bad"
-    WAIT = "Wait"  # a quota: not the template's fault
+    WAIT = "Wait"  # a quota or a webhook: not the template's fault
 
 
 class TemplateCheck(Model):

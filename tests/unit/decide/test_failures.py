@@ -53,6 +53,21 @@ class TestBlame:
         here = job().running(world=2).ended(0, Ended.FAILED, error=killed()).settle()
         assert _counts(here.ended(1, Ended.FAILED, error=raised()).settle()) == (1, 0)
 
+    def test_only_the_first_traceback_is_kept_and_of_it_only_the_end(self) -> None:
+        tail = "\n".join(f"line {number} " + "x" * 200 for number in range(20))
+        here = job().running(world=3)
+        for number in (2, 1):
+            here = here.ended(number, Ended.FAILED, error=raised(tail=tail)).settle()
+        first, second = here.now.endings
+        assert first.error_tail.endswith(tail[-1000:])
+        assert len(first.error_tail) <= 2000
+        assert (second.error_name, second.error_tail) == ("ValueError", "")
+
+    def test_a_later_failure_of_the_code_keeps_its_traceback_beside_one_of_the_storage(self) -> None:
+        here = job().running(world=3).ended(0, Ended.FAILED, error=STORAGE).settle()
+        here = here.ended(1, Ended.FAILED, error=raised()).settle().ended(2, Ended.PEER_LOST).settle()
+        assert here.condition(ConditionType.SAVED).message.endswith("ValueError: no")
+
     @pytest.mark.parametrize("reason", ["OOMKilled"])
     def test_out_of_memory_is_infrastructure_whatever_the_rank_says(self, reason: str) -> None:
         here = job().running(world=2).ended(1, Ended.FAILED, error=raised("RuntimeError", "worker died"))

@@ -247,10 +247,56 @@ class TestDeadline:
         assert here.spec(suspend=False).settle().now.phase is Phase.STARTING
 
 
-def test_a_job_being_deleted_gets_no_pods_and_no_other_writes() -> None:
-    plan = job().starting(world=2).missing(0).having(deleting=True).plan()
-    assert plan.status is None
-    assert plan.actions == ()
+class TestDeletion:
+    """A finalizer of somebody else's may keep a deleted job for long: its members still stand in the way of drains."""
+
+    def test_members_train_on_and_the_condition_says_that_nothing_follows(self) -> None:
+        here = job().running(world=2).having(deleting=True)
+        assert here.plan().actions == ()
+        running = here.settle().condition(ConditionType.RUNNING)
+        assert (running.status, running.reason) == ("True", "Training")
+        assert "being deleted" in running.message
+
+    def test_members_still_save_and_leave_a_node_that_goes_and_nobody_comes_back(self) -> None:
+        here = job().running(world=2).having(deleting=True).leaving("n1")
+        assert {type(here.assignment(number)) for number in (0, 1)} == {Leave}
+        gone = here.all_ended(Ended.CHECKPOINTED, step=20, commit=(4, 20)).settle()
+        assert (gone.names(), gone.now.members, gone.now.step) == ([], (), 20)
+        running = gone.condition(ConditionType.RUNNING)
+        assert (running.status, running.reason) == ("False", "BeingDeleted")
+        assert gone.after(3600).plan().actions == ()
+
+    def test_standbys_are_released_and_none_is_created(self) -> None:
+        here = job().starting(world=2).missing(0).having(deleting=True)
+        assert (creates(here.plan()), deletes(here.plan())) == ([], ["digits-ab12-1"])
+        assert here.plan().events == ()
+        assert here.settle().now.members == ()
+
+    def test_a_failure_is_counted_and_no_run_follows(self) -> None:
+        here = job().running(world=2).having(deleting=True).missing(0).settle()
+        ended = here.ended(1, Ended.PEER_LOST).settle()
+        assert ended.now.failures.infrastructure == 1
+        assert ended.after(60).settle().names() == []
+
+    def test_another_size_ends_no_run_for_none_could_follow(self) -> None:
+        assert job().running(world=2).having(deleting=True).spec(replicas=3).settle().now.intent is None
+
+    def test_a_finished_one_is_not_deleted_again(self) -> None:
+        here = job(ttl_seconds_after_finished=60).running(world=2)
+        done = here.all_ended(Ended.COMPLETED, step=100, commit=(9, 100)).settle().after(60).having(deleting=True)
+        assert done.plan().actions == ()
+
+    def test_pods_that_the_garbage_collector_deletes_save_within_their_grace(self) -> None:
+        here = job().running(world=2).having(deleting=True).deleted(0).deleted(1).settle()
+        assert deletes(here.plan()) == []
+        assert here.now.lost == ()
+
+    @pytest.mark.parametrize("orphaned", [(0,), (0, 1)])
+    def test_pods_that_an_orphaning_delete_sets_free_are_left_alone(self, orphaned: tuple[int, ...]) -> None:
+        here = job().running(world=2).having(deleting=True)
+        for number in orphaned:
+            here = here.pod(number, owner_uid="")
+        assert (here.plan().actions, here.plan().status) == ((), None)
 
 
 @pytest.mark.parametrize("view", ["pods_complete", "nodes_complete"])

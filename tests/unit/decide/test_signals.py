@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from perdure.contract import Ended, Leave
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import Disruption
 from perdure_operator.decide.signals import AUTOSCALER_TAINT, KARPENTER_TAINT
-from perdure_operator.state.snapshot import NodeView, Toleration
-from tests.unit.decide.builders import Job, creates, deletes, job, leaves
+from perdure_operator.state.snapshot import NodeView, TemplateCheck, Toleration
+from tests.unit.decide.builders import Job, creates, deletes, job, leaves, raised
 
 NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
@@ -127,6 +129,10 @@ class TestDeletedPod:
         assert later.plan().actions == ()
         assert later.plan().status is None
 
+    def test_members_count_from_the_first_request_so_the_time_gone_by_is_part_of_the_shorter_one(self) -> None:
+        here = job().running(world=2).leaving("n1").after(200).deleted(0, grace=120)
+        assert [said.seconds for said in leaves(here.plan()).values()] == [200 + 115]
+
     def test_a_deleted_pod_that_left_before_anybody_looked_has_saved_for_all(self) -> None:
         here = job().running(world=2).ended(0, Ended.CHECKPOINTED, step=20, commit=(4, 20))
         here = here.pod(0, gone=True).settle()
@@ -135,6 +141,44 @@ class TestDeletedPod:
         assert here.now.intent.lost == ()
         after = here.ended(1, Ended.CHECKPOINTED, step=20, commit=(4, 20)).settle()
         assert after.now.failures.infrastructure == 0
+
+
+class TestLostWhileLeaving:
+    def _leaving(self) -> Job:
+        return job().running(world=2).leaving("n1").after(200)
+
+    @pytest.mark.parametrize(
+        "lost",
+        [
+            lambda here: here.missing(0),
+            lambda here: here.exited(0, "", code=137),
+            lambda here: here.ended(0, Ended.FAILED, error=raised()),
+            lambda here: here.ended(0, Ended.PEER_LOST),
+        ],
+    )
+    def test_the_others_wait_half_a_minute_for_a_save_that_cannot_end(self, lost: Callable[[Job], Job]) -> None:
+        here = lost(self._leaving())
+        assert [said.seconds for said in leaves(here.plan()).values()] == [200 + 30]
+        later = here.settle().after(10)
+        assert (later.plan().actions, later.plan().status) == ((), None)
+        assert deletes(later.after(50).plan()) == ["digits-ab12-1"]
+
+    def test_a_deleted_member_that_goes_without_a_word_shortens_it_once_more(self) -> None:
+        here = self._leaving().deleted(0, grace=120).settle()
+        assert [said.seconds for said in leaves(here.pod(0, gone=True).plan()).values()] == [200 + 30]
+
+    @pytest.mark.parametrize(
+        "left",
+        [
+            lambda here: here.ended(0, Ended.CHECKPOINTED, step=20, commit=(4, 20)),
+            lambda here: here.ended(1, Ended.CHECKPOINTED, step=20, commit=(4, 20)).missing(0),
+            lambda here: here.ended(0, Ended.STOPPED),
+            lambda here: here.ended(0, Ended.EXIT_TIMEOUT),
+            lambda here: here.after(380).missing(0),
+        ],
+    )
+    def test_whoever_leaves_as_asked_takes_no_time_from_the_others(self, left: Callable[[Job], Job]) -> None:
+        assert leaves(left(self._leaving()).plan()) == {}
 
 
 class TestLate:
@@ -227,6 +271,13 @@ class TestStandbys:
         }[away]()
         assert creates(here.plan()) == ["digits-ab12-2"]
         assert here.settle().now.failures.infrastructure == 0
+
+    def test_many_replaced_in_one_round_are_told_in_one_event(self) -> None:
+        here = job().starting(world=12).having(template_hash="t2").having(template_check=TemplateCheck())
+        replaced = [event for event in here.plan().events if event.reason == "MemberReplaced"]
+        assert len(replaced) == 1
+        assert "digits-ab12-0 was made from an older template, digits-ab12-1 was" in replaced[0].message
+        assert "4 more" in replaced[0].message
 
     def test_one_made_from_an_older_template_is_replaced(self) -> None:
         here = job().starting(world=1).having(template_hash="t2").settle()

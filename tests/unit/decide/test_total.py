@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from perdure.contract import ASSIGNMENT_BYTES, Ended, Outcome, Train, write_assignment, write_outcome
+from perdure.contract import (
+    ASSIGNMENT_BYTES,
+    OUTCOME_BYTES,
+    Ended,
+    ErrorKind,
+    Failure,
+    Outcome,
+    Train,
+    write_assignment,
+    write_outcome,
+)
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.spec import Checkpoint, DisruptionPolicy, FailurePolicy, TrainingJobSpec
 from perdure_operator.api.status import (
@@ -37,7 +48,10 @@ from perdure_operator.state.snapshot import (
     Terminated,
     Toleration,
 )
-from tests.unit.decide.builders import START, UID
+from tests.unit.decide.builders import START, UID, Job, job
+
+STATUS_BYTES = 256 * 1024
+"""etcd takes 1.5 MiB for the whole object, and every change of it goes to every watcher."""
 
 # few names and numbers, so that they meet
 NAMES = st.sampled_from([f"digits-ab12-{n}" for n in range(4)] + ["digits-ab12-x", "odd", "digits-ab12-99999999999"])
@@ -260,3 +274,32 @@ def test_an_unfinished_job_that_does_not_run_says_why(snapshot: Snapshot) -> Non
         return
     running = next(condition for condition in status.conditions if condition.type == ConditionType.RUNNING)
     assert running.status == "True" or running.message
+
+
+LAST_WORDS = st.builds(
+    lambda ended, kind, name, tail: write_outcome(Outcome(ended, run=1, rank=0, error=Failure(kind, name, tail))),
+    st.sampled_from([Ended.FAILED, Ended.PEER_LOST, Ended.FENCED]),
+    st.sampled_from(ErrorKind),
+    st.sampled_from(["ValueError", "N" * OUTCOME_BYTES]),
+    st.sampled_from(["", "x" * OUTCOME_BYTES, "ü\n" * OUTCOME_BYTES]),
+)
+FOREIGN = '{"v":1,"outcome":"failed","run":1,"rank":0,"error":{"kind":"exception","name":"' + "N" * 3900 + '"}}'
+"""Not every image has our agent: Kubernetes cuts a termination message at 4 KiB only."""
+
+
+@cache
+def _crowd() -> Job:
+    return job().running(world=200)
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(LAST_WORDS | st.just(FOREIGN), min_size=1, max_size=5))
+@example([write_outcome(Outcome(Ended.FAILED, run=1, rank=0, error=Failure(ErrorKind.EXCEPTION, "E", "x" * 4000)))])
+@example([FOREIGN])
+def test_the_status_of_200_members_that_all_raise_stays_small(words: list[str]) -> None:
+    ends = [Terminated(exit_code=1, message=words[number % len(words)]) for number in range(199)]
+    pods = [pod.model_copy(update={"terminated": end}) for pod, end in zip(_crowd().snapshot.pods, ends, strict=False)]
+    status = decide(_crowd().having(pods=(*pods, _crowd().snapshot.pods[-1])).snapshot).status
+    assert status is not None
+    assert len(status.endings) == 199
+    assert len(status.model_dump_json(by_alias=True).encode()) < STATUS_BYTES

@@ -55,6 +55,11 @@ class TestTemplate:
         assert 'exceeded quota: "q"' in str(plan.status.conditions)
         assert here.after(10).plan().actions == (CheckTemplate(),)
 
+    def test_another_refusal_of_the_dry_run_is_not_called_a_quota(self) -> None:
+        reason, message = _waits(self._checked(TemplateVerdict.WAIT, 'admission webhook "w" denied the request'))
+        assert reason == "PodRefused"
+        assert 'admission webhook "w" denied the request' in message
+
     def test_an_answer_without_a_time_does_not_make_status_change_with_the_clock(self) -> None:
         check = TemplateCheck(hash="t1", verdict=TemplateVerdict.WAIT, message="exceeded quota")
         here = job().having(template_check=check).step()
@@ -172,6 +177,11 @@ class TestFlags:
         reason, message = _waits(job().having(same_uri=("default/other",)))
         assert reason == "SharedRoot"
         assert "default/other" in message
+
+    def test_the_other_job_is_looked_at_again_even_if_its_end_makes_no_event_here(self) -> None:
+        here = job().having(same_uri=("default/other",)).settle()
+        assert here.plan().requeue_after == 10
+        assert here.after(10).having(same_uri=()).settle().now.members != ()
 
     def test_a_second_budget_over_the_members_is_a_conflict(self) -> None:
         here = job().running(world=2).having(foreign_budgets=("mine",))
