@@ -15,12 +15,16 @@ import json
 import os
 import select
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from perdure.contract import CommitRef, Ended, ErrorKind, Failure, fitting_tail
+
+ENDING_SECONDS: Final = 5
+"""How long an ending waits for room in the pipe: nothing comes after it that would tell the same."""
 
 
 @dataclass(frozen=True)
@@ -99,9 +103,23 @@ _NAMES = {Attached: "attached", Opened: "opened", Stepped: "step", Committed: "c
 
 
 def write_report(fd: int, report: Report) -> None:
-    """Sends one line. A full or broken pipe is ignored: reports are hints, the log is the truth."""
+    """Sends one line. A broken pipe is ignored, and a full one by all but an ending: the next report tells the same."""
+    line = _line(report).encode()
+    end = time.monotonic() + (ENDING_SECONDS if isinstance(report, Ending) else 0)
     with contextlib.suppress(OSError):
-        os.write(fd, _line(report).encode())
+        while not _written(fd, line) and (left := end - time.monotonic()) > 0:
+            room = select.poll()
+            room.register(fd, select.POLLOUT)
+            room.poll(left * 1000)
+
+
+def _written(fd: int, line: bytes) -> bool:
+    """Whether there was room for the line."""
+    try:
+        os.write(fd, line)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _line(report: Report) -> str:

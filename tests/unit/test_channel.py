@@ -4,12 +4,14 @@ import json
 import os
 import select
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from perdure import channel
 from perdure.channel import (
     Attached,
     Committed,
@@ -50,6 +52,15 @@ def pipe() -> Iterator[tuple[int, int]]:
     os.close(writer)
 
 
+def fills(writer: int) -> bool:
+    """Writes one more page; whether there was no room for it."""
+    try:
+        os.write(writer, b"x" * select.PIPE_BUF)
+    except BlockingIOError:
+        return True
+    return False
+
+
 class TestReports:
     @given(report=reports)
     @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -81,6 +92,28 @@ class TestReports:
         lines = os.read(pipe[0], 1 << 20).splitlines()
         assert 0 < len(lines) < 10_000
         assert [read_report(line) for line in lines] == [Stepped(step) for step in range(len(lines))]
+
+    def test_an_ending_waits_for_room_in_a_full_pipe(self, pipe: tuple[int, int]) -> None:
+        reader, writer = pipe
+        while not fills(writer):
+            pass
+        ending = Ending(Ended.CHECKPOINTED, 5)
+        with ThreadPoolExecutor(1) as pool:
+            writing = pool.submit(write_report, writer, ending)
+            wait([writing], timeout=0.2)  # long enough for a writer that does not wait to have given up
+            text = b""
+            while not text.endswith(b"\n"):
+                assert select.select([reader], [], [], 10)[0], "the ending has not come"
+                text += os.read(reader, 65536)
+            writing.result(timeout=10)
+        assert read_report(text.lstrip(b"x")) == ending
+
+    def test_an_ending_does_not_wait_for_ever(self, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(channel, "ENDING_SECONDS", 0.01)
+        while not fills(pipe[1]):
+            pass
+        write_report(pipe[1], Ending(Ended.CHECKPOINTED, 5))
+        assert b"ending" not in os.read(pipe[0], 1 << 20)
 
     def test_an_agent_that_is_gone_is_no_error_for_the_trainer(self) -> None:
         reader, writer = os.pipe()

@@ -6,6 +6,7 @@
     environ   the environment of a trainer process; pure
     launch    starts one process; the place for a warm zygote beside exec
     processes the running processes: their pipes, their ends, their descendants
+    outlet    the pod's log, written without waiting
     paths     where the agent reads and writes
     linux     the few facts and calls that only Linux knows
     shell     the loop: reads files, pipes and signals, asks `rules`, carries the actions out

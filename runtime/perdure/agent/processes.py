@@ -11,13 +11,13 @@ import contextlib
 import os
 import selectors
 import signal
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from perdure.agent import linux
-from perdure.agent.state import ProcessEnded, Reported
+from perdure.agent.outlet import Outlet
+from perdure.agent.state import Cleared, ProcessEnded, Reported
 from perdure.channel import read_report
 
 TAIL_BYTES: Final = 4096
@@ -66,6 +66,8 @@ class Child:
     pid: int
     report: Pipe
     stderr: Pipe
+    log: Outlet
+    """Where its stderr is passed on to."""
     status: int | None = None
     """As ProcessEnded has it, once it has ended."""
     told: bool = False
@@ -81,18 +83,16 @@ class Child:
             if report:
                 yield Reported(self.rank, report)
         text = self.stderr.read()
-        with contextlib.suppress(OSError):
-            sys.stderr.buffer.write(text)
-            sys.stderr.buffer.flush()
+        self.log.write(text)
         self.tail = (self.tail + text)[-TAIL_BYTES:]
 
-    def end(self, status: int) -> Iterator[Reported | ProcessEnded]:
+    def end(self, status: int, *, left_behind: bool) -> Iterator[Reported | ProcessEnded]:
         """Its last reports and its end."""
         self.told = True
         yield from self.pump()
         self.report.close()
         self.stderr.close()
-        yield ProcessEnded(self.rank, status, self.tail.decode(errors="replace"))
+        yield ProcessEnded(self.rank, status, self.tail.decode(errors="replace"), left_behind)
 
 
 @dataclass
@@ -102,6 +102,8 @@ class Children:
     members: list[Child] = field(default_factory=list)
     childless: bool = True
     """Nothing below the agent is left."""
+    clearing: bool = False
+    """The last process has ended, and what it has left behind is being killed."""
 
     def add(self, child: Child) -> None:
         """Watches a new process."""
@@ -127,18 +129,21 @@ class Children:
                 if child.pid == pid:
                     child.status = os.waitstatus_to_exitcode(status)
 
-    def ended(self) -> Iterator[Reported | ProcessEnded]:
-        """The ends not told before, each after its last reports."""
+    def ended(self) -> Iterator[Reported | ProcessEnded | Cleared]:
+        """The ends not told before, each after its last reports; of the last one also that nothing is left."""
         for child in self.members:
             if child.status is None or child.told:
                 continue
             linux.kill(linux.session_members(child.pid))
-            if all(other.told for other in self.members if other is not child) and not self._cleared():
-                continue
-            yield from child.end(child.status)
+            last = all(other.told for other in self.members if other is not child)
+            self.clearing = last and not self._cleared()
+            yield from child.end(child.status, left_behind=self.clearing)
+        if self.clearing and self._cleared():
+            self.clearing = False
+            yield Cleared()
 
     def _cleared(self) -> bool:
-        """Kills what the last process has left behind; whether nothing is left."""
+        """Kills what the last process has left behind; whether nothing is left now."""
         if not self.childless:
             self.kill()
             self.reap()

@@ -8,6 +8,7 @@ Pure: no clock, no files, no processes. `perdure.agent.shell` calls `react` and,
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 from typing import assert_never
 
@@ -15,6 +16,7 @@ from perdure.agent.state import (
     HOLDS_SEAT,
     Action,
     Ask,
+    Cleared,
     Event,
     Farewell,
     Finish,
@@ -55,7 +57,8 @@ def due(state: State) -> float | None:
         return None
     trainer = state.trainer
     limit = trainer.limit.at if trainer and trainer.alive and trainer.limit and not trainer.killed else None
-    return min((at for at in (limit, state.hold_until) if at is not None), default=None)
+    give_up = _give_up(state, trainer) if trainer else None
+    return min((at for at in (limit, give_up, state.hold_until) if at is not None), default=None)
 
 
 # Noting events.
@@ -73,6 +76,8 @@ def _note(state: State, event: Event, now: float) -> Noted:
             return _reported(state, rank, report, now), []
         case ProcessEnded():
             return _process_ended(state, event, now)
+        case Cleared():
+            return _cleared(state), []
         case Terminated():
             return _terminated(state, now)
     assert_never(event)
@@ -140,7 +145,7 @@ def _farewell(state: State, cause: str, error: Failure | None, now: float) -> No
     settings = state.settings
     margin = min(settings.grace_margin, settings.grace / 4)  # a short grace is not eaten up by its margin
     deadline = now + settings.grace - margin
-    return replace(state, farewell=Farewell(deadline, cause, error)), [Say(f"leaving: {cause}")]
+    return replace(state, farewell=Farewell(deadline, margin, cause, error)), [Say(f"leaving: {cause}")]
 
 
 def _reported(state: State, rank: int, report: Report, now: float) -> State:
@@ -173,13 +178,15 @@ def _relimited(state: State, trainer: Trainer, report: Report, now: float) -> Tr
     if trainer.killed:
         return trainer
     limit = trainer.limit
-    if isinstance(report, Stepped) and trainer.asked is not None and limit and limit.outcome is Ended.STOPPED:
-        # The request met the first step: its Session saves after all.
-        return replace(trainer, limit=_save_limit(trainer.asked))
-    if isinstance(report, Ending) and report.outcome is not Ended.COMPLETED:
+    goes_on = isinstance(report, Stepped) or trainer.completed
+    if goes_on and trainer.asked is not None and limit and limit.outcome is Ended.STOPPED:
+        # The request met the first step, and its Session saves after all; or the work was done without one.
+        trainer = replace(trainer, limit=_save_limit(trainer.asked))
+    if isinstance(report, Ending):
         # A script may go on after its last epoch; after any other ending it is on its way out.
-        hang = Limit(now + state.settings.teardown, Ended.PEER_LOST, "it told its ending, but does not exit")
-        return _limited(trainer, hang)
+        completed = report.outcome is Ended.COMPLETED
+        seconds = state.settings.epilogue if completed else state.settings.teardown
+        return _limited(trainer, Limit(now + seconds, Ended.PEER_LOST, "it told its ending, but does not exit"))
     return trainer
 
 
@@ -207,7 +214,15 @@ def _process_ended(state: State, event: ProcessEnded, now: float) -> Noted:
     if trainer.alive and outcome.outcome in (Ended.FAILED, Ended.FENCED, Ended.PEER_LOST):
         at = now + state.settings.siblings
         trainer = _limited(trainer, Limit(at, Ended.PEER_LOST, f"rank {event.rank} has ended, the others go on"))
+    if event.left_behind:
+        trainer = replace(trainer, clearing=now if trainer.clearing is None else trainer.clearing)
+    elif not trainer.alive:
+        trainer = replace(trainer, clearing=None)
     return replace(state, trainer=trainer), [say]
+
+
+def _cleared(state: State) -> State:
+    return replace(state, trainer=replace(state.trainer, clearing=None)) if state.trainer else state
 
 
 def _told_outcome(outcome: Outcome) -> str:
@@ -226,9 +241,33 @@ def _converge(state: State, now: float) -> Noted:
     trainer = state.trainer
     if trainer is None:
         return _without_trainer(state)
-    if trainer.alive:
-        return _alive(state, trainer, now)
-    return _ended(state, trainer, now)
+    if trainer.over:
+        return _ended(state, trainer, now)
+    give_up = _give_up(state, trainer)
+    if give_up is not None and now >= give_up:
+        return _given_up(state, trainer)
+    return _alive(state, trainer, now) if trainer.alive else (state, [])
+
+
+def _give_up(state: State, trainer: Trainer) -> float | None:
+    """When the agent stops waiting for what SIGKILL does not end."""
+    if trainer.clearing is None:
+        return None
+    at = trainer.clearing + state.settings.teardown
+    if state.farewell is None:
+        return at
+    return min(at, max(trainer.clearing, state.farewell.deadline) + state.farewell.margin / 2)
+
+
+def _given_up(state: State, trainer: Trainer) -> Noted:
+    """Exits in any case: a next run in this pod would meet what the last one has left."""
+    for process in trainer.processes:
+        if process.outcome is None:
+            end = ProcessEnded(process.rank, -signal.SIGKILL)
+            trainer = _with(trainer, replace(process, outcome=judge(trainer, process, end)))
+    say = Say(f"run {trainer.run}: processes are left that do not end although they were killed: they are given up")
+    state, actions = _finish(replace(state, trainer=trainer), pod_outcome(trainer))
+    return state, [say, *actions]
 
 
 def _without_trainer(state: State) -> Noted:
@@ -255,7 +294,7 @@ def _alive(state: State, trainer: Trainer, now: float) -> Noted:
     trainer, actions = _requested(state, trainer, now)
     limit = trainer.limit
     if limit and now >= limit.at:
-        trainer = replace(trainer, killed=True)
+        trainer = replace(trainer, killed=True, clearing=now)
         actions = [*actions, Say(f"run {trainer.run} killed: {limit.reason}"), Kill()]
     return replace(state, trainer=trainer), actions
 
@@ -265,15 +304,18 @@ def _requested(state: State, trainer: Trainer, now: float) -> tuple[Trainer, lis
     newer = state.in_hand if state.newest > trainer.run else None
     if newer is None and state.farewell is None:
         return trainer, []
-    if newer and trainer.run in newer.lost:
+    if newer and trainer.run in newer.lost and not trainer.completed:
         return _limited(trainer, Limit(now, Ended.STOPPED, "its members can no longer save together")), []
-    if trainer.attached and not trainer.opened:
+    if trainer.attached and not (trainer.opened or trainer.completed):
         return _limited(trainer, Limit(now, Ended.STOPPED, "it has not opened its run yet")), []
     wanted = [(state.first_seen + newer.seconds, newer.cause or f"run {newer.run} follows")] if newer else []
     wanted += [(state.farewell.deadline, state.farewell.cause)] if state.farewell else []
     deadline, cause = min(wanted)
     if trainer.asked is not None and trainer.asked <= deadline:
         return trainer, []
+    if trainer.completed:
+        # There is nothing left to save: a request could only disturb what the script does after its last epoch.
+        return _limited(replace(trainer, asked=deadline), _save_limit(deadline)), []
     return _asked(state, trainer, deadline, cause, now)
 
 

@@ -6,7 +6,6 @@ that is `perdure.agent.rules`.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import selectors
 import shlex
@@ -21,6 +20,7 @@ from typing import Final, assert_never
 from perdure.agent import linux
 from perdure.agent.environ import Place, process_environment
 from perdure.agent.launch import Exec, Launcher
+from perdure.agent.outlet import Outlet
 from perdure.agent.paths import Paths, warm_marker
 from perdure.agent.processes import Child, Children, Pipe
 from perdure.agent.rules import due, react
@@ -46,14 +46,11 @@ from perdure.contract import CLEAN, ContractError, Outcome, Train, UnsupportedVe
 
 POLL_SECONDS: Final = 0.05
 """How often the assignment file is looked at: inotify does not see the kubelet's swap of a link in all volumes."""
+STDERR: Final = 2
+LAST_WORDS_SECONDS: Final = 1.0
+"""How long an agent that is done waits for a reader of its log."""
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """The exit statuses a shell gives to a command that cannot be started."""
-
-
-def say(line: str) -> None:
-    """One line in the pod's log."""
-    with contextlib.suppress(OSError):
-        os.write(2, f"perdure: {line}\n".encode())
 
 
 class AssignmentFile:
@@ -120,6 +117,7 @@ class Agent:
         self._file = AssignmentFile(paths.assignment)
         self._selector = selectors.DefaultSelector()
         self._children = Children()
+        self._log = Outlet(STDERR)
         self._events: deque[Event] = deque()
         self._exit: int | None = None
 
@@ -134,7 +132,9 @@ class Agent:
             self._events.extend(self._learn(signals))
             self._react()
             if self._exit is None:
+                self._log.flush()
                 self._selector.select(self._patience())
+        self._log.flush(LAST_WORDS_SECONDS)
         return self._exit
 
     def _patience(self) -> float:
@@ -163,7 +163,7 @@ class Agent:
     def _act(self, action: Action) -> None:
         match action:
             case Say(line):
-                say(line)
+                self._log.say(line)
             case MarkWarm():
                 warm_marker(self._paths.scratch).touch()
             case Start(train):
@@ -182,7 +182,7 @@ class Agent:
         try:
             write_request(path, Request(ask.cause, ask.deadline))
         except OSError as error:
-            say(f"the request cannot be written to {path}: {error.strerror}: only SIGTERM is sent")
+            self._log.say(f"the request cannot be written to {path}: {error.strerror}: only SIGTERM is sent")
         if not ask.again:
             self._children.terminate(ask.sessions)
 
@@ -196,7 +196,7 @@ class Agent:
         processes = self._state.settings.processes
         last = train.rank + processes - 1
         ranks = f"rank {train.rank}" if processes == 1 else f"ranks {train.rank} to {last}"
-        say(f"run {train.run} starts: {ranks} of {train.world}: {shlex.join(self._command)}")
+        self._log.say(f"run {train.run} starts: {ranks} of {train.world}: {shlex.join(self._command)}")
         self._children.forget()
         for local_rank in range(processes):
             self._start_process(train, local_rank, request_file)
@@ -214,9 +214,12 @@ class Agent:
         except OSError as error:
             os.close(report)
             os.close(stderr)
-            self._events.append(_not_started(rank, self._command, error))
+            end = _not_started(rank, self._command, error)
+            self._log.say(end.tail)
+            self._events.append(end)
         else:
-            self._children.add(Child(rank, pid, Pipe(report, self._selector), Pipe(stderr, self._selector)))
+            pipes = Pipe(report, self._selector), Pipe(stderr, self._selector)
+            self._children.add(Child(rank, pid, *pipes, self._log))
         finally:
             os.close(report_end)
             os.close(stderr_end)
@@ -225,7 +228,7 @@ class Agent:
         try:
             self._paths.termination_log.write_text(write_outcome(outcome))
         except OSError as error:
-            say(f"the outcome cannot be written to {self._paths.termination_log}: {error.strerror}")
+            self._log.say(f"the outcome cannot be written to {self._paths.termination_log}: {error.strerror}")
         self._exit = 0 if outcome.outcome in CLEAN else 1
 
 
@@ -233,5 +236,4 @@ def _not_started(rank: int, command: Sequence[str], error: OSError) -> ProcessEn
     """What a shell would have said about a command that cannot be started."""
     status = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
     text = f"the command {command[0]!r} cannot be started: {error.strerror}: check the command of container 0"
-    say(text)
     return ProcessEnded(rank, status, text)

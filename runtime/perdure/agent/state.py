@@ -39,7 +39,10 @@ class Settings:
     siblings: float = 5.0
     """What the other processes of this pod get, once one has failed, to tell how they end."""
     teardown: float = 30.0
-    """What a process gets to exit after it has told its ending: tearing down a process group may hang."""
+    """What a process gets to exit after it has told its ending (tearing down a process group may hang), and whatever
+    has got SIGKILL to be gone: what waits inside the kernel may never be."""
+    epilogue: float = 3600.0
+    """What a script gets to go on after it has told that its work is completed: an evaluation, an export."""
 
 
 @dataclass(frozen=True)
@@ -81,11 +84,23 @@ class Trainer:
     """The deadline it was given with the exit request."""
     limit: Limit | None = None
     killed: bool = False
+    clearing: float | None = None
+    """Since when what is left of it is being killed."""
 
     @property
     def alive(self) -> bool:
         """Whether any of its processes has not ended."""
         return any(process.outcome is None for process in self.processes)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing of it is left."""
+        return not self.alive and self.clearing is None
+
+    @property
+    def completed(self) -> bool:
+        """Whether its work is done and in the log; whatever still runs is the script's own affair."""
+        return any(process.ending and process.ending.outcome is Ended.COMPLETED for process in self.processes)
 
     @property
     def attached(self) -> bool:
@@ -108,6 +123,8 @@ class Farewell:
     """The agent leaves for good, whatever comes: SIGTERM, or an assignment of a version it does not know."""
 
     deadline: float
+    margin: float
+    """What is left after it to kill what hangs and to write the outcome."""
     cause: str
     error: Failure | None = None
 
@@ -163,13 +180,20 @@ class Reported:
 
 @dataclass(frozen=True)
 class ProcessEnded:
-    """A process has ended; of the last one: and nothing it had started is left."""
+    """A process has ended."""
 
     rank: int
     status: int
     """Exit status, or minus the signal's number."""
     tail: str = ""
     """The end of what it wrote to stderr."""
+    left_behind: bool = False
+    """It was the last one, and what it has started is not gone yet: Cleared follows."""
+
+
+@dataclass(frozen=True)
+class Cleared:
+    """Nothing that the trainer had started is left."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +206,7 @@ class Tick:
     """Time has passed."""
 
 
-Event = Seen | Unreadable | Reported | ProcessEnded | Terminated | Tick
+Event = Seen | Unreadable | Reported | ProcessEnded | Cleared | Terminated | Tick
 
 # What the agent does.
 

@@ -57,7 +57,7 @@ def read_state(store: Store, manifest: Manifest, rank: int | None) -> State:
     """Everything a commit holds, verified; with the own state of `rank`, if given. Corrupt names what is damaged."""
     parts: dict[str, dict[str, Tensor]] = {SHARED: {}, REPLICATED: {}}
     for index in manifest.indexes:
-        data = fetch(store, index.shard.key)
+        data = fetch(store, index.shard.key, index.shard.size)
         shards.verify(index.shard, data)
         for part, tensors in shards.unpack(index.shard, data).items():
             parts.setdefault(part, {}).update(tensors)

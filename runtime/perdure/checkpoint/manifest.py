@@ -104,13 +104,13 @@ def refer_to(key: str, data: bytes) -> ManifestRef:
 
 def fetch_manifest(store: Store, committed: Committed) -> Manifest:
     """A commit's manifest, verified. Corrupt also if it is missing: then the commit is retired."""
-    return read_manifest(committed, fetch(store, committed.manifest.key))
+    return read_manifest(committed, fetch(store, committed.manifest.key, committed.manifest.size))
 
 
-def fetch(store: Store, key: str) -> bytes:
-    """An object of a commit; Corrupt if it is missing."""
+def fetch(store: Store, key: str, size: int) -> bytes:
+    """An object of a commit; Corrupt if it is missing. One that is longer than `size` has one byte more."""
     try:
-        return store.get(key)
+        return store.get(key, length=size + 1)  # the store should know how much it is asked for
     except NoSuchKey:
         raise Corrupt(f"{key} is missing") from None
 

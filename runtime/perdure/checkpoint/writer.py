@@ -83,6 +83,8 @@ class Writer:
         """The highest run of this uid seen in the log."""
         self.abandoned: set[str] = set()
         """Data folders of failed attempts: they may be deleted once a later commit is in the log."""
+        self.swept = False
+        """Whether what older runs have left was looked for."""
         self._uid = uid
         self._wanted = run
         self._lost = frozenset(lost)

@@ -1,8 +1,9 @@
 """An S3 bucket's prefix as a store. The only module that knows boto3.
 
-Every call has its own connect and read timeouts and is tried twice at most, so that a frozen server is an error within
-seconds: the callers know how long they may go on trying, this module does not. Checksums are CRC64NVME, computed here
-and checked by the server on arrival.
+Every call has its own connect and read timeouts and is tried twice at most, so that a frozen server is an error soon:
+the callers know how long they may go on trying, this module does not. What moves much data has a longer read timeout
+than the rest, because a server may need a while to put a large object together. Checksums are CRC64NVME, computed
+here and checked by the server on arrival.
 """
 
 from __future__ import annotations
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS: Final = 3
 READ_SECONDS: Final = 5
+"""How long the server may be silent: for log entries, listings and whatever else is small."""
+LARGE_READ_SECONDS: Final = 60
+"""The same for large objects and their parts, and for putting parts together."""
+LARGE_BYTES: Final = 1024 * 1024
+"""From here on an object, or the piece of it that is asked for, is large."""
 TRIES: Final = 2
 CONFLICT_TRIES: Final = 8
 PART_BYTES: Final = 64 * 1024 * 1024
@@ -65,7 +71,9 @@ class S3Store:
     def __init__(self, bucket: str, prefix: str, opts: Options) -> None:
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
-        self._client = _client(opts)
+        session = _session()
+        self._client = _client(session, opts, READ_SECONDS)
+        self._patient = _client(session, opts, LARGE_READ_SECONDS)
 
     @property
     def uri(self) -> str:
@@ -86,7 +94,7 @@ class S3Store:
         span: dict[str, Any] = {"Range": f"bytes={start}-{end}"} if start or length else {}
         with self._failing_as("read", key):
             try:
-                answer = self._client.get_object(**self._object(key), **span)
+                answer = self._client_for(length).get_object(**self._object(key), **span)
                 return answer["Body"].read()
             except ClientError as error:
                 if _status(error) == 404 and _code(error) != "NoSuchBucket":
@@ -129,6 +137,10 @@ class S3Store:
             for error in answer.get("Errors", []):
                 raise StorageError(f"cannot delete {error.get('Key')} of {self.uri}: {error.get('Message')}")
 
+    def _client_for(self, size: int | None) -> S3Client:
+        """`size` None is a whole object, as only small ones are read."""
+        return self._patient if size is not None and size >= LARGE_BYTES else self._client
+
     def _object(self, key: str) -> Any:
         return {"Bucket": self._bucket, "Key": self._prefix + key}
 
@@ -136,7 +148,7 @@ class S3Store:
         condition: dict[str, Any] = {"IfNoneMatch": "*"} if if_absent else {}
         for tried in range(CONFLICT_TRIES):
             try:
-                self._client.put_object(
+                self._client_for(len(view)).put_object(
                     **self._object(key), Body=io.BytesIO(view), ChecksumCRC64NVME=_checksum(view), **condition
                 )
                 return
@@ -157,7 +169,7 @@ class S3Store:
             parts: list[Any] = []
             for number, start in enumerate(range(0, len(view), PART_BYTES), start=1):
                 part = view[start : start + PART_BYTES]
-                answer = self._client.upload_part(
+                answer = self._patient.upload_part(
                     **where,
                     UploadId=upload,
                     PartNumber=number,
@@ -165,7 +177,7 @@ class S3Store:
                     ChecksumCRC64NVME=_checksum(part),
                 )
                 parts.append({"PartNumber": number, "ETag": answer["ETag"], "ChecksumCRC64NVME": _checksum(part)})
-            self._client.complete_multipart_upload(
+            self._patient.complete_multipart_upload(
                 **where,
                 UploadId=upload,
                 MultipartUpload={"Parts": parts},
@@ -192,26 +204,38 @@ class S3Store:
             raise StorageError(f"{what}: {error}: check that {endpoint} can be reached from here") from error
 
 
-def _client(opts: Options) -> S3Client:
+def _session() -> boto3.session.Session:
     session = boto3.session.Session()
-    try:
+    with _configured():
         if session.get_credentials() is None:
             raise UserError(
                 "no S3 credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or checkpoint.s3.credentialsSecret"
             )
+    return session
+
+
+def _client(session: boto3.session.Session, opts: Options, read_seconds: float) -> S3Client:
+    with _configured():
         return session.client(
             "s3",
             endpoint_url=opts.endpoint,
             region_name=opts.region,
             config=Config(
                 connect_timeout=CONNECT_SECONDS,
-                read_timeout=READ_SECONDS,
+                read_timeout=read_seconds,
                 retries={"total_max_attempts": TRIES, "mode": "standard"},
                 request_checksum_calculation="when_required",
                 response_checksum_validation="when_required",
                 s3={"addressing_style": "path" if opts.path_style else "auto"},
             ),
         )
+
+
+@contextmanager
+def _configured() -> Iterator[None]:
+    """Turns what boto3 says of a configuration into UserError."""
+    try:
+        yield
     except (BotoCoreError, ValueError) as error:
         raise UserError(f"S3 cannot be used as configured: {error}: check checkpoint.s3 and the credentials") from error
 

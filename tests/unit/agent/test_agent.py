@@ -175,6 +175,32 @@ def test_completed_exits_clean(tmp_path: Path) -> None:
         assert (outcome.outcome, outcome.step, status) == (Ended.COMPLETED, 10, 0)
 
 
+def test_an_export_after_the_last_epoch_is_not_disturbed_by_a_request(tmp_path: Path) -> None:
+    go_on = tmp_path / "go-on"
+    with Member(tmp_path, *TRAINER, "exporting", str(go_on)) as member:
+        member.assign(RUN1)
+        member.told("exporting")
+        member.assign(LEAVE2)
+        member.hears("assignment: leave")
+        member.process.send_signal(signal.SIGTERM)
+        member.hears("the pod is being deleted")
+        go_on.touch()
+        assert member.told("exported") == 1
+        outcome, status = member.outcome()
+        assert (outcome.outcome, outcome.step, status) == (Ended.COMPLETED, 10, 0)
+
+
+def test_a_log_that_nobody_reads_keeps_neither_the_trainer_nor_the_outcome(tmp_path: Path) -> None:
+    with Member(tmp_path, *TRAINER, "talkative") as member:
+        member.assign(RUN1)
+        member.told("training")
+        left = tmp_path / "termination-log"
+        member.waits_until(lambda: left.exists() and bool(left.read_text()))
+        outcome, _ = member.outcome()
+        assert outcome.error
+        assert outcome.error.tail.endswith("ValueError: boom\n")
+
+
 def test_the_processes_of_one_member_share_one_outcome(tmp_path: Path) -> None:
     with Member(tmp_path, *TRAINER, "drained", processes=2) as member:
         member.assign(RUN1)

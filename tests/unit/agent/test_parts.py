@@ -1,13 +1,19 @@
 """The agent's smaller parts: the assignment file, pipes, environment, CPU limits, and what users get wrong."""
 
 import os
+import re
+import select
 import selectors
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from perdure.agent.environ import Place, process_environment
 from perdure.agent.linux import cpu_limit
+from perdure.agent.outlet import Outlet
 from perdure.agent.processes import Pipe
 from perdure.agent.shell import AssignmentFile
 from perdure.agent.state import Seen, Settings, Unreadable
@@ -64,6 +70,66 @@ def test_a_pipe_whose_writer_is_gone_wakes_nobody_up_any_more() -> None:
         os.close(writer)
         assert [pipe.read(), pipe.read(), pipe.read()] == [b"last words", b"", b""]
         assert not selector.get_map()
+
+
+@pytest.fixture
+def log_pipe() -> Iterator[tuple[int, int]]:
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    yield reader, writer
+    os.close(reader)
+    os.close(writer)
+
+
+def everything(reader: int, outlet: Outlet) -> bytes:
+    """What a reader that has come back finds."""
+    text = b""
+    with suppress(BlockingIOError):
+        while True:
+            text += os.read(reader, 1 << 20)
+            outlet.flush()
+    return text
+
+
+class TestOutlet:
+    def test_what_there_is_no_room_for_is_written_later_and_in_order(self, log_pipe: tuple[int, int]) -> None:
+        outlet = Outlet(log_pipe[1])
+        lines = [f"perdure: line {number}" for number in range(20_000)]
+        for line in lines:
+            outlet.say(line.removeprefix("perdure: "))
+        assert everything(log_pipe[0], outlet).decode().splitlines() == lines
+
+    def test_the_oldest_lines_are_dropped_whole_and_the_gap_is_told(self, log_pipe: tuple[int, int]) -> None:
+        outlet = Outlet(log_pipe[1])
+        lines = [f"perdure: line {number}\n" for number in range(100_000)]
+        for line in lines:
+            outlet.write(line.encode())
+        text = everything(log_pipe[0], outlet).decode()
+        gap = re.search(r"\nperdure: (\d+) bytes of the log are missing here: it was not read in time\n", text)
+        assert gap
+        before, after = text[: gap.start()], text[gap.end() :]
+        whole = "".join(lines)
+        assert whole.startswith(before)
+        assert whole.endswith("\n" + after)
+        assert len(before) + int(gap[1]) + len(after) == len(whole)
+
+    def test_last_words_wait_for_a_reader(self, log_pipe: tuple[int, int]) -> None:
+        outlet = Outlet(log_pipe[1])
+        outlet.write(b"x" * 100_000)
+        with ThreadPoolExecutor(1) as pool:
+            flushing = pool.submit(outlet.flush, 10)
+            text = b""
+            while len(text) < 100_000:
+                assert select.select([log_pipe[0]], [], [], 10)[0], "the last words have not come"
+                text += os.read(log_pipe[0], 1 << 20)
+            flushing.result(timeout=10)
+
+    def test_a_reader_that_is_gone_is_no_error(self) -> None:
+        reader, writer = os.pipe()
+        os.close(reader)
+        Outlet(writer).say("to nobody")
+        os.close(writer)
+        Outlet(writer).say("to nothing")
 
 
 class TestEnvironment:

@@ -11,6 +11,7 @@ from perdure.agent.rules import due, react
 from perdure.agent.state import (
     Action,
     Ask,
+    Cleared,
     Event,
     Finish,
     Kill,
@@ -430,9 +431,78 @@ class TestWhenATrainerHasEnded:
         assert pod.sees(Tick(), after=29) == ()
         assert pod.sees(Tick(), after=1) == (Kill(),)
 
-    def test_a_script_may_go_on_after_its_last_epoch(self) -> None:
+    def test_a_script_may_go_on_for_long_after_its_last_epoch_but_not_for_ever(self) -> None:
+        pod = told(training(), Ended.COMPLETED, commit=COMMIT)
+        assert pod.sees(Tick(), after=3599) == ()
+        assert pod.sees(Tick(), after=1) == (Kill(),)
+        assert pod.outcome(ProcessEnded(0, -9)) == Outcome(Ended.COMPLETED, 1, 0, step=120, opened=1, commit=COMMIT)
+
+
+class TestACompletedTrainerIsNotAsked:
+    @pytest.mark.parametrize("event", [Seen(RUN2), Seen(LEAVE2), Seen(replace(LEAVE2, lost=(1,)))])
+    def test_its_limit_is_the_seconds_of_the_request(self, event: Event) -> None:
         pod = told(training(), Ended.COMPLETED)
+        assert pod.sees(event) == ()
+        assert pod.sees(Tick(), after=599) == ()
+        assert pod.sees(Tick(), after=1) == (Kill(),)
+        assert pod.outcome(ProcessEnded(0, -9)).outcome is Ended.COMPLETED
+
+    def test_sigterm_limits_it_to_the_grace(self) -> None:
+        pod = told(training(), Ended.COMPLETED)
+        assert pod.sees(Terminated()) == ()
+        assert due(pod.state) == 1115.0
+
+    def test_it_had_no_step_to_do(self) -> None:
+        assert told(attached(), Ended.COMPLETED).sees(Seen(LEAVE2)) == ()
+
+    def test_a_request_that_came_before_the_word_keeps_its_seconds(self) -> None:
+        pod = opened()
+        pod.sees(Seen(LEAVE2))
+        assert due(told(pod, Ended.COMPLETED).state) == 1600.0
+        assert pod.sees(Seen(replace(LEAVE2, seconds=60))) == ()
+        assert due(pod.state) == 1060.0
+
+    def test_one_process_speaks_for_its_neighbours_for_the_goal_is_in_the_log(self) -> None:
+        assert told(training(TWO), Ended.COMPLETED).sees(Seen(LEAVE2)) == ()
+
+
+class TestWhatSigkillDoesNotEnd:
+    def test_a_killed_trainer_that_does_not_end_is_given_up_with_its_outcome(self) -> None:
+        pod = training()
+        pod.sees(reported(Committed(COMMIT)), Seen(replace(RUN2, seconds=0)))
+        assert due(pod.state) == 1030.0
+        assert pod.sees(Tick(), after=29) == ()
+        assert pod.outcome(Tick(), after=1) == Outcome(Ended.EXIT_TIMEOUT, 1, 0, step=120, commit=COMMIT, opened=1)
+
+    def test_what_the_last_process_left_behind_is_waited_for(self) -> None:
+        pod = told(training(), Ended.CHECKPOINTED)
+        pod.sees(Seen(RUN2))
+        assert pod.sees(replace(GONE, left_behind=True)) == ()
+        assert pod.sees(Cleared(), after=29) == (Start(RUN2),)
         assert due(pod.state) is None
+
+    def test_what_the_last_process_left_behind_is_given_up_and_nothing_is_started_beside_it(self) -> None:
+        pod = told(training(), Ended.CHECKPOINTED)
+        pod.sees(Seen(RUN2), replace(GONE, left_behind=True))
+        assert pod.outcome(Tick(), after=30).outcome is Ended.CHECKPOINTED
+
+    def test_a_crash_is_told_as_it_was_although_something_is_left(self) -> None:
+        pod = training()
+        pod.sees(replace(BROKEN, left_behind=True))
+        assert pod.outcome(Tick(), after=30).error == Failure(ErrorKind.EXIT, "1", "Traceback: boom")
+
+    def test_what_is_left_of_a_killed_trainer_has_no_second_teardown(self) -> None:
+        pod = training()
+        pod.sees(Seen(replace(LEAVE2, seconds=0)))
+        assert pod.sees(ProcessEnded(0, -9, left_behind=True), after=20) == ()
+        assert due(pod.state) == 1030.0
+
+    def test_after_sigterm_the_outcome_is_written_within_the_grace(self) -> None:
+        pod = training()
+        pod.sees(Terminated())
+        assert pod.sees(Tick(), after=115) == (Kill(),)
+        assert due(pod.state) == 1117.5
+        assert pod.outcome(Tick(), after=2.5).outcome is Ended.EXIT_TIMEOUT
 
 
 class TestSigterm:
@@ -569,6 +639,7 @@ happenings = st.one_of(
     st.builds(Unreadable, st.just("bad"), st.booleans()),
     st.tuples(st.integers(0, 1), reports),
     st.tuples(st.integers(0, 1), st.sampled_from([0, 1, -9, -15])),
+    st.just(Cleared()),
     st.just(Tick()),
     st.just(Terminated()),
 )
@@ -577,7 +648,7 @@ happenings = st.one_of(
 def _event(happening: object, state: State) -> Event | None:
     """A happening of one of the two processes, where that process is running."""
     if not isinstance(happening, tuple):
-        assert isinstance(happening, Seen | Unreadable | Tick | Terminated)
+        assert isinstance(happening, Seen | Unreadable | Cleared | Tick | Terminated)
         return happening
     index, what = happening
     process = state.trainer.processes[index] if state.trainer else None

@@ -98,6 +98,17 @@ def completed() -> None:
     report(Ending(Ended.COMPLETED, 10, CommitRef(5, 10)))
 
 
+def exporting() -> None:
+    """Goes on after its last epoch, until the test lets it end."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, REQUESTS)
+    train()
+    report(Ending(Ended.COMPLETED, 10, CommitRef(5, 10)))
+    tell(exporting=RUN)
+    while not Path(sys.argv[2]).exists():
+        time.sleep(0.01)
+    tell(exported=RUN)
+
+
 def first_rank_raises() -> None:
     train()
     if os.environ["LOCAL_RANK"] == "0":
@@ -122,6 +133,14 @@ def flooding() -> None:
     report(*(Stepped(step) for step in range(5000)))
     tell(flooded=RUN)
     os.kill(os.getppid(), signal.SIGCONT)
+
+
+def talkative() -> None:
+    """Writes far more to stderr than the agent's log pipe and its backlog hold, and fails."""
+    train()
+    for number in range(50_000):
+        os.write(2, f"line {number:>90}\n".encode())
+    raise ValueError("boom")
 
 
 def own_callback() -> None:

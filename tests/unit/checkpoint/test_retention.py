@@ -146,6 +146,125 @@ def test_what_failed_attempts_left_goes_after_the_next_commit() -> None:
     assert kept(store) == [2]
 
 
+def killed_in_save(store: Store, run: int, step: int, at: str) -> None:
+    """A process of `run` dies when it is about to put the object of `step` whose key holds `at`."""
+
+    def around(verb: str, key: str, act: Any) -> Any:
+        if verb == "put" and at in key and armed:
+            raise Died
+        return act()
+
+    armed = False
+    watched = WatchedStore(store, around)
+    pen = opened(watched, run, wait_over=True)
+    armed = True
+    with pytest.raises(Died):
+        save_solo(watched, pen, step)
+
+
+LAST_WORDS = ["index", "manifest", "log/"]
+
+
+@pytest.mark.parametrize("at", LAST_WORDS)
+def test_what_killed_runs_left_is_removed_by_the_next_and_no_commit_of_theirs_is_touched(at: str) -> None:
+    store = MemoryStore()
+    saved(store, range(1, 3))
+    for run, step in ((2, 3), (3, 4)):
+        killed_in_save(store, run, step, at)
+    assert kept(store) == [1, 2, 3, 4]
+    pen = opened(store, 4, wait_over=True)
+    save_solo(store, pen, 5)
+    folders = retire(store, pen, 3)
+    assert kept(store) == [1, 2, 5]
+    assert [folder.split("/")[1] for folder in folders] == ["2", "3"]
+
+
+def test_the_commits_of_older_runs_are_kept_even_where_those_between_were_lost() -> None:
+    """Retention stops looking below a commit that is gone; what is below may still be resumed from."""
+    store = MemoryStore()
+    saved(store, range(1, 4))
+    store.delete(store.list("data/1/2-"))
+    killed_in_save(store, 2, 4, "log/")
+    pen = opened(store, 3, wait_over=True)
+    save_solo(store, pen, 5)
+    retire(store, pen, 3)
+    assert kept(store) == [1, 3, 5]
+
+
+def test_what_an_unreadable_entry_may_name_is_kept() -> None:
+    store = MemoryStore()
+    saved(store, range(1, 3))
+    killed_in_save(store, 2, 4, "manifest")
+    store.put(key_of(2), b"{")
+    pen = opened(store, 3, wait_over=True)
+    save_solo(store, pen, 5)
+    retire(store, pen, 3)
+    assert kept(store) == [1, 2, 5]
+
+
+@pytest.mark.parametrize("at", LAST_WORDS)
+def test_a_zombie_whose_upload_was_removed_commits_nothing(at: str) -> None:
+    """An older run stands still in the middle of a save, and goes on when the next has looked for leftovers."""
+    store = MemoryStore()
+
+    def around(verb: str, key: str, act: Any) -> Any:
+        nonlocal frozen
+        if frozen and verb == "put" and at in key:
+            frozen = False
+            successor = opened(store, 2, wait_over=True)
+            save_solo(store, successor, 2)
+            retire(store, successor, 3)
+        return act()
+
+    frozen = False
+    watched = WatchedStore(store, around)
+    zombie = opened(watched, 1)
+    save_solo(watched, zombie, 1)
+    frozen = True
+    with pytest.raises(Fenced):
+        save_solo(watched, zombie, 9)
+    last = opened(store, 3, wait_over=True)
+    save_solo(store, last, 3)
+    retire(store, last, 3)
+    assert kept(store) == [1, 2, 3]
+    loaded = load_solo(store, last)
+    assert loaded
+    assert (loaded.commit.step, loaded.skipped) == (3, ())
+
+
+def test_a_newer_run_that_uploads_meanwhile_loses_nothing() -> None:
+    """Of another job under the same root: its run numbers begin again below this one's."""
+    store = MemoryStore()
+    pen = opened(store, 7)
+    save_solo(store, pen, 1)
+    other = opened(store, 1, uid="new")
+    with pytest.raises(StorageError):
+        save_solo(failing(store, 2, after=False), other, 2)
+    before = dict(store.objects)
+    assert retire(store, pen, 3) == []
+    assert store.objects == before
+
+
+def test_leftovers_are_looked_for_once_per_run_and_again_after_a_failure() -> None:
+    store = MemoryStore()
+    killed_in_save(store, 1, 1, "index")
+    pen = opened(store, 2, wait_over=True)
+    save_solo(store, pen, 2)
+    with pytest.raises(StorageError):
+        retire(failing(store, 3, after=False), pen, 3)
+    listed: list[str] = []
+
+    def around(verb: str, key: str, act: Any) -> Any:
+        if verb == "list":
+            listed.append(key)
+        return act()
+
+    for _ in range(2):
+        retire(WatchedStore(store, around), pen, 3)
+    assert listed.count("data/") == 1
+    assert kept(store) == [2]
+
+
 def test_commits_of_the_runs_before_count_too() -> None:
     store = MemoryStore()
     saved(store, range(1, 4))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from perdure.checkpoint.entry import checksum
+from perdure.checkpoint.manifest import fetch
 from perdure.contract import Env
 from perdure.errors import StorageError, UserError
 from perdure.store import KeyExists, Store, open_store, s3
@@ -57,7 +59,7 @@ def test_a_listing_of_many_pages_is_whole(remote: Store, monkeypatch: pytest.Mon
 def test_a_frozen_server_is_an_error_and_a_thawed_one_answers_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("CONNECT_SECONDS", "READ_SECONDS", "TRIES"):
+    for name in ("CONNECT_SECONDS", "READ_SECONDS", "LARGE_READ_SECONDS", "TRIES"):
         monkeypatch.setattr(s3, name, 1)
     with S3Server(tmp_path) as server:
         server.create_bucket(BUCKET)
@@ -147,18 +149,25 @@ class Scripted(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def answering(*script: int) -> Iterator[tuple[Store, list[int]]]:
-    """A store whose server gives these statuses, and those it has not given yet."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Scripted) as server:
-        left = server.script = list(script)  # type: ignore[attr-defined]
+def served_by(handler: type[BaseHTTPRequestHandler]) -> Iterator[tuple[Store, ThreadingHTTPServer]]:
+    """A store and its server."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         environ = {Env.S3_ENDPOINT: f"http://127.0.0.1:{server.server_port}", Env.S3_REGION: "us-east-1"}
         try:
-            yield open_store("s3://bucket/root", environ | {Env.S3_PATH_STYLE: "true"}), left
+            yield open_store("s3://bucket/root", environ | {Env.S3_PATH_STYLE: "true"}), server
         finally:
             server.shutdown()
             thread.join(timeout=10)
+
+
+@contextmanager
+def answering(*script: int) -> Iterator[tuple[Store, list[int]]]:
+    """A store whose server gives these statuses, and those it has not given yet."""
+    with served_by(Scripted) as (store, server):
+        left = server.script = list(script)  # type: ignore[attr-defined]
+        yield store, left
 
 
 def test_a_409_is_tried_again_until_it_is_known_who_won() -> None:
@@ -183,3 +192,56 @@ def test_a_server_in_trouble_is_asked_once_more_and_then_named() -> None:
             store.put("a", b"1")
         assert left == [200]
         store.put("a", b"1")
+
+
+class Slow(BaseHTTPRequestHandler):
+    """Answers what moves much data only after longer than READ_SECONDS, or never if the client has hung up by then."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"] or 0))
+        if "uploads" in self.path:
+            self._answer(b"<InitiateMultipartUploadResult><UploadId>1</UploadId></InitiateMultipartUploadResult>")
+        else:
+            self._answer_late(b"<CompleteMultipartUploadResult/>")
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self._answer_late(b"")
+
+    def do_GET(self) -> None:
+        self._answer_late(bytes(s3.LARGE_BYTES))
+
+    def _answer_late(self, body: bytes) -> None:
+        given_up, _, _ = select.select([self.connection], [], [], s3.READ_SECONDS * 5)
+        if given_up:
+            self.close_connection = True
+        else:
+            self._answer(body)
+
+    def _answer(self, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("ETag", '"1"')
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+def test_a_server_that_needs_long_for_much_data_is_waited_for_and_for_little_data_it_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(s3, "READ_SECONDS", 0.1)
+    monkeypatch.setattr(s3, "TRIES", 1)
+    monkeypatch.setattr(s3, "PART_BYTES", 2 * s3.LARGE_BYTES)
+    with served_by(Slow) as (store, _):
+        store.put("one", bytes(s3.LARGE_BYTES))
+        store.put("parts", bytes(3 * s3.LARGE_BYTES))
+        assert len(fetch(store, "one", s3.LARGE_BYTES)) == s3.LARGE_BYTES
+        with pytest.raises(StorageError, match="Read timeout"):
+            store.put("log/1", b"entry", if_absent=True)
+        with pytest.raises(StorageError, match="Read timeout"):
+            store.get("log/1")
