@@ -11,6 +11,8 @@ from pathlib import Path
 from e2e.cluster.processes import ClusterError
 
 NO_PROXY = "127.0.0.0/8,100.64.0.0/10,localhost"
+# A tool that outlived its killed caller would write into the cluster's folder while that is being removed.
+DIES_WITH_CALLER = ("setpriv", "--pdeathsig", "KILL", "--")
 
 
 class CommandFailed(ClusterError):
@@ -55,7 +57,13 @@ class Commands:
         """Run a tool to its end."""
         argv = [program, *map(str, words)]
         done = subprocess.run(
-            argv, env=self.env, input=input, timeout=timeout, capture_output=True, text=True, check=False
+            [*DIES_WITH_CALLER, *argv],
+            env=self.env,
+            input=input,
+            timeout=timeout,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if check and done.returncode != 0:
             said = done.stderr.strip() or done.stdout.strip()

@@ -43,6 +43,7 @@ NEEDS = (
     Need("iptables", command="iptables"),
     Need("openssl", command="openssl"),
     Need("util-linux", command="nsenter"),
+    Need("util-linux", command="setpriv"),
     Need("mount", command="mount"),
 )
 
