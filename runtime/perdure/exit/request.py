@@ -44,7 +44,8 @@ class Requests:
     def __init__(self, file: Path | None, grace: float) -> None:
         self._file = file
         self._grace = grace
-        self._first: Seen | None = None
+        self._notes: list[Seen] = []
+        """The first counts. The handler and the thread both add to it, and only appending is safe without a lock."""
         self._previous: dict[int, Any] = {}
         self._wakeup: tuple[int, int, int] | None = None
         self._lock = threading.Lock()
@@ -53,15 +54,14 @@ class Requests:
     @property
     def seen(self) -> bool:
         """Whether there is a request: a local hint, other ranks may not know yet."""
-        return self._first is not None
+        return bool(self._notes)
 
     @property
     def current(self) -> Seen | None:
         """The request as it stands now: the agent may have brought its deadline forward."""
-        first = self._first
-        if first is None:
+        if not self._notes:
             return None
-        told = self._told()
+        first, told = self._notes[0], self._told()
         return Seen(first.at, told.cause, told.deadline) if told else first
 
     def listen(self) -> None:
@@ -120,13 +120,15 @@ class Requests:
         self._note_termination()
 
     def _note_termination(self) -> None:
-        if self._first is None:
+        if not self._notes:
             told, now = self._told(), time.monotonic()
-            self._first = Seen(now, told.cause, told.deadline) if told else Seen(now, "SIGTERM", now + self._grace)
+            self._notes.append(
+                Seen(now, told.cause, told.deadline) if told else Seen(now, "SIGTERM", now + self._grace)
+            )
 
     def _note_interruption(self) -> None:
-        if self._first is None:
-            self._first = Seen(time.monotonic(), "Ctrl-C", None)
+        if not self._notes:
+            self._notes.append(Seen(time.monotonic(), "Ctrl-C", None))
 
     def _interrupted(self, _signal: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -89,11 +89,15 @@ def test_a_forked_child_ends_at_its_own_sigterm_and_asks_nobody(requests: Reques
     assert not requests.seen
 
 
-def test_ctrl_c_may_be_given_back_alone(requests: Requests) -> None:
-    requests.release_interruption()
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+def test_ctrl_c_may_be_given_back_alone() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    one = Requests(None, grace=30)
+    one.listen()
+    one.release_interruption()
+    assert signal.getsignal(signal.SIGINT) is before
     os.kill(os.getpid(), signal.SIGTERM)
-    assert requests.seen
+    assert one.seen
+    one.release()
 
 
 def test_a_request_is_noticed_while_the_main_thread_is_inside_a_call(requests: Requests) -> None:
