@@ -91,7 +91,8 @@ class Processes:
 
     def names(self) -> list[str]:
         """The components that were ever started and not stopped on purpose."""
-        return sorted(path.name for path in self.folder.pids.glob("*"))
+        written = [path for path in self.folder.pids.glob("*") if path.stat().st_size]  # else it is being started
+        return sorted(path.name for path in written)
 
     def pid(self, name: str) -> int | None:
         """The component's process; None when it has ended."""

@@ -1,0 +1,27 @@
+"""What counts as a component that has died."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from e2e.cluster.folder import Folder
+from e2e.cluster.processes import Processes
+
+
+def processes(root: Path) -> Processes:
+    folder = Folder(root)
+    folder.pids.mkdir(parents=True)
+    return Processes(folder, group="perdure-nobody/components", path="/usr/bin:/bin")
+
+
+def test_a_component_that_is_just_being_started_has_not_died(tmp_path: Path) -> None:
+    some = processes(tmp_path)
+    (some.folder.pids / "etcd").touch()  # the shell has opened it and not written yet
+    assert some.names() == []
+
+
+def test_a_process_outside_the_clusters_group_is_none_of_its_components(tmp_path: Path) -> None:
+    some = processes(tmp_path)
+    (some.folder.pids / "etcd").write_text("1\n")
+    assert some.names() == ["etcd"]
+    assert some.pid("etcd") is None
