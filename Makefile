@@ -38,16 +38,16 @@ check: dev
 	$(VENV)/ruff check .
 	$(VENV)/mypy
 	$(VENV)/lint-imports
-	$(VENV)/python -m perdure_operator.api.crd --check
-	$(VENV)/python -m perdure_operator.api.docs --check
+	$(VENV)/python -m perdure_operator.schema.crd --check
+	$(VENV)/python -m perdure_operator.schema.docs --check
 
 format: dev
 	$(VENV)/ruff format .
 	$(VENV)/ruff check --fix .
 
 generate: dev
-	$(VENV)/python -m perdure_operator.api.crd --write
-	$(VENV)/python -m perdure_operator.api.docs --write
+	$(VENV)/python -m perdure_operator.schema.crd --write
+	$(VENV)/python -m perdure_operator.schema.docs --write
 
 clean:
 	rm -rf build .venv

@@ -17,7 +17,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from perdure.errors import UserError
-from perdure_operator.state.plan import Plan
+from perdure_operator.state.decision import Decision
 from perdure_operator.state.snapshot import Snapshot
 
 
@@ -95,9 +95,9 @@ def _snapshot(arguments: argparse.Namespace) -> int:
 
 async def _observed(kubeconfig: str | None, job: tuple[str, str]) -> str:
     from perdure_operator.cluster import kube  # noqa: PLC0415
-    from perdure_operator.cluster.cache import Cache  # noqa: PLC0415
-    from perdure_operator.cluster.observe import Observer  # noqa: PLC0415
     from perdure_operator.cluster.protocol import ApiError  # noqa: PLC0415
+    from perdure_operator.cluster.read.cache import Cache  # noqa: PLC0415
+    from perdure_operator.cluster.read.observe import Observer  # noqa: PLC0415
 
     async with await kube.login(kubeconfig) as api:
         observer = Observer(api, Cache(), namespace=job[0])
@@ -112,7 +112,7 @@ async def _observed(kubeconfig: str | None, job: tuple[str, str]) -> str:
 
 
 def _crd(_: argparse.Namespace) -> int:
-    from perdure_operator.api import crd  # noqa: PLC0415
+    from perdure_operator.schema import crd  # noqa: PLC0415
 
     sys.stdout.write(crd.text())
     return 0
@@ -132,22 +132,22 @@ def _read_snapshot(path: Path) -> Snapshot:
         raise UserError(f"{path}: not JSON: {error}") from None
 
 
-def _told(plan: Plan) -> str:
-    """The plan as text: why, then what, then when to look again."""
-    lines = ["Why:"] + [f"  {reason}" for reason in plan.reasons or ("nothing to do",)]
-    if plan.status is not None:
-        lines += ["Status:", *(f"  {line}" for line in _status_lines(plan))]
-    if plan.actions:
+def _told(decision: Decision) -> str:
+    """The decision as text: why, then what, then when to look again."""
+    lines = ["Why:"] + [f"  {reason}" for reason in decision.reasons or ("nothing to do",)]
+    if decision.status is not None:
+        lines += ["Status:", *(f"  {line}" for line in _status_lines(decision))]
+    if decision.actions:
         lines.append("Actions:")
-        lines += [f"  {number}. {_action_line(action)}" for number, action in enumerate(plan.actions, 1)]
-    lines += [f"Event: {event.type} {event.reason}: {event.message}" for event in plan.events]
-    if plan.requeue_after is not None:
-        lines.append(f"Look again: in {plan.requeue_after:g} s")
+        lines += [f"  {number}. {_action_line(action)}" for number, action in enumerate(decision.actions, 1)]
+    lines += [f"Event: {event.type} {event.reason}: {event.message}" for event in decision.events]
+    if decision.requeue_after is not None:
+        lines.append(f"Look again: in {decision.requeue_after:g} s")
     return "\n".join(lines) + "\n"
 
 
-def _status_lines(plan: Plan) -> list[str]:
-    document = plan.status.model_dump(mode="json", by_alias=True, exclude_none=True) if plan.status else {}
+def _status_lines(decision: Decision) -> list[str]:
+    document = decision.status.model_dump(mode="json", by_alias=True, exclude_none=True) if decision.status else {}
     return [f"{name}: {json.dumps(value)}" for name, value in document.items() if value not in ("", [], {}, 0)]
 
 

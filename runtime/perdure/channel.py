@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from perdure.contract import CommitRef, Ended, ErrorKind, Failure, fitting_tail
+from perdure.contract import CommitRef, ErrorKind, ExitKind, Failure, fitting_tail
 
 ENDING_SECONDS: Final = 5
 """How long an ending waits for room in the pipe: nothing comes after it that would tell the same."""
@@ -87,10 +87,10 @@ class Committed:
 
 
 @dataclass(frozen=True)
-class Ending:
+class Exiting:
     """How this process is about to end; the last line it writes."""
 
-    outcome: Ended
+    outcome: ExitKind
     step: int
     commit: CommitRef | None = None
     opened: int = 0
@@ -98,14 +98,14 @@ class Ending:
     error: Failure | None = None
 
 
-Report = Attached | Opened | Stepped | Committed | Ending
-_NAMES = {Attached: "attached", Opened: "opened", Stepped: "step", Committed: "committed", Ending: "ending"}
+Report = Attached | Opened | Stepped | Committed | Exiting
+_NAMES = {Attached: "attached", Opened: "opened", Stepped: "step", Committed: "committed", Exiting: "ending"}
 
 
 def write_report(fd: int, report: Report) -> None:
     """Sends one line. A broken pipe is ignored, and a full one by all but an ending: the next report tells the same."""
     line = _line(report).encode()
-    end = time.monotonic() + (ENDING_SECONDS if isinstance(report, Ending) else 0)
+    end = time.monotonic() + (ENDING_SECONDS if isinstance(report, Exiting) else 0)
     with contextlib.suppress(OSError):
         while not _written(fd, line) and (left := end - time.monotonic()) > 0:
             room = select.poll()
@@ -148,7 +148,7 @@ def read_report(line: str | bytes) -> Report | None:
             case {"report": "ending", "outcome": str(outcome), "step": int(step)}:
                 commit, seconds = _commit(body.get("commit")), _seconds(body.get("seconds") or {})
                 error = _failure(body.get("error"))
-                return Ending(Ended(outcome), step, commit, int(body.get("opened") or 0), seconds, error)
+                return Exiting(ExitKind(outcome), step, commit, int(body.get("opened") or 0), seconds, error)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
     return None

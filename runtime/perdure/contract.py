@@ -41,7 +41,7 @@ ASSIGNMENT_FOLDER: Final = "/run/perdure"
 ASSIGNMENT_FILE: Final = "/run/perdure/assignment"
 TERMINATION_LOG: Final = "/dev/termination-log"
 
-SEAT_HOLD_SECONDS: Final = 30
+LINGER_SECONDS: Final = 30
 """How long an agent whose trainer saved, or lost a peer, keeps its pod for a newer assignment."""
 WAIT_MARGIN_SECONDS: Final = 15
 """`wait` of a plan = its `seconds` + this."""
@@ -174,7 +174,7 @@ def read_assignment(text: str) -> Assignment:
     return Train(run, rank, world, master, cause, seconds, wait, lost)
 
 
-class Ended(StrEnum):
+class ExitKind(StrEnum):
     """How a trainer ended; `outcome` in the termination message."""
 
     COMPLETED = "completed"  # the goal is reached and in the log
@@ -186,7 +186,7 @@ class Ended(StrEnum):
     FENCED = "fenced"  # a newer writer owns the log
 
 
-CLEAN: Final = frozenset({Ended.COMPLETED, Ended.CHECKPOINTED, Ended.STOPPED})
+CLEAN: Final = frozenset({ExitKind.COMPLETED, ExitKind.CHECKPOINTED, ExitKind.STOPPED})
 """Outcomes after which the agent exits with status 0."""
 
 
@@ -222,7 +222,7 @@ class CommitRef:
 class Outcome:
     """What a pod's agent leaves behind as the termination message."""
 
-    outcome: Ended
+    outcome: ExitKind
     run: int
     rank: int
     step: int = 0
@@ -270,7 +270,7 @@ def read_outcome(text: str) -> Outcome:
     """The outcome in a termination message; raises ContractError or UnsupportedVersion."""
     doc = _document("outcome", text)
     try:
-        ended = Ended(_str(doc, "outcome"))
+        ended = ExitKind(_str(doc, "outcome"))
     except ValueError:
         raise ContractError(f"outcome: {doc.get('outcome')!r} is not a known outcome") from None
     seconds = doc.get("seconds")

@@ -32,9 +32,9 @@ from torch.utils.data import Dataset
 
 from perdure import ddp
 from perdure.cadence import Due
-from perdure.channel import Attached, Committed, Ending, Opened, Stepped
+from perdure.channel import Attached, Committed, Exiting, Opened, Stepped
 from perdure.checkpoint.state import Loaded, State
-from perdure.contract import Ended
+from perdure.contract import ExitKind
 from perdure.data import Plan
 from perdure.errors import PerdureError, UserError
 from perdure.exit.agree import Agreed, Agreement, Kind
@@ -97,7 +97,7 @@ class Session:
         self._reporter.tell(Attached(os.getpid()))
         self._requests = Requests(settings.request_file, settings.grace)
         self._requests.listen()
-        self._stop_watching = watch_for_errors(self._reporter, lambda: self._ending(Ended.FAILED))
+        self._stop_watching = watch_for_errors(self._reporter, lambda: self._ending(ExitKind.FAILED))
         atexit.register(self._at_exit)
         in_child = weakref.WeakMethod(self._leave_to_child)
         os.register_at_fork(after_in_child=lambda: (act := in_child()) and act())
@@ -340,7 +340,7 @@ class Session:
         self._trace.event("exit", step=self._progress.step)
         self._saving.final(self._progress.position(), cause, self._left)
         self._tell_commit()
-        self._reporter.tell(self._ending(Ended.CHECKPOINTED))
+        self._reporter.tell(self._ending(ExitKind.CHECKPOINTED))
         if self.rank == 0:
             say(f"saved step {self._progress.step}, leaving: {cause}")
         self._saving.write_trace(self._left)
@@ -363,7 +363,7 @@ class Session:
             self._tell_commit()
         goal = self._opening.goal if self._completed_before(count) and self._opening else {"epochs": count}
         self._saving.complete(goal, self._progress.position(), left)
-        self._reporter.tell(self._ending(Ended.COMPLETED))
+        self._reporter.tell(self._ending(ExitKind.COMPLETED))
         self._release_after_goal()
         self._saving.write_trace(left)
         self._saving.retire()
@@ -396,13 +396,13 @@ class Session:
     def _end_stopped(self, why: str) -> None:
         with contextlib.suppress(PerdureError):
             self._trace.flush()
-        self._reporter.tell(self._ending(Ended.STOPPED))
+        self._reporter.tell(self._ending(ExitKind.STOPPED))
         say(why)
 
-    def _ending(self, outcome: Ended) -> Ending:
+    def _ending(self, outcome: ExitKind) -> Exiting:
         opened = self._opening.opened if self._opening else 0
         commit = self._saver.commit if self._saver else None
-        return Ending(outcome, self._progress.step, commit, opened, dict(self._timings.seconds))
+        return Exiting(outcome, self._progress.step, commit, opened, dict(self._timings.seconds))
 
     def close(self) -> None:
         """Gives back signals, hooks and process groups; the interpreter's end does it by itself."""
@@ -418,7 +418,7 @@ class Session:
                 dist.destroy_process_group()
 
     def _at_exit(self) -> None:
-        tell_last_error(self._reporter, lambda: self._ending(Ended.FAILED))
+        tell_last_error(self._reporter, lambda: self._ending(ExitKind.FAILED))
         self.close()
 
     def _leave_to_child(self) -> None:

@@ -13,7 +13,7 @@ from perdure.contract import (
     ANNOTATION_ASSIGNMENT,
     Assignment,
     CommitRef,
-    Ended,
+    ExitKind,
     Outcome,
     read_assignment,
     write_outcome,
@@ -133,13 +133,13 @@ class Scene:
 def completed(run: int, rank: int, step: int) -> str:
     """The outcome of a member whose job has reached its goal."""
     commit = CommitRef(seq=step + 1, step=step)
-    return write_outcome(Outcome(Ended.COMPLETED, run=run, rank=rank, step=step, commit=commit, opened=run))
+    return write_outcome(Outcome(ExitKind.COMPLETED, run=run, rank=rank, step=step, commit=commit, opened=run))
 
 
 def saved(run: int, rank: int, step: int) -> str:
     """The outcome of a member that has saved `step`."""
     commit = CommitRef(seq=step + 1, step=step)
-    return write_outcome(Outcome(Ended.CHECKPOINTED, run=run, rank=rank, step=step, commit=commit, opened=run))
+    return write_outcome(Outcome(ExitKind.CHECKPOINTED, run=run, rank=rank, step=step, commit=commit, opened=run))
 
 
 def _ready(value: str) -> dict[str, str]:

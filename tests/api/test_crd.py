@@ -14,9 +14,9 @@ from perdure_operator.api.status import (
     Assigned,
     Condition,
     Disruption,
-    Ending,
     Failures,
     Intent,
+    MemberOutcome,
     Phase,
     RunPlan,
     TrainingJobStatus,
@@ -60,7 +60,7 @@ STATUS = TrainingJobStatus(
         deadline=NOON,
     ),
     endings=(
-        Ending(
+        MemberOutcome(
             name="digits-3f2a-3",
             uid="u3",
             outcome="failed",

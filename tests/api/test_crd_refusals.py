@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from e2e.cluster.apiserver import ApiServer
-from perdure_operator.api import crd, docs
+from perdure_operator.schema import crd, docs
 from tests.api.manifests import Json, checkpoint, job, template
 
 pytestmark = pytest.mark.api

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from perdure.contract import (
-    SEAT_HOLD_SECONDS,
+    LINGER_SECONDS,
     CommitRef,
-    Ended,
     ErrorKind,
+    ExitKind,
     Failure,
     Leave,
     Outcome,
@@ -48,7 +48,7 @@ class Run:
     step: int = 0
     commit: tuple[int, int] | None = None
     saving_since: int | None = None
-    ended: Ended | None = None
+    ended: ExitKind | None = None
     ended_at: int = 0
     cut_off: int = 0
     """For how many seconds one of its pods has been unreachable."""
@@ -100,7 +100,7 @@ class Cluster:
     def crash(self, name: str, error: Failure | None) -> None:
         """A trainer dies of this; None: the whole container dies without a word."""
         run = self._run_of(name)
-        text = "" if error is None else write_outcome(self._outcome(name, run, Ended.FAILED, error))
+        text = "" if error is None else write_outcome(self._outcome(name, run, ExitKind.FAILED, error))
         self._end(name, text, 137 if error is None else 1)
 
     def vanish(self, name: str) -> None:
@@ -173,9 +173,9 @@ class Cluster:
         if asked is None:
             return
         if run is None or not run.opened:
-            self._end(pod.name, write_outcome(self._outcome(pod.name, run, Ended.STOPPED)), 0)
+            self._end(pod.name, write_outcome(self._outcome(pod.name, run, ExitKind.STOPPED)), 0)
         elif run.ended is None and self._timed_out(pod, asked):
-            self._end(pod.name, write_outcome(self._outcome(pod.name, run, Ended.EXIT_TIMEOUT)), 1)
+            self._end(pod.name, write_outcome(self._outcome(pod.name, run, ExitKind.EXIT_TIMEOUT)), 1)
 
     def _timed_out(self, pod: PodView, asked: int) -> bool:
         said = self._seen.get(pod.name)
@@ -189,7 +189,7 @@ class Cluster:
         self._seen[pod.name] = said
         run = self._run_of(pod.name)
         if run and run.number in said.lost and run.number < said.run and run.ended is None:
-            self._end(pod.name, write_outcome(self._outcome(pod.name, run, Ended.PEER_LOST)), 1)
+            self._end(pod.name, write_outcome(self._outcome(pod.name, run, ExitKind.PEER_LOST)), 1)
         elif isinstance(said, Leave):
             self._asked.setdefault(pod.name, self.tick)
         elif run is None:
@@ -210,12 +210,12 @@ class Cluster:
         else:
             run.step += 1
             if run.step % EVERY == 0 or run.step >= GOAL:
-                self._commit(run, Ended.COMPLETED if run.step >= GOAL else None)
+                self._commit(run, ExitKind.COMPLETED if run.step >= GOAL else None)
 
     def _break_if_dead(self, run: Run, pods: list[PodView | None]) -> None:
         """Trainers notice a dead peer; one that is only cut off they wait for, until their time is over."""
         if any(pod is None or over(pod) for pod in pods):
-            run.ended, run.ended_at = Ended.PEER_LOST, self.tick
+            run.ended, run.ended_at = ExitKind.PEER_LOST, self.tick
 
     def _open(self, run: Run) -> None:
         opened = [entry for entry in self.log if entry.kind == "opened"]
@@ -237,25 +237,25 @@ class Cluster:
     def _save(self, run: Run) -> None:
         run.saving_since = self.tick if run.saving_since is None else run.saving_since
         if self.tick - run.saving_since >= SAVE_SECONDS:
-            self._commit(run, Ended.CHECKPOINTED)
+            self._commit(run, ExitKind.CHECKPOINTED)
 
-    def _commit(self, run: Run, ended: Ended | None) -> None:
+    def _commit(self, run: Run, ended: ExitKind | None) -> None:
         newest = max(entry.run for entry in self.log if entry.kind == "opened")
         if newest > run.number:
             self._fence(run, newest)
             return
-        kind = {None: "commit", Ended.CHECKPOINTED: "final"}.get(ended, "completed")
+        kind = {None: "commit", ExitKind.CHECKPOINTED: "final"}.get(ended, "completed")
         self.log.append(Entry(kind, run.number, run.step))
         run.commit = (len(self.log), run.step)
         if ended:
             run.ended, run.ended_at = ended, self.tick
 
     def _fence(self, run: Run, opened: int) -> None:
-        run.ended, run.ended_at = Ended.FENCED, self.tick
+        run.ended, run.ended_at = ExitKind.FENCED, self.tick
         for name in run.pods.values():
             pod = self.pod(name)
             if pod and not over(pod) and self.reachable(pod):
-                outcome = self._outcome(name, run, Ended.FENCED, opened=opened)
+                outcome = self._outcome(name, run, ExitKind.FENCED, opened=opened)
                 self._end(name, write_outcome(outcome), 1)
 
     def _leave_seats(self) -> None:
@@ -267,12 +267,12 @@ class Cluster:
                 pod = self.pod(name)
                 if pod is None or over(pod) or not self.reachable(pod):
                     continue
-                held = self.tick - run.ended_at >= SEAT_HOLD_SECONDS
-                if run.ended is Ended.COMPLETED or name in self._asked or held:
+                held = self.tick - run.ended_at >= LINGER_SECONDS
+                if run.ended is ExitKind.COMPLETED or name in self._asked or held:
                     self._end(name, write_outcome(self._outcome(name, run, run.ended)), 0)
 
     def _outcome(
-        self, name: str, run: Run | None, ended: Ended, error: Failure | None = None, opened: int | None = None
+        self, name: str, run: Run | None, ended: ExitKind, error: Failure | None = None, opened: int | None = None
     ) -> Outcome:
         if run is None:
             return Outcome(ended, run=0, rank=0, error=error)

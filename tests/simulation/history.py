@@ -8,8 +8,8 @@ from perdure.contract import Role, Train, read_assignment
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import RunPlan, TrainingJobStatus
 from perdure_operator.decide import decide
-from perdure_operator.decide.turn import find, finished_at
-from perdure_operator.state.plan import CreatePod, Plan
+from perdure_operator.decide.draft import find, finished_at
+from perdure_operator.state.decision import CreatePod, Decision
 from tests.simulation.cluster import EXCEPTION, SIGKILL, Cluster
 from tests.unit.decide import world
 from tests.unit.decide.builders import ROUNDS, Job
@@ -82,7 +82,7 @@ class History:
         now = self.cluster.snapshot.model_copy(update={"now": self._last.now})
         return now != self._last and not (self._due is not None and self.said and "died" in self.said[-1])
 
-    def _act(self, plan: Plan, writes: int | None) -> None:
+    def _act(self, plan: Decision, writes: int | None) -> None:
         before = self.cluster.snapshot
         known = {pod.name for pod in before.pods}
         after = world.apply(before, plan, writes=writes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perdure_operator.api.reasons import ConditionType
-from perdure_operator.decide.turn import find
+from perdure_operator.decide.draft import find
 from tests.simulation.cluster import GOAL
 from tests.simulation.history import ANNOUNCED, SUDDEN, History, committed
 from tests.unit.decide.builders import job

@@ -15,7 +15,7 @@ from perdure import channel
 from perdure.channel import (
     Attached,
     Committed,
-    Ending,
+    Exiting,
     Opened,
     Report,
     Request,
@@ -25,7 +25,7 @@ from perdure.channel import (
     write_report,
     write_request,
 )
-from perdure.contract import CommitRef, Ended, ErrorKind, Failure
+from perdure.contract import CommitRef, ErrorKind, ExitKind, Failure
 
 whole = st.integers(0, 10**9)
 commits = st.builds(CommitRef, seq=whole, step=whole)
@@ -36,7 +36,7 @@ reports: st.SearchStrategy[Report] = st.one_of(
     st.builds(Stepped, step=whole),
     st.builds(Committed, commit=commits),
     st.builds(
-        Ending, outcome=st.sampled_from(Ended), step=whole, commit=st.none() | commits, opened=whole,
+        Exiting, outcome=st.sampled_from(ExitKind), step=whole, commit=st.none() | commits, opened=whole,
         seconds=st.dictionaries(st.text(max_size=9), st.floats(0, 1e6), max_size=5), error=st.none() | failures,
     ),
 )  # fmt: skip
@@ -78,11 +78,11 @@ class TestReports:
         self, pipe: tuple[int, int], name: str, tail: str
     ) -> None:
         error = Failure(ErrorKind.EXCEPTION, name, tail)
-        write_report(pipe[1], Ending(Ended.FAILED, 1, error=error))
+        write_report(pipe[1], Exiting(ExitKind.FAILED, 1, error=error))
         line = os.read(pipe[0], 65536)
         assert len(line) <= select.PIPE_BUF
         report = read_report(line)
-        assert isinstance(report, Ending)
+        assert isinstance(report, Exiting)
         assert report.error
         assert tail.endswith(report.error.tail)
 
@@ -97,7 +97,7 @@ class TestReports:
         reader, writer = pipe
         while not fills(writer):
             pass
-        ending = Ending(Ended.CHECKPOINTED, 5)
+        ending = Exiting(ExitKind.CHECKPOINTED, 5)
         with ThreadPoolExecutor(1) as pool:
             writing = pool.submit(write_report, writer, ending)
             wait([writing], timeout=0.2)  # long enough for a writer that does not wait to have given up
@@ -112,7 +112,7 @@ class TestReports:
         monkeypatch.setattr(channel, "ENDING_SECONDS", 0.01)
         while not fills(pipe[1]):
             pass
-        write_report(pipe[1], Ending(Ended.CHECKPOINTED, 5))
+        write_report(pipe[1], Exiting(ExitKind.CHECKPOINTED, 5))
         assert b"ending" not in os.read(pipe[0], 1 << 20)
 
     def test_an_agent_that_is_gone_is_no_error_for_the_trainer(self) -> None:

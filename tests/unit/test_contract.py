@@ -14,8 +14,8 @@ from perdure.contract import (
     Assignment,
     CommitRef,
     ContractError,
-    Ended,
     ErrorKind,
+    ExitKind,
     Failure,
     Leave,
     Outcome,
@@ -48,7 +48,7 @@ commits = st.none() | st.builds(CommitRef, seq=runs, step=whole)
 failures = st.none() | st.builds(Failure, kind=st.sampled_from(ErrorKind), name=causes, tail=causes)
 seconds = st.dictionaries(st.sampled_from(["agree", "stage", "upload"]), st.integers(0, 10**6).map(lambda n: n / 1000))
 outcomes = st.builds(
-    Outcome, outcome=st.sampled_from(Ended), run=whole, rank=whole, step=whole, commit=commits, opened=whole,
+    Outcome, outcome=st.sampled_from(ExitKind), run=whole, rank=whole, step=whole, commit=commits, opened=whole,
     seconds=seconds, error=failures,
 )  # fmt: skip
 
@@ -155,7 +155,7 @@ class TestOutcome:
     @example("", '"\\' * 5000)
     @example("", "ü" * 3000 + "\n" * 3000)
     def test_it_fits_whatever_the_error_says_and_keeps_the_end(self, name: str, tail: str) -> None:
-        text = write_outcome(Outcome(Ended.FAILED, 1, 0, error=Failure(ErrorKind.EXCEPTION, name, tail)))
+        text = write_outcome(Outcome(ExitKind.FAILED, 1, 0, error=Failure(ErrorKind.EXCEPTION, name, tail)))
         assert len(text.encode()) <= OUTCOME_BYTES
         error = read_outcome(text).error
         assert error

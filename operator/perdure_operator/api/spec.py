@@ -11,8 +11,8 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, WithJsonSchema
 
 from perdure_operator.api.model import Model
-from perdure_operator.api.rules import Rule, at_least, between, checked
-from perdure_operator.api.template import template_schema
+from perdure_operator.schema.cel import Rule, at_least, between, checked
+from perdure_operator.schema.template import template_schema
 
 _ROOT = r"^(s3://[a-z0-9][a-z0-9.-]+(/[^/?#\s]+)+|file://(/[^/?#\s]+)+)$"
 _URL = r"^https?://[^/?#@\s]+(/[^?#\s]*)?$"

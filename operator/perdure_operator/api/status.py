@@ -100,7 +100,7 @@ class Intent(TolerantModel):
     """`leave` time + seconds + 30: what still runs then is deleted."""
 
 
-class Ending(TolerantModel):
+class MemberOutcome(TolerantModel):
     """How one member of the current run ended, kept before its pod is deleted."""
 
     name: str
@@ -108,7 +108,7 @@ class Ending(TolerantModel):
     uid: str
     """The pod's uid."""
     outcome: str
-    """A value of perdure.contract.Ended, or "" where the pod left none."""
+    """A value of perdure.contract.ExitKind, or "" where the pod left none."""
     run: int = 0
     """The run the outcome tells of."""
     step: int = 0
@@ -187,7 +187,7 @@ class TrainingJobStatus(TolerantModel):
     """The current run."""
     intent: Intent | None = None
     """Set from the signal that the run has to end until the next one is planned."""
-    endings: tuple[Ending, ...] = ()
+    endings: tuple[MemberOutcome, ...] = ()
     """How members of the current run ended, until the next run's members are allocated."""
     lost: tuple[int, ...] = ()
     """Runs that ended without telling: they can no longer save together. The newest 32."""

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from perdure_operator.cluster import views
-from perdure_operator.cluster.observe import utc_now
 from perdure_operator.cluster.protocol import LEASES, AlreadyExists, ApiError, ClusterApi, Conflict, Json, NotFound
+from perdure_operator.cluster.read import parse
+from perdure_operator.cluster.read.observe import utc_now
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ class Election:
         return True
 
     def _has_ended(self, lease: Json) -> bool:
-        version, now = str(views.meta(lease).get("resourceVersion")), self._monotonic()
+        version, now = str(parse.meta(lease).get("resourceVersion")), self._monotonic()
         if version != self._seen[0]:
             self._seen = (version, now)
         seconds = (lease.get("spec") or {}).get("leaseDurationSeconds") or self._settings.seconds

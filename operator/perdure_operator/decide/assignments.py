@@ -35,7 +35,7 @@ def leave(intent: Intent) -> str:
     return _fitting(Leave(run=intent.run, cause=_short(intent.cause), seconds=intent.seconds, lost=intent.lost))
 
 
-def farewell(run: int, lost: tuple[int, ...]) -> str:
+def shutdown(run: int, lost: tuple[int, ...]) -> str:
     """What a pod that has been written off does, should it ever hear of it."""
     return _fitting(Leave(run=max(run, 1), cause="written off", seconds=0, lost=lost))
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from perdure.contract import Ended
+from perdure.contract import ExitKind
 from perdure_operator.api.reasons import Reason
-from perdure_operator.api.status import Ending, Failures
+from perdure_operator.api.status import Failures, MemberOutcome
+from perdure_operator.decide.draft import Draft, later
 from perdure_operator.decide.finished import fail
-from perdure_operator.decide.turn import Turn, later
 
 BACKOFF_AT_MOST_SECONDS: Final = 300
 
@@ -28,60 +28,60 @@ class Verdict:
     """How a run ended, and the ending that explains it best."""
 
     reason: Reason
-    blamed: Ending | None = None
+    blamed: MemberOutcome | None = None
 
 
-def judge(endings: tuple[Ending, ...], *, planned: bool, late: bool) -> Verdict:
+def judge(endings: tuple[MemberOutcome, ...], *, planned: bool, late: bool) -> Verdict:
     """`planned`: members had been asked to leave. `late`: they were deleted, for their time was over."""
     outcomes = {ending.outcome: ending for ending in reversed(endings)}
-    code = [e for e in endings if e.outcome == Ended.FAILED and not e.infrastructure]
+    code = [e for e in endings if e.outcome == ExitKind.FAILED and not e.infrastructure]
     if code:
         return Verdict(Reason.CODE_FAILURE, code[0])
     taken_over = [ending for ending in endings if ending.error_name == "RootTakenOver"]
     if taken_over:
         return Verdict(Reason.ROOT_TAKEN_OVER, taken_over[0])
-    if Ended.FENCED in outcomes:
-        return Verdict(Reason.FENCED, outcomes[Ended.FENCED])
-    if Ended.CHECKPOINTED in outcomes:
+    if ExitKind.FENCED in outcomes:
+        return Verdict(Reason.FENCED, outcomes[ExitKind.FENCED])
+    if ExitKind.CHECKPOINTED in outcomes:
         return Verdict(Reason.CHECKPOINTED)
     outside = [e for e in endings if e.infrastructure and (e.outcome or not planned)]
     if outside:
         return Verdict(Reason.INFRASTRUCTURE_FAILURE, outside[0])
-    if Ended.EXIT_TIMEOUT in outcomes or late:
-        return Verdict(Reason.EXIT_TIMEOUT, outcomes.get(Ended.EXIT_TIMEOUT))
-    if Ended.PEER_LOST in outcomes:
-        return Verdict(Reason.INFRASTRUCTURE_FAILURE, outcomes[Ended.PEER_LOST])
-    return Verdict(Reason.NOTHING_TO_SAVE if Ended.STOPPED in outcomes else Reason.UNKNOWN_END)
+    if ExitKind.EXIT_TIMEOUT in outcomes or late:
+        return Verdict(Reason.EXIT_TIMEOUT, outcomes.get(ExitKind.EXIT_TIMEOUT))
+    if ExitKind.PEER_LOST in outcomes:
+        return Verdict(Reason.INFRASTRUCTURE_FAILURE, outcomes[ExitKind.PEER_LOST])
+    return Verdict(Reason.NOTHING_TO_SAVE if ExitKind.STOPPED in outcomes else Reason.UNKNOWN_END)
 
 
-def charge(turn: Turn, verdict: Verdict) -> Turn:
+def charge(draft: Draft, verdict: Verdict) -> Draft:
     """Count the failure, and give the job up where its budget is used up."""
     words = describe(verdict.blamed)
     if verdict.reason is Reason.ROOT_TAKEN_OVER:
-        uri = turn.snapshot.spec.checkpoint.uri
-        return fail(turn, Reason.ROOT_TAKEN_OVER, f"another job writes to {uri}: {words}")
+        uri = draft.snapshot.spec.checkpoint.uri
+        return fail(draft, Reason.ROOT_TAKEN_OVER, f"another job writes to {uri}: {words}")
     code, infrastructure = verdict.reason in _COSTS_CODE, verdict.reason in _COSTS_INFRASTRUCTURE
     if not code and not infrastructure:
-        return turn
-    old, allowed = turn.status.failures, turn.snapshot.spec.failure
+        return draft
+    old, allowed = draft.status.failures, draft.snapshot.spec.failure
     new = Failures(
         code=old.code + code,
         infrastructure=old.infrastructure + infrastructure,
-        last_time=turn.now,
+        last_time=draft.now,
         consecutive=old.consecutive + 1,
     )
-    turn = turn.update(failures=new)
+    draft = draft.update(failures=new)
     if new.code > allowed.max_code_failures:
         message = f"{new.code} failures of the code, maxCodeFailures is {allowed.max_code_failures}; the last: {words}"
-        return fail(turn, Reason.TOO_MANY_CODE_FAILURES, message)
+        return fail(draft, Reason.TOO_MANY_CODE_FAILURES, message)
     if new.infrastructure > allowed.max_infrastructure_failures:
         limit = f"maxInfrastructureFailures is {allowed.max_infrastructure_failures}"
         message = f"{new.infrastructure} failures of infrastructure, {limit}; the last: {words}"
-        return fail(turn, Reason.TOO_MANY_INFRASTRUCTURE_FAILURES, message)
-    return turn
+        return fail(draft, Reason.TOO_MANY_INFRASTRUCTURE_FAILURES, message)
+    return draft
 
 
-def describe(ending: Ending | None) -> str:
+def describe(ending: MemberOutcome | None) -> str:
     """A member's end for people: with the last lines of its traceback, where it left one."""
     if ending is None:
         return ""

@@ -6,37 +6,37 @@ Raise, then label; unlabel, then lower. An eviction is refused while a member ru
 from __future__ import annotations
 
 from perdure.contract import Role
+from perdure_operator.decide.draft import Draft
 from perdure_operator.decide.facts import own
-from perdure_operator.decide.turn import Turn
-from perdure_operator.state.plan import SetBudget
+from perdure_operator.state.decision import SetBudget
 
 
-def protect(turn: Turn) -> Turn:
+def protect(draft: Draft) -> Draft:
     """Before anything is created or labelled."""
-    budget, wanted = turn.snapshot.budget, _wanted(turn)
+    budget, wanted = draft.snapshot.budget, _wanted(draft)
     if wanted and (budget is None or budget.min_available < wanted):
-        return _set(turn, wanted)
-    return turn
+        return _set(draft, wanted)
+    return draft
 
 
-def relax(turn: Turn) -> Turn:
+def relax(draft: Draft) -> Draft:
     """After labels are gone: only what the snapshot shows counts."""
-    budget, wanted = turn.snapshot.budget, _wanted(turn)
+    budget, wanted = draft.snapshot.budget, _wanted(draft)
     if wanted and budget is not None and budget.min_available > wanted:
-        return _set(turn, wanted)
-    return turn
+        return _set(draft, wanted)
+    return draft
 
 
-def _wanted(turn: Turn) -> int:
+def _wanted(draft: Draft) -> int:
     """0 where there is nothing to protect: the budget then stays as it is."""
-    status = turn.status
+    status = draft.status
     planned = len(status.plan.members) if status.plan else len(status.members)
-    labelled = [pod for pod in own(turn.snapshot).values() if pod.role == Role.MEMBER and not pod.gone]
+    labelled = [pod for pod in own(draft.snapshot).values() if pod.role == Role.MEMBER and not pod.gone]
     return max(planned, len(labelled)) if planned else 0
 
 
-def _set(turn: Turn, wanted: int) -> Turn:
-    budget = turn.snapshot.budget
+def _set(draft: Draft, wanted: int) -> Draft:
+    budget = draft.snapshot.budget
     uid, version = (budget.uid, budget.resource_version) if budget else (None, "")
     action = SetBudget(min_available=wanted, uid=uid, resource_version=version)
-    return turn.act(action).because(f"the budget protects {wanted} members")
+    return draft.act(action).because(f"the budget protects {wanted} members")

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from perdure.contract import Ended
+from perdure.contract import ExitKind
 from perdure_operator.api.reasons import Reason
-from perdure_operator.api.status import Disruption, Ending, Intent, RunPlan
+from perdure_operator.api.status import Disruption, Intent, MemberOutcome, RunPlan
+from perdure_operator.decide.draft import Draft, clock, later
 from perdure_operator.decide.facts import awaited, listed, next_run
 from perdure_operator.decide.signals import leaving_nodes
-from perdure_operator.decide.turn import Turn, clock, later
 
 QUIET: Final = timedelta(seconds=1)
 """So long nothing new may be heard before members are asked to leave."""
@@ -35,31 +35,31 @@ class Found:
     urgent: bool = True
 
 
-def disrupt(turn: Turn) -> Turn:
+def disrupt(draft: Draft) -> Draft:
     """Make, extend, withdraw or seal the intent."""
-    status = turn.status
+    status = draft.status
     if status.plan is None or (status.intent and status.intent.leave):
-        return turn
+        return draft
     for look in (_lost, _deleted, _expired, _suspended, _nodes_leaving, _resized):
-        found = look(turn, status.plan)
+        found = look(draft, status.plan)
         if found:
-            return _seal(turn, status.plan, found) if found.urgent else _quiet(turn, status.plan, found)
-    return _withdraw(turn)
+            return _seal(draft, status.plan, found) if found.urgent else _quiet(draft, status.plan, found)
+    return _withdraw(draft)
 
 
-def told_its_end(plan: RunPlan, endings: tuple[Ending, ...]) -> bool:
+def told_its_end(plan: RunPlan, endings: tuple[MemberOutcome, ...]) -> bool:
     """Whether the log shows how the run ended: by its final commit, or by rank 0 that closed it."""
     first = plan.members[0].name if plan.members else ""
     for ending in endings:
-        if ending.run == plan.run and ending.outcome in (Ended.CHECKPOINTED, Ended.COMPLETED):
+        if ending.run == plan.run and ending.outcome in (ExitKind.CHECKPOINTED, ExitKind.COMPLETED):
             return True
-        if ending.name == first and ending.outcome == Ended.STOPPED:
+        if ending.name == first and ending.outcome == ExitKind.STOPPED:
             return True
     return False
 
 
-def _lost(turn: Turn, plan: RunPlan) -> Found | None:
-    endings = turn.status.endings
+def _lost(draft: Draft, plan: RunPlan) -> Found | None:
+    endings = draft.status.endings
     if not endings:
         return None
     if told_its_end(plan, endings):
@@ -68,50 +68,50 @@ def _lost(turn: Turn, plan: RunPlan) -> Found | None:
     return Found(Disruption.MEMBER_LOST, f"{endings[0].name} ended: {what}")
 
 
-def _deleted(turn: Turn, plan: RunPlan) -> Found | None:
-    deleted = [pod for pod in awaited(turn, plan) if pod.deleting]
+def _deleted(draft: Draft, plan: RunPlan) -> Found | None:
+    deleted = [pod for pod in awaited(draft, plan) if pod.deleting]
     return Found(Disruption.MEMBER_DELETED, f"deleted: {listed(deleted)}") if deleted else None
 
 
-def _expired(turn: Turn, plan: RunPlan) -> Found | None:  # noqa: ARG001 (one signature for all)
-    seconds, start = turn.snapshot.spec.active_deadline_seconds, turn.status.start_time
-    if seconds is None or start is None or turn.now < later(start, seconds):
+def _expired(draft: Draft, plan: RunPlan) -> Found | None:  # noqa: ARG001 (one signature for all)
+    seconds, start = draft.snapshot.spec.active_deadline_seconds, draft.status.start_time
+    if seconds is None or start is None or draft.now < later(start, seconds):
         return None
     return Found(Disruption.STOP, f"activeDeadlineSeconds ({seconds}) is over")
 
 
-def _suspended(turn: Turn, plan: RunPlan) -> Found | None:  # noqa: ARG001
-    return Found(Disruption.SUSPEND, "spec.suspend is true") if turn.snapshot.spec.suspend else None
+def _suspended(draft: Draft, plan: RunPlan) -> Found | None:  # noqa: ARG001
+    return Found(Disruption.SUSPEND, "spec.suspend is true") if draft.snapshot.spec.suspend else None
 
 
-def _nodes_leaving(turn: Turn, plan: RunPlan) -> Found | None:
-    causes = leaving_nodes(turn.snapshot, awaited(turn, plan))
+def _nodes_leaving(draft: Draft, plan: RunPlan) -> Found | None:
+    causes = leaving_nodes(draft.snapshot, awaited(draft, plan))
     if not causes:
         return None
     cause = "; ".join(causes.values())[:CAUSE_LENGTH]
     return Found(Disruption.NODE_LEAVING, cause, nodes=tuple(causes), urgent=False)
 
 
-def _resized(turn: Turn, plan: RunPlan) -> Found | None:
-    spec = turn.snapshot.spec
+def _resized(draft: Draft, plan: RunPlan) -> Found | None:
+    spec = draft.snapshot.spec
     if len(plan.members) == spec.replicas and plan.world == spec.replicas * spec.processes_per_replica:
         return None
-    if turn.snapshot.deleting:
+    if draft.snapshot.deleting:
         return None  # no run of another size could follow
     cause = f"{spec.replicas} replicas of {spec.processes_per_replica} processes are wanted"
     return Found(Disruption.SIZE_CHANGE, cause, urgent=False)
 
 
-def _quiet(turn: Turn, plan: RunPlan, found: Found) -> Turn:
-    old = turn.status.intent
-    since, newest = (old.since, old.newest or old.since) if old else (turn.now, turn.now)
+def _quiet(draft: Draft, plan: RunPlan, found: Found) -> Draft:
+    old = draft.status.intent
+    since, newest = (old.since, old.newest or old.since) if old else (draft.now, draft.now)
     if old and set(found.nodes) - set(old.nodes):
-        newest = turn.now
+        newest = draft.now
     due = min(newest + QUIET, since + QUIET_AT_MOST)
-    if turn.now >= due:
-        return _seal(turn, plan, found)
+    if draft.now >= due:
+        return _seal(draft, plan, found)
     intent = Intent(
-        run=next_run(turn.status),
+        run=next_run(draft.status),
         disruption=found.disruption,
         cause=found.cause,
         nodes=found.nodes,
@@ -119,14 +119,14 @@ def _quiet(turn: Turn, plan: RunPlan, found: Found) -> Turn:
         newest=newest,
     )
     if old is None:
-        turn = turn.tell(Reason(found.disruption), found.cause)
-    return turn.update(intent=intent).wake(due).because(f"quiet until {clock(due)}: more nodes may follow")
+        draft = draft.tell(Reason(found.disruption), found.cause)
+    return draft.update(intent=intent).wake(due).because(f"quiet until {clock(due)}: more nodes may follow")
 
 
-def _seal(turn: Turn, plan: RunPlan, found: Found) -> Turn:
+def _seal(draft: Draft, plan: RunPlan, found: Found) -> Draft:
     """From here on the move is finished first, whatever becomes of the signal."""
-    old, status = turn.status.intent, turn.status
-    seconds, lost = turn.snapshot.spec.disruption.exit_timeout_seconds, status.lost
+    old, status = draft.status.intent, draft.status
+    seconds, lost = draft.snapshot.spec.disruption.exit_timeout_seconds, status.lost
     if found.disruption is Disruption.MEMBER_LOST:
         seconds, lost = 0, remember(lost, plan.run)  # nothing can be saved together any more
     intent = Intent(
@@ -134,16 +134,16 @@ def _seal(turn: Turn, plan: RunPlan, found: Found) -> Turn:
         disruption=found.disruption,
         cause=found.cause,
         nodes=found.nodes,
-        since=old.since if old else turn.now,
+        since=old.since if old else draft.now,
         newest=old.newest if old else None,
         leave=True,
         seconds=seconds,
         lost=lost,
-        deadline=later(turn.now, seconds + MARGIN_SECONDS),
+        deadline=later(draft.now, seconds + MARGIN_SECONDS),
     )
     if old is None or old.disruption is not found.disruption:
-        turn = turn.tell(Reason(found.disruption), found.cause)
-    return turn.update(intent=intent, run=intent.run).because(f"run {plan.run} ends: {found.cause}")
+        draft = draft.tell(Reason(found.disruption), found.cause)
+    return draft.update(intent=intent, run=intent.run).because(f"run {plan.run} ends: {found.cause}")
 
 
 def remember(lost: tuple[int, ...], run: int) -> tuple[int, ...]:
@@ -151,8 +151,10 @@ def remember(lost: tuple[int, ...], run: int) -> tuple[int, ...]:
     return tuple(sorted({*lost, run}))[-32:]
 
 
-def _withdraw(turn: Turn) -> Turn:
-    intent = turn.status.intent
+def _withdraw(draft: Draft) -> Draft:
+    intent = draft.status.intent
     if intent is None:
-        return turn
-    return turn.update(intent=None).tell(Reason.WITHDRAWN, f"no longer true: {intent.cause}; nobody was asked to leave")
+        return draft
+    return draft.update(intent=None).tell(
+        Reason.WITHDRAWN, f"no longer true: {intent.cause}; nobody was asked to leave"
+    )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from perdure.contract import ContractError, Ended, ErrorKind, Failure, Outcome, read_outcome
-from perdure_operator.api.status import Assigned, Ending
+from perdure.contract import ContractError, ErrorKind, ExitKind, Failure, Outcome, read_outcome
+from perdure_operator.api.status import Assigned, MemberOutcome
+from perdure_operator.decide.draft import Draft
 from perdure_operator.decide.facts import dead, over, own
-from perdure_operator.decide.turn import Turn
 from perdure_operator.state.snapshot import PodView
 
 _LARGEST: Final = 2**53
@@ -18,27 +18,27 @@ _TAIL_LINES: Final = 15
 _TAIL_LENGTH: Final = 2000
 
 
-def record_endings(turn: Turn) -> Turn:
-    """One Ending for each member that is over, gone, or on a node given up."""
-    plan, endings = turn.status.plan, list(turn.status.endings)
+def record_endings(draft: Draft) -> Draft:
+    """One MemberOutcome for each member that is over, gone, or on a node given up."""
+    plan, endings = draft.status.plan, list(draft.status.endings)
     if plan is None:
-        return turn
-    pods, known = own(turn.snapshot), {ending.name for ending in endings}
+        return draft
+    pods, known = own(draft.snapshot), {ending.name for ending in endings}
     for member in plan.members:
-        ending = None if member.name in known else _ending(turn, member, pods.get(member.name))
+        ending = None if member.name in known else _ending(draft, member, pods.get(member.name))
         if ending:
-            turn = learn(turn, ending).because(f"{member.name} ended: {ending.outcome or 'no outcome'}")
+            draft = learn(draft, ending).because(f"{member.name} ended: {ending.outcome or 'no outcome'}")
             endings.append(_brief(ending, endings))
-    return turn.update(endings=tuple(endings), opened=_highest_opened(turn.status.opened, pods))
+    return draft.update(endings=tuple(endings), opened=_highest_opened(draft.status.opened, pods))
 
 
-def learn(turn: Turn, ending: Ending) -> Turn:
+def learn(draft: Draft, ending: MemberOutcome) -> Draft:
     """What an outcome tells about the log: the newest commit, which also resets the backoff."""
-    status = turn.status
+    status = draft.status
     if ending.commit_seq is None or ending.commit_seq <= status.commit_seq:
-        return turn
+        return draft
     failures = status.failures.model_copy(update={"consecutive": 0})
-    return turn.update(commit_seq=ending.commit_seq, step=ending.commit_step, failures=failures)
+    return draft.update(commit_seq=ending.commit_seq, step=ending.commit_step, failures=failures)
 
 
 def told(pod: PodView) -> Outcome | None:
@@ -58,13 +58,13 @@ def told(pod: PodView) -> Outcome | None:
     return outcome if max(numbers) <= _LARGEST else None
 
 
-def ending_of(pod: PodView) -> Ending:
+def ending_of(pod: PodView) -> MemberOutcome:
     """What status keeps of a pod that is over."""
     outcome = told(pod)
     if outcome is None:
         return _silent(pod.name, pod.uid, _last_words(pod))
     error, commit = outcome.error, outcome.commit
-    return Ending(
+    return MemberOutcome(
         name=pod.name,
         uid=pod.uid,
         outcome=outcome.outcome,
@@ -75,7 +75,7 @@ def ending_of(pod: PodView) -> Ending:
         error_kind=error.kind if error else "",
         error_name=_printable(error.name)[:_NAME_LENGTH] if error else "",
         error_tail=_last_lines(_printable(error.tail)) if error else "",
-        infrastructure=outcome.outcome is Ended.FAILED and (_killed(pod) or _from_outside(error)),
+        infrastructure=outcome.outcome is ExitKind.FAILED and (_killed(pod) or _from_outside(error)),
     )
 
 
@@ -84,24 +84,24 @@ def _highest_opened(known: int, pods: dict[str, PodView]) -> int:
     return max([known, *(outcome.opened for pod in pods.values() if (outcome := told(pod)))])
 
 
-def _ending(turn: Turn, member: Assigned, pod: PodView | None) -> Ending | None:
+def _ending(draft: Draft, member: Assigned, pod: PodView | None) -> MemberOutcome | None:
     if pod is None or pod.uid != member.uid:
         return _silent(member.name, member.uid, "the pod is gone")
     if over(pod):
         return ending_of(pod)
-    if dead(turn, pod):
+    if dead(draft, pod):
         return _silent(pod.name, pod.uid, f"node {pod.node} is unreachable")
     return None
 
 
-def _brief(ending: Ending, earlier: list[Ending]) -> Ending:
+def _brief(ending: MemberOutcome, earlier: list[MemberOutcome]) -> MemberOutcome:
     """Of those that ended alike the first is the one to blame: the words of the others would only fill the status."""
     alike = any((e.outcome, e.infrastructure) == (ending.outcome, ending.infrastructure) for e in earlier)
     return ending.model_copy(update={"error_tail": ""}) if alike else ending
 
 
-def _silent(name: str, uid: str, why: str) -> Ending:
-    return Ending(name=name, uid=uid, outcome="", error_name=why, infrastructure=True)
+def _silent(name: str, uid: str, why: str) -> MemberOutcome:
+    return MemberOutcome(name=name, uid=uid, outcome="", error_name=why, infrastructure=True)
 
 
 def _last_words(pod: PodView) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from perdure_operator.api.status import Ending, RunPlan, TrainingJobStatus
-from perdure_operator.decide.turn import Turn, later
+from perdure_operator.api import names
+from perdure_operator.api.status import MemberOutcome, RunPlan, TrainingJobStatus
+from perdure_operator.decide.draft import Draft, later
 from perdure_operator.state.snapshot import NodeView, PodView, Snapshot
 
 _NAMES_SHOWN: Final = 8
@@ -37,15 +38,17 @@ def node_of(snapshot: Snapshot, pod: PodView) -> NodeView | None:
     return next((node for node in snapshot.nodes if node.name == pod.node), None)
 
 
-def dead(turn: Turn, pod: PodView) -> bool:
+def dead(draft: Draft, pod: PodView) -> bool:
     """Whether the pod's node has been unreachable for lostNodeSeconds."""
-    limit = turn.snapshot.spec.failure.lost_node_seconds
-    return any(unready.node == pod.node and later(unready.since, limit) <= turn.now for unready in turn.status.unready)
+    limit = draft.snapshot.spec.failure.lost_node_seconds
+    return any(
+        unready.node == pod.node and later(unready.since, limit) <= draft.now for unready in draft.status.unready
+    )
 
 
 def base_name(snapshot: Snapshot) -> str:
     """What the names of all members begin with."""
-    return f"{snapshot.name}-{snapshot.uid[:4]}"
+    return names.base(snapshot.name, snapshot.uid)
 
 
 def member_number(name: str) -> int:
@@ -59,15 +62,15 @@ def next_run(status: TrainingJobStatus) -> int:
     return max(status.run, status.opened) + 1
 
 
-def ended(status: TrainingJobStatus, name: str) -> Ending | None:
+def ended(status: TrainingJobStatus, name: str) -> MemberOutcome | None:
     """How this member of the current run ended, None while it has not."""
     return next((ending for ending in status.endings if ending.name == name), None)
 
 
-def awaited(turn: Turn, plan: RunPlan) -> list[PodView]:
+def awaited(draft: Draft, plan: RunPlan) -> list[PodView]:
     """Pods of the run that are not over yet, in rank order."""
-    pods = own(turn.snapshot)
-    return [pods[m.name] for m in plan.members if m.name in pods and not ended(turn.status, m.name)]
+    pods = own(draft.snapshot)
+    return [pods[m.name] for m in plan.members if m.name in pods and not ended(draft.status, m.name)]
 
 
 def listed(pods: Iterable[PodView]) -> str:

@@ -17,11 +17,11 @@ import kopf
 
 from perdure.errors import UserError
 from perdure_operator.cluster import election, kube
-from perdure_operator.cluster.act import Actor
-from perdure_operator.cluster.cache import Cache
 from perdure_operator.cluster.election import Election
-from perdure_operator.cluster.observe import Observer
 from perdure_operator.cluster.protocol import JOBS, ApiError, ClusterApi, NotFound
+from perdure_operator.cluster.read.cache import Cache
+from perdure_operator.cluster.read.observe import Observer
+from perdure_operator.cluster.write.act import Actor
 from perdure_operator.loop import watch
 from perdure_operator.loop.queue import Queue
 from perdure_operator.loop.worker import RESYNC_SECONDS, Worker

@@ -11,9 +11,9 @@ from typing import Any, Final
 import kopf
 
 from perdure.contract import LABEL_JOB
-from perdure_operator.cluster import views
-from perdure_operator.cluster.cache import Cache, Key, job_of, key_of
 from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, Json, Resource
+from perdure_operator.cluster.read import parse
+from perdure_operator.cluster.read.cache import Cache, Key, job_of, key_of
 from perdure_operator.loop.queue import Queue
 
 SELECTOR_KEY: Final = ("v1", "pods")
@@ -45,17 +45,17 @@ class Watch:
             return {job} if job else set()
         if resource == NODES:
             # Nodes report every few minutes: only what a decision can depend on makes a job due.
-            same = before is not None and not deleted and views.node(before) == views.node(raw)
-            return set() if same else self._cache.jobs_on(views.meta(raw)["name"])
+            same = before is not None and not deleted and parse.node(before) == parse.node(raw)
+            return set() if same else self._cache.jobs_on(parse.meta(raw)["name"])
         same = before is not None and not deleted and _generation(before) == _generation(raw)
         namespace = key_of(raw)[0]
         return set() if same else {job for job in self._cache.known(JOBS) if job[0] == namespace}
 
     def _sharing_root(self, before: Json | None, raw: Json, *, deleted: bool) -> set[Key]:
         """Jobs that may wait for this one to be finished or deleted, now that it is."""
-        if before is None or not views.job_is_live(before) or (views.job_is_live(raw) and not deleted):
+        if before is None or not parse.job_is_live(before) or (parse.job_is_live(raw) and not deleted):
             return set()
-        return {key_of(other) for other in self._cache.all(JOBS) if views.job_uri(other) == views.job_uri(raw)}
+        return {key_of(other) for other in self._cache.all(JOBS) if parse.job_uri(other) == parse.job_uri(raw)}
 
 
 def register(registry: kopf.OperatorRegistry, watch: Watch) -> None:
@@ -91,4 +91,4 @@ def settings() -> kopf.OperatorSettings:
 
 
 def _generation(raw: Json) -> Any:
-    return views.meta(raw).get("generation")
+    return parse.meta(raw).get("generation")

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import Final
 
 from perdure.errors import UserError
-from perdure_operator.cluster.act import Actor
-from perdure_operator.cluster.cache import Key
-from perdure_operator.cluster.observe import Observer
 from perdure_operator.cluster.protocol import ApiError, Conflict
+from perdure_operator.cluster.read.cache import Key
+from perdure_operator.cluster.read.observe import Observer
+from perdure_operator.cluster.write.act import Actor
 from perdure_operator.decide import decide
 from perdure_operator.loop.queue import Queue
-from perdure_operator.state.plan import Plan
+from perdure_operator.state.decision import Decision
 from perdure_operator.state.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Worker:
         """One round of a job that the queue has handed out."""
         where = "/".join(job)
         try:
-            plan = await self._round(job)
+            decision = await self._round(job)
         except Conflict as error:
             self._again(job, logging.DEBUG, "%s: overtaken, observing again: %s", where, error)
         except (ApiError, UserError) as error:
@@ -59,25 +59,25 @@ class Worker:
         except Exception:  # noqa: BLE001 - a fault in one job's round must not stop the operator for all others
             self._again(job, logging.ERROR, "%s: round failed", where, trace=True)
         else:
-            self._after(job, plan)
+            self._after(job, decision)
 
-    async def _round(self, job: Key) -> Plan | None:
+    async def _round(self, job: Key) -> Decision | None:
         snapshot = await self._observer.observe(job)
         if snapshot is None:
             return None
-        plan = decide(snapshot)
-        if _writes(plan):
+        decision = decide(snapshot)
+        if _writes(decision):
             self._observer.distrust(job)
-            _log(snapshot, plan)
-            await self._actor.act(snapshot, plan, self._observer.memory(snapshot.uid))
-        return plan
+            _log(snapshot, decision)
+            await self._actor.act(snapshot, decision, self._observer.memory(snapshot.uid))
+        return decision
 
-    def _after(self, job: Key, plan: Plan | None) -> None:
-        if plan is None:
+    def _after(self, job: Key, decision: Decision | None) -> None:
+        if decision is None:
             self._writing.pop(job, None)
             self._queue.done(job)
             return
-        rounds = self._writing[job] = self._writing.get(job, 0) + 1 if _writes(plan) else 0
+        rounds = self._writing[job] = self._writing.get(job, 0) + 1 if _writes(decision) else 0
         if rounds > ROUNDS_AT_ONCE:
             self._queue.failed(job)
             return
@@ -86,7 +86,7 @@ class Worker:
             self._queue.add(job)
             return
         resync = RESYNC_SECONDS * (0.8 + 0.4 * self._jitter())
-        self._queue.add(job, delay=resync if plan.requeue_after is None else min(plan.requeue_after, resync))
+        self._queue.add(job, delay=resync if decision.requeue_after is None else min(decision.requeue_after, resync))
 
     def _again(self, job: Key, level: int, message: str, *values: object, trace: bool = False) -> None:
         self._observer.distrust(job)
@@ -94,13 +94,15 @@ class Worker:
         logger.log(level, message + " (again in %.1f s)", *values, delay, exc_info=trace)
 
 
-def _writes(plan: Plan) -> bool:
-    return plan.status is not None or bool(plan.actions)
+def _writes(decision: Decision) -> bool:
+    return decision.status is not None or bool(decision.actions)
 
 
-def _log(snapshot: Snapshot, plan: Plan) -> None:
-    actions = ", ".join(_short(action.kind, getattr(action, "name", "")) for action in plan.actions)
-    logger.info("%s/%s: %s [%s]", snapshot.namespace, snapshot.name, "; ".join(plan.reasons), actions or "status only")
+def _log(snapshot: Snapshot, decision: Decision) -> None:
+    actions = ", ".join(_short(action.kind, getattr(action, "name", "")) for action in decision.actions)
+    logger.info(
+        "%s/%s: %s [%s]", snapshot.namespace, snapshot.name, "; ".join(decision.reasons), actions or "status only"
+    )
     # `perdure-operator explain` reads this: a report with debug logs can be replayed.
     logger.debug("snapshot %s", snapshot.model_dump_json(by_alias=True, exclude_none=True))
 

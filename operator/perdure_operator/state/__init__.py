@@ -1,1 +1,1 @@
-"""The language of `decide`: what is (Snapshot) and what to do (Plan). Frozen values, no behaviour, no Kubernetes."""
+"""The language of `decide`: what is (Snapshot) and what to do (Decision). Frozen values without behaviour."""

@@ -1,7 +1,7 @@
 """PID 1 of a member: follows the assignment, runs the trainer, leaves the outcome behind.
 
     state     what the agent knows: a frozen state, the events it learns from, the actions it takes
-    rules     (state, event, now) -> (state, actions); pure, no clock, no files, no processes
+    machine   (state, event, now) -> (state, actions); pure, no clock, no files, no processes
     verdict   how a trainer ended, in the words of the contract; pure
     environ   the environment of a trainer process; pure
     launch    starts one process; the place for a warm zygote beside exec
@@ -9,7 +9,7 @@
     outlet    the pod's log, written without waiting
     paths     where the agent reads and writes
     linux     the few facts and calls that only Linux knows
-    shell     the loop: reads files, pipes and signals, asks `rules`, carries the actions out
+    shell     the loop: reads files, pipes and signals, asks `machine`, carries the actions out
 
 It must not import torch or a storage client: it is the parent of every trainer, and has to be up at once.
 `perdure.cli` starts it.

@@ -1,7 +1,7 @@
-"""The agent's loop: reads the assignment file, pipes and signals, asks the rules, carries the actions out.
+"""The agent's loop: reads the assignment file, pipes and signals, asks the machine, carries the actions out.
 
 One thread and one selector: the agent forks, and must keep its deadlines whatever a trainer does. It decides nothing:
-that is `perdure.agent.rules`.
+that is `perdure.agent.machine`.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from typing import Final, assert_never
 from perdure.agent import linux
 from perdure.agent.environ import Place, process_environment
 from perdure.agent.launch import Exec, Launcher
+from perdure.agent.machine import due, react
 from perdure.agent.outlet import Outlet
 from perdure.agent.paths import Paths, warm_marker
 from perdure.agent.processes import Child, Children, Pipe
-from perdure.agent.rules import due, react
 from perdure.agent.state import (
     Action,
     Ask,
+    AssignmentRead,
     Event,
     Finish,
     Kill,
     MarkWarm,
     ProcessEnded,
     Say,
-    Seen,
     Settings,
+    SigtermReceived,
     Start,
     State,
-    Terminated,
     Tick,
     Unreadable,
 )
@@ -60,7 +60,7 @@ class AssignmentFile:
         self._path = path
         self._known: tuple[int, int, int] | None = None
 
-    def changed(self) -> Seen | Unreadable | None:
+    def changed(self) -> AssignmentRead | Unreadable | None:
         """What the file holds, if that is new."""
         try:
             stat = self._path.stat()
@@ -72,7 +72,7 @@ class AssignmentFile:
             return None
         self._known = known
         try:
-            return Seen(read_assignment(text))
+            return AssignmentRead(read_assignment(text))
         except UnsupportedVersion as error:
             return Unreadable(str(error), unsupported=True)
         except ContractError as error:
@@ -151,7 +151,7 @@ class Agent:
         if changed:
             yield changed
         if received & {signal.SIGTERM, signal.SIGINT}:
-            yield Terminated()
+            yield SigtermReceived()
         yield Tick()
 
     def _react(self) -> None:

@@ -1,6 +1,6 @@
 """What the agent knows, what it can learn and what it can do: values only.
 
-`perdure.agent.rules` connects them, `perdure.agent.shell` makes the events and carries the actions out. Every time is
+`perdure.agent.machine` connects them, `perdure.agent.shell` makes the events and carries the actions out. Every time is
 time.monotonic() of this pod: the contract's seconds are counted from first sight, never by another machine's clock.
 """
 
@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from perdure.channel import Ending, Report
+from perdure.channel import Exiting, Report
 from perdure.contract import (
     DEFAULT_GRACE_SECONDS,
-    SEAT_HOLD_SECONDS,
+    LINGER_SECONDS,
     Assignment,
     CommitRef,
-    Ended,
+    ExitKind,
     Failure,
     Leave,
     Outcome,
@@ -33,7 +33,7 @@ class Settings:
     """terminationGracePeriodSeconds: what SIGTERM leaves until the kubelet kills everything."""
     grace_margin: float = 5.0
     """Kept of the grace to kill what hangs and to write the outcome."""
-    seat_hold: float = SEAT_HOLD_SECONDS
+    linger: float = LINGER_SECONDS
     no_step: float = 2.0
     """What a trainer that has opened its run but finished no step gets to close it."""
     siblings: float = 5.0
@@ -41,7 +41,7 @@ class Settings:
     teardown: float = 30.0
     """What a process gets to exit after it has told its ending (tearing down a process group may hang), and whatever
     has got SIGKILL to be gone: what waits inside the kernel may never be."""
-    epilogue: float = 3600.0
+    after_completion: float = 3600.0
     """What a script gets to go on after it has told that its work is completed: an evaluation, an export."""
 
 
@@ -60,7 +60,7 @@ class Process:
     commit: CommitRef | None = None
     highest: int = 0
     """The highest run it has seen opened in the log."""
-    ending: Ending | None = None
+    ending: Exiting | None = None
     outcome: Outcome | None = None
     """Set once the process has ended."""
 
@@ -70,7 +70,7 @@ class Limit:
     """At `at` what still runs is killed; a process that had told no ending then counts as `outcome`."""
 
     at: float
-    outcome: Ended
+    outcome: ExitKind
     reason: str
 
 
@@ -100,7 +100,7 @@ class Trainer:
     @property
     def completed(self) -> bool:
         """Whether its work is done and in the log; whatever still runs is the script's own affair."""
-        return any(process.ending and process.ending.outcome is Ended.COMPLETED for process in self.processes)
+        return any(process.ending and process.ending.outcome is ExitKind.COMPLETED for process in self.processes)
 
     @property
     def attached(self) -> bool:
@@ -119,7 +119,7 @@ class Trainer:
 
 
 @dataclass(frozen=True)
-class Farewell:
+class Shutdown:
     """The agent leaves for good, whatever comes: SIGTERM, or an assignment of a version it does not know."""
 
     deadline: float
@@ -134,28 +134,28 @@ class State:
     """Everything the agent decides by."""
 
     settings: Settings
-    in_hand: Train | Leave | None = None
+    current: Train | Leave | None = None
     """The newest assignment with a run; None before the first and while a standby."""
     first_seen: float = 0.0
-    """When the run number of `in_hand` was first seen."""
-    warm: bool = False
+    """When the run number of `current` was first seen."""
+    ready: bool = False
     trainer: Trainer | None = None
     """Of the newest run started in this pod; it stays here when it has ended."""
     hold_until: float | None = None
-    farewell: Farewell | None = None
+    shutdown: Shutdown | None = None
     finished: bool = False
 
     @property
     def newest(self) -> int:
         """The highest run number seen in an assignment."""
-        return self.in_hand.run if self.in_hand else 0
+        return self.current.run if self.current else 0
 
 
 # What the agent learns.
 
 
 @dataclass(frozen=True)
-class Seen:
+class AssignmentRead:
     """The assignment file holds this."""
 
     assignment: Assignment
@@ -197,7 +197,7 @@ class Cleared:
 
 
 @dataclass(frozen=True)
-class Terminated:
+class SigtermReceived:
     """SIGTERM: the pod is being deleted, and its assignment is not updated any more."""
 
 
@@ -206,7 +206,7 @@ class Tick:
     """Time has passed."""
 
 
-Event = Seen | Unreadable | Reported | ProcessEnded | Cleared | Terminated | Tick
+Event = AssignmentRead | Unreadable | Reported | ProcessEnded | Cleared | SigtermReceived | Tick
 
 # What the agent does.
 
@@ -256,5 +256,5 @@ class Finish:
 
 Action = Say | MarkWarm | Start | Ask | Kill | Finish
 
-HOLDS_SEAT: Final = frozenset({Ended.CHECKPOINTED, Ended.STOPPED, Ended.PEER_LOST})
+HOLDS_SEAT: Final = frozenset({ExitKind.CHECKPOINTED, ExitKind.STOPPED, ExitKind.PEER_LOST})
 """Ends that are no fault of this member: the operator may have a next run for its seat."""

@@ -1,7 +1,7 @@
 """How a trainer ended, in the words of the contract.
 
 A process's own ending report comes first: it is written by the one who knows. Without one the agent judges by what it
-did to the process and by how the process died. Pure; `perdure.agent.rules` calls it.
+did to the process and by how the process died. Pure; `perdure.agent.machine` calls it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from perdure.agent.state import Process, ProcessEnded, State, Trainer
-from perdure.contract import CommitRef, Ended, ErrorKind, Failure, Leave, Outcome
+from perdure.contract import CommitRef, ErrorKind, ExitKind, Failure, Leave, Outcome
 
 SHELL_SIGNALLED: Final = 128
 """A shell whose child died of signal n exits with this + n."""
@@ -20,13 +20,13 @@ INFRASTRUCTURE: Final = "SIGKILL"
 """Nobody's code sends it: the kernel when memory is short, or the kubelet."""
 
 _TELLING: Final = (
-    Ended.COMPLETED,
-    Ended.FAILED,
-    Ended.FENCED,
-    Ended.CHECKPOINTED,
-    Ended.EXIT_TIMEOUT,
-    Ended.PEER_LOST,
-    Ended.STOPPED,
+    ExitKind.COMPLETED,
+    ExitKind.FAILED,
+    ExitKind.FENCED,
+    ExitKind.CHECKPOINTED,
+    ExitKind.EXIT_TIMEOUT,
+    ExitKind.PEER_LOST,
+    ExitKind.STOPPED,
 )
 """Of several processes the first in this order speaks for the pod: a goal or a commit that is in the log stays true
 whatever a neighbour did afterwards, and a failure of its own is told before its consequences."""
@@ -48,10 +48,10 @@ def judge(trainer: Trainer, process: Process, end: ProcessEnded) -> Outcome:
     )
 
 
-def _judge(trainer: Trainer, process: Process, end: ProcessEnded) -> tuple[Ended, Failure | None]:
+def _judge(trainer: Trainer, process: Process, end: ProcessEnded) -> tuple[ExitKind, Failure | None]:
     if process.ending:
         error = process.ending.error
-        if process.ending.outcome is Ended.FAILED and error is None:
+        if process.ending.outcome is ExitKind.FAILED and error is None:
             error = _failure(end)
         return process.ending.outcome, error
     if trainer.killed and trainer.limit:
@@ -59,10 +59,10 @@ def _judge(trainer: Trainer, process: Process, end: ProcessEnded) -> tuple[Ended
     failure = _failure(end)
     if trainer.asked is not None and (not process.attached or end.status == 0 or failure.name == "SIGTERM"):
         # Without a Session nothing tells a save from a failure; the run was over for this process in any case.
-        return Ended.STOPPED, None
+        return ExitKind.STOPPED, None
     if end.status == 0 and not process.attached:
-        return Ended.COMPLETED, None
-    return Ended.FAILED, failure
+        return ExitKind.COMPLETED, None
+    return ExitKind.FAILED, failure
 
 
 def _failure(end: ProcessEnded) -> Failure:
@@ -95,7 +95,7 @@ def pod_outcome(trainer: Trainer) -> Outcome:
 def _order(process: Process) -> tuple[int, bool]:
     """The member's own code before its infrastructure; then the lowest rank, as sorting is stable."""
     outcome = process.outcome
-    if outcome is None or (outcome.outcome is Ended.COMPLETED and process.ending is None):
+    if outcome is None or (outcome.outcome is ExitKind.COMPLETED and process.ending is None):
         return len(_TELLING), False  # an exit status of 0 proves nothing while a neighbour has more to tell
     error = outcome.error
     infrastructure = error is not None and (error.kind is ErrorKind.STORAGE or error.name == INFRASTRUCTURE)
@@ -104,10 +104,10 @@ def _order(process: Process) -> tuple[int, bool]:
 
 def without_trainer(state: State) -> Outcome:
     """The outcome of a pod in which no trainer was ever started."""
-    error = state.farewell.error if state.farewell else None
-    run = state.in_hand.run if state.in_hand else 0
-    rank = 0 if state.in_hand is None or isinstance(state.in_hand, Leave) else state.in_hand.rank
-    return Outcome(Ended.FAILED if error else Ended.STOPPED, run, rank, error=error)
+    error = state.shutdown.error if state.shutdown else None
+    run = state.current.run if state.current else 0
+    rank = 0 if state.current is None or isinstance(state.current, Leave) else state.current.rank
+    return Outcome(ExitKind.FAILED if error else ExitKind.STOPPED, run, rank, error=error)
 
 
 def _step(process: Process) -> int:

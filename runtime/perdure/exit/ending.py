@@ -1,4 +1,4 @@
-"""What the end of a process means, and who is told: one Ending on the agent's pipe, written before anything is undone.
+"""What the end of a process means, and who is told: one Exiting on the agent's pipe, written before anything is undone.
 
 An exception that reaches the top of the script is looked at once: a lost peer (gloo raises RuntimeError inside the
 user's backward as well), a newer writer, a store that failed, a user's mistake, or the script's own error. Only the
@@ -17,8 +17,8 @@ from typing import Final
 
 import torch.distributed as dist
 
-from perdure.channel import Ending, Report, write_report
-from perdure.contract import Ended, ErrorKind, Failure
+from perdure.channel import Exiting, Report, write_report
+from perdure.contract import ErrorKind, ExitKind, Failure
 from perdure.errors import Fenced, PeerLost, PerdureError, StorageError
 
 TAIL_CHARACTERS: Final = 3000
@@ -39,20 +39,20 @@ class Exit(SystemExit):
         super().__init__(0)
 
 
-def classify(error: BaseException) -> tuple[Ended, Failure | None]:
+def classify(error: BaseException) -> tuple[ExitKind, Failure | None]:
     """The outcome an uncaught exception stands for."""
     causes = list(_causes(error))
     fenced = next((cause for cause in causes if isinstance(cause, Fenced)), None)
     if fenced:
-        return Ended.FENCED, Failure(ErrorKind.EXCEPTION, type(fenced).__name__, str(fenced))
+        return ExitKind.FENCED, Failure(ErrorKind.EXCEPTION, type(fenced).__name__, str(fenced))
     if any(_is_lost_peer(cause) for cause in causes):
-        return Ended.PEER_LOST, None
+        return ExitKind.PEER_LOST, None
     if isinstance(error, StorageError):
-        return Ended.FAILED, Failure(ErrorKind.STORAGE, type(error).__name__, str(error))
+        return ExitKind.FAILED, Failure(ErrorKind.STORAGE, type(error).__name__, str(error))
     if isinstance(error, PerdureError):
-        return Ended.FAILED, Failure(ErrorKind.EXCEPTION, type(error).__name__, str(error))
+        return ExitKind.FAILED, Failure(ErrorKind.EXCEPTION, type(error).__name__, str(error))
     lines = "".join(traceback.format_exception(error))
-    return Ended.FAILED, Failure(ErrorKind.EXCEPTION, type(error).__name__, lines[-TAIL_CHARACTERS:])
+    return ExitKind.FAILED, Failure(ErrorKind.EXCEPTION, type(error).__name__, lines[-TAIL_CHARACTERS:])
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -86,12 +86,12 @@ class Reporter:
         """Sends a report; after the ending nothing more is sent."""
         if self._ended:
             return
-        self._ended = isinstance(report, Ending)
+        self._ended = isinstance(report, Exiting)
         if self._fd is not None:
             write_report(self._fd, report)
 
 
-def watch_for_errors(reporter: Reporter, state: Callable[[], Ending]) -> Callable[[], None]:
+def watch_for_errors(reporter: Reporter, state: Callable[[], Exiting]) -> Callable[[], None]:
     """Reports an uncaught exception, with `state` for everything but its outcome. Returns how to stop watching.
 
     A mistake that the user can mend is shown as one message without a traceback.
@@ -111,14 +111,14 @@ def watch_for_errors(reporter: Reporter, state: Callable[[], Ending]) -> Callabl
     return stop
 
 
-def tell_last_error(reporter: Reporter, state: Callable[[], Ending]) -> None:
+def tell_last_error(reporter: Reporter, state: Callable[[], Exiting]) -> None:
     """At the interpreter's end: an uncaught exception that a hook of the script's own has kept for itself."""
     error = getattr(sys, "last_value", None)
     if isinstance(error, BaseException) and not reporter.ended:
         _tell_error(reporter, state(), error)
 
 
-def _tell_error(reporter: Reporter, now: Ending, error: BaseException) -> None:
+def _tell_error(reporter: Reporter, now: Exiting, error: BaseException) -> None:
     outcome, failure = classify(error)
     opened = max(now.opened, getattr(error, "opened", 0))
     reporter.tell(replace(now, outcome=outcome, error=failure, opened=opened))

@@ -23,7 +23,7 @@ from perdure.channel import Request, read_request
 
 
 @dataclass(frozen=True)
-class Seen:
+class ExitRequest:
     """A request this process has noticed."""
 
     at: float
@@ -44,7 +44,7 @@ class Requests:
     def __init__(self, file: Path | None, grace: float) -> None:
         self._file = file
         self._grace = grace
-        self._notes: list[Seen] = []
+        self._notes: list[ExitRequest] = []
         """The first counts. The handler and the thread both add to it, and only appending is safe without a lock."""
         self._previous: dict[int, Any] = {}
         self._wakeup: tuple[int, int, int] | None = None
@@ -57,12 +57,12 @@ class Requests:
         return bool(self._notes)
 
     @property
-    def current(self) -> Seen | None:
+    def current(self) -> ExitRequest | None:
         """The request as it stands now: the agent may have brought its deadline forward."""
         if not self._notes:
             return None
         first, told = self._notes[0], self._told()
-        return Seen(first.at, told.cause, told.deadline) if told else first
+        return ExitRequest(first.at, told.cause, told.deadline) if told else first
 
     def listen(self) -> None:
         """Takes SIGTERM and SIGINT over. Signals can only be taken over in the main thread; elsewhere nothing is."""
@@ -123,12 +123,12 @@ class Requests:
         if not self._notes:
             told, now = self._told(), time.monotonic()
             self._notes.append(
-                Seen(now, told.cause, told.deadline) if told else Seen(now, "SIGTERM", now + self._grace)
+                ExitRequest(now, told.cause, told.deadline) if told else ExitRequest(now, "SIGTERM", now + self._grace)
             )
 
     def _note_interruption(self) -> None:
         if not self._notes:
-            self._notes.append(Seen(time.monotonic(), "Ctrl-C", None))
+            self._notes.append(ExitRequest(time.monotonic(), "Ctrl-C", None))
 
     def _interrupted(self, _signal: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)

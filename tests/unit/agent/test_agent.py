@@ -5,13 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from perdure.cli import main
-from perdure.contract import CommitRef, Ended, ErrorKind, Leave, Outcome, Standby, Train
+from perdure.contract import CommitRef, ErrorKind, ExitKind, Leave, Outcome, Standby, Train
 from tests.unit.agent.member import DEADLINE, TRAINER, Member, gone
 
 RUN1 = Train(1, 0, 2, "10.0.0.1:29500")
 RUN2 = Train(2, 1, 2, "10.0.0.1:29501", cause="node n1 is leaving", seconds=60, wait=75)
 LEAVE2 = Leave(2, cause="node n1 is leaving", seconds=60)
-SAVED = Outcome(Ended.CHECKPOINTED, 1, 0, step=6, commit=CommitRef(4, 6), opened=1, seconds={"commit": 0.25})
+SAVED = Outcome(ExitKind.CHECKPOINTED, 1, 0, step=6, commit=CommitRef(4, 6), opened=1, seconds={"commit": 0.25})
 
 
 def test_a_leaving_member_saves_and_exits_clean(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_a_traceback_on_stderr_becomes_the_tail_of_the_error(tmp_path: Path) -> 
         outcome, status = member.outcome()
         assert outcome.error
         assert (outcome.outcome, outcome.error.kind, outcome.error.name, status) == (
-            Ended.FAILED,
+            ExitKind.FAILED,
             ErrorKind.EXIT,
             "1",
             1,
@@ -77,7 +77,12 @@ def test_a_trainer_that_does_not_save_in_time_is_killed(tmp_path: Path) -> None:
         member.told("training")
         member.assign(replace(LEAVE2, seconds=1))
         outcome, status = member.outcome()
-        assert (outcome.outcome, outcome.step, outcome.commit, status) == (Ended.EXIT_TIMEOUT, 20, CommitRef(3, 4), 1)
+        assert (outcome.outcome, outcome.step, outcome.commit, status) == (
+            ExitKind.EXIT_TIMEOUT,
+            20,
+            CommitRef(3, 4),
+            1,
+        )
 
 
 def test_a_trainer_that_has_not_opened_its_run_is_killed_at_once(tmp_path: Path) -> None:
@@ -86,7 +91,7 @@ def test_a_trainer_that_has_not_opened_its_run_is_killed_at_once(tmp_path: Path)
         member.told("waiting")
         member.assign(replace(LEAVE2, seconds=10_000))
         outcome, status = member.outcome()
-        assert (outcome.outcome, status) == (Ended.STOPPED, 0)
+        assert (outcome.outcome, status) == (ExitKind.STOPPED, 0)
 
 
 def test_a_trainer_of_a_lost_run_is_killed_at_once(tmp_path: Path) -> None:
@@ -130,7 +135,7 @@ def test_sigterm_stops_a_waiting_standby(tmp_path: Path) -> None:
         member.hears("waiting as a standby")
         member.process.send_signal(signal.SIGTERM)
         outcome, status = member.outcome()
-        assert (outcome.outcome, status) == (Ended.STOPPED, 0)
+        assert (outcome.outcome, status) == (ExitKind.STOPPED, 0)
 
 
 def test_a_shell_in_front_of_the_trainer_does_not_take_the_request(tmp_path: Path) -> None:
@@ -150,18 +155,18 @@ def test_a_script_with_its_own_exit_callback_finds_signal_and_file(tmp_path: Pat
         member.assign(LEAVE2)
         assert member.told("file") == 1
         outcome, status = member.outcome()
-        assert (outcome.outcome, status) == (Ended.STOPPED, 0)
+        assert (outcome.outcome, status) == (ExitKind.STOPPED, 0)
 
 
 def test_the_seat_is_given_up_when_no_newer_assignment_comes(tmp_path: Path) -> None:
-    with Member(tmp_path, *TRAINER, "peer_lost", seat_hold=0.1) as member:
+    with Member(tmp_path, *TRAINER, "peer_lost", linger=0.1) as member:
         member.assign(RUN1)
         outcome, status = member.outcome()
-        assert (outcome.outcome, outcome.error, status) == (Ended.PEER_LOST, None, 1)
+        assert (outcome.outcome, outcome.error, status) == (ExitKind.PEER_LOST, None, 1)
 
 
 def test_the_seat_is_held_for_a_newer_assignment(tmp_path: Path) -> None:
-    with Member(tmp_path, *TRAINER, "peer_lost", seat_hold=DEADLINE) as member:
+    with Member(tmp_path, *TRAINER, "peer_lost", linger=DEADLINE) as member:
         member.assign(RUN1)
         member.hears("holding the seat")
         member.assign(RUN2)
@@ -172,7 +177,7 @@ def test_completed_exits_clean(tmp_path: Path) -> None:
     with Member(tmp_path, *TRAINER, "completed") as member:
         member.assign(RUN1)
         outcome, status = member.outcome()
-        assert (outcome.outcome, outcome.step, status) == (Ended.COMPLETED, 10, 0)
+        assert (outcome.outcome, outcome.step, status) == (ExitKind.COMPLETED, 10, 0)
 
 
 def test_an_export_after_the_last_epoch_is_not_disturbed_by_a_request(tmp_path: Path) -> None:
@@ -187,7 +192,7 @@ def test_an_export_after_the_last_epoch_is_not_disturbed_by_a_request(tmp_path: 
         go_on.touch()
         assert member.told("exported") == 1
         outcome, status = member.outcome()
-        assert (outcome.outcome, outcome.step, status) == (Ended.COMPLETED, 10, 0)
+        assert (outcome.outcome, outcome.step, status) == (ExitKind.COMPLETED, 10, 0)
 
 
 def test_a_log_that_nobody_reads_keeps_neither_the_trainer_nor_the_outcome(tmp_path: Path) -> None:
@@ -215,7 +220,7 @@ def test_when_one_process_fails_its_neighbours_are_killed_and_it_speaks_for_the_
         member.assign(RUN1)
         outcome, status = member.outcome()
         assert outcome.error
-        assert (outcome.outcome, outcome.rank, status) == (Ended.FAILED, 0, 1)
+        assert (outcome.outcome, outcome.rank, status) == (ExitKind.FAILED, 0, 1)
         assert "boom of the first" in outcome.error.tail
 
 
@@ -226,7 +231,7 @@ def test_what_one_process_leaves_behind_is_killed_while_its_neighbours_train(tmp
         member.waits_until(lambda: gone(worker))
         member.process.send_signal(signal.SIGTERM)
         outcome, _ = member.outcome()
-        assert outcome.outcome is Ended.STOPPED
+        assert outcome.outcome is ExitKind.STOPPED
 
 
 def test_a_trainer_never_waits_for_its_agent(tmp_path: Path) -> None:
@@ -250,7 +255,7 @@ def test_an_unknown_major_version_saves_and_says_why(tmp_path: Path) -> None:
         member.assign('{"v": 2, "something": "new"}')
         outcome, status = member.outcome()
         assert outcome.error
-        assert (outcome.outcome, outcome.error.name, status) == (Ended.CHECKPOINTED, "UnsupportedVersion", 0)
+        assert (outcome.outcome, outcome.error.name, status) == (ExitKind.CHECKPOINTED, "UnsupportedVersion", 0)
 
 
 def test_orphans_are_reaped_while_the_trainer_runs(tmp_path: Path) -> None:
@@ -274,7 +279,7 @@ def test_a_trainer_that_has_closed_its_pipes_is_still_asked(tmp_path: Path) -> N
         member.told("training")
         member.process.send_signal(signal.SIGTERM)
         outcome, _ = member.outcome()
-        assert outcome.outcome is Ended.STOPPED
+        assert outcome.outcome is ExitKind.STOPPED
 
 
 def test_a_process_finds_its_place_in_its_environment(tmp_path: Path) -> None:
@@ -304,4 +309,4 @@ def test_a_request_can_be_made_more_urgent(tmp_path: Path) -> None:
         member.hears("asked to save")
         member.assign(replace(LEAVE2, seconds=0))
         outcome, _ = member.outcome()
-        assert outcome.outcome is Ended.EXIT_TIMEOUT
+        assert outcome.outcome is ExitKind.EXIT_TIMEOUT

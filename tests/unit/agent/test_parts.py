@@ -16,7 +16,7 @@ from perdure.agent.linux import cpu_limit
 from perdure.agent.outlet import Outlet
 from perdure.agent.processes import Pipe
 from perdure.agent.shell import AssignmentFile
-from perdure.agent.state import Seen, Settings, Unreadable
+from perdure.agent.state import AssignmentRead, Settings, Unreadable
 from perdure.cli import main, settings_from
 from perdure.contract import Standby, Train, write_assignment
 from perdure.errors import UserError
@@ -41,10 +41,10 @@ class TestAssignmentFile:
     def test_each_swap_of_the_volume_is_seen_once(self, tmp_path: Path) -> None:
         file = AssignmentFile(tmp_path / "assignment")
         swap(tmp_path, "..1", write_assignment(Standby()))
-        assert file.changed() == Seen(Standby())
+        assert file.changed() == AssignmentRead(Standby())
         assert file.changed() is None
         swap(tmp_path, "..2", write_assignment(RUN1))
-        assert file.changed() == Seen(RUN1)
+        assert file.changed() == AssignmentRead(RUN1)
         assert file.changed() is None
 
     def test_a_malformed_assignment_is_told_once(self, tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from perdure.channel import Attached, Ending, Opened, Report, Stepped, read_request, write_report
-from perdure.contract import CommitRef, Ended, Env
+from perdure.channel import Attached, Exiting, Opened, Report, Stepped, read_request, write_report
+from perdure.contract import CommitRef, Env, ExitKind
 
 RUN = int(os.environ[Env.RUN])
 REQUESTS = {signal.SIGTERM}
@@ -36,7 +36,7 @@ def save() -> None:
     if request is None:
         raise RuntimeError("SIGTERM without a request")
     tell(asked=RUN, cause=request.cause, left=request.deadline - time.monotonic())
-    report(Ending(Ended.CHECKPOINTED, 6, CommitRef(4, 6), RUN, {"commit": 0.25}))
+    report(Exiting(ExitKind.CHECKPOINTED, 6, CommitRef(4, 6), RUN, {"commit": 0.25}))
 
 
 def drained() -> None:
@@ -89,20 +89,20 @@ def stubborn_without_words() -> None:
 
 def peer_lost() -> None:
     train()
-    report(Ending(Ended.PEER_LOST, 5))
+    report(Exiting(ExitKind.PEER_LOST, 5))
     sys.exit(1)
 
 
 def completed() -> None:
     train()
-    report(Ending(Ended.COMPLETED, 10, CommitRef(5, 10)))
+    report(Exiting(ExitKind.COMPLETED, 10, CommitRef(5, 10)))
 
 
 def exporting() -> None:
     """Goes on after its last epoch, until the test lets it end."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, REQUESTS)
     train()
-    report(Ending(Ended.COMPLETED, 10, CommitRef(5, 10)))
+    report(Exiting(ExitKind.COMPLETED, 10, CommitRef(5, 10)))
     tell(exporting=RUN)
     while not Path(sys.argv[2]).exists():
         time.sleep(0.01)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from perdure_operator.api import crd, docs, generated
 from perdure_operator.api.reasons import CONDITION_TYPES, REASONS, ConditionType, Reason
+from perdure_operator.schema import crd, docs, generated
 
 REPOSITORY = Path(__file__).parents[3]
 

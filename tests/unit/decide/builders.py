@@ -12,8 +12,8 @@ from typing import Any
 from perdure.contract import (
     Assignment,
     CommitRef,
-    Ended,
     ErrorKind,
+    ExitKind,
     Failure,
     Leave,
     Outcome,
@@ -25,9 +25,9 @@ from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.spec import Checkpoint, TrainingJobSpec
 from perdure_operator.api.status import Condition, TrainingJobStatus
 from perdure_operator.decide import decide
+from perdure_operator.decide.draft import find
 from perdure_operator.decide.facts import over
-from perdure_operator.decide.turn import find
-from perdure_operator.state.plan import Assign, CreatePod, DeletePod, Plan
+from perdure_operator.state.decision import Assign, CreatePod, Decision, DeletePod
 from perdure_operator.state.snapshot import NodeView, PodView, Refusal, Snapshot, Taint, Terminated
 from tests.unit.decide import world
 
@@ -42,7 +42,7 @@ class Job:
     """A job and the cluster around it."""
 
     snapshot: Snapshot
-    history: tuple[Plan, ...] = ()
+    history: tuple[Decision, ...] = ()
 
     # what happens around the operator
 
@@ -108,7 +108,7 @@ class Job:
         ended = Terminated(exit_code=code, reason=reason, message=message)
         return self.pod(member, terminated=ended, phase="Succeeded" if code == 0 else "Failed", ready=False)
 
-    def ended(self, member: int | str, outcome: Ended, **fields: Any) -> Job:
+    def ended(self, member: int | str, outcome: ExitKind, **fields: Any) -> Job:
         """The agent leaves an outcome; `commit` is (seq, step), `error` is (kind, name, tail)."""
         plan = self.snapshot.status.plan
         told = Outcome(
@@ -119,9 +119,11 @@ class Job:
             error=_failure(*fields.pop("error")) if "error" in fields else None,
             **fields,
         )
-        return self.exited(member, write_outcome(told), code=0 if outcome in (Ended.COMPLETED, "checkpointed") else 1)
+        return self.exited(
+            member, write_outcome(told), code=0 if outcome in (ExitKind.COMPLETED, "checkpointed") else 1
+        )
 
-    def all_ended(self, outcome: Ended, **fields: Any) -> Job:
+    def all_ended(self, outcome: ExitKind, **fields: Any) -> Job:
         """Every member of the run ends in the same way."""
         job = self
         for pod in self.living():
@@ -134,7 +136,7 @@ class Job:
 
     # what the operator does
 
-    def plan(self) -> Plan:
+    def plan(self) -> Decision:
         """What it would do now."""
         return decide(self.snapshot)
 
@@ -215,27 +217,27 @@ def job(**spec: Any) -> Job:
     )
 
 
-def creates(plan: Plan) -> list[str]:
+def creates(plan: Decision) -> list[str]:
     """Names of the pods the plan creates."""
     return [action.name for action in plan.actions if isinstance(action, CreatePod)]
 
 
-def deletes(plan: Plan) -> list[str]:
+def deletes(plan: Decision) -> list[str]:
     """Names of the pods the plan deletes."""
     return [action.name for action in plan.actions if isinstance(action, DeletePod)]
 
 
-def assigns(plan: Plan) -> dict[str, Assignment]:
+def assigns(plan: Decision) -> dict[str, Assignment]:
     """What the plan tells which pod."""
     return {action.name: read_assignment(action.new) for action in plan.actions if isinstance(action, Assign)}
 
 
-def leaves(plan: Plan) -> dict[str, Leave]:
+def leaves(plan: Decision) -> dict[str, Leave]:
     """Whom the plan asks to leave."""
     return {name: said for name, said in assigns(plan).items() if isinstance(said, Leave)}
 
 
-def trains(plan: Plan) -> dict[str, Train]:
+def trains(plan: Decision) -> dict[str, Train]:
     """Whom the plan gives ranks."""
     return {name: said for name, said in assigns(plan).items() if isinstance(said, Train)}
 

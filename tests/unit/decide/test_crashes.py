@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from perdure.contract import Ended, Leave
+from perdure.contract import ExitKind, Leave
 from perdure_operator.api.status import Phase
 from tests.unit.decide.builders import Job, creates, deletes, job
 
@@ -24,15 +24,15 @@ def _asking() -> Job:
 
 
 def _lost() -> Job:
-    return job().running(world=3).ended(1, Ended.PEER_LOST)
+    return job().running(world=3).ended(1, ExitKind.PEER_LOST)
 
 
 def _closing() -> Job:
-    return job().running(world=2).leaving("n1").all_ended(Ended.CHECKPOINTED, step=20, commit=(4, 20))
+    return job().running(world=2).leaving("n1").all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20))
 
 
 def _completing() -> Job:
-    return job().running(world=2).all_ended(Ended.COMPLETED, step=20, commit=(4, 20))
+    return job().running(world=2).all_ended(ExitKind.COMPLETED, step=20, commit=(4, 20))
 
 
 @pytest.mark.parametrize("moment", [_starting, _promoting, _asking, _lost, _closing, _completing])
@@ -65,7 +65,7 @@ def test_numbers_stay_unused_even_if_status_was_rolled_back() -> None:
 
 def test_a_member_evicted_between_plan_and_patch_costs_nothing() -> None:
     here = job().starting(world=2).ready().step(writes=1).deleted(1).settle()
-    after = here.ended(1, Ended.STOPPED, run=0).ended(0, Ended.STOPPED, run=0).settle()
+    after = here.ended(1, ExitKind.STOPPED, run=0).ended(0, ExitKind.STOPPED, run=0).settle()
     assert after.now.failures.infrastructure == 0
     assert after.now.members == ("digits-ab12-2", "digits-ab12-3")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.contract import Ended, ErrorKind
+from perdure.contract import ErrorKind, ExitKind
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import Phase
 from perdure_operator.state.snapshot import Terminated
@@ -13,10 +13,10 @@ from tests.unit.decide.builders import Job, creates, job, killed, leaves, raised
 STORAGE = (ErrorKind.STORAGE, "EndpointConnectionError", "no answer")
 
 
-def _lost(first: Ended, **fields: object) -> Job:
+def _lost(first: ExitKind, **fields: object) -> Job:
     """Rank 1 ends so, rank 0 loses its peer."""
     here = job().running(world=2).ended(1, first, **fields).settle()
-    return here.ended(0, Ended.PEER_LOST, step=12, commit=(2, 10)).settle()
+    return here.ended(0, ExitKind.PEER_LOST, step=12, commit=(2, 10)).settle()
 
 
 def _counts(here: Job) -> tuple[int, int]:
@@ -35,96 +35,96 @@ class TestBlame:
         ],
     )
     def test_the_rank_that_failed_by_itself_is_blamed(self, error: object, counts: tuple[int, int]) -> None:
-        assert _counts(_lost(Ended.FAILED, error=error, step=12, commit=(2, 10))) == counts
+        assert _counts(_lost(ExitKind.FAILED, error=error, step=12, commit=(2, 10))) == counts
 
     def test_ranks_that_lost_their_peer_are_never_blamed(self) -> None:
-        here = _lost(Ended.FAILED, error=raised(), step=12, commit=(2, 10))
+        here = _lost(ExitKind.FAILED, error=raised(), step=12, commit=(2, 10))
         assert "digits-ab12-1" in here.condition(ConditionType.SAVED).message
         assert here.condition(ConditionType.SAVED).reason == "CodeFailure"
 
     def test_all_lost_their_peer_is_infrastructure(self) -> None:
-        assert _counts(_lost(Ended.PEER_LOST)) == (0, 1)
+        assert _counts(_lost(ExitKind.PEER_LOST)) == (0, 1)
 
     def test_two_exceptions_of_one_run_are_one_failure(self) -> None:
-        here = job().running(world=2).all_ended(Ended.FAILED, error=raised()).settle()
+        here = job().running(world=2).all_ended(ExitKind.FAILED, error=raised()).settle()
         assert _counts(here) == (1, 0)
 
     def test_code_wins_over_infrastructure(self) -> None:
-        here = job().running(world=2).ended(0, Ended.FAILED, error=killed()).settle()
-        assert _counts(here.ended(1, Ended.FAILED, error=raised()).settle()) == (1, 0)
+        here = job().running(world=2).ended(0, ExitKind.FAILED, error=killed()).settle()
+        assert _counts(here.ended(1, ExitKind.FAILED, error=raised()).settle()) == (1, 0)
 
     def test_only_the_first_traceback_is_kept_and_of_it_only_the_end(self) -> None:
         tail = "\n".join(f"line {number} " + "x" * 200 for number in range(20))
         here = job().running(world=3)
         for number in (2, 1):
-            here = here.ended(number, Ended.FAILED, error=raised(tail=tail)).settle()
+            here = here.ended(number, ExitKind.FAILED, error=raised(tail=tail)).settle()
         first, second = here.now.endings
         assert first.error_tail.endswith(tail[-1000:])
         assert len(first.error_tail) <= 2000
         assert (second.error_name, second.error_tail) == ("ValueError", "")
 
     def test_a_later_failure_of_the_code_keeps_its_traceback_beside_one_of_the_storage(self) -> None:
-        here = job().running(world=3).ended(0, Ended.FAILED, error=STORAGE).settle()
-        here = here.ended(1, Ended.FAILED, error=raised()).settle().ended(2, Ended.PEER_LOST).settle()
+        here = job().running(world=3).ended(0, ExitKind.FAILED, error=STORAGE).settle()
+        here = here.ended(1, ExitKind.FAILED, error=raised()).settle().ended(2, ExitKind.PEER_LOST).settle()
         assert here.condition(ConditionType.SAVED).message.endswith("ValueError: no")
 
     @pytest.mark.parametrize("reason", ["OOMKilled"])
     def test_out_of_memory_is_infrastructure_whatever_the_rank_says(self, reason: str) -> None:
-        here = job().running(world=2).ended(1, Ended.FAILED, error=raised("RuntimeError", "worker died"))
+        here = job().running(world=2).ended(1, ExitKind.FAILED, error=raised("RuntimeError", "worker died"))
         pod = next(pod for pod in here.snapshot.pods if pod.name == "digits-ab12-1")
         assert pod.terminated is not None
         here = here.pod(1, terminated=pod.terminated.model_copy(update={"reason": reason})).settle()
-        assert _counts(here.ended(0, Ended.PEER_LOST).settle()) == (0, 1)
+        assert _counts(here.ended(0, ExitKind.PEER_LOST).settle()) == (0, 1)
 
     @pytest.mark.parametrize("message", ["", "Killed", "[" * 4000, '{"v":1,"outcome":"failed","run":1e400}', '{"v":9}'])
     def test_a_pod_without_an_outcome_is_infrastructure(self, message: str) -> None:
         here = job().running(world=2).exited(1, message, code=137).settle()
-        assert _counts(here.ended(0, Ended.PEER_LOST).settle()) == (0, 1)
+        assert _counts(here.ended(0, ExitKind.PEER_LOST).settle()) == (0, 1)
 
     def test_a_pod_that_vanished_unseen_is_infrastructure(self) -> None:
         here = job().running(world=2).missing(1).settle()
-        assert _counts(here.ended(0, Ended.PEER_LOST).settle()) == (0, 1)
+        assert _counts(here.ended(0, ExitKind.PEER_LOST).settle()) == (0, 1)
 
     def test_a_pod_that_vanished_while_others_saved_costs_nothing(self) -> None:
         here = job().running(world=2).leaving("n1").missing(0).settle()
-        assert _counts(here.ended(1, Ended.CHECKPOINTED, step=20, commit=(4, 20)).settle()) == (0, 0)
+        assert _counts(here.ended(1, ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()) == (0, 0)
 
     def test_a_pod_that_vanished_while_others_were_late_costs_nothing(self) -> None:
         here = job().running(world=2).leaving("n1").missing(0).settle()
-        after = here.ended(1, Ended.EXIT_TIMEOUT, step=20, commit=(3, 10)).settle()
+        after = here.ended(1, ExitKind.EXIT_TIMEOUT, step=20, commit=(3, 10)).settle()
         assert _counts(after) == (0, 0)
         assert after.condition(ConditionType.SAVED).reason == "ExitTimeout"
 
     def test_stopped_costs_nothing(self) -> None:
-        here = job().running(world=2).leaving("n1").all_ended(Ended.STOPPED).settle()
+        here = job().running(world=2).leaving("n1").all_ended(ExitKind.STOPPED).settle()
         assert _counts(here) == (0, 0)
         assert here.now.lost == ()
         assert here.condition(ConditionType.SAVED).reason == "NothingToSave"
 
     def test_an_exception_during_the_exit_save_is_still_a_failure_of_the_code(self) -> None:
-        here = job().running(world=2).leaving("n1").all_ended(Ended.FAILED, error=raised()).settle()
+        here = job().running(world=2).leaving("n1").all_ended(ExitKind.FAILED, error=raised()).settle()
         assert _counts(here) == (1, 0)
 
 
 class TestLostRule:
     def test_the_survivors_are_stopped_at_once_and_the_run_is_lost(self) -> None:
-        here = job().running(world=2).ended(1, Ended.FAILED, error=killed())
+        here = job().running(world=2).ended(1, ExitKind.FAILED, error=killed())
         said = leaves(here.plan())["digits-ab12-0"]
         assert (said.run, said.lost, said.seconds) == (2, (1,), 0)
         assert here.settle().now.phase is Phase.RECOVERING
 
     def test_survivors_that_do_not_stop_are_deleted_after_thirty_seconds(self) -> None:
-        here = job().running(world=2).ended(1, Ended.FAILED, error=killed()).settle()
+        here = job().running(world=2).ended(1, ExitKind.FAILED, error=killed()).settle()
         assert here.plan().requeue_after == 30
         assert here.after(30).step().snapshot.pods[0].deleting
 
     def test_the_next_plan_carries_the_lost_run(self) -> None:
-        here = _lost(Ended.FAILED, error=killed(), step=12, commit=(2, 10)).after(1).settle().ready().settle()
+        here = _lost(ExitKind.FAILED, error=killed(), step=12, commit=(2, 10)).after(1).settle().ready().settle()
         assert here.now.plan is not None
         assert (here.now.plan.run, here.now.plan.lost) == (2, (1,))
 
     def test_steps_since_the_last_commit_are_counted(self) -> None:
-        here = _lost(Ended.FAILED, error=killed(), step=12, commit=(2, 10))
+        here = _lost(ExitKind.FAILED, error=killed(), step=12, commit=(2, 10))
         assert here.now.steps_lost == 2
         assert here.condition(ConditionType.SAVED).status == "False"
 
@@ -148,7 +148,7 @@ class TestBackoff:
     def test_a_new_commit_makes_it_short_again(self) -> None:
         here, counted = job().running(world=1), []
         for commit in [(2, 10), (2, 10), (3, 20)]:
-            here = here.ended(here.now.members[0], Ended.FAILED, error=killed(), step=25, commit=commit).settle()
+            here = here.ended(here.now.members[0], ExitKind.FAILED, error=killed(), step=25, commit=commit).settle()
             counted.append(here.now.failures.consecutive)
             here = here.after(300).settle().ready().settle()
         assert counted == [1, 2, 1]
@@ -173,8 +173,8 @@ class TestBudget:
         tail = "\n".join(["Traceback (most recent call last):", *["  frame"] * 40, "ValueError: bad label 7"])
         for _ in range(2):
             first, second = here.now.members
-            here = here.ended(second, Ended.FAILED, error=raised(tail=tail), step=12).settle()
-            here = here.ended(first, Ended.PEER_LOST, step=12).settle().after(300).settle().ready().settle()
+            here = here.ended(second, ExitKind.FAILED, error=raised(tail=tail), step=12).settle()
+            here = here.ended(first, ExitKind.PEER_LOST, step=12).settle().after(300).settle().ready().settle()
         failed = here.condition(ConditionType.FAILED)
         assert (failed.status, failed.reason) == ("True", "TooManyCodeFailures")
         assert failed.message.endswith("ValueError: bad label 7")
@@ -184,7 +184,9 @@ class TestBudget:
         assert here.now.phase is Phase.FAILED
 
     def test_pods_of_the_last_run_stay_for_their_logs(self) -> None:
-        here = job(failure={"max_code_failures": 0}).running(world=2).all_ended(Ended.FAILED, error=raised()).settle()
+        here = (
+            job(failure={"max_code_failures": 0}).running(world=2).all_ended(ExitKind.FAILED, error=raised()).settle()
+        )
         assert here.names() == ["0", "1"]
         assert here.after(3600).settle().names() == ["0", "1"]
 
@@ -195,25 +197,25 @@ class TestBudget:
 
 class TestFenced:
     def test_the_next_run_jumps_past_the_one_that_was_opened(self) -> None:
-        here = job().running(world=1).ended(0, Ended.FENCED, opened=7).settle()
+        here = job().running(world=1).ended(0, ExitKind.FENCED, opened=7).settle()
         assert _counts(here) == (0, 1)
         after = here.after(1).settle().ready().settle()
         assert after.now.plan is not None
         assert after.now.plan.run == 8
 
     def test_it_jumps_even_past_the_number_that_leavers_were_told(self) -> None:
-        here = job().running(world=1).leaving("n1").ended(0, Ended.FENCED, opened=7).settle()
+        here = job().running(world=1).leaving("n1").ended(0, ExitKind.FENCED, opened=7).settle()
         after = here.after(1).settle().ready().settle()
         assert after.now.plan is not None
         assert after.now.plan.run == 8
 
     def test_another_jobs_uid_is_the_end(self) -> None:
         error = (ErrorKind.EXCEPTION, "RootTakenOver", "")
-        here = job().running(world=1).ended(0, Ended.FENCED, opened=7, error=error).settle()
+        here = job().running(world=1).ended(0, ExitKind.FENCED, opened=7, error=error).settle()
         assert here.condition(ConditionType.FAILED).reason == "RootTakenOver"
 
     def test_numbers_that_no_honest_outcome_has_are_not_believed(self) -> None:
-        here = job().running(world=1).ended(0, Ended.FENCED, opened=2**60).settle()
+        here = job().running(world=1).ended(0, ExitKind.FENCED, opened=2**60).settle()
         assert here.now.opened == 0
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.contract import Ended, Leave, Standby, Train
+from perdure.contract import ExitKind, Leave, Standby, Train
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import Disruption, Phase
-from perdure_operator.state.plan import CheckTemplate, CreatePod, DeleteBudget, DeleteJob, SetBudget
+from perdure_operator.state.decision import CheckTemplate, CreatePod, DeleteBudget, DeleteJob, SetBudget
 from tests.unit.decide.builders import START, assigns, creates, deletes, job, leaves, trains
 
 
@@ -92,12 +92,12 @@ class TestDrain:
         )
 
     def test_whoever_has_left_is_no_longer_named(self) -> None:
-        here = job().running(world=2).leaving("n1").ended(0, Ended.CHECKPOINTED, step=20, commit=(4, 20)).settle()
+        here = job().running(world=2).leaving("n1").ended(0, ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
         assert "digits-ab12-0" not in here.condition(ConditionType.RUNNING).message
         assert here.now.phase is Phase.VACATING
 
     def test_when_all_have_left_new_members_with_new_numbers_follow_and_nothing_is_lost(self) -> None:
-        here = job().running(world=2).leaving("n1").all_ended(Ended.CHECKPOINTED, step=20, commit=(4, 20))
+        here = job().running(world=2).leaving("n1").all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20))
         plan = here.plan()
         assert creates(plan) == ["digits-ab12-2", "digits-ab12-3"]
         assert deletes(plan) == ["digits-ab12-0", "digits-ab12-1"]
@@ -109,7 +109,7 @@ class TestDrain:
         assert all(pod.node != "n1" for pod in after.living())
 
     def test_the_next_run_takes_the_number_the_leavers_were_told(self) -> None:
-        here = job().running(world=2).leaving("n1").all_ended(Ended.CHECKPOINTED, step=20, commit=(4, 20))
+        here = job().running(world=2).leaving("n1").all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20))
         after = here.settle().ready().settle()
         said = after.assignment(2)
         assert isinstance(said, Train)
@@ -120,8 +120,8 @@ class TestDrain:
         assert after.condition(ConditionType.DISRUPTED).status == "False"
 
     def test_pods_that_an_autoscaler_removed_at_once_still_count_as_saved(self) -> None:
-        here = job().running(world=2).leaving("n1").ended(0, Ended.CHECKPOINTED, step=20, commit=(4, 20)).settle()
-        after = here.missing(0).ended(1, Ended.CHECKPOINTED, step=20, commit=(4, 20)).settle()
+        here = job().running(world=2).leaving("n1").ended(0, ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
+        after = here.missing(0).ended(1, ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
         assert after.now.lost == ()
         assert after.now.failures.infrastructure == 0
 
@@ -131,45 +131,45 @@ class TestDrain:
 
 class TestCompletion:
     def test_one_completed_outcome_completes_the_job_whatever_the_others_do(self) -> None:
-        here = job().running(world=2).ended(0, Ended.COMPLETED, step=100, commit=(9, 100)).settle()
+        here = job().running(world=2).ended(0, ExitKind.COMPLETED, step=100, commit=(9, 100)).settle()
         assert here.now.phase is Phase.COMPLETED
         assert here.now.completion_time == START
         assert here.now.step == 100
         assert here.names() == ["0", "1"]
 
     def test_it_wins_over_an_open_intent(self) -> None:
-        here = job().running(world=2).leaving("n1").ended(1, Ended.COMPLETED, step=100, commit=(9, 100)).settle()
+        here = job().running(world=2).leaving("n1").ended(1, ExitKind.COMPLETED, step=100, commit=(9, 100)).settle()
         assert here.now.phase is Phase.COMPLETED
         assert here.now.intent is None
 
     def test_a_finished_job_does_nothing_when_applied_again(self) -> None:
-        here = job().running(world=2).all_ended(Ended.COMPLETED, step=100, commit=(9, 100)).settle()
+        here = job().running(world=2).all_ended(ExitKind.COMPLETED, step=100, commit=(9, 100)).settle()
         again = here.spec(replicas=3).having(pods=()).settle()
         assert again.names() == []
         assert again.now.phase is Phase.COMPLETED
 
     def test_its_budget_goes_and_its_pods_stay_until_the_time_to_live_is_over(self) -> None:
         here = job(ttl_seconds_after_finished=60).running(world=2)
-        done = here.all_ended(Ended.COMPLETED, step=100, commit=(9, 100))
+        done = here.all_ended(ExitKind.COMPLETED, step=100, commit=(9, 100))
         assert DeleteBudget(uid="budget") in done.plan().actions
         assert done.settle().plan().requeue_after == 60
         assert done.settle().names() == ["0", "1"]
         assert done.settle().after(60).plan().actions == (DeleteJob(uid=done.snapshot.uid),)
 
     def test_ranks_that_do_not_end_after_completion_are_deleted_in_the_end(self) -> None:
-        here = job().running(world=2).ended(0, Ended.COMPLETED, step=100, commit=(9, 100)).settle()
+        here = job().running(world=2).ended(0, ExitKind.COMPLETED, step=100, commit=(9, 100)).settle()
         assert here.plan().requeue_after == 630
         assert here.snapshot.budget is not None
         assert deletes(here.after(630).plan()) == ["digits-ab12-1"]
 
     def test_a_standby_of_the_next_run_is_dropped_when_a_written_off_member_had_completed(self) -> None:
         here = job().running(world=2).leaving("n1")
-        here = here.ended(1, Ended.CHECKPOINTED, step=20, commit=(4, 20)).settle().node("n1", ready=False).settle()
+        here = here.ended(1, ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle().node("n1", ready=False).settle()
         moved = here.after(60).settle()
         assert moved.now.members == ("digits-ab12-2", "digits-ab12-3")
-        done = moved.ended(0, Ended.COMPLETED, run=1, step=100, commit=(9, 100)).settle()
+        done = moved.ended(0, ExitKind.COMPLETED, run=1, step=100, commit=(9, 100)).settle()
         assert done.now.phase is Phase.COMPLETED
-        too_late = moved.ready().settle().ended(0, Ended.COMPLETED, run=1, step=100, commit=(9, 100)).settle()
+        too_late = moved.ready().settle().ended(0, ExitKind.COMPLETED, run=1, step=100, commit=(9, 100)).settle()
         assert too_late.now.phase is Phase.RUNNING
 
 
@@ -177,14 +177,14 @@ class TestSuspend:
     def test_everyone_leaves_at_once_and_nobody_comes_back(self) -> None:
         here = job().running(world=2).spec(suspend=True)
         assert set(leaves(here.plan())) == {"digits-ab12-0", "digits-ab12-1"}
-        stopped = here.settle().all_ended(Ended.CHECKPOINTED, step=20, commit=(4, 20)).settle()
+        stopped = here.settle().all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
         assert stopped.names() == []
         assert stopped.now.phase is Phase.SUSPENDED
         assert stopped.condition(ConditionType.SUSPENDED).status == "True"
 
     def test_resuming_goes_on_with_the_number_that_was_told(self) -> None:
         here = job().running(world=2).spec(suspend=True).settle()
-        stopped = here.all_ended(Ended.CHECKPOINTED, step=20, commit=(4, 20)).settle()
+        stopped = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
         again = stopped.spec(suspend=False).settle().ready().settle()
         assert again.now.plan is not None
         assert again.now.plan.run == 2
@@ -203,19 +203,19 @@ class TestSize:
     def test_another_size_means_leave_and_come_back_at_that_size(self, fields: dict[str, int], world: int) -> None:
         here = job().running(world=2).spec(**fields).settle().after(1).settle()
         assert here.now.phase is Phase.RESCALING
-        after = here.all_ended(Ended.CHECKPOINTED, step=20, commit=(4, 20)).settle().ready().settle()
+        after = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle().ready().settle()
         assert after.now.plan is not None
         assert after.now.plan.world == world
 
     def test_a_budget_is_raised_before_labels_and_lowered_after_them(self) -> None:
         here = job().running(world=3).spec(replicas=1).settle().after(1).settle()
-        left = here.all_ended(Ended.CHECKPOINTED, step=20, commit=(4, 20))
+        left = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20))
         assert left.step().snapshot.budget == left.snapshot.budget
         after = left.settle()
         assert after.snapshot.budget is not None
         assert after.snapshot.budget.min_available == 1
         grown = after.ready().settle().spec(replicas=4).settle().after(1).settle()
-        plan = grown.all_ended(Ended.CHECKPOINTED, step=30, commit=(5, 30)).plan()
+        plan = grown.all_ended(ExitKind.CHECKPOINTED, step=30, commit=(5, 30)).plan()
         kinds = [type(action) for action in plan.actions]
         assert kinds.index(SetBudget) < kinds.index(CreatePod)
 
@@ -233,7 +233,7 @@ class TestDeadline:
         over = here.after(3600).settle()
         assert over.now.intent is not None
         assert over.now.intent.disruption is Disruption.STOP
-        failed = over.all_ended(Ended.CHECKPOINTED, step=20, commit=(4, 20)).settle()
+        failed = over.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
         assert failed.condition(ConditionType.FAILED).reason == "DeadlineExceeded"
         assert failed.names() == ["0", "1"]
 
@@ -260,7 +260,7 @@ class TestDeletion:
     def test_members_still_save_and_leave_a_node_that_goes_and_nobody_comes_back(self) -> None:
         here = job().running(world=2).having(deleting=True).leaving("n1")
         assert {type(here.assignment(number)) for number in (0, 1)} == {Leave}
-        gone = here.all_ended(Ended.CHECKPOINTED, step=20, commit=(4, 20)).settle()
+        gone = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
         assert (gone.names(), gone.now.members, gone.now.step) == ([], (), 20)
         running = gone.condition(ConditionType.RUNNING)
         assert (running.status, running.reason) == ("False", "BeingDeleted")
@@ -274,7 +274,7 @@ class TestDeletion:
 
     def test_a_failure_is_counted_and_no_run_follows(self) -> None:
         here = job().running(world=2).having(deleting=True).missing(0).settle()
-        ended = here.ended(1, Ended.PEER_LOST).settle()
+        ended = here.ended(1, ExitKind.PEER_LOST).settle()
         assert ended.now.failures.infrastructure == 1
         assert ended.after(60).settle().names() == []
 
@@ -283,7 +283,7 @@ class TestDeletion:
 
     def test_a_finished_one_is_not_deleted_again(self) -> None:
         here = job(ttl_seconds_after_finished=60).running(world=2)
-        done = here.all_ended(Ended.COMPLETED, step=100, commit=(9, 100)).settle().after(60).having(deleting=True)
+        done = here.all_ended(ExitKind.COMPLETED, step=100, commit=(9, 100)).settle().after(60).having(deleting=True)
         assert done.plan().actions == ()
 
     def test_pods_that_the_garbage_collector_deletes_save_within_their_grace(self) -> None:
@@ -310,7 +310,7 @@ def test_with_half_a_view_it_only_waits(view: str) -> None:
 def test_a_changed_template_counts_from_the_next_run() -> None:
     here = job().running(world=2).having(template_hash="t2")
     assert here.plan().status is None
-    left = here.leaving("n1").all_ended(Ended.CHECKPOINTED, step=20, commit=(4, 20))
+    left = here.leaving("n1").all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20))
     assert CheckTemplate() in left.plan().actions
     after = left.settle()
     assert {pod.template_hash for pod in after.living()} == {"t2"}

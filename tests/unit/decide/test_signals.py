@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from perdure.contract import Ended, Leave
+from perdure.contract import ExitKind, Leave
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import Disruption
 from perdure_operator.decide.signals import AUTOSCALER_TAINT, KARPENTER_TAINT
@@ -106,7 +106,7 @@ class TestQuiet:
         here = job().running(world=2).leaving("n1").after(2).cordon("n2").settle()
         assert here.now.intent is not None
         assert here.now.intent.run == 2
-        after = here.all_ended(Ended.CHECKPOINTED, step=20, commit=(4, 20)).settle()
+        after = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
         assert {pod.node for pod in after.living()} == {"n3"}
 
 
@@ -134,12 +134,12 @@ class TestDeletedPod:
         assert [said.seconds for said in leaves(here.plan()).values()] == [200 + 115]
 
     def test_a_deleted_pod_that_left_before_anybody_looked_has_saved_for_all(self) -> None:
-        here = job().running(world=2).ended(0, Ended.CHECKPOINTED, step=20, commit=(4, 20))
+        here = job().running(world=2).ended(0, ExitKind.CHECKPOINTED, step=20, commit=(4, 20))
         here = here.pod(0, gone=True).settle()
         assert here.now.intent is not None
         assert here.now.intent.disruption is Disruption.MEMBER_DELETED
         assert here.now.intent.lost == ()
-        after = here.ended(1, Ended.CHECKPOINTED, step=20, commit=(4, 20)).settle()
+        after = here.ended(1, ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
         assert after.now.failures.infrastructure == 0
 
 
@@ -152,8 +152,8 @@ class TestLostWhileLeaving:
         [
             lambda here: here.missing(0),
             lambda here: here.exited(0, "", code=137),
-            lambda here: here.ended(0, Ended.FAILED, error=raised()),
-            lambda here: here.ended(0, Ended.PEER_LOST),
+            lambda here: here.ended(0, ExitKind.FAILED, error=raised()),
+            lambda here: here.ended(0, ExitKind.PEER_LOST),
         ],
     )
     def test_the_others_wait_half_a_minute_for_a_save_that_cannot_end(self, lost: Callable[[Job], Job]) -> None:
@@ -170,10 +170,10 @@ class TestLostWhileLeaving:
     @pytest.mark.parametrize(
         "left",
         [
-            lambda here: here.ended(0, Ended.CHECKPOINTED, step=20, commit=(4, 20)),
-            lambda here: here.ended(1, Ended.CHECKPOINTED, step=20, commit=(4, 20)).missing(0),
-            lambda here: here.ended(0, Ended.STOPPED),
-            lambda here: here.ended(0, Ended.EXIT_TIMEOUT),
+            lambda here: here.ended(0, ExitKind.CHECKPOINTED, step=20, commit=(4, 20)),
+            lambda here: here.ended(1, ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).missing(0),
+            lambda here: here.ended(0, ExitKind.STOPPED),
+            lambda here: here.ended(0, ExitKind.EXIT_TIMEOUT),
             lambda here: here.after(380).missing(0),
         ],
     )
@@ -192,7 +192,7 @@ class TestLate:
 
     def test_an_exit_timeout_costs_no_failure_and_its_steps_are_counted(self) -> None:
         here = job(disruption={"exit_timeout_seconds": 15}).running(world=2).leaving("n1").after(15)
-        after = here.all_ended(Ended.EXIT_TIMEOUT, step=20, commit=(3, 10)).settle()
+        after = here.all_ended(ExitKind.EXIT_TIMEOUT, step=20, commit=(3, 10)).settle()
         saved = after.condition(ConditionType.SAVED)
         assert (saved.status, saved.reason) == ("False", "ExitTimeout")
         assert "run 1 ended at step 20: 10 steps lost" in saved.message
@@ -234,7 +234,7 @@ class TestUnreachable:
 
     def test_the_job_goes_on_without_waiting_for_the_dead_node(self) -> None:
         here = job().running(world=2).node("n1", ready=False).settle().after(60).settle()
-        gone = here.ended(1, Ended.PEER_LOST, step=20, commit=(3, 10)).settle()
+        gone = here.ended(1, ExitKind.PEER_LOST, step=20, commit=(3, 10)).settle()
         assert gone.now.failures.infrastructure == 1
         after = gone.after(1).settle().ready().settle()
         assert after.now.plan is not None

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from perdure.contract import (
     ASSIGNMENT_BYTES,
     OUTCOME_BYTES,
-    Ended,
     ErrorKind,
+    ExitKind,
     Failure,
     Outcome,
     Train,
@@ -26,16 +26,16 @@ from perdure_operator.api.status import (
     Assigned,
     Condition,
     Disruption,
-    Ending,
     Failures,
     Intent,
+    MemberOutcome,
     Phase,
     RunPlan,
     TrainingJobStatus,
     Unready,
 )
 from perdure_operator.decide import decide
-from perdure_operator.state.plan import Assign, Plan
+from perdure_operator.state.decision import Assign, Decision
 from perdure_operator.state.snapshot import (
     Budget,
     NodeView,
@@ -68,7 +68,9 @@ ERRORS = [
     "[" * 4000,
     "",
 ]
-OUTCOMES = [write_outcome(Outcome(ended, run=run, rank=0, step=7, opened=run)) for ended in Ended for run in (0, 1, 2)]
+OUTCOMES = [
+    write_outcome(Outcome(ended, run=run, rank=0, step=7, opened=run)) for ended in ExitKind for run in (0, 1, 2)
+]
 
 
 def _some(values: st.SearchStrategy[Any], at_most: int = 3) -> st.SearchStrategy[tuple[Any, ...]]:
@@ -160,8 +162,8 @@ INTENTS = _with(
     deadline=st.none() | TIMES,
 )
 ENDINGS = _with(
-    Ending,
-    {"name": NAMES, "uid": st.just("u1"), "outcome": st.sampled_from(["", "new", *Ended])},
+    MemberOutcome,
+    {"name": NAMES, "uid": st.just("u1"), "outcome": st.sampled_from(["", "new", *ExitKind])},
     run=RUNS,
     step=st.integers(0, 30),
     commit_seq=st.none() | st.integers(1, 9),
@@ -250,7 +252,7 @@ SNAPSHOTS = _with(
 def test_every_snapshot_gets_an_answer_and_always_the_same(snapshot: Snapshot) -> None:
     plan = decide(snapshot)
     assert plan == decide(Snapshot.model_validate_json(snapshot.model_dump_json()))
-    assert Plan.model_validate_json(plan.model_dump_json()) == plan
+    assert Decision.model_validate_json(plan.model_dump_json()) == plan
 
 
 @settings(max_examples=75, deadline=None, suppress_health_check=list(HealthCheck))
@@ -278,7 +280,7 @@ def test_an_unfinished_job_that_does_not_run_says_why(snapshot: Snapshot) -> Non
 
 LAST_WORDS = st.builds(
     lambda ended, kind, name, tail: write_outcome(Outcome(ended, run=1, rank=0, error=Failure(kind, name, tail))),
-    st.sampled_from([Ended.FAILED, Ended.PEER_LOST, Ended.FENCED]),
+    st.sampled_from([ExitKind.FAILED, ExitKind.PEER_LOST, ExitKind.FENCED]),
     st.sampled_from(ErrorKind),
     st.sampled_from(["ValueError", "N" * OUTCOME_BYTES]),
     st.sampled_from(["", "x" * OUTCOME_BYTES, "ü\n" * OUTCOME_BYTES]),
@@ -294,7 +296,7 @@ def _crowd() -> Job:
 
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(LAST_WORDS | st.just(FOREIGN), min_size=1, max_size=5))
-@example([write_outcome(Outcome(Ended.FAILED, run=1, rank=0, error=Failure(ErrorKind.EXCEPTION, "E", "x" * 4000)))])
+@example([write_outcome(Outcome(ExitKind.FAILED, run=1, rank=0, error=Failure(ErrorKind.EXCEPTION, "E", "x" * 4000)))])
 @example([FOREIGN])
 def test_the_status_of_200_members_that_all_raise_stays_small(words: list[str]) -> None:
     ends = [Terminated(exit_code=1, message=words[number % len(words)]) for number in range(199)]

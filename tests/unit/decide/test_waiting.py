@@ -8,7 +8,7 @@ import pytest
 
 from perdure_operator.api.reasons import CONDITION_TYPES, REASONS, ConditionType, Reason
 from perdure_operator.api.status import Disruption
-from perdure_operator.state.plan import CheckTemplate
+from perdure_operator.state.decision import CheckTemplate
 from perdure_operator.state.snapshot import PodView, TemplateCheck, TemplateVerdict, Terminated
 from tests.unit.decide.builders import START, Job, creates, deletes, job
 

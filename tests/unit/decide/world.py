@@ -1,4 +1,4 @@
-"""An in-memory cluster as far as one job can see it: applies a Plan to a Snapshot the way `act` and Kubernetes do.
+"""An in-memory cluster as far as one job can see it: applies a Decision to a Snapshot the way `act` and Kubernetes do.
 
 Pure: a snapshot in, a snapshot out. `writes` cuts a plan off, as a crash between two writes does.
 """
@@ -10,15 +10,15 @@ from typing import Any
 
 from perdure.contract import Role, Standby, write_assignment
 from perdure_operator.decide.facts import over
-from perdure_operator.state.plan import (
+from perdure_operator.state.decision import (
     Action,
     Assign,
     CheckTemplate,
     CreatePod,
+    Decision,
     DeleteBudget,
     DeleteJob,
     DeletePod,
-    Plan,
     SetBudget,
 )
 from perdure_operator.state.snapshot import (
@@ -37,7 +37,7 @@ class Conflict(Exception):
     """A precondition did not hold: the round ends."""
 
 
-def apply(snapshot: Snapshot, plan: Plan, *, writes: int | None = None) -> Snapshot:
+def apply(snapshot: Snapshot, plan: Decision, *, writes: int | None = None) -> Snapshot:
     """The cluster after the first `writes` writes of the plan, all of them where None is given."""
     left = len(plan.actions) + 1 if writes is None else writes
     if plan.status is not None:

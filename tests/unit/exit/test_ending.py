@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from perdure.channel import Ending, Stepped, read_report
-from perdure.contract import Ended, ErrorKind
+from perdure.channel import Exiting, Stepped, read_report
+from perdure.contract import ErrorKind, ExitKind
 from perdure.errors import Corrupt, Fenced, PeerLost, RootTakenOver, StorageError, UserError
 from perdure.exit.ending import Reporter, classify, watch_for_errors
 
@@ -31,28 +31,28 @@ def raised(error: BaseException, cause: BaseException | None = None) -> BaseExce
 @pytest.mark.parametrize(
     ("error", "outcome", "kind"),
     [
-        (ValueError("sample 17"), Ended.FAILED, ErrorKind.EXCEPTION),
-        (RuntimeError("shapes do not fit"), Ended.FAILED, ErrorKind.EXCEPTION),
-        (UserError("register first"), Ended.FAILED, ErrorKind.EXCEPTION),
-        (Corrupt("no commit"), Ended.FAILED, ErrorKind.EXCEPTION),
-        (KeyboardInterrupt(), Ended.FAILED, ErrorKind.EXCEPTION),
-        (StorageError("no route"), Ended.FAILED, ErrorKind.STORAGE),
-        (PeerLost("rank 1"), Ended.PEER_LOST, None),
-        (dist.DistNetworkError("The client socket has failed to connect"), Ended.PEER_LOST, None),
-        (RuntimeError(GLOO), Ended.PEER_LOST, None),
-        (RuntimeError("NCCL communicator was aborted on rank 1"), Ended.PEER_LOST, None),
-        (Fenced("run 4", opened=4), Ended.FENCED, ErrorKind.EXCEPTION),
-        (RootTakenOver("uid b"), Ended.FENCED, ErrorKind.EXCEPTION),
+        (ValueError("sample 17"), ExitKind.FAILED, ErrorKind.EXCEPTION),
+        (RuntimeError("shapes do not fit"), ExitKind.FAILED, ErrorKind.EXCEPTION),
+        (UserError("register first"), ExitKind.FAILED, ErrorKind.EXCEPTION),
+        (Corrupt("no commit"), ExitKind.FAILED, ErrorKind.EXCEPTION),
+        (KeyboardInterrupt(), ExitKind.FAILED, ErrorKind.EXCEPTION),
+        (StorageError("no route"), ExitKind.FAILED, ErrorKind.STORAGE),
+        (PeerLost("rank 1"), ExitKind.PEER_LOST, None),
+        (dist.DistNetworkError("The client socket has failed to connect"), ExitKind.PEER_LOST, None),
+        (RuntimeError(GLOO), ExitKind.PEER_LOST, None),
+        (RuntimeError("NCCL communicator was aborted on rank 1"), ExitKind.PEER_LOST, None),
+        (Fenced("run 4", opened=4), ExitKind.FENCED, ErrorKind.EXCEPTION),
+        (RootTakenOver("uid b"), ExitKind.FENCED, ErrorKind.EXCEPTION),
     ],
 )
-def test_an_exception_stands_for_an_outcome(error: BaseException, outcome: Ended, kind: ErrorKind | None) -> None:
+def test_an_exception_stands_for_an_outcome(error: BaseException, outcome: ExitKind, kind: ErrorKind | None) -> None:
     found, failure = classify(raised(error))
     assert (found, failure.kind if failure else None) == (outcome, kind)
     assert failure is None or failure.name == type(error).__name__
 
 
 def test_an_error_while_handling_a_lost_peer_is_a_lost_peer() -> None:
-    assert classify(raised(ValueError("cleanup"), RuntimeError(GLOO)))[0] is Ended.PEER_LOST
+    assert classify(raised(ValueError("cleanup"), RuntimeError(GLOO)))[0] is ExitKind.PEER_LOST
 
 
 def test_the_end_of_the_scripts_own_traceback_is_told() -> None:
@@ -78,10 +78,10 @@ def told(reader: int) -> list[Any]:
 def test_after_the_ending_nothing_more_is_told(pipe: tuple[int, int]) -> None:
     reporter = Reporter(pipe[1])
     reporter.tell(Stepped(3))
-    reporter.tell(Ending(Ended.COMPLETED, 3))
-    reporter.tell(Ending(Ended.FAILED, 3))
+    reporter.tell(Exiting(ExitKind.COMPLETED, 3))
+    reporter.tell(Exiting(ExitKind.FAILED, 3))
     reporter.tell(Stepped(4))
-    assert told(pipe[0]) == [Stepped(3), Ending(Ended.COMPLETED, 3)]
+    assert told(pipe[0]) == [Stepped(3), Exiting(ExitKind.COMPLETED, 3)]
 
 
 def test_an_uncaught_exception_is_told_before_it_is_shown(
@@ -89,18 +89,18 @@ def test_an_uncaught_exception_is_told_before_it_is_shown(
 ) -> None:
     shown: list[list[Any]] = []
     monkeypatch.setattr(sys, "excepthook", lambda *_: shown.append(told(pipe[0])))
-    stop = watch_for_errors(Reporter(pipe[1]), lambda: Ending(Ended.FAILED, 12, opened=3))
+    stop = watch_for_errors(Reporter(pipe[1]), lambda: Exiting(ExitKind.FAILED, 12, opened=3))
     error = raised(ValueError("sample 17"))
     sys.excepthook(type(error), error, error.__traceback__)
     stop()
     ending = shown[0][0]
-    assert (ending.outcome, ending.step, ending.opened, ending.error.name) == (Ended.FAILED, 12, 3, "ValueError")
+    assert (ending.outcome, ending.step, ending.opened, ending.error.name) == (ExitKind.FAILED, 12, 3, "ValueError")
 
 
 def test_a_fence_tells_the_highest_run_and_shows_one_line(
     pipe: tuple[int, int], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    stop = watch_for_errors(Reporter(pipe[1]), lambda: Ending(Ended.FAILED, 12, opened=3))
+    stop = watch_for_errors(Reporter(pipe[1]), lambda: Exiting(ExitKind.FAILED, 12, opened=3))
     error = raised(Fenced("run 3 may not write any more", opened=8))
     sys.excepthook(type(error), error, error.__traceback__)
     stop()

@@ -16,17 +16,13 @@ from perdure.contract import (
     ANNOTATION_ASSIGNMENT,
     LABEL_ROLE,
     CommitRef,
-    Ended,
+    ExitKind,
     Outcome,
     Train,
     read_assignment,
     write_outcome,
 )
 from perdure_operator.api.status import TrainingJobStatus
-from perdure_operator.cluster import views
-from perdure_operator.cluster.act import Actor
-from perdure_operator.cluster.cache import Cache
-from perdure_operator.cluster.observe import Observer
 from perdure_operator.cluster.protocol import (
     BUDGETS,
     JOBS,
@@ -37,6 +33,10 @@ from perdure_operator.cluster.protocol import (
     Operation,
     Resource,
 )
+from perdure_operator.cluster.read import parse
+from perdure_operator.cluster.read.cache import Cache
+from perdure_operator.cluster.read.observe import Observer
+from perdure_operator.cluster.write.act import Actor
 from perdure_operator.decide import decide
 from tests.unit.operator.builders import job
 
@@ -229,7 +229,7 @@ class Scene:
     async def _members_save(self, step: int) -> None:
         pods = await self.world.api.list(PODS, self.namespace)
         for rank, raw in enumerate(sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))):
-            outcome = Outcome(Ended.CHECKPOINTED, run=1, rank=rank, step=step, commit=CommitRef(3, step), opened=1)
+            outcome = Outcome(ExitKind.CHECKPOINTED, run=1, rank=rank, step=step, commit=CommitRef(3, step), opened=1)
             await self._report(raw["metadata"]["name"], _ended(write_outcome(outcome)))
 
     async def _report(self, name: str, status: Json) -> None:
@@ -257,7 +257,7 @@ async def the_end_does_not_depend_on_a_crash(world: World, namespaces: Sequence[
 
 
 def _rank(pod: Json) -> int:
-    assignment = read_assignment(views.meta(pod)["annotations"][ANNOTATION_ASSIGNMENT])
+    assignment = read_assignment(parse.meta(pod)["annotations"][ANNOTATION_ASSIGNMENT])
     return assignment.rank if isinstance(assignment, Train) else -1
 
 

@@ -24,7 +24,7 @@ from perdure_operator.cluster.protocol import (
 )
 
 CREATED = "2026-01-01T00:00:00Z"
-Seen = tuple[str, Resource, Json]
+WatchEvent = tuple[str, Resource, Json]
 
 
 class MemoryCluster:

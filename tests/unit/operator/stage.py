@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any
 
 from perdure_operator.api.status import TrainingJobStatus
-from perdure_operator.cluster.act import Actor
-from perdure_operator.cluster.cache import Cache
-from perdure_operator.cluster.observe import Observer
 from perdure_operator.cluster.protocol import JOBS, NODES, PODS, ClusterApi, Json
+from perdure_operator.cluster.read.cache import Cache
+from perdure_operator.cluster.read.observe import Observer
+from perdure_operator.cluster.write.act import Actor
 from perdure_operator.loop.queue import Queue
 from perdure_operator.loop.watch import Watch
 from perdure_operator.loop.worker import Worker

@@ -11,10 +11,7 @@ import pytest
 
 from perdure.contract import ANNOTATION_ASSIGNMENT, LABEL_ROLE
 from perdure_operator.api.status import Phase, TrainingJobStatus
-from perdure_operator.cluster.act import AT_ONCE, Actor
-from perdure_operator.cluster.cache import Cache
 from perdure_operator.cluster.memory import Memory
-from perdure_operator.cluster.observe import Observer
 from perdure_operator.cluster.protocol import (
     BUDGETS,
     EVENTS,
@@ -30,15 +27,18 @@ from perdure_operator.cluster.protocol import (
     Resource,
     Unavailable,
 )
-from perdure_operator.state.plan import (
+from perdure_operator.cluster.read.cache import Cache
+from perdure_operator.cluster.read.observe import Observer
+from perdure_operator.cluster.write.act import AT_ONCE, Actor
+from perdure_operator.state.decision import (
     Assign,
     CheckTemplate,
     CreatePod,
+    Decision,
     DeleteBudget,
     DeleteJob,
     DeletePod,
     Event,
-    Plan,
     SetBudget,
 )
 from perdure_operator.state.snapshot import Snapshot, TemplateVerdict
@@ -79,7 +79,7 @@ class Desk:
         return seen
 
     def act(self, *actions: Any, seen: Snapshot | None = None, **plan: Any) -> None:
-        asyncio.run(self.actor.act(seen or self.snapshot(), Plan(actions=actions, **plan), self.memory))
+        asyncio.run(self.actor.act(seen or self.snapshot(), Decision(actions=actions, **plan), self.memory))
 
     def get(self, resource: Resource, name: str) -> Json:
         return asyncio.run(self.cluster.get(resource, "ns", name))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from perdure.contract import LABEL_JOB
-from perdure_operator.cluster.cache import GONE_KEPT, Cache
 from perdure_operator.cluster.protocol import JOBS, NODES, PODS
+from perdure_operator.cluster.read.cache import GONE_KEPT, Cache
 
 JOB = ("ns", "digits")
 

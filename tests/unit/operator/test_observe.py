@@ -9,8 +9,8 @@ import pytest
 
 from perdure.contract import LABEL_JOB
 from perdure.errors import UserError
-from perdure_operator.cluster import objects
 from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, Json
+from perdure_operator.cluster.write import manifests
 from perdure_operator.state.snapshot import Snapshot
 from tests.unit.operator.builders import job, template
 from tests.unit.operator.stage import KEY, Stage
@@ -94,7 +94,7 @@ def test_own_and_foreign_budgets_are_told_apart() -> None:
     made = stage()
     uid = look(made).uid
     create_pod(made, "a", owner=uid)
-    own = objects.budget(look(made), 1)
+    own = manifests.budget(look(made), 1)
     for raw in (own, _budget("theirs", {"app": "x"}), _budget("others", {"app": "y"})):
         asyncio.run(made.cluster.create(BUDGETS, "ns", raw))
     seen = look(made)

@@ -6,7 +6,7 @@ from perdure.contract import (
     ANNOTATION_ASSIGNMENT,
     LABEL_ROLE,
     CommitRef,
-    Ended,
+    ExitKind,
     Leave,
     Outcome,
     Train,
@@ -20,7 +20,7 @@ from tests.unit.operator.stage import KEY, Stage
 
 def saved(run: int, rank: int, step: int) -> str:
     return write_outcome(
-        Outcome(Ended.CHECKPOINTED, run=run, rank=rank, step=step, commit=CommitRef(3, step), opened=run)
+        Outcome(ExitKind.CHECKPOINTED, run=run, rank=rank, step=step, commit=CommitRef(3, step), opened=run)
     )
 
 

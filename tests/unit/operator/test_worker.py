@@ -78,12 +78,12 @@ def test_a_faulty_round_is_logged_and_does_not_stop_the_others(
 
 
 def test_a_job_that_never_comes_to_rest_is_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    from perdure_operator.state.plan import CheckTemplate, Plan
+    from perdure_operator.state.decision import CheckTemplate, Decision
 
     stage = Stage()
     stage.apply()
     asyncio.run(stage.observer.sync())
-    monkeypatch.setattr("perdure_operator.loop.worker.decide", lambda _: Plan(actions=(CheckTemplate(),)))
+    monkeypatch.setattr("perdure_operator.loop.worker.decide", lambda _: Decision(actions=(CheckTemplate(),)))
     delays = [round_of(stage) for _ in range(8)]
     assert delays == [0] * 8
     assert round_of(stage) > 0

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from perdure.channel import Attached, Ending, Opened, Report, Stepped, read_report
-from perdure.contract import CommitRef, Ended, Env
+from perdure.channel import Attached, Exiting, Opened, Report, Stepped, read_report
+from perdure.contract import CommitRef, Env, ExitKind
 
 REPOSITORY = Path(__file__).parents[3]
 DIGITS = REPOSITORY / "examples" / "digits" / "train.py"
@@ -94,10 +94,10 @@ def test_on_a_laptop_ctrl_c_saves_and_the_same_command_goes_on_to_the_end(tmp_pa
     with script(tmp_path, *command) as first:
         first.until(Stepped)
         first.process.send_signal(signal.SIGINT)
-        ending = first.until(Ending)
-        assert isinstance(ending, Ending)
+        ending = first.until(Exiting)
+        assert isinstance(ending, Exiting)
         assert "Ctrl-C again to give up" in first.end()
-        assert (ending.outcome, first.process.returncode) == (Ended.CHECKPOINTED, 0)
+        assert (ending.outcome, first.process.returncode) == (ExitKind.CHECKPOINTED, 0)
         assert ending.commit == CommitRef(2, ending.step)
         assert {"start", "import", "rendezvous", "restore", "agree", "stage", "upload", "commit"} <= set(ending.seconds)
     with script(tmp_path, *command) as second:
@@ -105,9 +105,9 @@ def test_on_a_laptop_ctrl_c_saves_and_the_same_command_goes_on_to_the_end(tmp_pa
         assert second.until(Opened) == Opened(2)
         assert second.until(Opened) == Opened(2, ending.commit)
         assert second.until(Stepped) == Stepped(ending.step + 1)
-        end = second.until(Ending)
-        assert isinstance(end, Ending)
-        assert (end.outcome, end.step) == (Ended.COMPLETED, 48)
+        end = second.until(Exiting)
+        assert isinstance(end, Exiting)
+        assert (end.outcome, end.step) == (ExitKind.COMPLETED, 48)
         assert "accuracy 0." in second.end()
     assert log(tmp_path) == ["Opened", "Committed", "Opened", "Committed", "Completed"]
 
@@ -116,28 +116,28 @@ def test_a_request_before_the_first_step_closes_the_log_although_the_script_hang
     with script(tmp_path, "-c", STUCK) as stuck:
         stuck.until(Opened)
         stuck.process.send_signal(signal.SIGTERM)
-        ending = stuck.until(Ending)
-        assert isinstance(ending, Ending)
+        ending = stuck.until(Exiting)
+        assert isinstance(ending, Exiting)
         assert "before the first step" in stuck.end()
-        assert (ending.outcome, stuck.process.returncode) == (Ended.STOPPED, 0)
+        assert (ending.outcome, stuck.process.returncode) == (ExitKind.STOPPED, 0)
     assert log(tmp_path) == ["Opened", "Closed"]
 
 
 def test_a_script_with_a_hook_of_its_own_has_its_error_told_at_the_end(tmp_path: Path) -> None:
     with script(tmp_path, "-c", OWN_HOOK) as wrong:
-        ending = wrong.until(Ending)
-        assert isinstance(ending, Ending)
+        ending = wrong.until(Exiting)
+        assert isinstance(ending, Exiting)
         assert ending.error is not None
-        assert (ending.outcome, ending.error.name) == (Ended.FAILED, "ValueError")
+        assert (ending.outcome, ending.error.name) == (ExitKind.FAILED, "ValueError")
         assert "the script's own hook" in wrong.end()
 
 
 def test_a_users_mistake_is_one_message_and_no_traceback(tmp_path: Path) -> None:
     with script(tmp_path, "-c", MISTAKE) as wrong:
-        ending = wrong.until(Ending)
-        assert isinstance(ending, Ending)
+        ending = wrong.until(Exiting)
+        assert isinstance(ending, Exiting)
         assert ending.error is not None
-        assert (ending.outcome, ending.error.name) == (Ended.FAILED, "UserError")
+        assert (ending.outcome, ending.error.name) == (ExitKind.FAILED, "UserError")
         said = wrong.end()
         assert wrong.process.returncode == 1
     assert "register(model=...)" in said

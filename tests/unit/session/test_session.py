@@ -408,7 +408,7 @@ def test_the_ending_is_told_before_what_can_wait(
     training = Training(session)
     training.left(stop=stop) if stop else training.run(epochs=1)
     told = [type(report).__name__ for report in reports(pipe[0])]
-    assert told[-2:] == ["Committed", "Ending"]
+    assert told[-2:] == ["Committed", "Exiting"]
     assert (store.asked[0], store.asked[-1]) == (False, True)
     lines = [line for path in tmp_path.glob("trace/*.jsonl") for line in path.read_text().splitlines()]
     assert [json.loads(line)["step"] for line in lines if "ids" in line] == [1, 2, 3, 4, 5][: stop or 5]

@@ -12,10 +12,8 @@ from typing import Final
 
 from perdure import contract
 from perdure.contract import Env
-from perdure_operator.api.rules import Json, Rule, checked, forbidden
-
-ASSIGNMENT_VOLUME: Final = "perdure-assignment"
-"""The volume that the operator adds to each member."""
+from perdure_operator.api.names import ASSIGNMENT_VOLUME
+from perdure_operator.schema.cel import Json, Rule, checked, forbidden
 
 USER_ENV: Final = (Env.TRACE, Env.RENDEZVOUS_SECONDS)
 """The variables named PERDURE_* that are the user's to set."""

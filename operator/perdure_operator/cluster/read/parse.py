@@ -13,9 +13,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from perdure import contract
+from perdure_operator.api import names
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import Phase
-from perdure_operator.cluster import objects
 from perdure_operator.cluster.protocol import Json
 from perdure_operator.state.snapshot import Budget, NodeView, PodView, Taint, Terminated, Toleration
 
@@ -108,7 +108,7 @@ def pod(raw: Json, *, gone: bool = False) -> PodView:
         evicted=status.get("reason") == "Evicted"
         or (_condition(raw, "DisruptionTarget") or {}).get("status") == "True",
         tolerations=tuple(_toleration(toleration) for toleration in spec.get("tolerations") or []),
-        template_hash=annotations.get(objects.ANNOTATION_TEMPLATE, ""),
+        template_hash=annotations.get(names.ANNOTATION_TEMPLATE, ""),
         gone=gone,
     )
 

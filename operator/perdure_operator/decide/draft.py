@@ -1,7 +1,7 @@
 """The value that the policies hand to one another: the snapshot, the next status so far, and the work found so far.
 
-A policy takes a Turn and returns one; it never reads a clock and never changes a value. Only `decide` starts and
-finishes turns.
+A policy takes a Draft and returns one; it never reads a clock and never changes a value. Only `decide` starts and
+finishes drafts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.status import Condition, TrainingJobStatus
-from perdure_operator.state.plan import Action, Event, Plan
+from perdure_operator.state.decision import Action, Decision, Event
 from perdure_operator.state.snapshot import Snapshot
 
 MESSAGE_LENGTH: Final = 4000
@@ -41,7 +41,7 @@ class Waiting:
 
 
 @dataclass(frozen=True)
-class Turn:
+class Draft:
     """One decision being made."""
 
     snapshot: Snapshot
@@ -59,39 +59,39 @@ class Turn:
         """The snapshot's time: the only clock."""
         return self.snapshot.now
 
-    def update(self, **fields: Any) -> Turn:
+    def update(self, **fields: Any) -> Draft:
         """With these fields of the status changed."""
         return replace(self, status=self.status.model_copy(update=fields))
 
-    def act(self, *actions: Action) -> Turn:
+    def act(self, *actions: Action) -> Draft:
         """With these writes added."""
         return replace(self, actions=(*self.actions, *actions))
 
-    def tell(self, reason: Reason, message: str, *, warning: bool = False) -> Turn:
+    def tell(self, reason: Reason, message: str, *, warning: bool = False) -> Draft:
         """With an event, which is also a reason of the plan."""
         event = Event(type="Warning" if warning else "Normal", reason=reason, message=message)
         return replace(self, events=(*self.events, event)).because(message)
 
-    def because(self, text: str) -> Turn:
+    def because(self, text: str) -> Draft:
         """With one more sentence for `explain`."""
         return replace(self, reasons=(*self.reasons, text))
 
-    def wake(self, at: datetime) -> Turn:
+    def wake(self, at: datetime) -> Draft:
         """To be looked at again at that time, unless it is over."""
         return replace(self, wakes=(*self.wakes, at)) if at > self.now else self
 
-    def wait(self, reason: Reason, message: str, until: datetime | None = None) -> Turn:
+    def wait(self, reason: Reason, message: str, until: datetime | None = None) -> Draft:
         """With a reason for not training; the first one given stays."""
-        turn = self.wake(until) if until else self
-        if turn.waiting:
-            return turn
-        return replace(turn, waiting=Waiting(reason, message)).because(f"waiting: {reason}: {message}")
+        draft = self.wake(until) if until else self
+        if draft.waiting:
+            return draft
+        return replace(draft, waiting=Waiting(reason, message)).because(f"waiting: {reason}: {message}")
 
-    def stop(self) -> Turn:
+    def stop(self) -> Draft:
         """No later policy applies."""
         return replace(self, over=True)
 
-    def condition(self, kind: ConditionType, holds: bool, reason: Reason, message: str) -> Turn:
+    def condition(self, kind: ConditionType, holds: bool, reason: Reason, message: str) -> Draft:
         """With this condition; its transition time changes only with its status."""
         old = find(self.status, kind)
         value = "True" if holds else "False"
@@ -106,10 +106,10 @@ class Turn:
         others = [condition for condition in self.status.conditions if condition.type != kind]
         return self.update(conditions=tuple(sorted([*others, new], key=lambda condition: condition.type)))
 
-    def plan(self) -> Plan:
-        """What this turn has come to."""
+    def decision(self) -> Decision:
+        """What this draft has come to."""
         seconds = [(at - self.now).total_seconds() for at in self.wakes]
-        return Plan(
+        return Decision(
             status=self.status if self.status != self.snapshot.status else None,
             actions=self.actions,
             events=self.events,

@@ -15,9 +15,11 @@ from perdure.contract import (
     Standby,
     read_assignment,
 )
+from perdure_operator.api.names import LABEL_UID
 from perdure_operator.api.spec import TrainingJobSpec
-from perdure_operator.cluster import objects, views
-from perdure_operator.state.plan import Event
+from perdure_operator.cluster.read import parse
+from perdure_operator.cluster.write import manifests
+from perdure_operator.state.decision import Event
 from tests.unit.operator.builders import NOW, UID, job, snapshot, template
 
 NAME = "digits-3f2a-0"
@@ -25,7 +27,7 @@ NAME = "digits-3f2a-0"
 
 def of_spec(**spec: Any) -> dict[str, Any]:
     raw = job(**spec)["spec"]
-    return objects.pod(snapshot(spec=TrainingJobSpec.model_validate(raw)), NAME)
+    return manifests.pod(snapshot(spec=TrainingJobSpec.model_validate(raw)), NAME)
 
 
 def env(pod: dict[str, Any]) -> dict[str, Any]:
@@ -72,7 +74,7 @@ def test_a_member_never_restarts_holds_no_token_and_has_time_to_save() -> None:
 def test_members_are_spread_softly_unless_the_template_says_how() -> None:
     (spread,) = of_spec()["spec"]["topologySpreadConstraints"]
     assert spread["whenUnsatisfiable"] == "ScheduleAnyway"
-    assert spread["labelSelector"]["matchLabels"] == {LABEL_JOB: "digits", objects.LABEL_UID: UID}
+    assert spread["labelSelector"]["matchLabels"] == {LABEL_JOB: "digits", LABEL_UID: UID}
     own = template()
     own["spec"]["topologySpreadConstraints"] = []
     assert of_spec(template=own)["spec"]["topologySpreadConstraints"] == []
@@ -103,7 +105,7 @@ def test_every_other_field_of_the_template_stays() -> None:
 def test_building_a_pod_does_not_touch_the_template() -> None:
     seen = snapshot()
     before = seen.model_dump_json()
-    objects.pod(seen, NAME)
+    manifests.pod(seen, NAME)
     assert seen.model_dump_json() == before
 
 
@@ -150,18 +152,18 @@ def test_the_contracts_variables_cannot_be_redefined() -> None:
 
 
 def test_a_budget_covers_members_of_this_very_job_and_no_standby() -> None:
-    budget = objects.budget(snapshot(), 2)
-    labels = {LABEL_JOB: "digits", objects.LABEL_UID: UID}
+    budget = manifests.budget(snapshot(), 2)
+    labels = {LABEL_JOB: "digits", LABEL_UID: UID}
     selector = budget["spec"]["selector"]
     assert budget["spec"]["minAvailable"] == 2
     assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
-    assert views.selects(selector, labels | {LABEL_ROLE: "member"})
-    assert not views.selects(selector, labels | {LABEL_ROLE: "standby"})
-    assert not views.selects(selector, labels | {LABEL_ROLE: "member", objects.LABEL_UID: "predecessor"})
+    assert parse.selects(selector, labels | {LABEL_ROLE: "member"})
+    assert not parse.selects(selector, labels | {LABEL_ROLE: "standby"})
+    assert not parse.selects(selector, labels | {LABEL_ROLE: "member", LABEL_UID: "predecessor"})
 
 
 def test_an_event_fits_whatever_its_message() -> None:
-    raw = objects.event(snapshot(), Event(reason="R", message="ä" * 2000), now=NOW, instance="me", number="1")
+    raw = manifests.event(snapshot(), Event(reason="R", message="ä" * 2000), now=NOW, instance="me", number="1")
     assert len(raw["note"].encode()) <= 1024
     assert raw["regarding"]["uid"] == UID
     assert raw["eventTime"] == "2026-01-02T03:04:05.000000Z"

@@ -18,11 +18,9 @@ from itertools import groupby
 from typing import Final, assert_never
 
 from perdure.contract import ANNOTATION_ASSIGNMENT, LABEL_ROLE
+from perdure_operator.api import names
 from perdure_operator.api.status import TrainingJobStatus
-from perdure_operator.cluster import objects, views
-from perdure_operator.cluster.cache import Cache
 from perdure_operator.cluster.memory import Memory
-from perdure_operator.cluster.observe import utc_now
 from perdure_operator.cluster.protocol import (
     BUDGETS,
     EVENTS,
@@ -39,16 +37,20 @@ from perdure_operator.cluster.protocol import (
     Resource,
     Unavailable,
 )
-from perdure_operator.state.plan import (
+from perdure_operator.cluster.read import parse
+from perdure_operator.cluster.read.cache import Cache
+from perdure_operator.cluster.read.observe import utc_now
+from perdure_operator.cluster.write import manifests
+from perdure_operator.state.decision import (
     Action,
     Assign,
     CheckTemplate,
     CreatePod,
+    Decision,
     DeleteBudget,
     DeleteJob,
     DeletePod,
     Event,
-    Plan,
     SetBudget,
 )
 from perdure_operator.state.snapshot import Refusal, Snapshot, TemplateCheck, TemplateVerdict
@@ -74,17 +76,17 @@ class Actor:
         self._clock = clock
         self._said: dict[tuple[str, str, str], datetime] = {}
 
-    async def act(self, job: Snapshot, plan: Plan, memory: Memory) -> None:
+    async def act(self, job: Snapshot, decision: Decision, memory: Memory) -> None:
         """Raises ApiError at the first write that fails."""
-        if plan.status is not None:
-            await self._write_status(job, plan.status)
+        if decision.status is not None:
+            await self._write_status(job, decision.status)
         try:
-            for batch in _batches(plan.actions):
+            for batch in _batches(decision.actions):
                 await self._carry_out_all(job, batch, memory)
         except ApiError:
-            await self._send(job, plan.events)  # status is written: no later round will say this again
+            await self._send(job, decision.events)  # status is written: no later round will say this again
             raise
-        await self._send(job, plan.events)
+        await self._send(job, decision.events)
 
     async def _write_status(self, job: Snapshot, status: TrainingJobStatus) -> None:
         body = {
@@ -131,7 +133,7 @@ class Actor:
                 assert_never(action)
 
     async def _check_template(self, job: Snapshot, memory: Memory) -> None:
-        body = objects.pod(job, f"{job.name}-{job.uid[:4]}-dry-run")
+        body = manifests.pod(job, names.dry_run(job.name, job.uid))
         verdict, message = TemplateVerdict.GOOD, ""
         try:
             await self._api.create(PODS, job.namespace, body, dry_run=True)
@@ -146,10 +148,10 @@ class Actor:
         )
 
     async def _set_budget(self, job: Snapshot, action: SetBudget, memory: Memory) -> None:
-        name = objects.budget_name(job.name, job.uid)
+        name = names.budget(job.name, job.uid)
         if action.uid is None:
-            raw = await self._create(BUDGETS, job, objects.budget(job, action.min_available), memory)
-            if views.budget(raw).min_available != action.min_available:
+            raw = await self._create(BUDGETS, job, manifests.budget(job, action.min_available), memory)
+            if parse.budget(raw).min_available != action.min_available:
                 raise Conflict(f"poddisruptionbudget {job.namespace}/{name} exists with another minAvailable")
             return
         try:
@@ -159,15 +161,15 @@ class Actor:
             raise
 
     async def _delete_budget(self, job: Snapshot, uid: str) -> None:
-        key = (job.namespace, objects.budget_name(job.name, job.uid))
+        key = (job.namespace, names.budget(job.name, job.uid))
         with suppress(NotFound):  # somebody was faster
             await self._api.delete(BUDGETS, *key, uid=uid)
         known = self._cache.get(BUDGETS, key)
-        if known is not None and views.uid(known) == uid:
+        if known is not None and parse.uid(known) == uid:
             self._cache.delete(BUDGETS, known)
 
     async def _create_pod(self, job: Snapshot, name: str, memory: Memory) -> None:
-        await self._create(PODS, job, objects.pod(job, name), memory)
+        await self._create(PODS, job, manifests.pod(job, name), memory)
 
     async def _create(self, resource: Resource, job: Snapshot, body: Json, memory: Memory) -> Json:
         """Create an object of the job's; one that is there already and is the job's own counts as created."""
@@ -176,7 +178,7 @@ class Actor:
             raw = await self._api.create(resource, job.namespace, body)
         except AlreadyExists:
             raw = await self._api.get(resource, job.namespace, name)
-            if views.controller(raw) != job.uid:
+            if parse.controller(raw) != job.uid:
                 message = f"{resource.plural} {job.namespace}/{name} exists and is not this job's: delete or rename it"
                 memory.refusals[name] = Refusal(pod=name, reason="NameTaken", message=message)
                 raise
@@ -210,7 +212,7 @@ class Actor:
             now = self._clock()
             if not self._is_news(job.uid, event, now):
                 continue
-            body = objects.event(job, event, now=now, instance=self._instance, number=secrets.token_hex(8))
+            body = manifests.event(job, event, now=now, instance=self._instance, number=secrets.token_hex(8))
             try:
                 await self._api.create(EVENTS, job.namespace, body)
             except ApiError as error:

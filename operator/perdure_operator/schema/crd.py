@@ -4,9 +4,9 @@ Kubernetes wants a *structural* schema: no references, no unions, a type everywh
 list types) it carries along as `json_schema_extra`. A keyword this module does not know is an error, so that nothing
 that a model says gets lost on the way.
 
-    python -m perdure_operator.api.crd            print it
-    python -m perdure_operator.api.crd --write    write the generated files, from the repository's root
-    python -m perdure_operator.api.crd --check    exit status 1 where they differ
+    python -m perdure_operator.schema.crd            print it
+    python -m perdure_operator.schema.crd --write    write the generated files, from the repository's root
+    python -m perdure_operator.schema.crd --check    exit status 1 where they differ
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Final
 import yaml
 
 from perdure.contract import GROUP
-from perdure_operator.api import generated
-from perdure_operator.api.rules import Json, Rule, checked
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import TrainingJobStatus
+from perdure_operator.schema import generated
+from perdure_operator.schema.cel import Json, Rule, checked
 
 VERSION: Final = "v1alpha1"
 KIND: Final = "TrainingJob"
@@ -29,7 +29,7 @@ PLURAL: Final = "trainingjobs"
 NAME_LENGTH: Final = 50
 
 FILES: Final = (Path(f"crds/{GROUP}_{PLURAL}.yaml"), Path(f"helm/perdure/crds/{GROUP}_{PLURAL}.yaml"))
-COMMAND: Final = "python -m perdure_operator.api.crd"
+COMMAND: Final = "python -m perdure_operator.schema.crd"
 
 _PRESERVE: Final = "x-kubernetes-preserve-unknown-fields"
 _KEPT: Final = (

@@ -1,8 +1,8 @@
 """Writes docs/reference.md from the models and the reasons: what users can look up is what the code says.
 
-python -m perdure_operator.api.docs            print it
-python -m perdure_operator.api.docs --write    write the generated file, from the repository's root
-python -m perdure_operator.api.docs --check    exit status 1 where it differs
+python -m perdure_operator.schema.docs            print it
+python -m perdure_operator.schema.docs --write    write the generated file, from the repository's root
+python -m perdure_operator.schema.docs --check    exit status 1 where it differs
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Final
 
 from perdure.contract import GROUP
-from perdure_operator.api import crd, generated
 from perdure_operator.api.reasons import CONDITION_TYPES, REASONS
-from perdure_operator.api.rules import VALIDATIONS, Json
+from perdure_operator.schema import crd, generated
+from perdure_operator.schema.cel import VALIDATIONS, Json
 
 FILES: Final = (Path("docs/reference.md"),)
-COMMAND: Final = "python -m perdure_operator.api.docs"
+COMMAND: Final = "python -m perdure_operator.schema.docs"
 
 _HEAD: Final = f"""# Reference
 

@@ -6,9 +6,9 @@ import re
 from typing import Final
 
 from perdure_operator.api.reasons import Reason
+from perdure_operator.decide.draft import Draft
 from perdure_operator.decide.facts import base_name, listed, node_of, own
 from perdure_operator.decide.signals import leaving
-from perdure_operator.decide.turn import Turn
 from perdure_operator.state.snapshot import PodView, Refusal
 
 _IMAGE: Final = frozenset(
@@ -37,22 +37,24 @@ def agent_missing(pod: PodView) -> bool:
     return reason in _NOT_STARTED and bool(_NO_AGENT.search(message)) and bool(_NOT_FOUND.search(message))
 
 
-def not_ready(turn: Turn, names: tuple[str, ...]) -> Turn:
+def not_ready(draft: Draft, names: tuple[str, ...]) -> Draft:
     """Wait for these members with the most telling reason of all of them."""
-    pods = own(turn.snapshot)
+    pods = own(draft.snapshot)
     here = [pods[name] for name in names if name in pods]
-    for found in (_agent(here), _refusal(turn, names), _image(here), _container(here), _placed_wrong(turn, here)):
+    for found in (_agent(here), _refusal(draft, names), _image(here), _container(here), _placed_wrong(draft, here)):
         if found:
-            return turn.wait(*found)
+            return draft.wait(*found)
     stuck = [pod for pod in here if pod.unschedulable]
     if stuck:
-        return turn.wait(
+        return draft.wait(
             Reason.UNSCHEDULABLE, f"no node for {listed(stuck)}, waiting for one: {stuck[0].unschedulable}"
         )
     waiting = listed([pod for pod in here if not pod.ready] or here)
     missing = ", ".join(name for name in names if name not in pods)
     awaited = "; ".join(part for part in (waiting, f"to be created: {missing}" if missing else "") if part)
-    return turn.wait(Reason.STARTING_MEMBERS, f"waiting until these members are Ready, without a time limit: {awaited}")
+    return draft.wait(
+        Reason.STARTING_MEMBERS, f"waiting until these members are Ready, without a time limit: {awaited}"
+    )
 
 
 def _agent(pods: list[PodView]) -> tuple[Reason, str] | None:
@@ -64,8 +66,8 @@ def _agent(pods: list[PodView]) -> tuple[Reason, str] | None:
     return None
 
 
-def _refusal(turn: Turn, names: tuple[str, ...]) -> tuple[Reason, str] | None:
-    refusal = refused(turn, names)
+def _refusal(draft: Draft, names: tuple[str, ...]) -> tuple[Reason, str] | None:
+    refusal = refused(draft, names)
     if refusal is None:
         return None
     return refusal_reason(refusal.message), f"creating {refusal.pod} was refused and is tried again: {refusal.message}"
@@ -76,10 +78,10 @@ def refusal_reason(message: str) -> Reason:
     return Reason.QUOTA_EXCEEDED if "exceeded quota" in message else Reason.POD_REFUSED
 
 
-def refused(turn: Turn, names: tuple[str, ...]) -> Refusal | None:
+def refused(draft: Draft, names: tuple[str, ...]) -> Refusal | None:
     """The refusal of the job's budget, or of one of these names that still has no pod."""
-    wanted = {base_name(turn.snapshot), *names} - set(own(turn.snapshot))
-    return next((one for one in turn.snapshot.refusals if one.pod in wanted), None)
+    wanted = {base_name(draft.snapshot), *names} - set(own(draft.snapshot))
+    return next((one for one in draft.snapshot.refusals if one.pod in wanted), None)
 
 
 def _image(pods: list[PodView]) -> tuple[Reason, str] | None:
@@ -97,10 +99,10 @@ def _stuck(pods: list[PodView], reasons: frozenset[str], reason: Reason) -> tupl
     return None
 
 
-def _placed_wrong(turn: Turn, pods: list[PodView]) -> tuple[Reason, str] | None:
+def _placed_wrong(draft: Draft, pods: list[PodView]) -> tuple[Reason, str] | None:
     """`standbys` keeps a member that tolerates a cordon, for its successor would land there again."""
     for pod in pods:
-        cause = leaving(node_of(turn.snapshot, pod), pod)
+        cause = leaving(node_of(draft.snapshot, pod), pod)
         if cause:
             message = f"{pod.name} tolerates a cordon, and {cause}: waiting until the node stays"
             return Reason.TOLERATES_LEAVING_NODE, message

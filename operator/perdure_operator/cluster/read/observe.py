@@ -15,12 +15,14 @@ from pydantic import ValidationError
 
 from perdure.contract import LABEL_JOB
 from perdure.errors import UserError
+from perdure_operator.api import names
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import TrainingJobStatus
-from perdure_operator.cluster import objects, views
-from perdure_operator.cluster.cache import Cache, Key, job_of
 from perdure_operator.cluster.memory import Memory
 from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, ClusterApi, Json, NotFound
+from perdure_operator.cluster.read import parse
+from perdure_operator.cluster.read.cache import Cache, Key, job_of
+from perdure_operator.cluster.write import manifests
 from perdure_operator.state.snapshot import NodeView, PodView, Snapshot
 
 logger = logging.getLogger(__name__)
@@ -54,7 +56,7 @@ class Observer:
         self._nodes_listed = True
         jobs = set(self._cache.known(JOBS))
         self._current.clear()
-        self._forget_all_but({views.uid(raw) for raw in self._cache.all(JOBS)})
+        self._forget_all_but({parse.uid(raw) for raw in self._cache.all(JOBS)})
         return jobs
 
     def distrust(self, job: Key) -> None:
@@ -93,11 +95,11 @@ class Observer:
 
     async def _snapshot(self, job: Key, raw: Json) -> Snapshot:
         namespace, name = job
-        metadata, uid = views.meta(raw), views.uid(raw)
+        metadata, uid = parse.meta(raw), parse.uid(raw)
         spec, unknown, status = _parsed(job, raw)
         self._cache.forget_gone(job, _names_of_interest(status))
         live = self._cache.pods(job)
-        pods = [views.pod(one) for one in live] + [views.pod(one, gone=True) for one in self._cache.gone(job)]
+        pods = [parse.pod(one) for one in live] + [parse.pod(one, gone=True) for one in self._cache.gone(job)]
         memory = self._remembered(uid, job, status)
         _tell(job, unknown, int(metadata.get("generation", 0)), memory)
         own, foreign = self._budgets(namespace, uid, live)
@@ -116,13 +118,13 @@ class Observer:
             pods_complete=job in self._current,
             nodes=await self._nodes(pods),
             nodes_complete=self._nodes_listed,
-            budget=views.budget(own) if own else None,
+            budget=parse.budget(own) if own else None,
             foreign_budgets=foreign,
             same_uri=self._same_uri(raw),
             template_check=memory.template_check,
             refusals=tuple(memory.refusals.values()),
         )
-        return seen.model_copy(update={"template_hash": objects.template_hash(seen)})
+        return seen.model_copy(update={"template_hash": manifests.template_hash(seen)})
 
     async def _nodes(self, pods: list[PodView]) -> tuple[NodeView, ...]:
         names = sorted({pod.node for pod in pods if pod.node and not pod.gone})
@@ -137,29 +139,29 @@ class Observer:
             except NotFound:
                 return NodeView(name=name, exists=False, ready=False)
             self._cache.apply(NODES, raw)
-        return views.node(raw)
+        return parse.node(raw)
 
     def _budgets(self, namespace: str, uid: str, pods: list[Json]) -> tuple[Json | None, tuple[str, ...]]:
         """The job's own budget, and the names of others that cover one of its pods."""
-        ours = [views.meta(pod).get("labels") or {} for pod in pods if views.controller(pod) == uid]
+        ours = [parse.meta(pod).get("labels") or {} for pod in pods if parse.controller(pod) == uid]
         own, foreign = None, []
         for raw in self._cache.all(BUDGETS, namespace):
             selector = (raw.get("spec") or {}).get("selector")
-            if views.controller(raw) == uid:
+            if parse.controller(raw) == uid:
                 own = raw
-            elif any(views.selects(selector, labels) for labels in ours):
-                foreign.append(str(views.meta(raw)["name"]))
+            elif any(parse.selects(selector, labels) for labels in ours):
+                foreign.append(str(parse.meta(raw)["name"]))
         return own, tuple(sorted(foreign))
 
     def _same_uri(self, raw: Json) -> tuple[str, ...]:
-        mine, uri = _age(raw), views.job_uri(raw)
-        others = (one for one in self._cache.all(JOBS) if views.job_is_live(one) and views.job_uri(one) == uri)
+        mine, uri = _age(raw), parse.job_uri(raw)
+        others = (one for one in self._cache.all(JOBS) if parse.job_is_live(one) and parse.job_uri(one) == uri)
         return tuple(sorted("/".join(_age(other)[1:]) for other in others if _age(other) < mine))
 
     def _remembered(self, uid: str, job: Key, status: TrainingJobStatus) -> Memory:
         """Without refusals of names that nobody wants any more."""
         memory = self.memory(uid)
-        wanted = {*status.members, objects.budget_name(job[1], uid)}
+        wanted = {*status.members, names.budget(job[1], uid)}
         memory.refusals = {name: refusal for name, refusal in memory.refusals.items() if name in wanted}
         return memory
 
@@ -171,7 +173,7 @@ class Observer:
 def _parsed(job: Key, raw: Json) -> tuple[TrainingJobSpec, tuple[str, ...], TrainingJobStatus]:
     """The spec, its fields that are unknown here, and the status."""
     try:
-        return *views.spec(raw.get("spec") or {}), TrainingJobStatus.model_validate(raw.get("status") or {})
+        return *parse.spec(raw.get("spec") or {}), TrainingJobStatus.model_validate(raw.get("status") or {})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -199,5 +201,5 @@ def _names_of_interest(status: TrainingJobStatus) -> set[str]:
 
 
 def _age(raw: Json) -> tuple[str, str, str]:
-    metadata = views.meta(raw)
+    metadata = parse.meta(raw)
     return str(metadata.get("creationTimestamp", "")), str(metadata.get("namespace", "")), str(metadata["name"])

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, TypeVar
 
 from perdure.contract import LABEL_JOB
-from perdure_operator.cluster import views
 from perdure_operator.cluster.protocol import JOBS, PODS, Json, Resource
+from perdure_operator.cluster.read import parse
 
 Key = tuple[str, str]
 """namespace, name; the namespace of a node is ""."""
@@ -29,13 +29,13 @@ _V = TypeVar("_V")
 
 def key_of(raw: Json) -> Key:
     """Namespace and name of an object."""
-    metadata = views.meta(raw)
+    metadata = parse.meta(raw)
     return metadata.get("namespace") or "", metadata["name"]
 
 
 def job_of(raw: Json) -> Key | None:
     """The job a pod belongs to by its label."""
-    labels = views.meta(raw).get("labels") or {}
+    labels = parse.meta(raw).get("labels") or {}
     namespace, _ = key_of(raw)
     return (namespace, labels[LABEL_JOB]) if LABEL_JOB in labels else None
 
@@ -72,26 +72,26 @@ class Cache:
         `before` is what was known when a live read began: if that is still the newest, the read is right whatever its
         version, for a restore of etcd turns versions back.
         """
-        key, uid = key_of(raw), views.uid(raw)
+        key, uid = key_of(raw), parse.uid(raw)
         known = self._objects[resource].get(key)
         if uid in self._deleted or (known is not None and not _follows(raw, known, before)):
             return False
-        if known is not None and views.uid(known) != uid:
+        if known is not None and parse.uid(known) != uid:
             self.delete(resource, known)
         self._objects[resource][key] = _read_part(raw)
         return True
 
     def delete(self, resource: Resource, raw: Json) -> None:
         """Take in that an object is gone; `raw` is its last state as far as the caller knows."""
-        key, uid = key_of(raw), views.uid(raw)
+        key, uid = key_of(raw), parse.uid(raw)
         known = self._objects[resource].get(key)
         _remember(self._deleted, uid, None, most=_DELETED_UIDS_KEPT)
-        if known is not None and views.uid(known) == uid:
+        if known is not None and parse.uid(known) == uid:
             del self._objects[resource][key]
             raw = max(raw, known, key=_version)
         if resource == JOBS:
-            self._gone = {pod: last for pod, last in self._gone.items() if views.controller(last) != uid}
-        if resource == PODS and job_of(raw) is not None and views.controller(raw) not in self._deleted:
+            self._gone = {pod: last for pod, last in self._gone.items() if parse.controller(last) != uid}
+        if resource == PODS and job_of(raw) is not None and parse.controller(raw) not in self._deleted:
             newest = max(_read_part(raw), self._gone.get(uid, raw), key=_version)
             _remember(self._gone, uid, newest, most=GONE_KEPT)
 
@@ -100,10 +100,10 @@ class Cache:
         shown = set()
         for raw in items:
             self.apply(resource, raw, before=known.get(key_of(raw)))
-            shown.add(views.uid(raw))
+            shown.add(parse.uid(raw))
         for key, old in known.items():
-            missing, uid = self._objects[resource].get(key), views.uid(old)
-            if missing is not None and views.uid(missing) == uid and uid not in shown:
+            missing, uid = self._objects[resource].get(key), parse.uid(old)
+            if missing is not None and parse.uid(missing) == uid and uid not in shown:
                 self.delete(resource, missing)
 
     def known(self, resource: Resource) -> dict[Key, Json]:
@@ -136,13 +136,13 @@ def _remember(memory: dict[str, _V], uid: str, value: _V, *, most: int) -> None:
 
 def _follows(raw: Json, known: Json, before: Json | None) -> bool:
     """Whether `raw` replaces `known`; versions of one object tell, but a live read that nothing overtook is right."""
-    undisturbed = known is before and views.uid(known) == views.uid(raw)
+    undisturbed = known is before and parse.uid(known) == parse.uid(raw)
     return _version(raw) > _version(known) or (undisturbed and _version(raw) < _version(known))
 
 
 def _read_part(raw: Json) -> Json:
     """Without the two fields that are most of a pod's or a node's size and that nobody here reads."""
-    metadata, status = views.meta(raw), raw.get("status") or {}
+    metadata, status = parse.meta(raw), raw.get("status") or {}
     slim = {"metadata": {name: value for name, value in metadata.items() if name != "managedFields"}}
     if "images" in status:
         slim["status"] = {name: value for name, value in status.items() if name != "images"}
@@ -151,5 +151,5 @@ def _read_part(raw: Json) -> Json:
 
 def _version(raw: Json) -> int:
     """resourceVersions are comparable numbers within one kind (documented since Kubernetes 1.35)."""
-    text = str(views.meta(raw).get("resourceVersion", ""))
+    text = str(parse.meta(raw).get("resourceVersion", ""))
     return int(text) if text.isdigit() else 0

@@ -84,8 +84,8 @@ class Event(Model):
     message: str
 
 
-class Plan(Model):
-    """One round's work. Nothing to do and nothing to wait for: `Plan()`."""
+class Decision(Model):
+    """One round's work. Nothing to do and nothing to wait for: `Decision()`."""
 
     status: TrainingJobStatus | None = None
     """The next status, None where it stays as it is."""

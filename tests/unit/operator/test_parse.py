@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perdure_operator.cluster import views
+from perdure_operator.cluster.read import parse
 from perdure_operator.state.snapshot import NodeView, Taint, Terminated
 
 
@@ -15,7 +15,7 @@ def pod(spec: dict[str, Any] | None = None, status: dict[str, Any] | None = None
 
 
 def test_a_pod_that_says_nothing_is_pending() -> None:
-    seen = views.pod(pod())
+    seen = parse.pod(pod())
     assert (seen.phase, seen.ready, seen.node, seen.terminated, seen.owner_uid) == ("Pending", False, "", None, "")
 
 
@@ -27,20 +27,20 @@ def test_container_0_is_found_by_name_and_not_by_place() -> None:
             {"name": "trainer", "state": ended},
         ]
     }
-    seen = views.pod(pod({"containers": [{"name": "trainer"}, {"name": "a-sidecar"}]}, status))
+    seen = parse.pod(pod({"containers": [{"name": "trainer"}, {"name": "a-sidecar"}]}, status))
     assert seen.terminated == Terminated(exit_code=1, reason="Error", message="{}")
 
 
 def test_a_waiting_container_tells_why() -> None:
     waiting = {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}
     status = {"containerStatuses": [{"name": "t", "state": waiting}]}
-    seen = views.pod(pod({"containers": [{"name": "t"}]}, status))
+    seen = parse.pod(pod({"containers": [{"name": "t"}]}, status))
     assert (seen.waiting_reason, seen.waiting_message) == ("ErrImagePull", "no such image")
 
 
 def test_only_a_controller_owns_a_pod() -> None:
-    assert views.pod(pod(ownerReferences=[{"uid": "x"}])).owner_uid == ""
-    assert views.pod(pod(ownerReferences=[{"uid": "x"}, {"uid": "y", "controller": True}])).owner_uid == "y"
+    assert parse.pod(pod(ownerReferences=[{"uid": "x"}])).owner_uid == ""
+    assert parse.pod(pod(ownerReferences=[{"uid": "x"}, {"uid": "y", "controller": True}])).owner_uid == "y"
 
 
 @pytest.mark.parametrize(
@@ -53,13 +53,13 @@ def test_only_a_controller_owns_a_pod() -> None:
     ],
 )
 def test_an_eviction_is_seen_in_either_place(status: dict[str, Any], evicted: bool) -> None:
-    assert views.pod(pod(status=status)).evicted is evicted
+    assert parse.pod(pod(status=status)).evicted is evicted
 
 
 def test_the_schedulers_message_counts_only_while_it_says_no() -> None:
     condition = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes"}
-    assert views.pod(pod(status={"conditions": [condition]})).unschedulable == "0/3 nodes"
-    assert views.pod(pod(status={"conditions": [condition | {"status": "True"}]})).unschedulable == ""
+    assert parse.pod(pod(status={"conditions": [condition]})).unschedulable == "0/3 nodes"
+    assert parse.pod(pod(status={"conditions": [condition | {"status": "True"}]})).unschedulable == ""
 
 
 def test_a_node_tells_cordon_taints_and_health() -> None:
@@ -69,7 +69,7 @@ def test_a_node_tells_cordon_taints_and_health() -> None:
         "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]},
     }
     taint = Taint(key="k", effect="NoExecute")
-    assert views.node(raw) == NodeView(name="n1", cordoned=True, deleting=True, ready=False, taints=(taint,))
+    assert parse.node(raw) == NodeView(name="n1", cordoned=True, deleting=True, ready=False, taints=(taint,))
 
 
 @pytest.mark.parametrize(
@@ -87,4 +87,4 @@ def test_a_node_tells_cordon_taints_and_health() -> None:
     ],
 )
 def test_a_selector_matches_as_in_kubernetes(selector: dict[str, Any] | None, matches: bool) -> None:
-    assert views.selects(selector, {"a": "1"}) is matches
+    assert parse.selects(selector, {"a": "1"}) is matches

@@ -14,17 +14,11 @@ from typing import Any, Final
 
 from perdure import contract
 from perdure.contract import Env
+from perdure_operator.api import names
 from perdure_operator.api.spec import Checkpoint
-from perdure_operator.api.template import ASSIGNMENT_VOLUME
 from perdure_operator.cluster.protocol import BUDGETS, EVENTS, JOBS, Json
-from perdure_operator.state.plan import Event
+from perdure_operator.state.decision import Event
 from perdure_operator.state.snapshot import Snapshot
-
-LABEL_UID: Final = "perdure.dev/job-uid"
-"""Tells a job's pods from those of its predecessor of the same name: a pod under two budgets cannot be evicted."""
-
-ANNOTATION_TEMPLATE: Final = "perdure.dev/template-hash"
-"""`template_hash` of the spec a pod was made from: a standby of an older one is replaced."""
 
 NOTE_BYTES: Final = 1000
 """An Event's note may have 1,024 bytes."""
@@ -42,7 +36,7 @@ def pod(job: Snapshot, name: str) -> Json:
     labels = _labels(job) | {contract.LABEL_ROLE: contract.Role.STANDBY.value}
     annotations = {
         contract.ANNOTATION_ASSIGNMENT: contract.write_assignment(contract.Standby()),
-        ANNOTATION_TEMPLATE: job.template_hash,
+        names.ANNOTATION_TEMPLATE: job.template_hash,
     }
     metadata = {
         "name": name,
@@ -60,11 +54,6 @@ def template_hash(job: Snapshot) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def budget_name(name: str, uid: str) -> str:
-    """Like a member's name without its number: no successor of the same job name can meet it."""
-    return f"{name}-{uid[:4]}"
-
-
 def budget(job: Snapshot, min_available: int) -> Json:
     """The job's PodDisruptionBudget: every member counts, no standby does."""
     labels = _labels(job)
@@ -72,7 +61,7 @@ def budget(job: Snapshot, min_available: int) -> Json:
         "apiVersion": BUDGETS.api_version,
         "kind": "PodDisruptionBudget",
         "metadata": {
-            "name": budget_name(job.name, job.uid),
+            "name": names.budget(job.name, job.uid),
             "namespace": job.namespace,
             "labels": labels,
             "ownerReferences": [_owner(job)],
@@ -110,7 +99,7 @@ def event(job: Snapshot, said: Event, *, now: datetime, instance: str, number: s
 
 
 def _labels(job: Snapshot) -> dict[str, str]:
-    return {contract.LABEL_JOB: job.name, LABEL_UID: job.uid}
+    return {contract.LABEL_JOB: job.name, names.LABEL_UID: job.uid}
 
 
 def _owner(job: Snapshot) -> Json:
@@ -141,7 +130,7 @@ def _pod_spec(job: Snapshot, name: str, template: Json) -> Json:
 def _assignment_volume() -> Json:
     field = f"metadata.annotations['{contract.ANNOTATION_ASSIGNMENT}']"
     item = {"path": "assignment", "fieldRef": {"apiVersion": "v1", "fieldPath": field}}
-    return {"name": ASSIGNMENT_VOLUME, "downwardAPI": {"items": [item], "defaultMode": 0o644}}
+    return {"name": names.ASSIGNMENT_VOLUME, "downwardAPI": {"items": [item], "defaultMode": 0o644}}
 
 
 def _soft_spread(job: Snapshot) -> Json:
@@ -157,7 +146,7 @@ def _soft_spread(job: Snapshot) -> Json:
 
 def _trainer(job: Snapshot, name: str, spec: Json, container: Json) -> Json:
     command = [*(container.get("command") or []), *(container.get("args") or [])]
-    mount = {"name": ASSIGNMENT_VOLUME, "mountPath": contract.ASSIGNMENT_FOLDER, "readOnly": True}
+    mount = {"name": names.ASSIGNMENT_VOLUME, "mountPath": contract.ASSIGNMENT_FOLDER, "readOnly": True}
     trainer = {key: value for key, value in container.items() if key != "args"}
     return trainer | {
         "command": ["perdure", "run", "--", *command],

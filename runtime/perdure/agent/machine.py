@@ -16,9 +16,9 @@ from perdure.agent.state import (
     HOLDS_SEAT,
     Action,
     Ask,
+    AssignmentRead,
     Cleared,
     Event,
-    Farewell,
     Finish,
     Kill,
     Limit,
@@ -27,17 +27,17 @@ from perdure.agent.state import (
     ProcessEnded,
     Reported,
     Say,
-    Seen,
+    Shutdown,
+    SigtermReceived,
     Start,
     State,
-    Terminated,
     Tick,
     Trainer,
     Unreadable,
 )
 from perdure.agent.verdict import judge, pod_outcome, without_trainer
-from perdure.channel import Attached, Committed, Ending, Opened, Report, Stepped
-from perdure.contract import Ended, ErrorKind, Failure, Leave, Outcome, Standby, Train
+from perdure.channel import Attached, Committed, Exiting, Opened, Report, Stepped
+from perdure.contract import ErrorKind, ExitKind, Failure, Leave, Outcome, Standby, Train
 
 Noted = tuple[State, list[Action]]
 
@@ -68,7 +68,7 @@ def _note(state: State, event: Event, now: float) -> Noted:
     match event:
         case Tick():
             return state, []
-        case Seen(assignment):
+        case AssignmentRead(assignment):
             return _standby(state) if isinstance(assignment, Standby) else _assigned(state, assignment, now)
         case Unreadable(message, unsupported):
             return _unreadable(state, message, unsupported, now)
@@ -78,21 +78,21 @@ def _note(state: State, event: Event, now: float) -> Noted:
             return _process_ended(state, event, now)
         case Cleared():
             return _cleared(state), []
-        case Terminated():
+        case SigtermReceived():
             return _terminated(state, now)
     assert_never(event)
 
 
 def _standby(state: State) -> Noted:
-    if state.in_hand:
+    if state.current:
         return state, [Say(f"assignment ignored: standby, but run {state.newest} is in hand")]
-    if state.warm:
+    if state.ready:
         return state, []
-    return replace(state, warm=True), [MarkWarm(), Say("waiting as a standby")]
+    return replace(state, ready=True), [MarkWarm(), Say("waiting as a standby")]
 
 
 def _assigned(state: State, assignment: Train | Leave, now: float) -> Noted:
-    if state.farewell:
+    if state.shutdown:
         return state, []  # leaving for good
     processes = state.settings.processes
     if isinstance(assignment, Train) and assignment.rank + processes > assignment.world:
@@ -102,8 +102,8 @@ def _assigned(state: State, assignment: Train | Leave, now: float) -> Noted:
         return state, [Say(f"assignment ignored: run {assignment.run} is older than run {state.newest}")]
     if assignment.run == state.newest:
         return _same_run(state, assignment)
-    warm: list[Action] = [] if state.warm else [MarkWarm()]
-    state = replace(state, in_hand=assignment, first_seen=now, warm=True, hold_until=None)
+    warm: list[Action] = [] if state.ready else [MarkWarm()]
+    state = replace(state, current=assignment, first_seen=now, ready=True, hold_until=None)
     return state, [Say(_described(assignment)), *warm]
 
 
@@ -118,25 +118,25 @@ def _described(assignment: Train | Leave) -> str:
 
 def _same_run(state: State, assignment: Train | Leave) -> Noted:
     """A run's plan never changes; only its deadline may come nearer."""
-    if state.in_hand is None or assignment == state.in_hand:
+    if state.current is None or assignment == state.current:
         return state, []
-    if assignment.seconds < state.in_hand.seconds:
-        nearer = replace(state.in_hand, seconds=assignment.seconds)
-        return replace(state, in_hand=nearer), [Say(f"run {nearer.run}: now {nearer.seconds} s to save")]
+    if assignment.seconds < state.current.seconds:
+        nearer = replace(state.current, seconds=assignment.seconds)
+        return replace(state, current=nearer), [Say(f"run {nearer.run}: now {nearer.seconds} s to save")]
     return state, [Say(f"assignment ignored: run {assignment.run} is known, and a run's assignment never changes")]
 
 
 def _unreadable(state: State, message: str, unsupported: bool, now: float) -> Noted:
     if not unsupported:
         return state, [Say(f"assignment ignored: {message}")]
-    if state.farewell:
+    if state.shutdown:
         return state, []
     error = Failure(ErrorKind.EXIT, "UnsupportedVersion", message)
     return _farewell(state, f"unreadable assignment: {message}", error, now)
 
 
 def _terminated(state: State, now: float) -> Noted:
-    if state.farewell:
+    if state.shutdown:
         return state, []
     return _farewell(state, "the pod is being deleted", None, now)
 
@@ -145,7 +145,7 @@ def _farewell(state: State, cause: str, error: Failure | None, now: float) -> No
     settings = state.settings
     margin = min(settings.grace_margin, settings.grace / 4)  # a short grace is not eaten up by its margin
     deadline = now + settings.grace - margin
-    return replace(state, farewell=Farewell(deadline, margin, cause, error)), [Say(f"leaving: {cause}")]
+    return replace(state, shutdown=Shutdown(deadline, margin, cause, error)), [Say(f"leaving: {cause}")]
 
 
 def _reported(state: State, rank: int, report: Report, now: float) -> State:
@@ -169,7 +169,7 @@ def _told(process: Process, report: Report, run: int) -> Process:
             return replace(process, attached=True, opened=True, step=step)
         case Committed(commit):
             return replace(process, commit=commit)
-        case Ending():
+        case Exiting():
             return replace(process, attached=True, ending=report)
     assert_never(report)
 
@@ -179,19 +179,19 @@ def _relimited(state: State, trainer: Trainer, report: Report, now: float) -> Tr
         return trainer
     limit = trainer.limit
     goes_on = isinstance(report, Stepped) or trainer.completed
-    if goes_on and trainer.asked is not None and limit and limit.outcome is Ended.STOPPED:
+    if goes_on and trainer.asked is not None and limit and limit.outcome is ExitKind.STOPPED:
         # The request met the first step, and its Session saves after all; or the work was done without one.
         trainer = replace(trainer, limit=_save_limit(trainer.asked))
-    if isinstance(report, Ending):
+    if isinstance(report, Exiting):
         # A script may go on after its last epoch; after any other ending it is on its way out.
-        completed = report.outcome is Ended.COMPLETED
-        seconds = state.settings.epilogue if completed else state.settings.teardown
-        return _limited(trainer, Limit(now + seconds, Ended.PEER_LOST, "it told its ending, but does not exit"))
+        completed = report.outcome is ExitKind.COMPLETED
+        seconds = state.settings.after_completion if completed else state.settings.teardown
+        return _limited(trainer, Limit(now + seconds, ExitKind.PEER_LOST, "it told its ending, but does not exit"))
     return trainer
 
 
 def _save_limit(deadline: float) -> Limit:
-    return Limit(deadline, Ended.EXIT_TIMEOUT, "it did not save in time")
+    return Limit(deadline, ExitKind.EXIT_TIMEOUT, "it did not save in time")
 
 
 def _limited(trainer: Trainer, limit: Limit) -> Trainer:
@@ -211,9 +211,9 @@ def _process_ended(state: State, event: ProcessEnded, now: float) -> Noted:
     outcome = judge(trainer, known, event)
     trainer = _with(trainer, replace(known, outcome=outcome))
     say = Say(f"run {trainer.run} rank {event.rank} ended: {_told_outcome(outcome)}")
-    if trainer.alive and outcome.outcome in (Ended.FAILED, Ended.FENCED, Ended.PEER_LOST):
+    if trainer.alive and outcome.outcome in (ExitKind.FAILED, ExitKind.FENCED, ExitKind.PEER_LOST):
         at = now + state.settings.siblings
-        trainer = _limited(trainer, Limit(at, Ended.PEER_LOST, f"rank {event.rank} has ended, the others go on"))
+        trainer = _limited(trainer, Limit(at, ExitKind.PEER_LOST, f"rank {event.rank} has ended, the others go on"))
     if event.left_behind:
         trainer = replace(trainer, clearing=now if trainer.clearing is None else trainer.clearing)
     elif not trainer.alive:
@@ -254,9 +254,9 @@ def _give_up(state: State, trainer: Trainer) -> float | None:
     if trainer.clearing is None:
         return None
     at = trainer.clearing + state.settings.teardown
-    if state.farewell is None:
+    if state.shutdown is None:
         return at
-    return min(at, max(trainer.clearing, state.farewell.deadline) + state.farewell.margin / 2)
+    return min(at, max(trainer.clearing, state.shutdown.deadline) + state.shutdown.margin / 2)
 
 
 def _given_up(state: State, trainer: Trainer) -> Noted:
@@ -271,9 +271,9 @@ def _given_up(state: State, trainer: Trainer) -> Noted:
 
 
 def _without_trainer(state: State) -> Noted:
-    if state.farewell or isinstance(state.in_hand, Leave):
+    if state.shutdown or isinstance(state.current, Leave):
         return _finish(state, without_trainer(state))
-    return _start(state, state.in_hand) if state.in_hand else (state, [])
+    return _start(state, state.current) if state.current else (state, [])
 
 
 def _start(state: State, train: Train) -> Noted:
@@ -283,8 +283,8 @@ def _start(state: State, train: Train) -> Noted:
 
 
 def _finish(state: State, outcome: Outcome) -> Noted:
-    if state.farewell and state.farewell.error and outcome.error is None:
-        outcome = replace(outcome, error=state.farewell.error)
+    if state.shutdown and state.shutdown.error and outcome.error is None:
+        outcome = replace(outcome, error=state.shutdown.error)
     return replace(state, finished=True), [Say(f"exit: {_told_outcome(outcome)}"), Finish(outcome)]
 
 
@@ -301,15 +301,15 @@ def _alive(state: State, trainer: Trainer, now: float) -> Noted:
 
 def _requested(state: State, trainer: Trainer, now: float) -> tuple[Trainer, list[Action]]:
     """The trainer as the newest request leaves it: to be killed at once, asked, or asked to be quicker."""
-    newer = state.in_hand if state.newest > trainer.run else None
-    if newer is None and state.farewell is None:
+    newer = state.current if state.newest > trainer.run else None
+    if newer is None and state.shutdown is None:
         return trainer, []
     if newer and trainer.run in newer.lost and not trainer.completed:
-        return _limited(trainer, Limit(now, Ended.STOPPED, "its members can no longer save together")), []
+        return _limited(trainer, Limit(now, ExitKind.STOPPED, "its members can no longer save together")), []
     if trainer.attached and not (trainer.opened or trainer.completed):
-        return _limited(trainer, Limit(now, Ended.STOPPED, "it has not opened its run yet")), []
+        return _limited(trainer, Limit(now, ExitKind.STOPPED, "it has not opened its run yet")), []
     wanted = [(state.first_seen + newer.seconds, newer.cause or f"run {newer.run} follows")] if newer else []
-    wanted += [(state.farewell.deadline, state.farewell.cause)] if state.farewell else []
+    wanted += [(state.shutdown.deadline, state.shutdown.cause)] if state.shutdown else []
     deadline, cause = min(wanted)
     if trainer.asked is not None and trainer.asked <= deadline:
         return trainer, []
@@ -322,7 +322,7 @@ def _requested(state: State, trainer: Trainer, now: float) -> tuple[Trainer, lis
 def _asked(state: State, trainer: Trainer, deadline: float, cause: str, now: float) -> tuple[Trainer, list[Action]]:
     no_step = now + state.settings.no_step
     if trainer.opened and not trainer.stepped and no_step < deadline:
-        limit = Limit(no_step, Ended.STOPPED, "it has finished no step")
+        limit = Limit(no_step, ExitKind.STOPPED, "it has finished no step")
     else:
         limit = _save_limit(deadline)
     again = trainer.asked is not None
@@ -335,14 +335,14 @@ def _asked(state: State, trainer: Trainer, deadline: float, cause: str, now: flo
 def _ended(state: State, trainer: Trainer, now: float) -> Noted:
     """What the agent does when a trainer has ended: the first that applies."""
     outcome = pod_outcome(trainer)
-    if outcome.outcome is Ended.COMPLETED or state.farewell:
+    if outcome.outcome is ExitKind.COMPLETED or state.shutdown:
         return _finish(state, outcome)
-    if state.in_hand and state.in_hand.run > trainer.run:
-        return _start(state, state.in_hand) if isinstance(state.in_hand, Train) else _finish(state, outcome)
+    if state.current and state.current.run > trainer.run:
+        return _start(state, state.current) if isinstance(state.current, Train) else _finish(state, outcome)
     if outcome.outcome not in HOLDS_SEAT:
         return _finish(state, outcome)
     if state.hold_until is None:
-        hold = state.settings.seat_hold
+        hold = state.settings.linger
         say = Say(f"run {trainer.run} is over here: holding the seat {hold:g} s for a newer assignment")
         return replace(state, hold_until=now + hold), [say]
     return _finish(state, outcome) if now >= state.hold_until else (state, [])

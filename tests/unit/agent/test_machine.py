@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.agent.rules import due, react
+from perdure.agent.machine import due, react
 from perdure.agent.state import (
     Action,
     Ask,
+    AssignmentRead,
     Cleared,
     Event,
     Finish,
@@ -19,19 +20,18 @@ from perdure.agent.state import (
     ProcessEnded,
     Reported,
     Say,
-    Seen,
     Settings,
+    SigtermReceived,
     Start,
     State,
-    Terminated,
     Tick,
     Unreadable,
 )
-from perdure.channel import Attached, Committed, Ending, Opened, Report, Stepped
+from perdure.channel import Attached, Committed, Exiting, Opened, Report, Stepped
 from perdure.contract import (
     CommitRef,
-    Ended,
     ErrorKind,
+    ExitKind,
     Failure,
     Leave,
     Outcome,
@@ -81,7 +81,7 @@ def reported(report: Report, rank: int = 0) -> Reported:
 def importing(settings: Settings = ONE) -> Pod:
     """Run 1 has been started; nothing is known of it yet."""
     pod = Pod(State(settings))
-    pod.sees(Seen(RUN1))
+    pod.sees(AssignmentRead(RUN1))
     return pod
 
 
@@ -104,8 +104,8 @@ def training(settings: Settings = ONE) -> Pod:
     return pod
 
 
-def told(pod: Pod, outcome: Ended, **more: Any) -> Pod:
-    pod.sees(reported(replace(Ending(outcome, 120), **more)))
+def told(pod: Pod, outcome: ExitKind, **more: Any) -> Pod:
+    pod.sees(reported(replace(Exiting(outcome, 120), **more)))
     return pod
 
 
@@ -115,72 +115,72 @@ BROKEN = ProcessEnded(0, 1, "Traceback: boom")
 
 class TestBeforeATrainer:
     def test_the_first_assignment_makes_the_member_warm(self) -> None:
-        assert Pod().sees(Seen(Standby())) == (MarkWarm(),)
+        assert Pod().sees(AssignmentRead(Standby())) == (MarkWarm(),)
 
     def test_a_standby_waits_without_a_deadline(self) -> None:
         pod = Pod()
-        pod.sees(Seen(Standby()))
+        pod.sees(AssignmentRead(Standby()))
         assert pod.sees(Tick(), after=1e6) == ()
         assert due(pod.state) is None
 
     def test_a_promoted_standby_starts_its_run(self) -> None:
         pod = Pod()
-        assert pod.sees(Seen(Standby()), Seen(RUN1)) == (Start(RUN1),)
+        assert pod.sees(AssignmentRead(Standby()), AssignmentRead(RUN1)) == (Start(RUN1),)
 
     def test_a_member_assigned_at_once_starts_and_is_warm(self) -> None:
-        assert Pod().sees(Seen(RUN1)) == (MarkWarm(), Start(RUN1))
+        assert Pod().sees(AssignmentRead(RUN1)) == (MarkWarm(), Start(RUN1))
 
     def test_leave_without_a_trainer_exits_stopped(self) -> None:
         pod = Pod()
-        pod.sees(Seen(Standby()))
-        assert pod.outcome(Seen(LEAVE2)) == Outcome(Ended.STOPPED, run=2, rank=0)
+        pod.sees(AssignmentRead(Standby()))
+        assert pod.outcome(AssignmentRead(LEAVE2)) == Outcome(ExitKind.STOPPED, run=2, rank=0)
 
     def test_sigterm_without_a_trainer_exits_stopped(self) -> None:
         pod = Pod()
-        pod.sees(Seen(Standby()))
-        assert pod.outcome(Terminated()) == Outcome(Ended.STOPPED, run=0, rank=0)
+        pod.sees(AssignmentRead(Standby()))
+        assert pod.outcome(SigtermReceived()) == Outcome(ExitKind.STOPPED, run=0, rank=0)
 
     def test_sigterm_before_any_assignment_exits_stopped(self) -> None:
-        assert Pod().outcome(Terminated()).outcome is Ended.STOPPED
+        assert Pod().outcome(SigtermReceived()).outcome is ExitKind.STOPPED
 
     def test_an_unknown_major_version_exits_failed_and_says_why(self) -> None:
         outcome = Pod().outcome(Unreadable("assignment: version 2", unsupported=True))
-        assert outcome.outcome is Ended.FAILED
+        assert outcome.outcome is ExitKind.FAILED
         assert outcome.error == Failure(ErrorKind.EXIT, "UnsupportedVersion", "assignment: version 2")
 
     def test_a_malformed_assignment_is_reported_and_waited_out(self) -> None:
         pod = Pod()
         assert "not JSON" in pod.says(Unreadable("assignment: not JSON: 'x'"))
-        assert pod.sees(Seen(RUN1)) == (MarkWarm(), Start(RUN1))
+        assert pod.sees(AssignmentRead(RUN1)) == (MarkWarm(), Start(RUN1))
 
     def test_more_processes_than_the_world_has_ranks_for_are_refused(self) -> None:
         pod = Pod(State(Settings(processes=3)))
-        assert "exceed world 2" in pod.says(Seen(RUN1))
+        assert "exceed world 2" in pod.says(AssignmentRead(RUN1))
         assert pod.state.trainer is None
 
 
 class TestNewerRuns:
     def test_a_newer_run_is_the_exit_request_for_the_older_one(self) -> None:
         pod = training()
-        assert pod.sees(Seen(RUN2)) == (Ask(1, "node n1 is leaving", 1600.0, {0: 41}),)
+        assert pod.sees(AssignmentRead(RUN2)) == (Ask(1, "node n1 is leaving", 1600.0, {0: 41}),)
 
     def test_leave_is_an_exit_request_too(self) -> None:
-        assert training().sees(Seen(LEAVE2)) == (Ask(1, "node n1 is leaving", 1600.0, {0: 41}),)
+        assert training().sees(AssignmentRead(LEAVE2)) == (Ask(1, "node n1 is leaving", 1600.0, {0: 41}),)
 
     def test_the_request_is_logged_readably(self) -> None:
-        assert "run 1 asked to save: node n1 is leaving; 600 s" in training().says(Seen(RUN2))
+        assert "run 1 asked to save: node n1 is leaving; 600 s" in training().says(AssignmentRead(RUN2))
 
     @pytest.mark.parametrize("older", [RUN1, Leave(1, seconds=1, lost=(2,))])
     def test_a_lower_run_is_ignored(self, older: Train | Leave) -> None:
         pod = Pod()
-        pod.sees(Seen(RUN2))
+        pod.sees(AssignmentRead(RUN2))
         before = pod.state
-        assert pod.sees(Seen(older)) == ()
+        assert pod.sees(AssignmentRead(older)) == ()
         assert pod.state == before
 
     def test_a_standby_assignment_after_a_run_is_ignored(self) -> None:
         pod = training()
-        assert pod.sees(Seen(Standby())) == ()
+        assert pod.sees(AssignmentRead(Standby())) == ()
 
     def test_a_malformed_assignment_keeps_the_old_one(self) -> None:
         pod = training()
@@ -190,42 +190,42 @@ class TestNewerRuns:
 
     def test_the_same_assignment_again_changes_nothing(self) -> None:
         pod = training()
-        pod.sees(Seen(RUN2))
-        assert pod.sees(Seen(RUN2), after=300) == ()
+        pod.sees(AssignmentRead(RUN2))
+        assert pod.sees(AssignmentRead(RUN2), after=300) == ()
         assert due(pod.state) == 1600.0
 
     def test_a_lost_run_is_killed_at_once(self) -> None:
         pod = training()
-        assert pod.sees(Seen(replace(RUN2, lost=(1,)))) == (Kill(),)
+        assert pod.sees(AssignmentRead(replace(RUN2, lost=(1,)))) == (Kill(),)
         assert pod.sees(ProcessEnded(0, -9)) == (Start(replace(RUN2, lost=(1,))),)
 
     def test_a_trainer_killed_because_its_run_is_lost_has_stopped(self) -> None:
         pod = training()
-        pod.sees(Seen(replace(LEAVE2, lost=(1,))))
-        assert pod.outcome(ProcessEnded(0, -9)) == Outcome(Ended.STOPPED, 1, 0, step=120, opened=1)
+        pod.sees(AssignmentRead(replace(LEAVE2, lost=(1,))))
+        assert pod.outcome(ProcessEnded(0, -9)) == Outcome(ExitKind.STOPPED, 1, 0, step=120, opened=1)
 
     def test_a_run_that_is_not_the_lost_one_is_asked_to_save(self) -> None:
         pod = Pod()
-        pod.sees(Seen(RUN2), reported(Stepped(5)))
-        assert [type(action) for action in pod.sees(Seen(replace(RUN3, lost=(1,))))] == [Ask]
+        pod.sees(AssignmentRead(RUN2), reported(Stepped(5)))
+        assert [type(action) for action in pod.sees(AssignmentRead(replace(RUN3, lost=(1,))))] == [Ask]
 
     def test_seconds_count_from_first_sight(self) -> None:
         pod = training()
-        pod.sees(Seen(RUN2), after=50)
+        pod.sees(AssignmentRead(RUN2), after=50)
         assert due(pod.state) == 1650.0
 
     def test_a_smaller_seconds_of_the_same_run_is_accepted_and_counts_from_first_sight(self) -> None:
         pod = training()
-        pod.sees(Seen(RUN2))
-        assert pod.sees(Seen(replace(RUN2, seconds=60)), after=10) == (
+        pod.sees(AssignmentRead(RUN2))
+        assert pod.sees(AssignmentRead(replace(RUN2, seconds=60)), after=10) == (
             Ask(1, "node n1 is leaving", 1060.0, {0: 41}, again=True),
         )
         assert due(pod.state) == 1060.0
 
     def test_a_larger_seconds_of_the_same_run_is_ignored(self) -> None:
         pod = training()
-        pod.sees(Seen(RUN2))
-        assert pod.sees(Seen(replace(RUN2, seconds=900))) == ()
+        pod.sees(AssignmentRead(RUN2))
+        assert pod.sees(AssignmentRead(replace(RUN2, seconds=900))) == ()
         assert due(pod.state) == 1600.0
 
     @pytest.mark.parametrize(
@@ -234,132 +234,132 @@ class TestNewerRuns:
     )
     def test_nothing_but_seconds_changes_within_a_run(self, changed: Train | Leave) -> None:
         pod = training()
-        pod.sees(Seen(RUN2))
-        assert pod.sees(Seen(changed)) == ()
-        assert pod.sees(reported(Ending(Ended.CHECKPOINTED, 121)), GONE) == (Start(RUN2),)
+        pod.sees(AssignmentRead(RUN2))
+        assert pod.sees(AssignmentRead(changed)) == ()
+        assert pod.sees(reported(Exiting(ExitKind.CHECKPOINTED, 121)), GONE) == (Start(RUN2),)
 
     def test_a_still_newer_run_replaces_the_one_in_hand_and_never_gives_more_time(self) -> None:
         pod = training()
-        pod.sees(Seen(RUN2))
-        assert pod.sees(Seen(RUN3), after=100) == ()
+        pod.sees(AssignmentRead(RUN2))
+        assert pod.sees(AssignmentRead(RUN3), after=100) == ()
         assert due(pod.state) == 1600.0
-        assert told(pod, Ended.CHECKPOINTED).sees(GONE) == (Start(RUN3),)
+        assert told(pod, ExitKind.CHECKPOINTED).sees(GONE) == (Start(RUN3),)
 
     def test_a_still_newer_run_may_press(self) -> None:
         pod = training()
-        pod.sees(Seen(RUN2))
-        assert pod.sees(Seen(replace(RUN3, seconds=30)), after=100) == (
+        pod.sees(AssignmentRead(RUN2))
+        assert pod.sees(AssignmentRead(replace(RUN3, seconds=30)), after=100) == (
             Ask(1, "node n2 is leaving", 1130.0, {0: 41}, again=True),
         )
 
     def test_a_run_found_lost_while_it_saves_is_killed(self) -> None:
         pod = training()
-        pod.sees(Seen(RUN2))
-        assert pod.sees(Seen(replace(RUN3, lost=(1, 2)))) == (Kill(),)
+        pod.sees(AssignmentRead(RUN2))
+        assert pod.sees(AssignmentRead(replace(RUN3, lost=(1, 2)))) == (Kill(),)
 
 
 class TestWhatARequestDoes:
     def test_a_session_that_has_not_opened_its_run_is_killed_at_once(self) -> None:
         pod = attached()
-        assert pod.sees(Seen(LEAVE2)) == (Kill(),)
-        assert pod.outcome(ProcessEnded(0, -9)) == Outcome(Ended.STOPPED, 1, 0)
+        assert pod.sees(AssignmentRead(LEAVE2)) == (Kill(),)
+        assert pod.outcome(ProcessEnded(0, -9)) == Outcome(ExitKind.STOPPED, 1, 0)
 
     def test_a_session_that_attaches_after_the_request_is_killed_at_once(self) -> None:
         pod = importing()
-        assert [type(action) for action in pod.sees(Seen(LEAVE2))] == [Ask]
+        assert [type(action) for action in pod.sees(AssignmentRead(LEAVE2))] == [Ask]
         assert pod.sees(reported(Attached(41))) == (Kill(),)
 
     def test_opened_without_a_step_is_asked_and_killed_after_two_seconds(self) -> None:
         pod = opened()
-        assert pod.sees(Seen(LEAVE2)) == (Ask(1, "node n1 is leaving", 1600.0, {0: 41}),)
+        assert pod.sees(AssignmentRead(LEAVE2)) == (Ask(1, "node n1 is leaving", 1600.0, {0: 41}),)
         assert due(pod.state) == 1002.0
         assert pod.sees(Tick(), after=1.9) == ()
         assert pod.sees(Tick(), after=0.1) == (Kill(),)
-        assert pod.outcome(ProcessEnded(0, -9)).outcome is Ended.STOPPED
+        assert pod.outcome(ProcessEnded(0, -9)).outcome is ExitKind.STOPPED
 
     def test_less_than_two_seconds_to_save_is_the_limit_without_a_step_too(self) -> None:
         pod = opened()
-        pod.sees(Seen(replace(LEAVE2, seconds=1)))
+        pod.sees(AssignmentRead(replace(LEAVE2, seconds=1)))
         assert due(pod.state) == 1001.0
 
     def test_a_first_step_that_meets_the_request_gives_the_full_seconds(self) -> None:
         pod = opened()
-        pod.sees(Seen(LEAVE2))
+        pod.sees(AssignmentRead(LEAVE2))
         assert pod.sees(reported(Stepped(1)), after=1) == ()
         assert due(pod.state) == 1600.0
 
     def test_a_step_told_by_a_process_killed_already_changes_nothing(self) -> None:
         pod = opened()
-        pod.sees(Seen(LEAVE2))
+        pod.sees(AssignmentRead(LEAVE2))
         pod.sees(Tick(), after=2)
         pod.sees(reported(Stepped(1)))
-        assert pod.outcome(ProcessEnded(0, -9)).outcome is Ended.STOPPED
+        assert pod.outcome(ProcessEnded(0, -9)).outcome is ExitKind.STOPPED
 
     def test_a_trainer_with_a_step_has_the_full_seconds_and_then_is_killed(self) -> None:
         pod = training()
-        pod.sees(Seen(LEAVE2))
+        pod.sees(AssignmentRead(LEAVE2))
         assert pod.sees(Tick(), after=599) == ()
         assert pod.sees(Tick(), after=1) == (Kill(),)
         assert pod.sees(Tick(), after=1) == ()
-        assert pod.outcome(ProcessEnded(0, -9)) == Outcome(Ended.EXIT_TIMEOUT, 1, 0, step=120, opened=1)
+        assert pod.outcome(ProcessEnded(0, -9)) == Outcome(ExitKind.EXIT_TIMEOUT, 1, 0, step=120, opened=1)
 
     def test_an_exit_timeout_tells_the_last_commit(self) -> None:
         pod = training()
-        pod.sees(reported(Committed(COMMIT)), reported(Stepped(125)), Seen(replace(LEAVE2, seconds=0)))
+        pod.sees(reported(Committed(COMMIT)), reported(Stepped(125)), AssignmentRead(replace(LEAVE2, seconds=0)))
         outcome = pod.outcome(ProcessEnded(0, -9))
-        assert (outcome.outcome, outcome.step, outcome.commit) == (Ended.EXIT_TIMEOUT, 125, COMMIT)
+        assert (outcome.outcome, outcome.step, outcome.commit) == (ExitKind.EXIT_TIMEOUT, 125, COMMIT)
 
     def test_a_command_without_a_session_is_asked_with_the_full_seconds(self) -> None:
         pod = importing()
-        assert pod.sees(Seen(LEAVE2)) == (Ask(1, "node n1 is leaving", 1600.0, {}),)
+        assert pod.sees(AssignmentRead(LEAVE2)) == (Ask(1, "node n1 is leaving", 1600.0, {}),)
         assert due(pod.state) == 1600.0
 
     @pytest.mark.parametrize("status", [0, 1, -15, 143])
     def test_a_command_without_a_session_that_ends_when_asked_has_stopped(self, status: int) -> None:
         pod = importing()
-        pod.sees(Seen(LEAVE2))
-        assert pod.outcome(ProcessEnded(0, status)) == Outcome(Ended.STOPPED, 1, 0)
+        pod.sees(AssignmentRead(LEAVE2))
+        assert pod.outcome(ProcessEnded(0, status)) == Outcome(ExitKind.STOPPED, 1, 0)
 
     def test_a_session_that_fails_when_asked_has_failed(self) -> None:
         pod = training()
-        pod.sees(Seen(LEAVE2))
+        pod.sees(AssignmentRead(LEAVE2))
         outcome = pod.outcome(BROKEN)
         assert outcome.error == Failure(ErrorKind.EXIT, "1", "Traceback: boom")
 
     def test_a_cause_is_made_up_where_the_assignment_has_none(self) -> None:
-        assert "run 2 follows" in training().says(Seen(replace(RUN2, cause="")))
+        assert "run 2 follows" in training().says(AssignmentRead(replace(RUN2, cause="")))
 
 
 class TestWhenATrainerHasEnded:
     @pytest.mark.parametrize("newer", [None, RUN2, LEAVE2])
     def test_completed_exits_whatever_is_in_hand(self, newer: Train | Leave | None) -> None:
-        pod = told(training(), Ended.COMPLETED, commit=COMMIT)
+        pod = told(training(), ExitKind.COMPLETED, commit=COMMIT)
         if newer:
-            pod.sees(Seen(newer))
-        assert pod.outcome(GONE) == Outcome(Ended.COMPLETED, 1, 0, step=120, opened=1, commit=COMMIT)
+            pod.sees(AssignmentRead(newer))
+        assert pod.outcome(GONE) == Outcome(ExitKind.COMPLETED, 1, 0, step=120, opened=1, commit=COMMIT)
 
     @pytest.mark.parametrize("end", [GONE, BROKEN, ProcessEnded(0, -9)])
     @pytest.mark.parametrize(
-        "ending", [None, *(ended for ended in Ended if ended not in (Ended.COMPLETED, Ended.EXIT_TIMEOUT))]
+        "ending", [None, *(ended for ended in ExitKind if ended not in (ExitKind.COMPLETED, ExitKind.EXIT_TIMEOUT))]
     )
     def test_a_newer_run_in_hand_is_started_however_the_old_one_ended(
-        self, ending: Ended | None, end: ProcessEnded
+        self, ending: ExitKind | None, end: ProcessEnded
     ) -> None:
         pod = training()
-        pod.sees(Seen(RUN2))
+        pod.sees(AssignmentRead(RUN2))
         if ending:
             told(pod, ending)
         assert pod.sees(end) == (Start(RUN2),)
 
     def test_a_leave_in_hand_exits_with_the_outcome(self) -> None:
         pod = training()
-        pod.sees(Seen(LEAVE2))
-        told(pod, Ended.CHECKPOINTED, commit=COMMIT, seconds={"commit": 0.5}, opened=1)
-        expected = Outcome(Ended.CHECKPOINTED, 1, 0, step=120, commit=COMMIT, opened=1, seconds={"commit": 0.5})
+        pod.sees(AssignmentRead(LEAVE2))
+        told(pod, ExitKind.CHECKPOINTED, commit=COMMIT, seconds={"commit": 0.5}, opened=1)
+        expected = Outcome(ExitKind.CHECKPOINTED, 1, 0, step=120, commit=COMMIT, opened=1, seconds={"commit": 0.5})
         assert pod.outcome(GONE) == expected
 
-    @pytest.mark.parametrize("ending", [Ended.CHECKPOINTED, Ended.PEER_LOST, Ended.STOPPED])
-    def test_the_seat_is_held_for_thirty_seconds(self, ending: Ended) -> None:
+    @pytest.mark.parametrize("ending", [ExitKind.CHECKPOINTED, ExitKind.PEER_LOST, ExitKind.STOPPED])
+    def test_the_seat_is_held_for_thirty_seconds(self, ending: ExitKind) -> None:
         pod = told(training(), ending)
         assert pod.sees(GONE) == ()
         assert due(pod.state) == 1030.0
@@ -367,21 +367,21 @@ class TestWhenATrainerHasEnded:
         assert pod.outcome(Tick(), after=1).outcome is ending
 
     def test_a_newer_run_takes_the_held_seat(self) -> None:
-        pod = told(training(), Ended.CHECKPOINTED)
+        pod = told(training(), ExitKind.CHECKPOINTED)
         pod.sees(GONE)
-        assert pod.sees(Seen(RUN2), after=20) == (Start(RUN2),)
+        assert pod.sees(AssignmentRead(RUN2), after=20) == (Start(RUN2),)
         assert due(pod.state) is None
 
-    @pytest.mark.parametrize("event", [Seen(LEAVE2), Terminated()])
+    @pytest.mark.parametrize("event", [AssignmentRead(LEAVE2), SigtermReceived()])
     def test_a_held_seat_is_given_up_with_the_outcome(self, event: Event) -> None:
-        pod = told(training(), Ended.CHECKPOINTED, commit=COMMIT)
+        pod = told(training(), ExitKind.CHECKPOINTED, commit=COMMIT)
         pod.sees(GONE)
         assert pod.outcome(event).commit == COMMIT
 
     def test_an_own_exception_exits_at_once(self) -> None:
         error = Failure(ErrorKind.EXCEPTION, "ValueError", "Traceback ... ValueError: boom")
-        pod = told(training(), Ended.FAILED, error=error)
-        assert pod.outcome(BROKEN) == Outcome(Ended.FAILED, 1, 0, step=120, opened=1, error=error)
+        pod = told(training(), ExitKind.FAILED, error=error)
+        assert pod.outcome(BROKEN) == Outcome(ExitKind.FAILED, 1, 0, step=120, opened=1, error=error)
 
     @pytest.mark.parametrize(
         ("status", "kind", "name"),
@@ -396,29 +396,29 @@ class TestWhenATrainerHasEnded:
     )
     def test_an_own_signal_or_exit_status_exits_at_once(self, status: int, kind: ErrorKind, name: str) -> None:
         outcome = training().outcome(ProcessEnded(0, status, "last words"))
-        assert outcome == Outcome(Ended.FAILED, 1, 0, step=120, opened=1, error=Failure(kind, name, "last words"))
+        assert outcome == Outcome(ExitKind.FAILED, 1, 0, step=120, opened=1, error=Failure(kind, name, "last words"))
 
     def test_fenced_exits_at_once_with_the_highest_run_seen(self) -> None:
-        assert told(training(), Ended.FENCED, opened=9).outcome(GONE).opened == 9
+        assert told(training(), ExitKind.FENCED, opened=9).outcome(GONE).opened == 9
 
     def test_an_exit_status_of_zero_without_a_session_is_completed(self) -> None:
-        assert importing().outcome(GONE).outcome is Ended.COMPLETED
+        assert importing().outcome(GONE).outcome is ExitKind.COMPLETED
 
     def test_a_session_that_ends_without_a_word_has_failed(self) -> None:
         outcome = training().outcome(GONE)
         assert outcome.error
-        assert (outcome.outcome, outcome.error.name) == (Ended.FAILED, "0")
+        assert (outcome.outcome, outcome.error.name) == (ExitKind.FAILED, "0")
         assert "epochs()" in outcome.error.tail
 
     def test_what_the_trainer_told_counts_more_than_how_it_died(self) -> None:
-        pod = told(training(), Ended.CHECKPOINTED, commit=COMMIT)
+        pod = told(training(), ExitKind.CHECKPOINTED, commit=COMMIT)
         pod.sees(ProcessEnded(0, -6))
-        assert pod.outcome(Terminated()).outcome is Ended.CHECKPOINTED
+        assert pod.outcome(SigtermReceived()).outcome is ExitKind.CHECKPOINTED
 
     def test_a_run_is_never_started_twice(self) -> None:
-        pod = told(training(), Ended.PEER_LOST)
+        pod = told(training(), ExitKind.PEER_LOST)
         pod.sees(GONE)
-        assert pod.sees(Seen(RUN1), Seen(replace(RUN1, master="10.0.0.7:1"))) == ()
+        assert pod.sees(AssignmentRead(RUN1), AssignmentRead(replace(RUN1, master="10.0.0.7:1"))) == ()
 
     def test_the_commit_resumed_from_is_told_without_a_newer_one(self) -> None:
         pod = importing()
@@ -427,64 +427,66 @@ class TestWhenATrainerHasEnded:
         assert (outcome.commit, outcome.step) == (COMMIT, 120)
 
     def test_a_process_that_told_its_ending_but_hangs_is_killed(self) -> None:
-        pod = told(training(), Ended.PEER_LOST)
+        pod = told(training(), ExitKind.PEER_LOST)
         assert pod.sees(Tick(), after=29) == ()
         assert pod.sees(Tick(), after=1) == (Kill(),)
 
     def test_a_script_may_go_on_for_long_after_its_last_epoch_but_not_for_ever(self) -> None:
-        pod = told(training(), Ended.COMPLETED, commit=COMMIT)
+        pod = told(training(), ExitKind.COMPLETED, commit=COMMIT)
         assert pod.sees(Tick(), after=3599) == ()
         assert pod.sees(Tick(), after=1) == (Kill(),)
-        assert pod.outcome(ProcessEnded(0, -9)) == Outcome(Ended.COMPLETED, 1, 0, step=120, opened=1, commit=COMMIT)
+        assert pod.outcome(ProcessEnded(0, -9)) == Outcome(ExitKind.COMPLETED, 1, 0, step=120, opened=1, commit=COMMIT)
 
 
 class TestACompletedTrainerIsNotAsked:
-    @pytest.mark.parametrize("event", [Seen(RUN2), Seen(LEAVE2), Seen(replace(LEAVE2, lost=(1,)))])
+    @pytest.mark.parametrize(
+        "event", [AssignmentRead(RUN2), AssignmentRead(LEAVE2), AssignmentRead(replace(LEAVE2, lost=(1,)))]
+    )
     def test_its_limit_is_the_seconds_of_the_request(self, event: Event) -> None:
-        pod = told(training(), Ended.COMPLETED)
+        pod = told(training(), ExitKind.COMPLETED)
         assert pod.sees(event) == ()
         assert pod.sees(Tick(), after=599) == ()
         assert pod.sees(Tick(), after=1) == (Kill(),)
-        assert pod.outcome(ProcessEnded(0, -9)).outcome is Ended.COMPLETED
+        assert pod.outcome(ProcessEnded(0, -9)).outcome is ExitKind.COMPLETED
 
     def test_sigterm_limits_it_to_the_grace(self) -> None:
-        pod = told(training(), Ended.COMPLETED)
-        assert pod.sees(Terminated()) == ()
+        pod = told(training(), ExitKind.COMPLETED)
+        assert pod.sees(SigtermReceived()) == ()
         assert due(pod.state) == 1115.0
 
     def test_it_had_no_step_to_do(self) -> None:
-        assert told(attached(), Ended.COMPLETED).sees(Seen(LEAVE2)) == ()
+        assert told(attached(), ExitKind.COMPLETED).sees(AssignmentRead(LEAVE2)) == ()
 
     def test_a_request_that_came_before_the_word_keeps_its_seconds(self) -> None:
         pod = opened()
-        pod.sees(Seen(LEAVE2))
-        assert due(told(pod, Ended.COMPLETED).state) == 1600.0
-        assert pod.sees(Seen(replace(LEAVE2, seconds=60))) == ()
+        pod.sees(AssignmentRead(LEAVE2))
+        assert due(told(pod, ExitKind.COMPLETED).state) == 1600.0
+        assert pod.sees(AssignmentRead(replace(LEAVE2, seconds=60))) == ()
         assert due(pod.state) == 1060.0
 
     def test_one_process_speaks_for_its_neighbours_for_the_goal_is_in_the_log(self) -> None:
-        assert told(training(TWO), Ended.COMPLETED).sees(Seen(LEAVE2)) == ()
+        assert told(training(TWO), ExitKind.COMPLETED).sees(AssignmentRead(LEAVE2)) == ()
 
 
 class TestWhatSigkillDoesNotEnd:
     def test_a_killed_trainer_that_does_not_end_is_given_up_with_its_outcome(self) -> None:
         pod = training()
-        pod.sees(reported(Committed(COMMIT)), Seen(replace(RUN2, seconds=0)))
+        pod.sees(reported(Committed(COMMIT)), AssignmentRead(replace(RUN2, seconds=0)))
         assert due(pod.state) == 1030.0
         assert pod.sees(Tick(), after=29) == ()
-        assert pod.outcome(Tick(), after=1) == Outcome(Ended.EXIT_TIMEOUT, 1, 0, step=120, commit=COMMIT, opened=1)
+        assert pod.outcome(Tick(), after=1) == Outcome(ExitKind.EXIT_TIMEOUT, 1, 0, step=120, commit=COMMIT, opened=1)
 
     def test_what_the_last_process_left_behind_is_waited_for(self) -> None:
-        pod = told(training(), Ended.CHECKPOINTED)
-        pod.sees(Seen(RUN2))
+        pod = told(training(), ExitKind.CHECKPOINTED)
+        pod.sees(AssignmentRead(RUN2))
         assert pod.sees(replace(GONE, left_behind=True)) == ()
         assert pod.sees(Cleared(), after=29) == (Start(RUN2),)
         assert due(pod.state) is None
 
     def test_what_the_last_process_left_behind_is_given_up_and_nothing_is_started_beside_it(self) -> None:
-        pod = told(training(), Ended.CHECKPOINTED)
-        pod.sees(Seen(RUN2), replace(GONE, left_behind=True))
-        assert pod.outcome(Tick(), after=30).outcome is Ended.CHECKPOINTED
+        pod = told(training(), ExitKind.CHECKPOINTED)
+        pod.sees(AssignmentRead(RUN2), replace(GONE, left_behind=True))
+        assert pod.outcome(Tick(), after=30).outcome is ExitKind.CHECKPOINTED
 
     def test_a_crash_is_told_as_it_was_although_something_is_left(self) -> None:
         pod = training()
@@ -493,59 +495,61 @@ class TestWhatSigkillDoesNotEnd:
 
     def test_what_is_left_of_a_killed_trainer_has_no_second_teardown(self) -> None:
         pod = training()
-        pod.sees(Seen(replace(LEAVE2, seconds=0)))
+        pod.sees(AssignmentRead(replace(LEAVE2, seconds=0)))
         assert pod.sees(ProcessEnded(0, -9, left_behind=True), after=20) == ()
         assert due(pod.state) == 1030.0
 
     def test_after_sigterm_the_outcome_is_written_within_the_grace(self) -> None:
         pod = training()
-        pod.sees(Terminated())
+        pod.sees(SigtermReceived())
         assert pod.sees(Tick(), after=115) == (Kill(),)
         assert due(pod.state) == 1117.5
-        assert pod.outcome(Tick(), after=2.5).outcome is Ended.EXIT_TIMEOUT
+        assert pod.outcome(Tick(), after=2.5).outcome is ExitKind.EXIT_TIMEOUT
 
 
 class TestSigterm:
     def test_sigterm_is_the_final_leave_with_the_grace_that_is_left(self) -> None:
         pod = training()
-        assert pod.sees(Terminated()) == (Ask(1, "the pod is being deleted", 1115.0, {0: 41}),)
+        assert pod.sees(SigtermReceived()) == (Ask(1, "the pod is being deleted", 1115.0, {0: 41}),)
         assert due(pod.state) == 1115.0
 
     def test_a_short_grace_is_not_eaten_up_by_its_margin(self) -> None:
         pod = training(Settings(grace=4))
-        pod.sees(Terminated())
+        pod.sees(SigtermReceived())
         assert due(pod.state) == 1003.0
 
     def test_the_outcome_follows_at_once_without_holding_the_seat(self) -> None:
         pod = training()
-        pod.sees(Terminated())
-        assert told(pod, Ended.CHECKPOINTED).outcome(GONE).outcome is Ended.CHECKPOINTED
+        pod.sees(SigtermReceived())
+        assert told(pod, ExitKind.CHECKPOINTED).outcome(GONE).outcome is ExitKind.CHECKPOINTED
 
     def test_sigterm_never_gives_more_time(self) -> None:
         pod = training()
-        pod.sees(Seen(replace(RUN2, seconds=20)))
-        assert pod.sees(Terminated()) == ()
+        pod.sees(AssignmentRead(replace(RUN2, seconds=20)))
+        assert pod.sees(SigtermReceived()) == ()
         assert due(pod.state) == 1020.0
 
     def test_sigterm_during_a_longer_save_shortens_it(self) -> None:
         pod = training()
-        pod.sees(Seen(RUN2))
-        assert pod.sees(Terminated(), after=10) == (Ask(1, "the pod is being deleted", 1125.0, {0: 41}, again=True),)
-        assert told(pod, Ended.CHECKPOINTED).outcome(GONE).run == 1
+        pod.sees(AssignmentRead(RUN2))
+        assert pod.sees(SigtermReceived(), after=10) == (
+            Ask(1, "the pod is being deleted", 1125.0, {0: 41}, again=True),
+        )
+        assert told(pod, ExitKind.CHECKPOINTED).outcome(GONE).run == 1
 
     def test_sigterm_twice_is_sigterm_once(self) -> None:
         pod = training()
-        pod.sees(Terminated())
-        assert pod.sees(Terminated(), after=50) == ()
+        pod.sees(SigtermReceived())
+        assert pod.sees(SigtermReceived(), after=50) == ()
         assert due(pod.state) == 1115.0
 
     def test_nothing_is_started_after_sigterm(self) -> None:
         pod = training()
-        pod.sees(Terminated(), Seen(RUN2))
-        assert told(pod, Ended.CHECKPOINTED).outcome(GONE).run == 1
+        pod.sees(SigtermReceived(), AssignmentRead(RUN2))
+        assert told(pod, ExitKind.CHECKPOINTED).outcome(GONE).run == 1
 
     def test_sigterm_before_the_run_is_open_kills_at_once(self) -> None:
-        assert attached().sees(Terminated()) == (Kill(),)
+        assert attached().sees(SigtermReceived()) == (Kill(),)
 
 
 class TestUnknownVersion:
@@ -553,16 +557,18 @@ class TestUnknownVersion:
         pod = training()
         message = "assignment: version 2, this side knows 1: use matching images"
         assert [type(action) for action in pod.sees(Unreadable(message, unsupported=True))] == [Ask]
-        outcome = told(pod, Ended.CHECKPOINTED, commit=COMMIT).outcome(GONE)
-        assert (outcome.outcome, outcome.commit) == (Ended.CHECKPOINTED, COMMIT)
+        outcome = told(pod, ExitKind.CHECKPOINTED, commit=COMMIT).outcome(GONE)
+        assert (outcome.outcome, outcome.commit) == (ExitKind.CHECKPOINTED, COMMIT)
         assert outcome.error == Failure(ErrorKind.EXIT, "UnsupportedVersion", message)
 
 
 class TestSeveralProcesses:
     def test_the_pod_has_one_outcome_once_all_have_ended(self) -> None:
         pod = training(TWO)
-        pod.sees(reported(Ending(Ended.CHECKPOINTED, 120, COMMIT)), reported(Ending(Ended.CHECKPOINTED, 120), 1))
-        pod.sees(Seen(LEAVE2))
+        pod.sees(
+            reported(Exiting(ExitKind.CHECKPOINTED, 120, COMMIT)), reported(Exiting(ExitKind.CHECKPOINTED, 120), 1)
+        )
+        pod.sees(AssignmentRead(LEAVE2))
         assert pod.sees(GONE) == ()
         assert pod.outcome(ProcessEnded(1, 0)).commit == COMMIT
 
@@ -577,7 +583,7 @@ class TestSeveralProcesses:
 
     def test_an_own_failure_is_told_before_its_consequences(self) -> None:
         pod = training(TWO)
-        pod.sees(reported(Ending(Ended.PEER_LOST, 120)), GONE)
+        pod.sees(reported(Exiting(ExitKind.PEER_LOST, 120)), GONE)
         assert pod.outcome(ProcessEnded(1, 1, "boom")).error == Failure(ErrorKind.EXIT, "1", "boom")
 
     def test_code_is_blamed_before_infrastructure(self) -> None:
@@ -588,25 +594,27 @@ class TestSeveralProcesses:
 
     def test_a_commit_of_one_is_a_commit_of_all(self) -> None:
         pod = training(TWO)
-        pod.sees(Seen(replace(LEAVE2, seconds=10)), reported(Ending(Ended.CHECKPOINTED, 120, COMMIT)), GONE)
+        pod.sees(
+            AssignmentRead(replace(LEAVE2, seconds=10)), reported(Exiting(ExitKind.CHECKPOINTED, 120, COMMIT)), GONE
+        )
         assert pod.sees(Tick(), after=10) == (Kill(),)
         outcome = pod.outcome(ProcessEnded(1, -9))
-        assert (outcome.outcome, outcome.commit) == (Ended.CHECKPOINTED, COMMIT)
+        assert (outcome.outcome, outcome.commit) == (ExitKind.CHECKPOINTED, COMMIT)
 
     def test_a_clean_end_of_one_leaves_the_others_alone(self) -> None:
         pod = importing(TWO)
         pod.sees(GONE)
         assert due(pod.state) is None
-        assert pod.outcome(ProcessEnded(1, 0)).outcome is Ended.COMPLETED
+        assert pod.outcome(ProcessEnded(1, 0)).outcome is ExitKind.COMPLETED
 
     def test_an_exit_status_of_zero_does_not_speak_for_a_neighbour_that_was_stopped(self) -> None:
         pod = importing(TWO)
-        pod.sees(GONE, Seen(LEAVE2))
-        assert pod.outcome(ProcessEnded(1, -15)).outcome is Ended.STOPPED
+        pod.sees(GONE, AssignmentRead(LEAVE2))
+        assert pod.outcome(ProcessEnded(1, -15)).outcome is ExitKind.STOPPED
 
     def test_ranks_follow_the_members_first(self) -> None:
         pod = Pod(State(TWO))
-        pod.sees(Seen(Train(1, 2, 4, "10.0.0.1:1")))
+        pod.sees(AssignmentRead(Train(1, 2, 4, "10.0.0.1:1")))
         trainer = pod.state.trainer
         assert trainer
         assert [process.rank for process in trainer.processes] == [2, 3]
@@ -632,23 +640,23 @@ reports = st.one_of(
     st.just(Attached(41)),
     st.builds(Opened, run=runs),
     st.builds(Stepped, step=st.integers(0, 9)),
-    st.builds(Ending, outcome=st.sampled_from(Ended), step=st.integers(0, 9)),
+    st.builds(Exiting, outcome=st.sampled_from(ExitKind), step=st.integers(0, 9)),
 )
 happenings = st.one_of(
-    assignments.map(Seen),
+    assignments.map(AssignmentRead),
     st.builds(Unreadable, st.just("bad"), st.booleans()),
     st.tuples(st.integers(0, 1), reports),
     st.tuples(st.integers(0, 1), st.sampled_from([0, 1, -9, -15])),
     st.just(Cleared()),
     st.just(Tick()),
-    st.just(Terminated()),
+    st.just(SigtermReceived()),
 )
 
 
 def _event(happening: object, state: State) -> Event | None:
     """A happening of one of the two processes, where that process is running."""
     if not isinstance(happening, tuple):
-        assert isinstance(happening, Seen | Unreadable | Cleared | Tick | Terminated)
+        assert isinstance(happening, AssignmentRead | Unreadable | Cleared | Tick | SigtermReceived)
         return happening
     index, what = happening
     process = state.trainer.processes[index] if state.trainer else None
@@ -693,7 +701,7 @@ def test_after_sigterm_the_agent_is_gone_within_the_grace(happened: list[object]
         event = _event(happening, state)
         if event:
             state, _ = react(state, event, 0.0)
-    state, _ = react(state, Terminated(), 0.0)
+    state, _ = react(state, SigtermReceived(), 0.0)
     state, _ = react(state, Tick(), TWO.grace)
     trainer = state.trainer
     if not state.finished:

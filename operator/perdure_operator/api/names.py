@@ -1,0 +1,51 @@
+"""Every name of an object, label or annotation that the operator gives: built here, once, and nowhere else.
+
+Called by `decide` (who is who) and `cluster.write` (what is created). The labels that an agent reads too are in
+`perdure.contract`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+LABEL_UID: Final = "perdure.dev/job-uid"
+"""Tells a job's pods from those of its predecessor of the same name: a pod under two budgets cannot be evicted."""
+
+ANNOTATION_TEMPLATE: Final = "perdure.dev/template-hash"
+"""Hash of the spec a pod was made from: a standby of an older one is replaced."""
+
+ASSIGNMENT_VOLUME: Final = "perdure-assignment"
+"""The volume that the operator adds to each member."""
+
+_UID_CHARACTERS: Final = 4
+_NUMBER_DIGITS: Final = 9
+"""More members than that no job has ever had."""
+
+
+def base(job: str, uid: str) -> str:
+    """What the names of a job's members begin with; its budget has this very name.
+
+    Four characters of the uid keep a job's objects apart from those of an earlier job of the same name.
+    """
+    return f"{job}-{uid[:_UID_CHARACTERS]}"
+
+
+def member(job: str, uid: str, number: int) -> str:
+    """The name of the member with this number."""
+    return f"{base(job, uid)}-{number}"
+
+
+def member_number(name: str) -> int:
+    """The number in a member's name, -1 where there is none."""
+    number = name.rpartition("-")[2]
+    return int(number) if number.isascii() and number.isdigit() and len(number) <= _NUMBER_DIGITS else -1
+
+
+def budget(job: str, uid: str) -> str:
+    """The job's PodDisruptionBudget: like a member without its number, so that no successor's can have it."""
+    return base(job, uid)
+
+
+def dry_run(job: str, uid: str) -> str:
+    """The pod that is created in a dry run only, to try the template."""
+    return f"{base(job, uid)}-dry-run"

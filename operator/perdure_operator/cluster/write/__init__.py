@@ -1,0 +1,5 @@
+"""From a Decision to writes.
+
+manifests  the pods, budgets and events the operator creates; pure
+act        status first, then the cluster's objects, then events
+"""
