@@ -40,9 +40,14 @@ def in_phase(*phases: str) -> Condition:
 def has_intent(history: Sequence[Seen]) -> Object | None:
     """The newest status, once a status has held an intent that is final."""
     for seen in reversed(history):
-        if seen.kind == "TrainingJob" and (seen.object.get("status", {}).get("intent") or {}).get("leave"):
+        if seen.kind == "TrainingJob" and intent(seen.object.get("status", {})).get("leave"):
             return seen.object
     return None
+
+
+def intent(status: Object) -> Object:
+    """Why the run that is on has to end, {} where nothing asks it to."""
+    return (status.get("current") or {}).get("intent") or {}
 
 
 def asked_to_leave(history: Sequence[Seen]) -> Object | None:
@@ -68,7 +73,7 @@ def has_condition(reason: str) -> Condition:
 def training_run(history: Sequence[Seen], at_least: int = 1) -> Object | None:
     """The status, once every member of run `at_least` or a newer one has its rank."""
     now = status(history)
-    plan = now.get("plan") or {}
+    plan = (now.get("current") or {}).get("plan") or {}
     if plan.get("run", 0) < at_least:
         return None
     ranked = {pod["metadata"]["name"] for pod in pods(history) if assignment(pod).get("run") == plan["run"]}
@@ -94,7 +99,7 @@ def assignment(pod: Object) -> Mapping[str, Any]:
 
 def member_of_rank(history: Sequence[Seen], rank: int) -> Object:
     """The pod that holds this rank in the newest run's plan."""
-    plan = status(history)["plan"]
+    plan = status(history)["current"]["plan"]
     uid = next(member["uid"] for member in plan["members"] if member["rank"] == rank)
     return next(pod for pod in pods(history) if pod["metadata"]["uid"] == uid)
 

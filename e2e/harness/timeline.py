@@ -49,9 +49,9 @@ def _of_job(history: Sequence[Seen]) -> Iterator[Moment]:
         if seen.kind != "TrainingJob":
             continue
         status = seen.object.get("status", {})
-        intent = status.get("intent") or {}
+        intent = seen_of.intent(status)
         if intent.get("leave") and not asked:
-            yield Moment(seen.time, f"intent in status: run {intent['run']} follows, because {intent['cause']}")
+            yield Moment(seen.time, f"intent in status: run {status['next']['run']} follows, because {intent['cause']}")
         asked = bool(intent.get("leave"))
         if status.get("phase", phase) != phase:
             phase = status["phase"]

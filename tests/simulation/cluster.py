@@ -22,7 +22,7 @@ from perdure.contract import (
     read_assignment,
     write_outcome,
 )
-from perdure_operator.decide.facts import over
+from perdure_operator.decide.facts import terminated
 from perdure_operator.state.snapshot import NodeView, PodView, Snapshot, Terminated
 from tests.unit.decide import world
 
@@ -86,7 +86,7 @@ class Cluster:
 
     def alive(self) -> list[PodView]:
         """Pods that run or are about to."""
-        return [pod for pod in self.snapshot.pods if not over(pod)]
+        return [pod for pod in self.snapshot.pods if not terminated(pod)]
 
     def node(self, pod: PodView) -> NodeView | None:
         """The node under a pod."""
@@ -201,7 +201,7 @@ class Cluster:
         if len(pods) < run.world:
             self._break_if_dead(run, pods)
             return
-        if any(pod is None or over(pod) or not self.reachable(pod) for pod in pods):
+        if any(pod is None or terminated(pod) or not self.reachable(pod) for pod in pods):
             self._break_if_dead(run, pods)
         elif not run.opened:
             self._open(run)
@@ -214,7 +214,7 @@ class Cluster:
 
     def _break_if_dead(self, run: Run, pods: list[PodView | None]) -> None:
         """Trainers notice a dead peer; one that is only cut off they wait for, until their time is over."""
-        if any(pod is None or over(pod) for pod in pods):
+        if any(pod is None or terminated(pod) for pod in pods):
             run.ended, run.ended_at = ExitKind.PEER_LOST, self.tick
 
     def _open(self, run: Run) -> None:
@@ -254,7 +254,7 @@ class Cluster:
         run.ended, run.ended_at = ExitKind.FENCED, self.tick
         for name in run.pods.values():
             pod = self.pod(name)
-            if pod and not over(pod) and self.reachable(pod):
+            if pod and not terminated(pod) and self.reachable(pod):
                 outcome = self._outcome(name, run, ExitKind.FENCED, opened=opened)
                 self._end(name, write_outcome(outcome), 1)
 
@@ -265,7 +265,7 @@ class Cluster:
                 continue
             for name in run.pods.values():
                 pod = self.pod(name)
-                if pod is None or over(pod) or not self.reachable(pod):
+                if pod is None or terminated(pod) or not self.reachable(pod):
                     continue
                 held = self.tick - run.ended_at >= LINGER_SECONDS
                 if run.ended is ExitKind.COMPLETED or name in self._asked or held:

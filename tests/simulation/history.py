@@ -8,11 +8,10 @@ from perdure.contract import Role, Train, read_assignment
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import RunPlan, TrainingJobStatus
 from perdure_operator.decide import decide
-from perdure_operator.decide.draft import find, finished_at
 from perdure_operator.state.decision import CreatePod, Decision
 from tests.simulation.cluster import EXCEPTION, SIGKILL, Cluster
 from tests.unit.decide import world
-from tests.unit.decide.builders import ROUNDS, Job
+from tests.unit.decide.builders import ROUNDS, Job, members_of, plan_of
 
 ANNOUNCED = ("cordon", "uncordon", "delete", "suspend", "resume", "resize", "taint")
 SUDDEN = ("kill", "raise", "silence", "vanish", "node_down", "node_up", "node_gone")
@@ -41,7 +40,7 @@ class History:
             elif self.cluster.tick == seconds:
                 self._heal()
             self._operate(troubled=self.crashes and self.cluster.tick < seconds)
-            if finished_at(self.cluster.snapshot.status):
+            if self.cluster.snapshot.status.finished_at:
                 return self.cluster.snapshot.status
             self.cluster.advance()
         raise AssertionError(f"not finished after {until} s: {self.explain()}")
@@ -89,7 +88,7 @@ class History:
         new = {pod.name for pod in after.pods} - known
         assert not new & self.created, f"I12: {new & self.created} created again"
         wanted = {action.name for action in plan.actions if isinstance(action, CreatePod)}
-        assert new <= wanted <= set((plan.status or before.status).members), "a pod without a name in status"
+        assert new <= wanted <= set(members_of(plan.status or before.status)), "a pod without a name in status"
         self.created |= new
         self.cluster.snapshot = after
         self._check_status(before.status, after.status)
@@ -102,15 +101,16 @@ class History:
             assert getattr(new.failures, budget) >= getattr(old.failures, budget), "I11"
         assert new.run >= old.run
         assert new.next_member >= old.next_member, "I12"
-        if new.plan is not None:
-            assert self.plans.setdefault(new.plan.run, new.plan) == new.plan, "I13"
-            assert len(new.plan.members) >= 1, "I8"
-        assert len(new.members) <= 4, "I8"
+        plan = plan_of(new)
+        if plan is not None:
+            assert self.plans.setdefault(plan.run, plan) == plan, "I13"
+            assert len(plan.members) >= 1, "I8"
+        assert len(members_of(new)) <= 4, "I8"
 
     def _check_budget(self) -> None:
         snapshot = self.cluster.snapshot
         labelled = [pod for pod in snapshot.pods if pod.role == Role.MEMBER and not pod.gone]
-        if labelled and not finished_at(snapshot.status):
+        if labelled and not snapshot.status.finished_at:
             assert snapshot.budget is not None, "I5: members without a budget"
             assert snapshot.budget.min_available >= len(labelled), "I5: a member could be evicted"
         for pod in labelled:
@@ -119,7 +119,7 @@ class History:
                 assert said.run in self.plans, "an assignment without a plan in status"
 
     def _check_waiting(self) -> None:
-        running = find(self.cluster.snapshot.status, ConditionType.RUNNING)
+        running = self.cluster.snapshot.status.find(ConditionType.RUNNING)
         assert running is not None, "I9"
         assert running.status == "True" or (running.reason and running.message), "I9"
         assert self.cluster.training_at_once <= 1, "I3"

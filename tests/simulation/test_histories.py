@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from perdure_operator.api.reasons import ConditionType
-from perdure_operator.decide.draft import find
 from tests.simulation.cluster import GOAL
 from tests.simulation.history import ANNOUNCED, SUDDEN, History, committed
 from tests.unit.decide.builders import job
@@ -17,7 +16,7 @@ BUDGETS = {"max_code_failures": 1000, "max_infrastructure_failures": 1000}
 def test_announced_disruptions_lose_no_step_and_cost_no_failure(seed: int) -> None:
     history = History(job(failure=BUDGETS), seed, faults=ANNOUNCED, crashes=False)
     status = history.play(seconds=400, until=3000)
-    assert find(status, ConditionType.COMPLETED), history.explain()
+    assert status.find(ConditionType.COMPLETED), history.explain()
     assert history.cluster.steps_lost == 0, history.explain()
     assert status.steps_lost == 0
     assert (status.failures.code, status.failures.infrastructure) == (0, 0), history.explain()
@@ -28,7 +27,7 @@ def test_announced_disruptions_lose_no_step_and_cost_no_failure(seed: int) -> No
 def test_announced_disruptions_lose_no_step_even_if_the_operator_dies_between_writes(seed: int) -> None:
     history = History(job(failure=BUDGETS), seed, faults=ANNOUNCED)
     status = history.play(seconds=400, until=3000)
-    assert find(status, ConditionType.COMPLETED), history.explain()
+    assert status.find(ConditionType.COMPLETED), history.explain()
     assert history.cluster.steps_lost == 0, history.explain()
 
 
@@ -36,5 +35,5 @@ def test_announced_disruptions_lose_no_step_even_if_the_operator_dies_between_wr
 def test_whatever_happens_the_job_completes_once_faults_stop(seed: int) -> None:
     history = History(job(failure=BUDGETS), seed, faults=ANNOUNCED + SUDDEN)
     status = history.play(seconds=600, until=6000)
-    assert find(status, ConditionType.COMPLETED), history.explain()
+    assert status.find(ConditionType.COMPLETED), history.explain()
     assert committed(history) == GOAL

@@ -1,7 +1,7 @@
 """What a TrainingJob's status says: the only memory of the operator.
 
 Status is written before anything else in a round, so whatever the cluster shows follows from it. A run's plan is never
-edited once written: any change is the next run. Only the current plan and intent list members.
+edited once written: any change is the next run. Only `current` and `next` list members.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from perdure_operator.api.model import TolerantModel
+from perdure_operator.api.reasons import ConditionType
 
 
 class Phase(StrEnum):
@@ -76,10 +77,8 @@ class RunPlan(TolerantModel):
 
 
 class Intent(TolerantModel):
-    """The decision that the current run ends and run `run` comes next (recreate)."""
+    """The decision that the current run ends before its work is done."""
 
-    run: int
-    """The number of the run that comes next."""
     disruption: Disruption
     """Why the current run ends."""
     cause: str
@@ -125,6 +124,32 @@ class MemberOutcome(TolerantModel):
     """The last lines of the traceback or of stderr, for the first member that ended in this way."""
     infrastructure: bool = False
     """True where the pod or its node vanished, or the container was killed from outside."""
+
+
+class CurrentRun(TolerantModel):
+    """The run that is on: from the write of its plan until each of its members has ended."""
+
+    run: int
+    """The run's number."""
+    plan: RunPlan
+    """Who trains in it; never edited."""
+    outcomes: tuple[MemberOutcome, ...] = ()
+    """How members of it ended so far."""
+    intent: Intent | None = None
+    """Set from the first signal that the run has to end."""
+
+
+class NextRun(TolerantModel):
+    """The run that comes next: from the decision that it is needed until its plan is written."""
+
+    run: int
+    """The number it will have, or a higher one where the log has seen more."""
+    members: tuple[str, ...] = ()
+    """Names allocated for it, written before their pods are created."""
+    disruption: Disruption | None = None
+    """Why the run before it ended; absent for a job's first run."""
+    cause: str = ""
+    """The same in words, with names."""
 
 
 class Failures(TolerantModel):
@@ -181,14 +206,10 @@ class TrainingJobStatus(TolerantModel):
     """Selects the job's members, for the scale subresource."""
     next_member: int = 0
     """The next member number; numbers are never reused."""
-    members: tuple[str, ...] = ()
-    """Names allocated for the next run (or running in the current one), written before their pods are created."""
-    plan: RunPlan | None = None
-    """The current run."""
-    intent: Intent | None = None
-    """Set from the signal that the run has to end until the next one is planned."""
-    endings: tuple[MemberOutcome, ...] = ()
-    """How members of the current run ended, until the next run's members are allocated."""
+    current: CurrentRun | None = None
+    """The run that is on."""
+    next: NextRun | None = None
+    """The run that comes next; it gets its members while the current one may still train."""
     lost: tuple[int, ...] = ()
     """Runs that ended without telling: they can no longer save together. The newest 32."""
     opened: int = 0
@@ -215,3 +236,18 @@ class TrainingJobStatus(TolerantModel):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     """What is true of the job now, and why."""
+
+    def find(self, kind: ConditionType) -> Condition | None:
+        """The condition of this type, if status has it."""
+        return next((condition for condition in self.conditions if condition.type == kind), None)
+
+    def holds(self, kind: ConditionType) -> bool:
+        """Whether the condition is there and True."""
+        condition = self.find(kind)
+        return condition is not None and condition.status == "True"
+
+    @property
+    def finished_at(self) -> datetime | None:
+        """When the job came to its end; None while it has not."""
+        ends = [self.find(kind) for kind in (ConditionType.COMPLETED, ConditionType.FAILED) if self.holds(kind)]
+        return ends[0].last_transition_time if ends and ends[0] else None

@@ -1,60 +1,66 @@
-"""`decide(snapshot) -> plan`: everything the operator ever decides, as pure policies in one fixed order.
+"""`decide(snapshot) -> decision`: everything the operator ever decides, on one screen.
 
-Total and deterministic: no I/O, no clock, no randomness, no logging. Each policy takes a Draft and returns one, which
-is the same where it has nothing to say. The status of the draft becomes the first write of the round, so a policy may
-act on what an earlier one has just put there. Called by `loop.worker` and by `perdure-operator explain`.
+Total and deterministic: no I/O, no clock, no randomness, no logging. A policy takes a Draft and returns one, the same
+where it has nothing to say. A round goes ALWAYS, then the table of the job's stage (and of the stage that this leads
+to), then WRITES: what follows from status whatever the stage. Status is written first, so a policy may rest on what an
+earlier one has just put there. Policies lie in one file per story and never import each other.
+Called by `loop.worker` and by `perdure-operator explain`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from perdure_operator.decide.budget import protect, relax
-from perdure_operator.decide.closing import close_run
-from perdure_operator.decide.completion import complete
-from perdure_operator.decide.discard import discard
-from perdure_operator.decide.disruption import disrupt
 from perdure_operator.decide.draft import Draft
-from perdure_operator.decide.endings import record_endings
-from perdure_operator.decide.facts import set_free
-from perdure_operator.decide.finished import keep_finished
+from perdure_operator.decide.ending import close_run, complete, record_outcomes
+from perdure_operator.decide.facts import orphaned
+from perdure_operator.decide.finishing import expire, keep_finished, release, suspend, watch_deadline
 from perdure_operator.decide.gates import back_off, check_template, keep_root_to_one_job, wait_for_predecessor
-from perdure_operator.decide.promotion import assign, promote
-from perdure_operator.decide.standbys import allocate, create, replace_unfit
+from perdure_operator.decide.leaving import ask_to_leave, debounce, disrupt, track_unready_nodes, wait_for_exits
+from perdure_operator.decide.members import allocate, assign, create, discard, promote, replace_unfit
+from perdure_operator.decide.stage import Stage, stage_of
 from perdure_operator.decide.summary import summarise
-from perdure_operator.decide.suspension import expire, release, suspend
-from perdure_operator.decide.unready import track_unready_nodes
-from perdure_operator.decide.vacate import vacate
 from perdure_operator.state.decision import Decision
 from perdure_operator.state.snapshot import Snapshot
 
 Policy = Callable[[Draft], Draft]
 
-POLICIES: Final[tuple[Policy, ...]] = (
+ALWAYS: Final[tuple[Policy, ...]] = (
     track_unready_nodes,  # since when is each node under a pod unreachable
-    # the run that is on
-    record_endings,  # how members ended
+    record_outcomes,  # how members ended
     complete,  # one `completed` ends the job
-    disrupt,  # why the run has to end, and since when its members know
-    vacate,  # ask, wait, delete the late ones
-    close_run,  # everybody is gone: count what it cost
-    # between two runs
-    release,  # no run follows for a job that is being deleted
-    replace_unfit,  # standbys that cannot train, and what they cost
-    expire,  # activeDeadlineSeconds
-    keep_finished,  # nothing follows for a finished job
+    watch_deadline,
+)
+GATES: Final[tuple[Policy, ...]] = (
+    expire,
     suspend,
     wait_for_predecessor,
     keep_root_to_one_job,
     check_template,
     back_off,
-    # the next run
-    allocate,  # names to status
+)
+STAGES: Final[Mapping[Stage, tuple[Policy, ...]]] = {
+    Stage.BETWEEN: (release, *GATES, allocate, promote),
+    Stage.STARTING: (release, replace_unfit, *GATES, allocate, promote),
+    Stage.RUNNING: (disrupt,),
+    Stage.QUIET: (debounce,),
+    Stage.LEAVING: (wait_for_exits, close_run),
+    Stage.FINISHED: (keep_finished,),
+}
+LEADS_TO: Final[Mapping[Stage, frozenset[Stage]]] = {
+    Stage.RUNNING: frozenset({Stage.QUIET, Stage.LEAVING}),
+    Stage.QUIET: frozenset({Stage.LEAVING}),
+    Stage.LEAVING: frozenset({Stage.BETWEEN}),
+}
+"""Into which stages the same round goes on, beside FINISHED."""
+WRITES: Final[tuple[Policy, ...]] = (
+    ask_to_leave,
     discard,  # pods without a run
     protect,  # the budget before pods and labels
     create,
-    promote,  # all Ready: the plan to status
     assign,  # ranks to the pods
     relax,
 )
@@ -64,13 +70,33 @@ INCOMPLETE_SECONDS: Final = 1.0
 
 def decide(snapshot: Snapshot) -> Decision:
     """One round's work for one job."""
-    if snapshot.deleting and set_free(snapshot):
+    if snapshot.deleting and orphaned(snapshot):
         return Decision(reasons=("the job is being deleted and its pods are to outlive it: nothing is done to them",))
     if not (snapshot.pods_complete and snapshot.nodes_complete):
         reason = "pods or nodes have not been listed live: absence means nothing yet"
         return Decision(requeue_after=INCOMPLETE_SECONDS, reasons=(reason,))
-    draft = Draft(snapshot=snapshot, status=snapshot.status)
-    for policy in POLICIES:
-        if not draft.over:
-            draft = policy(draft)
+    draft = _in_turn(Draft(snapshot=snapshot, status=snapshot.status), ALWAYS)
+    draft = _through_stages(draft)
+    if stage_of(draft.status) is not Stage.FINISHED:
+        draft = _in_turn(draft, WRITES)
     return summarise(draft).decision()
+
+
+def _through_stages(draft: Draft) -> Draft:
+    stage = stage_of(draft.status)
+    while True:
+        draft = _in_turn(draft, STAGES[stage])
+        new = stage_of(draft.status)
+        if new is stage or (new is not Stage.FINISHED and new not in LEADS_TO.get(stage, ())):
+            return draft
+        stage = new
+
+
+def _in_turn(draft: Draft, policies: Iterable[Policy]) -> Draft:
+    """One policy after the other, until one of them finishes the job."""
+    before = stage_of(draft.status)
+    for policy in policies:
+        draft = policy(replace(draft, policy=policy.__name__))
+        if before is not Stage.FINISHED and stage_of(draft.status) is Stage.FINISHED:
+            break
+    return draft

@@ -30,9 +30,9 @@ def train(plan: RunPlan, member: Assigned) -> str:
     )
 
 
-def leave(intent: Intent) -> str:
-    """What a member of the run that the intent ends does."""
-    return _fitting(Leave(run=intent.run, cause=_short(intent.cause), seconds=intent.seconds, lost=intent.lost))
+def leave(run: int, intent: Intent) -> str:
+    """What a member does whose run has to end; `run` is the one that comes next."""
+    return _fitting(Leave(run=run, cause=_short(intent.cause), seconds=intent.seconds, lost=intent.lost))
 
 
 def shutdown(run: int, lost: tuple[int, ...]) -> str:

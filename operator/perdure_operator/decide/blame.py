@@ -11,10 +11,9 @@ from datetime import datetime
 from typing import Final
 
 from perdure.contract import ExitKind
-from perdure_operator.api.reasons import Reason
+from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.status import Failures, MemberOutcome
 from perdure_operator.decide.draft import Draft, later
-from perdure_operator.decide.finished import fail
 
 BACKOFF_AT_MOST_SECONDS: Final = 300
 
@@ -25,33 +24,41 @@ _COSTS_INFRASTRUCTURE: Final = frozenset({Reason.INFRASTRUCTURE_FAILURE, Reason.
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a run ended, and the ending that explains it best."""
+    """How a run ended, and the member's outcome that explains it best."""
 
     reason: Reason
     blamed: MemberOutcome | None = None
 
 
-def judge(endings: tuple[MemberOutcome, ...], *, planned: bool, late: bool) -> Verdict:
+def judge(outcomes: tuple[MemberOutcome, ...], *, planned: bool, late: bool) -> Verdict:
     """`planned`: members had been asked to leave. `late`: they were deleted, for their time was over."""
-    outcomes = {ending.outcome: ending for ending in reversed(endings)}
-    code = [e for e in endings if e.outcome == ExitKind.FAILED and not e.infrastructure]
+    by_kind = {one.outcome: one for one in reversed(outcomes)}
+    code = [one for one in outcomes if one.outcome == ExitKind.FAILED and not one.infrastructure]
     if code:
         return Verdict(Reason.CODE_FAILURE, code[0])
-    taken_over = [ending for ending in endings if ending.error_name == "RootTakenOver"]
+    taken_over = [one for one in outcomes if one.error_name == "RootTakenOver"]
     if taken_over:
         return Verdict(Reason.ROOT_TAKEN_OVER, taken_over[0])
-    if ExitKind.FENCED in outcomes:
-        return Verdict(Reason.FENCED, outcomes[ExitKind.FENCED])
-    if ExitKind.CHECKPOINTED in outcomes:
+    if ExitKind.FENCED in by_kind:
+        return Verdict(Reason.FENCED, by_kind[ExitKind.FENCED])
+    if ExitKind.CHECKPOINTED in by_kind:
         return Verdict(Reason.CHECKPOINTED)
-    outside = [e for e in endings if e.infrastructure and (e.outcome or not planned)]
+    outside = [one for one in outcomes if one.infrastructure and (one.outcome or not planned)]
     if outside:
         return Verdict(Reason.INFRASTRUCTURE_FAILURE, outside[0])
-    if ExitKind.EXIT_TIMEOUT in outcomes or late:
-        return Verdict(Reason.EXIT_TIMEOUT, outcomes.get(ExitKind.EXIT_TIMEOUT))
-    if ExitKind.PEER_LOST in outcomes:
-        return Verdict(Reason.INFRASTRUCTURE_FAILURE, outcomes[ExitKind.PEER_LOST])
-    return Verdict(Reason.NOTHING_TO_SAVE if ExitKind.STOPPED in outcomes else Reason.UNKNOWN_END)
+    if ExitKind.EXIT_TIMEOUT in by_kind or late:
+        return Verdict(Reason.EXIT_TIMEOUT, by_kind.get(ExitKind.EXIT_TIMEOUT))
+    if ExitKind.PEER_LOST in by_kind:
+        return Verdict(Reason.INFRASTRUCTURE_FAILURE, by_kind[ExitKind.PEER_LOST])
+    return Verdict(Reason.NOTHING_TO_SAVE if ExitKind.STOPPED in by_kind else Reason.UNKNOWN_END)
+
+
+def judge_standbys(failed: list[MemberOutcome]) -> Verdict:
+    """However many ended before their run, it is one failure: of the code if one says so."""
+    code = [one for one in failed if not one.infrastructure and one.outcome == ExitKind.FAILED]
+    if code:
+        return Verdict(Reason.CODE_FAILURE, code[0])
+    return Verdict(Reason.INFRASTRUCTURE_FAILURE, failed[0])
 
 
 def charge(draft: Draft, verdict: Verdict) -> Draft:
@@ -59,7 +66,7 @@ def charge(draft: Draft, verdict: Verdict) -> Draft:
     words = describe(verdict.blamed)
     if verdict.reason is Reason.ROOT_TAKEN_OVER:
         uri = draft.snapshot.spec.checkpoint.uri
-        return fail(draft, Reason.ROOT_TAKEN_OVER, f"another job writes to {uri}: {words}")
+        return _fail(draft, Reason.ROOT_TAKEN_OVER, f"another job writes to {uri}: {words}")
     code, infrastructure = verdict.reason in _COSTS_CODE, verdict.reason in _COSTS_INFRASTRUCTURE
     if not code and not infrastructure:
         return draft
@@ -73,20 +80,20 @@ def charge(draft: Draft, verdict: Verdict) -> Draft:
     draft = draft.update(failures=new)
     if new.code > allowed.max_code_failures:
         message = f"{new.code} failures of the code, maxCodeFailures is {allowed.max_code_failures}; the last: {words}"
-        return fail(draft, Reason.TOO_MANY_CODE_FAILURES, message)
+        return _fail(draft, Reason.TOO_MANY_CODE_FAILURES, message)
     if new.infrastructure > allowed.max_infrastructure_failures:
         limit = f"maxInfrastructureFailures is {allowed.max_infrastructure_failures}"
         message = f"{new.infrastructure} failures of infrastructure, {limit}; the last: {words}"
-        return fail(draft, Reason.TOO_MANY_INFRASTRUCTURE_FAILURES, message)
+        return _fail(draft, Reason.TOO_MANY_INFRASTRUCTURE_FAILURES, message)
     return draft
 
 
-def describe(ending: MemberOutcome | None) -> str:
+def describe(outcome: MemberOutcome | None) -> str:
     """A member's end for people: with the last lines of its traceback, where it left one."""
-    if ending is None:
+    if outcome is None:
         return ""
-    what = " ".join(part for part in (ending.outcome, ending.error_kind, ending.error_name) if part)
-    return f"{ending.name}: {what or 'no outcome'}" + (f"\n{ending.error_tail}" if ending.error_tail else "")
+    what = " ".join(part for part in (outcome.outcome, outcome.error_kind, outcome.error_name) if part)
+    return f"{outcome.name}: {what or 'no outcome'}" + (f"\n{outcome.error_tail}" if outcome.error_tail else "")
 
 
 def backoff_until(failures: Failures) -> datetime | None:
@@ -95,3 +102,7 @@ def backoff_until(failures: Failures) -> datetime | None:
         return None
     seconds = 2 ** min(failures.consecutive - 1, _MOST_DOUBLINGS)
     return later(failures.last_time, min(seconds, BACKOFF_AT_MOST_SECONDS))
+
+
+def _fail(draft: Draft, reason: Reason, message: str) -> Draft:
+    return draft.finish(ConditionType.FAILED, reason, message)

@@ -1,6 +1,6 @@
 """The PodDisruptionBudget: minAvailable is never below the number of pods labelled `member`.
 
-Raise, then label; unlabel, then lower. An eviction is refused while a member runs and passes once it is terminal.
+Raise, then label; unlabel, then lower. An eviction is refused while a member runs and passes once it has terminated.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ def relax(draft: Draft) -> Draft:
 
 def _wanted(draft: Draft) -> int:
     """0 where there is nothing to protect: the budget then stays as it is."""
-    status = draft.status
-    planned = len(status.plan.members) if status.plan else len(status.members)
+    planned = len(draft.current.plan.members) if draft.current else len(draft.next_members)
     labelled = [pod for pod in own(draft.snapshot).values() if pod.role == Role.MEMBER and not pod.gone]
     return max(planned, len(labelled)) if planned else 0
 
@@ -39,4 +38,5 @@ def _set(draft: Draft, wanted: int) -> Draft:
     budget = draft.snapshot.budget
     uid, version = (budget.uid, budget.resource_version) if budget else (None, "")
     action = SetBudget(min_available=wanted, uid=uid, resource_version=version)
-    return draft.act(action).because(f"the budget protects {wanted} members")
+    why = f"the budget protects {wanted} members"
+    return draft.act(why, action).because(why)

@@ -1,7 +1,7 @@
 """The value that the policies hand to one another: the snapshot, the next status so far, and the work found so far.
 
-A policy takes a Draft and returns one; it never reads a clock and never changes a value. Only `decide` starts and
-finishes drafts.
+A policy takes a Draft and returns one; it never reads a clock and never changes a value. Only `decide` starts drafts,
+names the policy that is at work, and turns the last draft into a Decision.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from perdure_operator.api.reasons import ConditionType, Reason
-from perdure_operator.api.status import Condition, TrainingJobStatus
+from perdure_operator.api.status import Condition, CurrentRun, Intent, NextRun, TrainingJobStatus
 from perdure_operator.state.decision import Action, Decision, Event
 from perdure_operator.state.snapshot import Snapshot
 
@@ -34,7 +34,7 @@ def clock(moment: datetime) -> str:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Why the job does not train now."""
+    """Why the job does not train now, for people."""
 
     reason: Reason
     message: str
@@ -51,24 +51,51 @@ class Draft:
     wakes: tuple[datetime, ...] = ()
     reasons: tuple[str, ...] = ()
     waiting: Waiting | None = None
-    over: bool = False
-    """True where no later policy applies."""
+    blocked: bool = False
+    """True where no member may be created and no run planned in this round."""
+    policy: str = ""
+    """The policy at work."""
 
     @property
     def now(self) -> datetime:
         """The snapshot's time: the only clock."""
         return self.snapshot.now
 
+    @property
+    def current(self) -> CurrentRun | None:
+        """The run that is on."""
+        return self.status.current
+
+    @property
+    def intent(self) -> Intent | None:
+        """Why the run that is on has to end."""
+        return self.status.current.intent if self.status.current else None
+
+    @property
+    def next_members(self) -> tuple[str, ...]:
+        """The names allocated for the next run."""
+        return self.status.next.members if self.status.next else ()
+
     def update(self, **fields: Any) -> Draft:
         """With these fields of the status changed."""
         return replace(self, status=self.status.model_copy(update=fields))
 
-    def act(self, *actions: Action) -> Draft:
-        """With these writes added."""
-        return replace(self, actions=(*self.actions, *actions))
+    def update_current(self, **fields: Any) -> Draft:
+        """With these fields of the run that is on changed."""
+        return self.update(current=self.current.model_copy(update=fields)) if self.current else self
+
+    def allot(self, members: tuple[str, ...]) -> Draft:
+        """With these names for the next run."""
+        upcoming = self.status.next or NextRun(run=next_run(self.status))
+        return self.update(next=upcoming.model_copy(update={"members": members}))
+
+    def act(self, why: str, *actions: Action) -> Draft:
+        """With these writes added, and why."""
+        marked = tuple(action.model_copy(update={"policy": self.policy, "why": why}) for action in actions)
+        return replace(self, actions=(*self.actions, *marked))
 
     def tell(self, reason: Reason, message: str, *, warning: bool = False) -> Draft:
-        """With an event, which is also a reason of the plan."""
+        """With an event, which is also a reason of the decision."""
         event = Event(type="Warning" if warning else "Normal", reason=reason, message=message)
         return replace(self, events=(*self.events, event)).because(message)
 
@@ -87,13 +114,13 @@ class Draft:
             return draft
         return replace(draft, waiting=Waiting(reason, message)).because(f"waiting: {reason}: {message}")
 
-    def stop(self) -> Draft:
-        """No later policy applies."""
-        return replace(self, over=True)
+    def block(self, reason: Reason, message: str, until: datetime | None = None) -> Draft:
+        """As `wait`, and nothing is created or planned in this round."""
+        return replace(self.wait(reason, message, until), blocked=True)
 
     def condition(self, kind: ConditionType, holds: bool, reason: Reason, message: str) -> Draft:
         """With this condition; its transition time changes only with its status."""
-        old = find(self.status, kind)
+        old = self.status.find(kind)
         value = "True" if holds else "False"
         new = Condition(
             type=kind,
@@ -105,6 +132,11 @@ class Draft:
         )
         others = [condition for condition in self.status.conditions if condition.type != kind]
         return self.update(conditions=tuple(sorted([*others, new], key=lambda condition: condition.type)))
+
+    def finish(self, kind: ConditionType, reason: Reason, message: str) -> Draft:
+        """The job is Completed or Failed, for good: no run is on and none follows."""
+        draft = self.update(current=None, next=None).condition(kind, True, reason, message)
+        return draft.tell(reason, message, warning=kind is ConditionType.FAILED)
 
     def decision(self) -> Decision:
         """What this draft has come to."""
@@ -118,21 +150,6 @@ class Draft:
         )
 
 
-def find(status: TrainingJobStatus, kind: ConditionType) -> Condition | None:
-    """The condition of this type, if status has it."""
-    return next((condition for condition in status.conditions if condition.type == kind), None)
-
-
-def holds(status: TrainingJobStatus, kind: ConditionType) -> bool:
-    """Whether the condition is there and True."""
-    condition = find(status, kind)
-    return condition is not None and condition.status == "True"
-
-
-def finished_at(status: TrainingJobStatus) -> datetime | None:
-    """When the job came to its end; None while it has not."""
-    for kind in (ConditionType.COMPLETED, ConditionType.FAILED):
-        condition = find(status, kind)
-        if condition and condition.status == "True":
-            return condition.last_transition_time
-    return None
+def next_run(status: TrainingJobStatus) -> int:
+    """A run number above every one that was used or seen in the log."""
+    return max(status.run, status.opened) + 1

@@ -1,4 +1,4 @@
-"""What policies ask a snapshot: which pods are the job's, which are over, which node is under one, who is awaited.
+"""What policies ask a snapshot: which pods are the job's, which have ended, which node is under one, who is awaited.
 
 Questions only: nothing here decides or changes anything.
 """
@@ -6,14 +6,35 @@ Questions only: nothing here decides or changes anything.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
+from perdure.contract import ExitKind
 from perdure_operator.api import names
-from perdure_operator.api.status import MemberOutcome, RunPlan, TrainingJobStatus
+from perdure_operator.api.status import CurrentRun, MemberOutcome, RunPlan
 from perdure_operator.decide.draft import Draft, later
-from perdure_operator.state.snapshot import NodeView, PodView, Snapshot
+from perdure_operator.state.snapshot import NodeView, PodView, Refusal, Snapshot
 
 _NAMES_SHOWN: Final = 8
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a run is."""
+
+    members: int
+    world: int
+
+
+def wanted_size(snapshot: Snapshot) -> Size:
+    """The size that the job's run ought to have: decided here and nowhere else."""
+    spec = snapshot.spec
+    return Size(spec.replicas, spec.replicas * spec.processes_per_replica)
+
+
+def size_of(plan: RunPlan) -> Size:
+    """The size of a run that is on."""
+    return Size(len(plan.members), plan.world)
 
 
 def own(snapshot: Snapshot) -> dict[str, PodView]:
@@ -22,13 +43,14 @@ def own(snapshot: Snapshot) -> dict[str, PodView]:
     return {pod.name: pod for pod in sorted(mine, key=lambda pod: (not pod.gone, pod.name, pod.uid))}
 
 
-def set_free(snapshot: Snapshot) -> bool:
+def orphaned(snapshot: Snapshot) -> bool:
     """Whether a member of the run has lost its owner, as in `kubectl delete --cascade=orphan`: one after the other."""
-    members = {member.uid for member in snapshot.status.plan.members} if snapshot.status.plan else set()
+    current = snapshot.status.current
+    members = {member.uid for member in current.plan.members} if current else set()
     return any(pod.uid in members and not pod.owner_uid and not pod.gone for pod in snapshot.pods)
 
 
-def over(pod: PodView) -> bool:
+def terminated(pod: PodView) -> bool:
     """A member is over when container 0 has terminated, whatever its sidecars do."""
     return pod.gone or pod.terminated is not None or pod.phase in ("Succeeded", "Failed")
 
@@ -38,39 +60,47 @@ def node_of(snapshot: Snapshot, pod: PodView) -> NodeView | None:
     return next((node for node in snapshot.nodes if node.name == pod.node), None)
 
 
-def dead(draft: Draft, pod: PodView) -> bool:
+def node_lost(draft: Draft, pod: PodView) -> bool:
     """Whether the pod's node has been unreachable for lostNodeSeconds."""
     limit = draft.snapshot.spec.failure.lost_node_seconds
-    return any(
-        unready.node == pod.node and later(unready.since, limit) <= draft.now for unready in draft.status.unready
-    )
+    return any(one.node == pod.node and later(one.since, limit) <= draft.now for one in draft.status.unready)
 
 
-def base_name(snapshot: Snapshot) -> str:
-    """What the names of all members begin with."""
-    return names.base(snapshot.name, snapshot.uid)
+def refused(draft: Draft, members: Iterable[str]) -> Refusal | None:
+    """The refusal of the job's budget, or of one of these names that still has no pod."""
+    budget = names.budget(draft.snapshot.name, draft.snapshot.uid)
+    wanted = {budget, *members} - set(own(draft.snapshot))
+    return next((one for one in draft.snapshot.refusals if one.pod in wanted), None)
 
 
-def member_number(name: str) -> int:
-    """The number in a member's name, -1 where there is none."""
-    number = name.rpartition("-")[2]
-    return int(number) if number.isascii() and number.isdigit() and len(number) < 10 else -1
+def outcome_of(current: CurrentRun | None, name: str) -> MemberOutcome | None:
+    """How this member of the run ended, None while it has not."""
+    return next((one for one in current.outcomes if one.name == name), None) if current else None
 
 
-def next_run(status: TrainingJobStatus) -> int:
-    """A run number above every one that was used or seen in the log."""
-    return max(status.run, status.opened) + 1
-
-
-def ended(status: TrainingJobStatus, name: str) -> MemberOutcome | None:
-    """How this member of the current run ended, None while it has not."""
-    return next((ending for ending in status.endings if ending.name == name), None)
-
-
-def awaited(draft: Draft, plan: RunPlan) -> list[PodView]:
-    """Pods of the run that are not over yet, in rank order."""
+def still_running(draft: Draft) -> list[PodView]:
+    """Pods of the run that is on that have not ended, in rank order."""
+    current = draft.current
+    if current is None:
+        return []
     pods = own(draft.snapshot)
-    return [pods[m.name] for m in plan.members if m.name in pods and not ended(draft.status, m.name)]
+    return [pods[m.name] for m in current.plan.members if m.name in pods and not outcome_of(current, m.name)]
+
+
+def ended_in_log(current: CurrentRun) -> bool:
+    """Whether the log shows how the run ended: by its final commit, or by rank 0 that closed it."""
+    first = current.plan.members[0].name if current.plan.members else ""
+    for one in current.outcomes:
+        if one.run == current.run and one.outcome in (ExitKind.CHECKPOINTED, ExitKind.COMPLETED):
+            return True
+        if one.name == first and one.outcome == ExitKind.STOPPED:
+            return True
+    return False
+
+
+def add_lost_run(lost: tuple[int, ...], run: int) -> tuple[int, ...]:
+    """The newest 32 lost runs with this one."""
+    return tuple(sorted({*lost, run}))[-32:]
 
 
 def listed(pods: Iterable[PodView]) -> str:
@@ -78,7 +108,7 @@ def listed(pods: Iterable[PodView]) -> str:
     return joined([f"{pod.name} (node {pod.node})" if pod.node else pod.name for pod in pods])
 
 
-def joined(names: list[str]) -> str:
-    """The first names, and how many more there are."""
-    more = [f"{len(names) - _NAMES_SHOWN} more"] if len(names) > _NAMES_SHOWN else []
-    return ", ".join(names[:_NAMES_SHOWN] + more)
+def joined(words: list[str]) -> str:
+    """The first of them, and how many more there are."""
+    more = [f"{len(words) - _NAMES_SHOWN} more"] if len(words) > _NAMES_SHOWN else []
+    return ", ".join(words[:_NAMES_SHOWN] + more)

@@ -7,7 +7,7 @@ from typing import Final
 from perdure_operator.api.reasons import Reason
 from perdure_operator.decide.blame import backoff_until
 from perdure_operator.decide.draft import Draft, clock, later
-from perdure_operator.decide.facts import dead, listed, over
+from perdure_operator.decide.facts import listed, node_lost, terminated
 from perdure_operator.decide.startup_problems import refusal_reason
 from perdure_operator.state.decision import CheckTemplate, DeletePod
 from perdure_operator.state.snapshot import TemplateCheck, TemplateVerdict
@@ -19,12 +19,13 @@ RECHECK_INVALID_SECONDS: Final = 60
 
 def wait_for_predecessor(draft: Draft) -> Draft:
     """Pods of an earlier job of this name must not train any more; ownerless ones, left by an orphaning delete, go."""
-    if draft.status.plan is not None or draft.snapshot.deleting:
+    if draft.snapshot.deleting:
         return draft
     foreign = [pod for pod in draft.snapshot.pods if pod.owner_uid != draft.snapshot.uid and not pod.gone]
     orphans = [pod for pod in foreign if not pod.owner_uid and not pod.deleting]
-    draft = draft.act(*(DeletePod(name=pod.name, uid=pod.uid) for pod in orphans))
-    alive = [pod for pod in foreign if not over(pod) and not dead(draft, pod)]
+    why = "it was left behind by an earlier job of this name"
+    draft = draft.act(why, *(DeletePod(name=pod.name, uid=pod.uid) for pod in orphans))
+    alive = [pod for pod in foreign if not terminated(pod) and not node_lost(draft, pod)]
     if not alive:
         return draft
     limit = draft.snapshot.spec.failure.lost_node_seconds
@@ -32,24 +33,24 @@ def wait_for_predecessor(draft: Draft) -> Draft:
         f"waiting for pods of an earlier job of this name to end: {listed(alive)}; "
         f"no time limit, but a pod on an unreachable node is given up after {limit} s"
     )
-    return draft.wait(Reason.WAITING_FOR_PREDECESSOR, message)
+    return draft.block(Reason.WAITING_FOR_PREDECESSOR, message)
 
 
 def keep_root_to_one_job(draft: Draft) -> Draft:
     """Two live jobs would fence each other: the younger one waits."""
     others = draft.snapshot.same_uri
-    if draft.status.plan is not None or draft.waiting or not others:
+    if draft.blocked or not others:
         return draft
     uri = draft.snapshot.spec.checkpoint.uri
     message = f"waiting until {', '.join(others[:3])} is finished or deleted: it has the same checkpoint.uri {uri}"
     # The other's end is its own event, not this job's, and none at all where the cache has learned of it otherwise.
-    return draft.wait(Reason.SHARED_ROOT, message, later(draft.now, RECHECK_SECONDS))
+    return draft.block(Reason.SHARED_ROOT, message, later(draft.now, RECHECK_SECONDS))
 
 
 def check_template(draft: Draft) -> Draft:
     """A template is tried once, in a dry run; only a refusal that blames it makes the job wait for a correction."""
     wanted = draft.snapshot.template_hash
-    if draft.status.plan is not None or draft.waiting or draft.status.template_checked == wanted:
+    if draft.blocked or draft.status.template_checked == wanted:
         return draft
     check = draft.snapshot.template_check
     if check.hash == wanted and check.verdict is TemplateVerdict.GOOD:
@@ -61,21 +62,24 @@ def _await_template(draft: Draft, check: TemplateCheck) -> Draft:
     bad = check.verdict is TemplateVerdict.BAD
     again = later(check.time, RECHECK_INVALID_SECONDS if bad else RECHECK_SECONDS) if check.time else draft.now
     if again <= draft.now and not (bad and check.time is None):
-        draft, again = draft.act(CheckTemplate()), later(draft.now, RECHECK_SECONDS)
+        draft, again = (
+            draft.act("the template has not been tried yet", CheckTemplate()),
+            later(draft.now, RECHECK_SECONDS),
+        )
     if bad:
-        return draft.wait(Reason.TEMPLATE_INVALID, f"correct spec.template: {check.message}", again)
+        return draft.block(Reason.TEMPLATE_INVALID, f"correct spec.template: {check.message}", again)
     if check.verdict is TemplateVerdict.WAIT:
         message = f"refused in a dry run, which is repeated every {RECHECK_SECONDS} s: {check.message}"
-        return draft.wait(refusal_reason(check.message), message, again)
-    return draft.wait(Reason.CHECKING_TEMPLATE, "waiting for the dry run of the pod template", again)
+        return draft.block(refusal_reason(check.message), message, again)
+    return draft.block(Reason.CHECKING_TEMPLATE, "waiting for the dry run of the pod template", again)
 
 
 def back_off(draft: Draft) -> Draft:
     """After a failure the next members are created a little later."""
     until = backoff_until(draft.status.failures)
-    if draft.status.plan is not None or until is None or draft.now >= until:
+    if until is None or draft.now >= until:
         return draft
     failures = draft.status.failures
     counted = f"{failures.code} of code, {failures.infrastructure} of infrastructure"
     message = f"the next members are created at {clock(until)}; failures so far: {counted}"
-    return draft.wait(Reason.BACKOFF, message, until)
+    return draft.block(Reason.BACKOFF, message, until)

@@ -1,10 +1,13 @@
-"""Which nodes are about to go away: every announcement that Kubernetes, cluster-autoscaler and Karpenter make.
+"""Which pods have to leave, and why: every announcement that Kubernetes, cluster-autoscaler and Karpenter make.
 
-`not-ready` and `unreachable` are no announcements: nobody on such a node can be asked to save (see `unready`).
+`not-ready` and `unreachable` are no announcements: nobody on such a node can be asked to save (see `leaving`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from perdure_operator.state.snapshot import NodeView, PodView, Snapshot, Taint, Toleration
@@ -16,10 +19,48 @@ CORDON: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule
 _NOT_ANNOUNCED: Final = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
 
 
-def leaving(node: NodeView | None, pod: PodView) -> str:
-    """Why the pod has to leave the node, "" where it may stay."""
-    if node is None:
-        return ""
+@dataclass(frozen=True)
+class Signal:
+    """One announcement that a pod has to leave."""
+
+    pod: str
+    cause: str
+    """In words, with names."""
+    node: str = ""
+    """The node it has to leave; "" where the pod itself is meant."""
+    urgent: bool = False
+    """No quiet second: it is told at once."""
+    deadline: datetime | None = None
+    """When the pod will be taken, where that is known."""
+
+
+def signal_of_node(node: NodeView | None, pod: PodView) -> Signal | None:
+    """Why the pod has to leave this node; None where it may stay."""
+    cause = _cause(node, pod) if node else ""
+    return Signal(pod=pod.name, cause=cause, node=pod.node) if cause else None
+
+
+def signals_of_nodes(snapshot: Snapshot, pods: Iterable[PodView]) -> list[Signal]:
+    """One signal for each of these pods whose node is about to go away, in the order of the nodes' names."""
+    nodes = {node.name: node for node in snapshot.nodes}
+    found = [signal_of_node(nodes.get(pod.node), pod) for pod in sorted(pods, key=lambda pod: (pod.node, pod.name))]
+    return [signal for signal in found if signal]
+
+
+def signal_of_deletion(pod: PodView) -> Signal | None:
+    """A deleted pod has its grace to save and nothing more."""
+    if not pod.deleting:
+        return None
+    node = f" (node {pod.node})" if pod.node else ""
+    return Signal(pod.name, f"{pod.name}{node}", urgent=True, deadline=pod.deletion_deadline)
+
+
+def tolerates(pod: PodView, taint: Taint) -> bool:
+    """Whether the pod may stay under the taint; a toleration for some seconds counts, one for none does not."""
+    return any(_matches(toleration, taint) for toleration in pod.tolerations)
+
+
+def _cause(node: NodeView, pod: PodView) -> str:
     if not node.exists:
         return f"node {node.name} was deleted"
     if node.deleting:
@@ -28,18 +69,6 @@ def leaving(node: NodeView | None, pod: PodView) -> str:
         if cause := _driven_out(node.name, taint, pod):
             return cause
     return f"node {node.name} is cordoned" if node.cordoned else ""
-
-
-def leaving_nodes(snapshot: Snapshot, pods: list[PodView]) -> dict[str, str]:
-    """Nodes under these pods that are about to go away, each with the reason, in the order of their names."""
-    nodes = {node.name: node for node in snapshot.nodes}
-    causes = {pod.node: leaving(nodes.get(pod.node), pod) for pod in sorted(pods, key=lambda pod: pod.node)}
-    return {name: cause for name, cause in causes.items() if cause}
-
-
-def tolerates(pod: PodView, taint: Taint) -> bool:
-    """Whether the pod may stay under the taint; a toleration for some seconds counts, one for none does not."""
-    return any(_matches(toleration, taint) for toleration in pod.tolerations)
 
 
 def _driven_out(node: str, taint: Taint, pod: PodView) -> str:

@@ -7,9 +7,9 @@ from typing import Final
 
 from perdure_operator.api.reasons import Reason
 from perdure_operator.decide.draft import Draft
-from perdure_operator.decide.facts import base_name, listed, node_of, own
-from perdure_operator.decide.signals import leaving
-from perdure_operator.state.snapshot import PodView, Refusal
+from perdure_operator.decide.facts import listed, node_of, own, refused
+from perdure_operator.decide.signals import signal_of_node
+from perdure_operator.state.snapshot import PodView
 
 _IMAGE: Final = frozenset(
     {
@@ -78,12 +78,6 @@ def refusal_reason(message: str) -> Reason:
     return Reason.QUOTA_EXCEEDED if "exceeded quota" in message else Reason.POD_REFUSED
 
 
-def refused(draft: Draft, names: tuple[str, ...]) -> Refusal | None:
-    """The refusal of the job's budget, or of one of these names that still has no pod."""
-    wanted = {base_name(draft.snapshot), *names} - set(own(draft.snapshot))
-    return next((one for one in draft.snapshot.refusals if one.pod in wanted), None)
-
-
 def _image(pods: list[PodView]) -> tuple[Reason, str] | None:
     return _stuck(pods, _IMAGE, Reason.IMAGE_PULL_FAILED)
 
@@ -100,10 +94,10 @@ def _stuck(pods: list[PodView], reasons: frozenset[str], reason: Reason) -> tupl
 
 
 def _placed_wrong(draft: Draft, pods: list[PodView]) -> tuple[Reason, str] | None:
-    """`standbys` keeps a member that tolerates a cordon, for its successor would land there again."""
+    """`members` keeps a member that tolerates a cordon, for its successor would land there again."""
     for pod in pods:
-        cause = leaving(node_of(draft.snapshot, pod), pod)
-        if cause:
-            message = f"{pod.name} tolerates a cordon, and {cause}: waiting until the node stays"
+        signal = signal_of_node(node_of(draft.snapshot, pod), pod)
+        if signal:
+            message = f"{pod.name} tolerates a cordon, and {signal.cause}: waiting until the node stays"
             return Reason.TOLERATES_LEAVING_NODE, message
     return None

@@ -7,8 +7,8 @@ from typing import Final
 from perdure.contract import LABEL_JOB
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.status import Disruption, Phase
-from perdure_operator.decide.draft import Draft, Waiting, find, finished_at, holds
-from perdure_operator.decide.facts import over, own
+from perdure_operator.decide.draft import Draft, Waiting
+from perdure_operator.decide.facts import own, terminated
 
 _WARNINGS: Final = frozenset(
     {
@@ -29,7 +29,8 @@ _WARNINGS: Final = frozenset(
 def summarise(draft: Draft) -> Draft:
     """The last policy: describes what the others have decided."""
     members = own(draft.snapshot)
-    alive = [name for name in draft.status.members if name in members and not over(members[name])]
+    planned = [member.name for member in draft.current.plan.members] if draft.current else []
+    alive = [name for name in planned or draft.next_members if name in members and not terminated(members[name])]
     draft = _running(draft)
     draft = _disrupted(draft)
     draft = _protected(draft)
@@ -44,16 +45,17 @@ def summarise(draft: Draft) -> Draft:
 
 def _running(draft: Draft) -> Draft:
     status = draft.status
-    if finished_at(status):
-        reason = Reason.COMPLETED if holds(status, ConditionType.COMPLETED) else Reason.FAILED
+    if status.finished_at:
+        reason = Reason.COMPLETED if status.holds(ConditionType.COMPLETED) else Reason.FAILED
         return draft.condition(ConditionType.RUNNING, False, reason, "the job is finished")
-    if _trains(draft) and status.plan:
-        message = f"run {status.plan.run}: {len(status.plan.members)} members, {status.plan.world} processes"
+    if _trains(draft) and status.current:
+        plan = status.current.plan
+        message = f"run {plan.run}: {len(plan.members)} members, {plan.world} processes"
         if draft.snapshot.deleting:
             message += "; the job is being deleted: no run follows this one"
         return draft.condition(ConditionType.RUNNING, True, Reason.TRAINING, message)
     waiting = draft.waiting or Waiting(Reason.STARTING_MEMBERS, "waiting for the next look at the cluster")
-    old = find(status, ConditionType.RUNNING)
+    old = status.find(ConditionType.RUNNING)
     draft = draft.condition(ConditionType.RUNNING, False, waiting.reason, waiting.message)
     if waiting.reason in _WARNINGS and (old is None or old.reason != waiting.reason):
         draft = draft.tell(waiting.reason, waiting.message, warning=True)
@@ -61,19 +63,18 @@ def _running(draft: Draft) -> Draft:
 
 
 def _trains(draft: Draft) -> bool:
-    plan, intent = draft.status.plan, draft.status.intent
-    return plan is not None and not draft.waiting and not (intent and intent.leave)
+    return draft.current is not None and not draft.waiting and not (draft.intent and draft.intent.leave)
 
 
 def _disrupted(draft: Draft) -> Draft:
-    intent = draft.status.intent
-    if intent is None:
+    why = draft.intent or draft.status.next
+    if why is None or why.disruption is None:
         return draft.condition(ConditionType.DISRUPTED, False, Reason.UNDISTURBED, "nothing asks the run to end")
-    return draft.condition(ConditionType.DISRUPTED, True, Reason(intent.disruption), intent.cause)
+    return draft.condition(ConditionType.DISRUPTED, True, Reason(why.disruption), why.cause)
 
 
 def _protected(draft: Draft) -> Draft:
-    if finished_at(draft.status):
+    if draft.status.finished_at:
         return draft
     foreign = draft.snapshot.foreign_budgets
     if not foreign:
@@ -81,7 +82,7 @@ def _protected(draft: Draft) -> Draft:
             return draft.condition(ConditionType.PROTECTED, False, Reason.BUDGET_MISSING, "no PodDisruptionBudget yet")
         text = "evictions wait for the exit save"
         return draft.condition(ConditionType.PROTECTED, True, Reason.BUDGET_IN_PLACE, text)
-    old = find(draft.status, ConditionType.PROTECTED)
+    old = draft.status.find(ConditionType.PROTECTED)
     names = ", ".join(foreign[:3])
     message = f"PodDisruptionBudget {names} also matches the members: evictions fail until its selector is changed"
     if old is None or old.reason != Reason.PDB_CONFLICT:
@@ -92,22 +93,22 @@ def _protected(draft: Draft) -> Draft:
 def _suspended(draft: Draft) -> Draft:
     if draft.waiting and draft.waiting.reason is Reason.SUSPENDED:
         return draft.condition(ConditionType.SUSPENDED, True, Reason.SUSPENDED, draft.waiting.message)
-    if holds(draft.status, ConditionType.SUSPENDED):
+    if draft.status.holds(ConditionType.SUSPENDED):
         return draft.condition(ConditionType.SUSPENDED, False, Reason.RESUMED, "spec.suspend is false")
     return draft
 
 
 def _phase(draft: Draft) -> Phase:
     status = draft.status
-    if finished_at(status):
-        return Phase.COMPLETED if holds(status, ConditionType.COMPLETED) else Phase.FAILED
-    if status.plan is None:
+    if status.finished_at:
+        return Phase.COMPLETED if status.holds(ConditionType.COMPLETED) else Phase.FAILED
+    if status.current is None:
         if draft.waiting and draft.waiting.reason is Reason.SUSPENDED:
             return Phase.SUSPENDED
-        return Phase.STARTING if status.members else Phase.PENDING
-    if status.intent and status.intent.leave:
+        return Phase.STARTING if draft.next_members else Phase.PENDING
+    if draft.intent and draft.intent.leave:
         ends = {Disruption.SIZE_CHANGE: Phase.RESCALING, Disruption.MEMBER_LOST: Phase.RECOVERING}
-        return ends.get(status.intent.disruption, Phase.VACATING)
+        return ends.get(draft.intent.disruption, Phase.VACATING)
     if _trains(draft):
         return Phase.RUNNING
     return Phase.STARTING if draft.waiting and draft.waiting.reason is Reason.ASSIGNING else Phase.RECOVERING

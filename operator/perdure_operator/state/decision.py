@@ -14,13 +14,22 @@ from perdure_operator.api.model import Model
 from perdure_operator.api.status import TrainingJobStatus
 
 
-class CheckTemplate(Model):
+class Step(Model):
+    """A write, and where it comes from: `explain` can say why a pod was deleted."""
+
+    policy: str = ""
+    """The policy of `decide` that wants it."""
+    why: str = ""
+    """Its reason, in words."""
+
+
+class CheckTemplate(Step):
     """Server-side dry run of the pod template; the answer is in the next snapshot."""
 
     kind: Literal["CheckTemplate"] = "CheckTemplate"
 
 
-class SetBudget(Model):
+class SetBudget(Step):
     """Create the job's PodDisruptionBudget or change its minAvailable; `uid` None means it does not exist yet."""
 
     kind: Literal["SetBudget"] = "SetBudget"
@@ -29,21 +38,21 @@ class SetBudget(Model):
     resource_version: str = ""
 
 
-class DeleteBudget(Model):
+class DeleteBudget(Step):
     """Delete the job's PodDisruptionBudget."""
 
     kind: Literal["DeleteBudget"] = "DeleteBudget"
     uid: str
 
 
-class CreatePod(Model):
+class CreatePod(Step):
     """Create a member as a standby; AlreadyExists with our owner uid is success."""
 
     kind: Literal["CreatePod"] = "CreatePod"
     name: str
 
 
-class Assign(Model):
+class Assign(Step):
     """One JSON patch: test uid, test the old annotation, set annotation and role label."""
 
     kind: Literal["Assign"] = "Assign"
@@ -55,7 +64,7 @@ class Assign(Model):
     new: str
 
 
-class DeletePod(Model):
+class DeletePod(Step):
     """Delete with a uid precondition, never forced."""
 
     kind: Literal["DeletePod"] = "DeletePod"
@@ -63,7 +72,7 @@ class DeletePod(Model):
     uid: str
 
 
-class DeleteJob(Model):
+class DeleteJob(Step):
     """Delete the TrainingJob itself (ttlSecondsAfterFinished), with a uid precondition."""
 
     kind: Literal["DeleteJob"] = "DeleteJob"

@@ -112,11 +112,19 @@ class TemplateCheck(Model):
     """When it was made; None counts as long ago."""
 
 
+class RefusalKind(StrEnum):
+    """Why an object could not be created."""
+
+    REFUSED = "Refused"  # a quota or admission
+    NAME_TAKEN = "NameTaken"  # somebody else's object has the name: it is burnt
+
+
 class Refusal(Model):
-    """The API server's answer to the newest pod creation of this process that failed (quota, admission)."""
+    """The API server's answer to the newest creation of this process that failed."""
 
     pod: str
-    reason: str
+    """The name of the pod, or of the job's budget."""
+    kind: RefusalKind = RefusalKind.REFUSED
     message: str
 
 

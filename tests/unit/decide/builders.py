@@ -23,12 +23,11 @@ from perdure.contract import (
 )
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.spec import Checkpoint, TrainingJobSpec
-from perdure_operator.api.status import Condition, TrainingJobStatus
+from perdure_operator.api.status import Condition, Intent, MemberOutcome, RunPlan, TrainingJobStatus
 from perdure_operator.decide import decide
-from perdure_operator.decide.draft import find
-from perdure_operator.decide.facts import over
-from perdure_operator.state.decision import Assign, CreatePod, Decision, DeletePod
-from perdure_operator.state.snapshot import NodeView, PodView, Refusal, Snapshot, Taint, Terminated
+from perdure_operator.decide.facts import terminated
+from perdure_operator.state.decision import Action, Assign, CreatePod, Decision, DeletePod
+from perdure_operator.state.snapshot import NodeView, PodView, Refusal, RefusalKind, Snapshot, Taint, Terminated
 from tests.unit.decide import world
 
 START = datetime(2026, 8, 1, 12, 0, 0, tzinfo=UTC)
@@ -99,7 +98,7 @@ class Job:
         """Every pod with a node that is not over gets warm."""
         job = self
         for index, pod in enumerate(self.snapshot.pods):
-            if pod.node and not over(pod):
+            if pod.node and not terminated(pod):
                 job = job.pod(pod.name, ready=True, phase="Running", ip=f"10.0.0.{index + 1}")
         return job
 
@@ -110,7 +109,7 @@ class Job:
 
     def ended(self, member: int | str, outcome: ExitKind, **fields: Any) -> Job:
         """The agent leaves an outcome; `commit` is (seq, step), `error` is (kind, name, tail)."""
-        plan = self.snapshot.status.plan
+        plan = self.run_plan
         told = Outcome(
             outcome=outcome,
             run=fields.pop("run", plan.run if plan else 0),
@@ -130,9 +129,9 @@ class Job:
             job = job.ended(pod.name, outcome, **fields)
         return job
 
-    def refused(self, name: str, message: str = 'exceeded quota: "q"', reason: str = "Forbidden") -> Job:
+    def refused(self, name: str, message: str = 'exceeded quota: "q"', kind: RefusalKind = RefusalKind.REFUSED) -> Job:
         """The API server does not let this pod be created."""
-        return self.having(refusals=(Refusal(pod=name, reason=reason, message=message),))
+        return self.having(refusals=(Refusal(pod=name, kind=kind, message=message),))
 
     # what the operator does
 
@@ -174,13 +173,33 @@ class Job:
         """The status."""
         return self.snapshot.status
 
+    @property
+    def run_plan(self) -> RunPlan | None:
+        """The plan of the run that is on."""
+        return plan_of(self.now)
+
+    @property
+    def intent(self) -> Intent | None:
+        """Why the run that is on has to end."""
+        return intent_of(self.now)
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The names of the run that is on, or of the next one."""
+        return members_of(self.now)
+
+    @property
+    def outcomes(self) -> tuple[MemberOutcome, ...]:
+        """How members of the run that is on ended so far."""
+        return self.now.current.outcomes if self.now.current else ()
+
     def name(self, member: int | str) -> str:
         """The name of a member by its number."""
         return member if isinstance(member, str) else f"digits-ab12-{member}"
 
     def living(self) -> list[PodView]:
         """Pods that are not over."""
-        return [pod for pod in self.snapshot.pods if not over(pod)]
+        return [pod for pod in self.snapshot.pods if not terminated(pod)]
 
     def names(self) -> list[str]:
         """Numbers of the pods that exist, as text."""
@@ -193,7 +212,7 @@ class Job:
 
     def condition(self, kind: ConditionType) -> Condition:
         """A condition that must be there."""
-        found = find(self.now, kind)
+        found = self.now.find(kind)
         assert found is not None, f"no condition {kind} in {self.now.conditions}"
         return found
 
@@ -215,6 +234,29 @@ def job(**spec: Any) -> Job:
             template_hash="t1",
         )
     )
+
+
+def plan_of(status: TrainingJobStatus) -> RunPlan | None:
+    """The plan of the run that is on."""
+    return status.current.plan if status.current else None
+
+
+def intent_of(status: TrainingJobStatus) -> Intent | None:
+    """Why the run that is on has to end."""
+    return status.current.intent if status.current else None
+
+
+def members_of(status: TrainingJobStatus) -> tuple[str, ...]:
+    """The names of the run that is on, or of the next one."""
+    plan = plan_of(status)
+    if plan:
+        return tuple(member.name for member in plan.members)
+    return status.next.members if status.next else ()
+
+
+def written(plan: Decision) -> tuple[Action, ...]:
+    """What the plan writes, without whose idea it was and why."""
+    return tuple(action.model_copy(update={"policy": "", "why": ""}) for action in plan.actions)
 
 
 def creates(plan: Decision) -> list[str]:

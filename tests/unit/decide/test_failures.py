@@ -58,7 +58,7 @@ class TestBlame:
         here = job().running(world=3)
         for number in (2, 1):
             here = here.ended(number, ExitKind.FAILED, error=raised(tail=tail)).settle()
-        first, second = here.now.endings
+        first, second = here.outcomes
         assert first.error_tail.endswith(tail[-1000:])
         assert len(first.error_tail) <= 2000
         assert (second.error_name, second.error_tail) == ("ValueError", "")
@@ -120,8 +120,8 @@ class TestLostRule:
 
     def test_the_next_plan_carries_the_lost_run(self) -> None:
         here = _lost(ExitKind.FAILED, error=killed(), step=12, commit=(2, 10)).after(1).settle().ready().settle()
-        assert here.now.plan is not None
-        assert (here.now.plan.run, here.now.plan.lost) == (2, (1,))
+        assert here.run_plan is not None
+        assert (here.run_plan.run, here.run_plan.lost) == (2, (1,))
 
     def test_steps_since_the_last_commit_are_counted(self) -> None:
         here = _lost(ExitKind.FAILED, error=killed(), step=12, commit=(2, 10))
@@ -131,7 +131,7 @@ class TestLostRule:
     def test_the_list_of_lost_runs_stays_short(self) -> None:
         here = job(failure={"max_infrastructure_failures": 50}).running(world=1)
         for _ in range(35):
-            here = here.missing(here.now.members[0]).settle().after(300).settle().ready().settle()
+            here = here.missing(here.members[0]).settle().after(300).settle().ready().settle()
         assert here.now.lost == tuple(range(4, 36))
 
 
@@ -139,7 +139,7 @@ class TestBackoff:
     def test_the_pause_doubles_and_is_bounded(self) -> None:
         here, pauses = job(failure={"max_infrastructure_failures": 50}).running(world=1), []
         for _ in range(11):
-            here = here.missing(here.now.members[0]).settle()
+            here = here.missing(here.members[0]).settle()
             pauses.append(here.plan().requeue_after)
             assert creates(here.plan()) == []
             here = here.after(pauses[-1] or 0).settle().ready().settle()
@@ -148,7 +148,7 @@ class TestBackoff:
     def test_a_new_commit_makes_it_short_again(self) -> None:
         here, counted = job().running(world=1), []
         for commit in [(2, 10), (2, 10), (3, 20)]:
-            here = here.ended(here.now.members[0], ExitKind.FAILED, error=killed(), step=25, commit=commit).settle()
+            here = here.ended(here.members[0], ExitKind.FAILED, error=killed(), step=25, commit=commit).settle()
             counted.append(here.now.failures.consecutive)
             here = here.after(300).settle().ready().settle()
         assert counted == [1, 2, 1]
@@ -164,7 +164,7 @@ class TestBackoff:
         here = job().starting(world=2).exited(0, "", code=1).settle()
         assert _counts(here) == (0, 1)
         assert here.condition(ConditionType.RUNNING).reason == "Backoff"
-        assert here.after(1).settle().now.members == ("digits-ab12-1", "digits-ab12-2")
+        assert here.after(1).settle().members == ("digits-ab12-1", "digits-ab12-2")
 
 
 class TestBudget:
@@ -172,7 +172,7 @@ class TestBudget:
         here = job(failure={"max_code_failures": 1}).running(world=2)
         tail = "\n".join(["Traceback (most recent call last):", *["  frame"] * 40, "ValueError: bad label 7"])
         for _ in range(2):
-            first, second = here.now.members
+            first, second = here.members
             here = here.ended(second, ExitKind.FAILED, error=raised(tail=tail), step=12).settle()
             here = here.ended(first, ExitKind.PEER_LOST, step=12).settle().after(300).settle().ready().settle()
         failed = here.condition(ConditionType.FAILED)
@@ -200,14 +200,14 @@ class TestFenced:
         here = job().running(world=1).ended(0, ExitKind.FENCED, opened=7).settle()
         assert _counts(here) == (0, 1)
         after = here.after(1).settle().ready().settle()
-        assert after.now.plan is not None
-        assert after.now.plan.run == 8
+        assert after.run_plan is not None
+        assert after.run_plan.run == 8
 
     def test_it_jumps_even_past_the_number_that_leavers_were_told(self) -> None:
         here = job().running(world=1).leaving("n1").ended(0, ExitKind.FENCED, opened=7).settle()
         after = here.after(1).settle().ready().settle()
-        assert after.now.plan is not None
-        assert after.now.plan.run == 8
+        assert after.run_plan is not None
+        assert after.run_plan.run == 8
 
     def test_another_jobs_uid_is_the_end(self) -> None:
         error = (ErrorKind.EXCEPTION, "RootTakenOver", "")

@@ -8,35 +8,47 @@ from perdure.contract import ExitKind, Leave, Standby, Train
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import Disruption, Phase
 from perdure_operator.state.decision import CheckTemplate, CreatePod, DeleteBudget, DeleteJob, SetBudget
-from tests.unit.decide.builders import START, assigns, creates, deletes, job, leaves, trains
+from tests.unit.decide.builders import (
+    START,
+    assigns,
+    creates,
+    deletes,
+    intent_of,
+    job,
+    leaves,
+    members_of,
+    plan_of,
+    trains,
+    written,
+)
 
 
 class TestStart:
     def test_the_template_is_tried_before_anything_is_created(self) -> None:
         plan = job().plan()
-        assert plan.actions == (CheckTemplate(),)
+        assert written(plan) == (CheckTemplate(),)
         assert plan.status is not None
-        assert plan.status.members == ()
+        assert members_of(plan.status) == ()
 
     def test_names_go_to_status_and_the_budget_comes_before_the_pods(self) -> None:
         plan = job().step().plan()
         assert plan.status is not None
-        assert plan.status.members == ("digits-ab12-0", "digits-ab12-1")
+        assert members_of(plan.status) == ("digits-ab12-0", "digits-ab12-1")
         assert plan.status.next_member == 2
         assert [type(action) for action in plan.actions] == [SetBudget, CreatePod, CreatePod]
-        assert plan.actions[0] == SetBudget(min_available=2)
+        assert written(plan)[0] == SetBudget(min_available=2)
 
     def test_members_wait_as_standbys_until_all_are_ready(self) -> None:
         here = job().starting(world=2)
         one = here.pod(0, ready=True, ip="10.0.0.1").settle()
-        assert one.now.plan is None
+        assert one.run_plan is None
         assert isinstance(one.assignment(0), Standby)
         assert "digits-ab12-1" in one.condition(ConditionType.RUNNING).message
 
     def test_all_ready_means_the_plan_in_status_and_the_patches_in_the_same_round(self) -> None:
         plan = job(processes_per_replica=2).starting(world=2).ready().plan()
         assert plan.status is not None
-        assert plan.status.plan is not None
+        assert plan_of(plan.status) is not None
         assert plan.status.run == 1
         told = trains(plan)
         assert [(name, said.rank, said.world) for name, said in told.items()] == [
@@ -71,9 +83,9 @@ class TestDrain:
     def test_a_cordon_is_only_noted_in_the_quiet_second(self) -> None:
         plan = job().running(world=2).cordon("n1").plan()
         assert plan.status is not None
-        assert plan.status.intent is not None
-        assert plan.status.intent.disruption is Disruption.NODE_LEAVING
-        assert not plan.status.intent.leave
+        assert intent_of(plan.status) is not None
+        assert intent_of(plan.status).disruption is Disruption.NODE_LEAVING
+        assert not intent_of(plan.status).leave
         assert plan.actions == ()
         assert plan.requeue_after == 1
 
@@ -116,7 +128,7 @@ class TestDrain:
         assert (said.run, said.rank, said.wait, said.lost) == (2, 0, 615, ())
         assert said.master.endswith(":29502")
         assert said.cause == "node n1 is cordoned"
-        assert after.now.intent is None
+        assert after.intent is None
         assert after.condition(ConditionType.DISRUPTED).status == "False"
 
     def test_pods_that_an_autoscaler_removed_at_once_still_count_as_saved(self) -> None:
@@ -140,7 +152,7 @@ class TestCompletion:
     def test_it_wins_over_an_open_intent(self) -> None:
         here = job().running(world=2).leaving("n1").ended(1, ExitKind.COMPLETED, step=100, commit=(9, 100)).settle()
         assert here.now.phase is Phase.COMPLETED
-        assert here.now.intent is None
+        assert here.intent is None
 
     def test_a_finished_job_does_nothing_when_applied_again(self) -> None:
         here = job().running(world=2).all_ended(ExitKind.COMPLETED, step=100, commit=(9, 100)).settle()
@@ -151,10 +163,10 @@ class TestCompletion:
     def test_its_budget_goes_and_its_pods_stay_until_the_time_to_live_is_over(self) -> None:
         here = job(ttl_seconds_after_finished=60).running(world=2)
         done = here.all_ended(ExitKind.COMPLETED, step=100, commit=(9, 100))
-        assert DeleteBudget(uid="budget") in done.plan().actions
+        assert DeleteBudget(uid="budget") in written(done.plan())
         assert done.settle().plan().requeue_after == 60
         assert done.settle().names() == ["0", "1"]
-        assert done.settle().after(60).plan().actions == (DeleteJob(uid=done.snapshot.uid),)
+        assert written(done.settle().after(60).plan()) == (DeleteJob(uid=done.snapshot.uid),)
 
     def test_ranks_that_do_not_end_after_completion_are_deleted_in_the_end(self) -> None:
         here = job().running(world=2).ended(0, ExitKind.COMPLETED, step=100, commit=(9, 100)).settle()
@@ -166,7 +178,7 @@ class TestCompletion:
         here = job().running(world=2).leaving("n1")
         here = here.ended(1, ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle().node("n1", ready=False).settle()
         moved = here.after(60).settle()
-        assert moved.now.members == ("digits-ab12-2", "digits-ab12-3")
+        assert moved.members == ("digits-ab12-2", "digits-ab12-3")
         done = moved.ended(0, ExitKind.COMPLETED, run=1, step=100, commit=(9, 100)).settle()
         assert done.now.phase is Phase.COMPLETED
         too_late = moved.ready().settle().ended(0, ExitKind.COMPLETED, run=1, step=100, commit=(9, 100)).settle()
@@ -186,8 +198,8 @@ class TestSuspend:
         here = job().running(world=2).spec(suspend=True).settle()
         stopped = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
         again = stopped.spec(suspend=False).settle().ready().settle()
-        assert again.now.plan is not None
-        assert again.now.plan.run == 2
+        assert again.run_plan is not None
+        assert again.run_plan.run == 2
         assert again.condition(ConditionType.SUSPENDED).reason == "Resumed"
 
     def test_a_job_created_suspended_creates_nothing(self) -> None:
@@ -204,8 +216,8 @@ class TestSize:
         here = job().running(world=2).spec(**fields).settle().after(1).settle()
         assert here.now.phase is Phase.RESCALING
         after = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle().ready().settle()
-        assert after.now.plan is not None
-        assert after.now.plan.world == world
+        assert after.run_plan is not None
+        assert after.run_plan.world == world
 
     def test_a_budget_is_raised_before_labels_and_lowered_after_them(self) -> None:
         here = job().running(world=3).spec(replicas=1).settle().after(1).settle()
@@ -222,7 +234,7 @@ class TestSize:
     def test_while_starting_members_are_added_and_released_without_a_run(self) -> None:
         here = job().starting(world=3)
         assert deletes(here.spec(replicas=2).plan()) == ["digits-ab12-2"]
-        assert here.spec(replicas=2).settle().now.members == ("digits-ab12-0", "digits-ab12-1")
+        assert here.spec(replicas=2).settle().members == ("digits-ab12-0", "digits-ab12-1")
         assert creates(here.spec(replicas=4).plan()) == ["digits-ab12-3"]
 
 
@@ -231,8 +243,8 @@ class TestDeadline:
         here = job(active_deadline_seconds=3600).running(world=2)
         assert here.plan().requeue_after == 3600
         over = here.after(3600).settle()
-        assert over.now.intent is not None
-        assert over.now.intent.disruption is Disruption.STOP
+        assert over.intent is not None
+        assert over.intent.disruption is Disruption.STOP
         failed = over.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
         assert failed.condition(ConditionType.FAILED).reason == "DeadlineExceeded"
         assert failed.names() == ["0", "1"]
@@ -261,7 +273,7 @@ class TestDeletion:
         here = job().running(world=2).having(deleting=True).leaving("n1")
         assert {type(here.assignment(number)) for number in (0, 1)} == {Leave}
         gone = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
-        assert (gone.names(), gone.now.members, gone.now.step) == ([], (), 20)
+        assert (gone.names(), gone.members, gone.now.step) == ([], (), 20)
         running = gone.condition(ConditionType.RUNNING)
         assert (running.status, running.reason) == ("False", "BeingDeleted")
         assert gone.after(3600).plan().actions == ()
@@ -270,7 +282,7 @@ class TestDeletion:
         here = job().starting(world=2).missing(0).having(deleting=True)
         assert (creates(here.plan()), deletes(here.plan())) == ([], ["digits-ab12-1"])
         assert here.plan().events == ()
-        assert here.settle().now.members == ()
+        assert here.settle().members == ()
 
     def test_a_failure_is_counted_and_no_run_follows(self) -> None:
         here = job().running(world=2).having(deleting=True).missing(0).settle()
@@ -279,7 +291,7 @@ class TestDeletion:
         assert ended.after(60).settle().names() == []
 
     def test_another_size_ends_no_run_for_none_could_follow(self) -> None:
-        assert job().running(world=2).having(deleting=True).spec(replicas=3).settle().now.intent is None
+        assert job().running(world=2).having(deleting=True).spec(replicas=3).settle().intent is None
 
     def test_a_finished_one_is_not_deleted_again(self) -> None:
         here = job(ttl_seconds_after_finished=60).running(world=2)
@@ -311,7 +323,7 @@ def test_a_changed_template_counts_from_the_next_run() -> None:
     here = job().running(world=2).having(template_hash="t2")
     assert here.plan().status is None
     left = here.leaving("n1").all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20))
-    assert CheckTemplate() in left.plan().actions
+    assert CheckTemplate() in written(left.plan())
     after = left.settle()
     assert {pod.template_hash for pod in after.living()} == {"t2"}
 

@@ -11,14 +11,14 @@ from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import Disruption
 from perdure_operator.decide.signals import AUTOSCALER_TAINT, KARPENTER_TAINT
 from perdure_operator.state.snapshot import NodeView, TemplateCheck, Toleration
-from tests.unit.decide.builders import Job, creates, deletes, job, leaves, raised
+from tests.unit.decide.builders import Job, creates, deletes, job, leaves, plan_of, raised
 
 NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
 
 
 def _cause(here: Job) -> str:
-    intent = here.settle().now.intent
+    intent = here.settle().intent
     return intent.cause if intent else ""
 
 
@@ -72,14 +72,14 @@ class TestNodes:
 class TestQuiet:
     def test_a_signal_withdrawn_in_the_quiet_second_disturbs_nobody(self) -> None:
         here = job().running(world=2).cordon("n1").settle().uncordon("n1").after(1).settle()
-        assert here.now.intent is None
+        assert here.intent is None
         assert here.now.run == 1
         assert here.assignment(0) == job().running(world=2).assignment(0)
 
     def test_a_second_node_within_the_quiet_second_joins_the_same_move(self) -> None:
         here = job().running(world=2).cordon("n1").settle().after(0.8).cordon("n2").settle()
-        assert here.now.intent is not None
-        assert here.now.intent.nodes == ("n1", "n2")
+        assert here.intent is not None
+        assert here.intent.nodes == ("n1", "n2")
         assert here.plan().requeue_after == 1
         assert {said.run for said in leaves(here.after(1).plan()).values()} == {2}
 
@@ -99,13 +99,13 @@ class TestQuiet:
 
     def test_once_told_the_move_is_finished_even_if_the_signal_goes(self) -> None:
         here = job().running(world=2).leaving("n1").uncordon("n1").settle()
-        assert here.now.intent is not None
-        assert here.now.intent.leave
+        assert here.intent is not None
+        assert here.intent.leave
 
     def test_a_second_drain_after_the_request_moves_everybody_once(self) -> None:
         here = job().running(world=2).leaving("n1").after(2).cordon("n2").settle()
-        assert here.now.intent is not None
-        assert here.now.intent.run == 2
+        assert here.now.next is not None
+        assert here.now.next.run == 2
         after = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
         assert {pod.node for pod in after.living()} == {"n3"}
 
@@ -136,9 +136,9 @@ class TestDeletedPod:
     def test_a_deleted_pod_that_left_before_anybody_looked_has_saved_for_all(self) -> None:
         here = job().running(world=2).ended(0, ExitKind.CHECKPOINTED, step=20, commit=(4, 20))
         here = here.pod(0, gone=True).settle()
-        assert here.now.intent is not None
-        assert here.now.intent.disruption is Disruption.MEMBER_DELETED
-        assert here.now.intent.lost == ()
+        assert here.intent is not None
+        assert here.intent.disruption is Disruption.MEMBER_DELETED
+        assert here.intent.lost == ()
         after = here.ended(1, ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
         assert after.now.failures.infrastructure == 0
 
@@ -205,8 +205,8 @@ class TestLate:
 class TestUnreachable:
     def test_nothing_happens_before_lost_node_seconds(self) -> None:
         here = job().running(world=2).node("n1", ready=False).settle()
-        assert here.now.plan is not None
-        assert here.now.intent is None
+        assert here.run_plan is not None
+        assert here.intent is None
         assert here.plan().requeue_after == 60
 
     def test_the_condition_says_when_its_members_are_given_up(self) -> None:
@@ -237,9 +237,9 @@ class TestUnreachable:
         gone = here.ended(1, ExitKind.PEER_LOST, step=20, commit=(3, 10)).settle()
         assert gone.now.failures.infrastructure == 1
         after = gone.after(1).settle().ready().settle()
-        assert after.now.plan is not None
-        assert [member.name for member in after.now.plan.members] == ["digits-ab12-2", "digits-ab12-3"]
-        assert after.now.plan.lost == (1,)
+        assert after.run_plan is not None
+        assert [member.name for member in after.run_plan.members] == ["digits-ab12-2", "digits-ab12-3"]
+        assert after.run_plan.lost == (1,)
 
     def test_a_standby_there_is_replaced(self) -> None:
         here = job().starting(world=2).node("n1", ready=False).settle().after(60)
@@ -254,7 +254,7 @@ class TestStandbys:
         assert creates(plan) == ["digits-ab12-2"]
         assert deletes(plan) == ["digits-ab12-0"]
         assert plan.status is not None
-        assert plan.status.plan is None
+        assert plan_of(plan.status) is None
 
     def test_one_that_tolerates_the_cordon_is_kept_for_its_successor_would_land_there_again(self) -> None:
         here = job().starting(world=2).ready().pod(0, tolerations=(Toleration(operator="Exists"),)).cordon("n1")
@@ -281,4 +281,4 @@ class TestStandbys:
 
     def test_one_made_from_an_older_template_is_replaced(self) -> None:
         here = job().starting(world=1).having(template_hash="t2").settle()
-        assert here.now.members == ("digits-ab12-1",)
+        assert here.members == ("digits-ab12-1",)

@@ -25,10 +25,12 @@ from perdure_operator.api.spec import Checkpoint, DisruptionPolicy, FailurePolic
 from perdure_operator.api.status import (
     Assigned,
     Condition,
+    CurrentRun,
     Disruption,
     Failures,
     Intent,
     MemberOutcome,
+    NextRun,
     Phase,
     RunPlan,
     TrainingJobStatus,
@@ -41,6 +43,7 @@ from perdure_operator.state.snapshot import (
     NodeView,
     PodView,
     Refusal,
+    RefusalKind,
     Snapshot,
     Taint,
     TemplateCheck,
@@ -149,7 +152,6 @@ PLANS = _with(
 INTENTS = _with(
     Intent,
     {
-        "run": st.sampled_from([1, 2, 2**52]),
         "disruption": st.sampled_from(Disruption),
         "cause": TEXT,
         "since": TIMES,
@@ -161,7 +163,7 @@ INTENTS = _with(
     lost=_some(RUNS),
     deadline=st.none() | TIMES,
 )
-ENDINGS = _with(
+OUTCOME_VALUES = _with(
     MemberOutcome,
     {"name": NAMES, "uid": st.just("u1"), "outcome": st.sampled_from(["", "new", *ExitKind])},
     run=RUNS,
@@ -181,15 +183,26 @@ CONDITIONS = _with(
         "last_transition_time": TIMES,
     },
 )
+CURRENT = st.builds(
+    lambda plan, outcomes, intent: CurrentRun(run=plan.run, plan=plan, outcomes=outcomes, intent=intent),
+    PLANS,
+    _some(OUTCOME_VALUES, 4),
+    st.none() | INTENTS,
+)
+NEXT = _with(
+    NextRun,
+    {"run": st.sampled_from([1, 2, 2**52])},
+    members=_some(NAMES, 4),
+    disruption=st.none() | st.sampled_from(Disruption),
+    cause=TEXT,
+)
 STATUSES = _fields(
     TrainingJobStatus,
     phase=st.sampled_from(Phase),
     run=RUNS,
     next_member=st.integers(0, 5),
-    members=_some(NAMES, 4),
-    plan=st.none() | PLANS,
-    intent=st.none() | INTENTS,
-    endings=_some(ENDINGS, 4),
+    current=st.none() | CURRENT,
+    next=st.none() | NEXT,
     lost=_some(RUNS, 40),
     opened=RUNS,
     step=st.none() | st.integers(0, 30),
@@ -243,7 +256,7 @@ SNAPSHOTS = _with(
         verdict=st.sampled_from(TemplateVerdict),
         time=st.none() | TIMES,
     ),
-    refusals=_some(_with(Refusal, {"pod": NAMES, "reason": TEXT, "message": TEXT})),
+    refusals=_some(_with(Refusal, {"pod": NAMES, "kind": st.sampled_from(RefusalKind), "message": TEXT})),
 )
 
 
@@ -303,5 +316,6 @@ def test_the_status_of_200_members_that_all_raise_stays_small(words: list[str]) 
     pods = [pod.model_copy(update={"terminated": end}) for pod, end in zip(_crowd().snapshot.pods, ends, strict=False)]
     status = decide(_crowd().having(pods=(*pods, _crowd().snapshot.pods[-1])).snapshot).status
     assert status is not None
-    assert len(status.endings) == 199
+    assert status.current is not None
+    assert len(status.current.outcomes) == 199
     assert len(status.model_dump_json(by_alias=True).encode()) < STATUS_BYTES

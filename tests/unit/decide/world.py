@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from perdure.contract import Role, Standby, write_assignment
-from perdure_operator.decide.facts import over
+from perdure_operator.decide.facts import terminated
 from perdure_operator.state.decision import (
     Action,
     Assign,
@@ -90,7 +90,7 @@ def carry_out(snapshot: Snapshot, action: Action) -> Snapshot:
             return change_pod(snapshot, name, role=role, assignment=new)
         case DeletePod(name=name, uid=uid):
             pod = _pod(snapshot, name, uid)
-            return remove(snapshot, name) if over(pod) else delete(snapshot, name, snapshot.now + GRACE)
+            return remove(snapshot, name) if terminated(pod) else delete(snapshot, name, snapshot.now + GRACE)
         case DeleteJob():
             return change(snapshot, deleting=True)
 

@@ -22,7 +22,7 @@ def test_watch_events_are_told_apart_from_kubectls_own_words() -> None:
 
 
 def test_a_run_trains_only_when_each_of_its_members_has_its_rank() -> None:
-    history = [job(1, plan=PLAN), pod(2, "a", assignment=ranked(1, 0)), pod(3, "b")]
+    history = [job(1, current={"run": 1, "plan": PLAN}), pod(2, "a", assignment=ranked(1, 0)), pod(3, "b")]
     assert seen_of.training_run(history) is None
     history.append(pod(4, "b", assignment=ranked(1, 1)))
     assert seen_of.training_run(history) is not None
@@ -30,8 +30,8 @@ def test_a_run_trains_only_when_each_of_its_members_has_its_rank() -> None:
 
 
 def test_an_intent_counts_only_when_it_is_final() -> None:
-    assert seen_of.has_intent([job(1, intent={"run": 2, "leave": False})]) is None
-    assert seen_of.has_intent([job(1, intent={"run": 2, "leave": True}), job(2, intent=None)]) is not None
+    assert seen_of.has_intent([job(1, current={"intent": {"leave": False}})]) is None
+    assert seen_of.has_intent([job(1, current={"intent": {"leave": True}}), job(2, current=None)]) is not None
 
 
 def test_the_first_pod_asked_to_leave_is_found() -> None:
@@ -62,7 +62,7 @@ def test_a_termination_message_that_is_no_outcome_is_none() -> None:
 
 
 def test_the_member_of_a_rank_is_the_plans_pod_and_no_other() -> None:
-    history = [job(1, plan=PLAN), pod(2, "a"), pod(2, "b"), pod(3, "c")]
+    history = [job(1, current={"run": 1, "plan": PLAN}), pod(2, "a"), pod(2, "b"), pod(3, "c")]
     assert seen_of.member_of_rank(history, 1)["metadata"]["name"] == "b"
 
 

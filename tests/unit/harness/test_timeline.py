@@ -18,7 +18,12 @@ def texts(*, drains: tuple[Drained, ...] = ()) -> list[str]:
         job(101, phase="Running"),
         pod(102, "a", assignment=ranked(1, 0)),
         pod(103, "a", assignment=ranked(1, 0)),
-        job(104, phase="Vacating", intent={"run": 2, "leave": True, "cause": "node n1 is cordoned"}),
+        job(
+            104,
+            phase="Vacating",
+            current={"intent": {"leave": True, "cause": "node n1 is cordoned"}},
+            next={"run": 2},
+        ),
         pod(104.5, "a", assignment=leaving(2)),
         pod(106, "a", assignment=leaving(2), outcome=ended(1, commit={"seq": 2, "step": 12})),
     ]

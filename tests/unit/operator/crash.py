@@ -159,7 +159,8 @@ class Scene:
         status = TrainingJobStatus.model_validate(raw["status"])
         pods = await self.world.api.list(PODS, self.namespace)
         budgets = await self.world.api.list(BUDGETS, self.namespace)
-        planned = [(member.name, member.uid) for member in status.plan.members] if status.plan else []
+        current = status.current
+        planned = [(member.name, member.uid) for member in current.plan.members] if current else []
         return {
             "phase": status.phase,
             "run": status.run,
@@ -167,7 +168,7 @@ class Scene:
             "steps lost": status.steps_lost,
             "failures": (status.failures.code, status.failures.infrastructure),
             "lost": status.lost,
-            "intent": status.intent,
+            "intent": current.intent if current else None,
             "ranks": sorted(_rank(pod) for pod in pods),
             "roles": [pod["metadata"]["labels"][LABEL_ROLE] for pod in pods],
             "pods are the plan's": sorted(planned)

@@ -41,7 +41,7 @@ from perdure_operator.state.decision import (
     Event,
     SetBudget,
 )
-from perdure_operator.state.snapshot import Snapshot, TemplateVerdict
+from perdure_operator.state.snapshot import RefusalKind, Snapshot, TemplateVerdict
 from tests.unit.operator.builders import NOW, job
 from tests.unit.operator.memory_cluster import MemoryCluster
 
@@ -172,7 +172,7 @@ def test_a_strangers_pod_is_left_alone_and_named() -> None:
     with pytest.raises(AlreadyExists):
         desk.act(CreatePod(name=desk.name(0)))
     refusal = desk.memory.refusals[desk.name(0)]
-    assert refusal.reason == "NameTaken"
+    assert refusal.kind is RefusalKind.NAME_TAKEN
     assert "delete or rename it" in refusal.message
 
 

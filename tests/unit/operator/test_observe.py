@@ -60,11 +60,11 @@ def test_a_deleted_pod_is_seen_as_gone_as_long_as_status_names_it() -> None:
     made = stage()
     create_pod(made, "digits-x-0")
     create_pod(made, "digits-x-1")
-    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status={"members": ["digits-x-0"]}))
+    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status={"next": {"run": 1, "members": ["digits-x-0"]}}))
     made.cluster.remove(PODS, "ns", "digits-x-0")
     made.cluster.remove(PODS, "ns", "digits-x-1")
     assert [(pod.name, pod.gone) for pod in look(made).pods] == [("digits-x-0", True)]
-    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status={"members": []}))
+    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status={"next": {"run": 1, "members": []}}))
     assert look(made).pods == ()
 
 

@@ -48,7 +48,7 @@ def test_the_budget_is_there_before_the_first_pod() -> None:
 def test_ready_members_get_their_ranks() -> None:
     stage = training()
     status = stage.status()
-    assert status.plan is not None
+    assert status.current is not None
     assert status.phase is Phase.RUNNING
     for rank, pod in enumerate(stage.pods()):
         assignment = read_assignment(pod["metadata"]["annotations"][ANNOTATION_ASSIGNMENT])
@@ -74,8 +74,8 @@ def test_a_cordoned_node_is_vacated_and_the_job_goes_on_elsewhere() -> None:
     stage.run_pods(["n2", "n3"])
     stage.settle()
     status = stage.status()
-    assert status.plan is not None
-    assert (status.plan.run, status.step, status.steps_lost) == (2, 7, 0)
+    assert status.current is not None
+    assert (status.current.run, status.step, status.steps_lost) == (2, 7, 0)
     assert status.failures.code == status.failures.infrastructure == 0
 
 
@@ -116,9 +116,9 @@ def test_members_made_before_a_change_of_the_spec_are_replaced_before_a_run_and_
         stage.node(node)
     stage.run_pods(["n1", "n2"])
     stage.settle()
-    running = stage.names(), stage.status().plan
+    running = stage.names(), stage.status().current
     keep(6)
-    assert (stage.names(), stage.status().plan) == running
+    assert (stage.names(), stage.status().current) == running
     assert kept() == {"5"}
 
 

@@ -161,7 +161,7 @@ class Observer:
     def _remembered(self, uid: str, job: Key, status: TrainingJobStatus) -> Memory:
         """Without refusals of names that nobody wants any more."""
         memory = self.memory(uid)
-        wanted = {*status.members, names.budget(job[1], uid)}
+        wanted = {*_names_of_interest(status), names.budget(job[1], uid)}
         memory.refusals = {name: refusal for name, refusal in memory.refusals.items() if name in wanted}
         return memory
 
@@ -196,8 +196,8 @@ def _tell(job: Key, unknown: tuple[str, ...], generation: int, memory: Memory) -
 
 
 def _names_of_interest(status: TrainingJobStatus) -> set[str]:
-    planned = {member.name for member in status.plan.members} if status.plan else set()
-    return planned | set(status.members)
+    planned = {member.name for member in status.current.plan.members} if status.current else set()
+    return planned | set(status.next.members if status.next else ())
 
 
 def _age(raw: Json) -> tuple[str, str, str]:

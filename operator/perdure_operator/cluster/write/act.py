@@ -53,7 +53,7 @@ from perdure_operator.state.decision import (
     Event,
     SetBudget,
 )
-from perdure_operator.state.snapshot import Refusal, Snapshot, TemplateCheck, TemplateVerdict
+from perdure_operator.state.snapshot import Refusal, RefusalKind, Snapshot, TemplateCheck, TemplateVerdict
 
 EVENT_AGAIN: Final = timedelta(minutes=10)
 """The same event about the same job is not repeated within this time."""
@@ -180,10 +180,10 @@ class Actor:
             raw = await self._api.get(resource, job.namespace, name)
             if parse.controller(raw) != job.uid:
                 message = f"{resource.plural} {job.namespace}/{name} exists and is not this job's: delete or rename it"
-                memory.refusals[name] = Refusal(pod=name, reason="NameTaken", message=message)
+                memory.refusals[name] = Refusal(pod=name, kind=RefusalKind.NAME_TAKEN, message=message)
                 raise
         except (Forbidden, Invalid) as error:
-            memory.refusals[name] = Refusal(pod=name, reason=error.reason, message=str(error))
+            memory.refusals[name] = Refusal(pod=name, message=str(error))
             raise
         memory.refusals.pop(name, None)
         self._cache.apply(resource, raw)

@@ -1,0 +1,111 @@
+"""How members of a run ended, and how the run is closed once all of them have: what it cost, lost and left.
+
+Outcomes go to status before the pods are deleted: status is the only memory of the operator.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from perdure.contract import ExitKind
+from perdure_operator.api.reasons import ConditionType, Reason
+from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome
+from perdure_operator.decide.blame import Verdict, charge, describe, judge
+from perdure_operator.decide.draft import Draft
+from perdure_operator.decide.facts import add_lost_run, ended_in_log, outcome_of, own, terminated
+from perdure_operator.decide.outcomes import end_of, highest_opened, learn, read_end
+
+_SAVED: Final = frozenset({Reason.CHECKPOINTED, Reason.NOTHING_TO_SAVE})
+_EXPECTED: Final = frozenset({Reason.CHECKPOINTED, Reason.NOTHING_TO_SAVE, Reason.UNKNOWN_END})
+
+
+def record_outcomes(draft: Draft) -> Draft:
+    """One outcome for each member that has ended, is gone, or is on a node given up."""
+    current = draft.current
+    if current is None:
+        return draft
+    pods, outcomes = own(draft.snapshot), list(current.outcomes)
+    for member in current.plan.members:
+        if outcome_of(current, member.name):
+            continue
+        outcome = read_end(draft, member, pods.get(member.name))
+        if outcome:
+            draft = learn(draft, outcome).because(f"{member.name} ended: {outcome.outcome or 'no outcome'}")
+            outcomes.append(_brief(outcome, outcomes))
+    draft = draft.update_current(outcomes=tuple(outcomes))
+    return draft.update(opened=highest_opened(draft.status.opened, pods))
+
+
+def complete(draft: Draft) -> Draft:
+    """One `completed` outcome of the newest started run completes the job, whatever intent is open.
+
+    The next run is dropped; pods stay for their logs.
+    """
+    if draft.status.finished_at:
+        return draft
+    newest = draft.current.run if draft.current else 0
+    told = [one for one in _all_outcomes(draft) if one.outcome == ExitKind.COMPLETED and one.run >= newest]
+    if not told:
+        return draft
+    for outcome in told:
+        draft = learn(draft, outcome)
+    step = draft.status.step
+    message = f"run {told[0].run} has reached its goal" + ("" if step is None else f" at step {step}")
+    return draft.update(completion_time=draft.now).finish(ConditionType.COMPLETED, Reason.COMPLETED, message)
+
+
+def close_run(draft: Draft) -> Draft:
+    """The run and its outcomes leave the status in the very write that counts them: nothing is counted twice."""
+    current = draft.current
+    if current is None or any(not outcome_of(current, member.name) for member in current.plan.members):
+        return draft
+    status, intent = draft.status, current.intent
+    planned = intent is not None and intent.disruption is not Disruption.MEMBER_LOST
+    verdict = judge(current.outcomes, planned=planned, late=planned and _is_late(draft, intent))
+    steps_lost = _steps_lost(current, status.step or 0)
+    declared = intent is not None and current.run in intent.lost
+    unfinished = declared or not ended_in_log(current)
+    draft = draft.update(
+        current=None,
+        lost=add_lost_run(status.lost, current.run) if unfinished else status.lost,
+        steps_lost=status.steps_lost + steps_lost,
+    )
+    message = _account(current, verdict, steps_lost)
+    draft = draft.condition(ConditionType.SAVED, verdict.reason in _SAVED and not steps_lost, verdict.reason, message)
+    draft = draft.tell(verdict.reason, message, warning=verdict.reason not in _EXPECTED)
+    return charge(draft, verdict)
+
+
+def _brief(outcome: MemberOutcome, earlier: list[MemberOutcome]) -> MemberOutcome:
+    """Of those that ended alike the first is the one to blame: the words of the others would only fill the status."""
+    alike = any((e.outcome, e.infrastructure) == (outcome.outcome, outcome.infrastructure) for e in earlier)
+    return outcome.model_copy(update={"error_tail": ""}) if alike else outcome
+
+
+def _all_outcomes(draft: Draft) -> list[MemberOutcome]:
+    """Of every pod of the job, also of one written off before it was done."""
+    known = draft.current.outcomes if draft.current else ()
+    return [*known, *(end_of(pod) for pod in own(draft.snapshot).values() if terminated(pod))]
+
+
+def _is_late(draft: Draft, intent: Intent | None) -> bool:
+    return intent is not None and intent.deadline is not None and draft.now >= intent.deadline
+
+
+def _steps_lost(current: CurrentRun, committed: int) -> int:
+    """Steps that outcomes tell of beyond the newest commit that they, or earlier ones, tell of."""
+    mine = [one for one in current.outcomes if one.run == current.run]
+    commits = [(o.commit_seq, o.commit_step) for o in mine if o.commit_seq is not None and o.commit_step is not None]
+    base = max(commits)[1] if commits else committed
+    return max([one.step - base for one in mine] + [0])
+
+
+def _account(current: CurrentRun, verdict: Verdict, steps_lost: int) -> str:
+    """How the run ended, in one sentence and the blamed member's words."""
+    steps = [one.step for one in current.outcomes if one.run == current.run]
+    where = f" at step {max(steps)}" if steps else ""
+    cost = f"{steps_lost} steps lost since the last commit" if steps_lost else "no step known to be lost"
+    if verdict.reason in _SAVED:
+        cost = f"{steps_lost} steps lost"
+    words = describe(verdict.blamed)
+    return f"run {current.run} ended{where}: {cost}" + (f"; {words}" if words else "")

@@ -1,0 +1,111 @@
+"""What a pod that has ended tells: its outcome, or what Kubernetes knows of its end where it left none.
+
+Questions only. A container writes the termination message itself: any bytes may be in it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from perdure.contract import ContractError, ErrorKind, ExitKind, Failure, Outcome, read_outcome
+from perdure_operator.api.status import Assigned, MemberOutcome
+from perdure_operator.decide.draft import Draft
+from perdure_operator.decide.facts import node_lost, terminated
+from perdure_operator.state.snapshot import PodView
+
+_LARGEST: Final = 2**53
+"""No honest number in an outcome is larger; one that is would not fit into the status."""
+_NAME_LENGTH: Final = 100
+"""As the agent writes it; an image without our agent may leave anything."""
+_TAIL_LINES: Final = 15
+_TAIL_LENGTH: Final = 2000
+
+
+def read_end(draft: Draft, member: Assigned, pod: PodView | None) -> MemberOutcome | None:
+    """How this member of a run ended; None while it runs. A pod on a node that was given up has ended."""
+    if pod is None or pod.uid != member.uid:
+        return _silent(member.name, member.uid, "the pod is gone")
+    if terminated(pod):
+        return end_of(pod)
+    if node_lost(draft, pod):
+        return _silent(pod.name, pod.uid, f"node {pod.node} is unreachable")
+    return None
+
+
+def end_of(pod: PodView) -> MemberOutcome:
+    """What status keeps of a pod that has ended."""
+    outcome = told(pod)
+    if outcome is None:
+        return _silent(pod.name, pod.uid, _last_words(pod))
+    error, commit = outcome.error, outcome.commit
+    return MemberOutcome(
+        name=pod.name,
+        uid=pod.uid,
+        outcome=outcome.outcome,
+        run=outcome.run,
+        step=outcome.step,
+        commit_seq=commit.seq if commit else None,
+        commit_step=commit.step if commit else None,
+        error_kind=error.kind if error else "",
+        error_name=_printable(error.name)[:_NAME_LENGTH] if error else "",
+        error_tail=_last_lines(_printable(error.tail)) if error else "",
+        infrastructure=outcome.outcome is ExitKind.FAILED and (_killed(pod) or _from_outside(error)),
+    )
+
+
+def told(pod: PodView) -> Outcome | None:
+    """The outcome in a pod's termination message, None where it left none that can be read."""
+    if pod.terminated is None:
+        return None
+    try:
+        outcome = read_outcome(pod.terminated.message)
+    except ContractError:
+        return None
+    numbers = [outcome.run, outcome.rank, outcome.step, outcome.opened]
+    if outcome.commit:
+        numbers += [outcome.commit.seq, outcome.commit.step]
+    return outcome if max(numbers) <= _LARGEST else None
+
+
+def highest_opened(known: int, pods: dict[str, PodView]) -> int:
+    """The highest run number that any pod has seen in the log: the next run has to be above it."""
+    return max([known, *(outcome.opened for pod in pods.values() if (outcome := told(pod)))])
+
+
+def learn(draft: Draft, outcome: MemberOutcome) -> Draft:
+    """What an outcome tells about the log: the newest commit, which also resets the back-off."""
+    status = draft.status
+    if outcome.commit_seq is None or outcome.commit_seq <= status.commit_seq:
+        return draft
+    failures = status.failures.model_copy(update={"consecutive": 0})
+    return draft.update(commit_seq=outcome.commit_seq, step=outcome.commit_step, failures=failures)
+
+
+def _silent(name: str, uid: str, why: str) -> MemberOutcome:
+    return MemberOutcome(name=name, uid=uid, outcome="", error_name=why, infrastructure=True)
+
+
+def _last_words(pod: PodView) -> str:
+    """Why a pod without an outcome has ended, as far as Kubernetes knows."""
+    if pod.terminated:
+        return f"{pod.terminated.reason or 'Error'} (exit code {pod.terminated.exit_code})"
+    return "the pod was evicted" if pod.evicted else "the pod is gone"
+
+
+def _killed(pod: PodView) -> bool:
+    return pod.evicted or (pod.terminated is not None and pod.terminated.reason == "OOMKilled")
+
+
+def _from_outside(error: Failure | None) -> bool:
+    if error is None:
+        return True
+    return error.kind is ErrorKind.STORAGE or (error.kind is ErrorKind.SIGNAL and error.name == "SIGKILL")
+
+
+def _last_lines(text: str) -> str:
+    return "\n".join(text.strip().splitlines()[-_TAIL_LINES:])[-_TAIL_LENGTH:]
+
+
+def _printable(text: str) -> str:
+    """Without the lone surrogates that JSON can carry and UTF-8 cannot."""
+    return text.encode(errors="replace").decode()

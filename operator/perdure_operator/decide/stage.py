@@ -1,0 +1,38 @@
+"""Where a job is in its life, as a type: computed from status alone, once for each step of a round.
+
+    BETWEEN ──names allocated──> STARTING ──all Ready, plan written──> RUNNING ──a signal──> QUIET
+       ^                                                                  │                    │
+       └────────── every member has ended ────────────── LEAVING <──urgent┴──committed to leave┘
+
+and from anywhere to FINISHED.
+
+`status.phase` is for people; nothing is decided from it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from perdure_operator.api.status import TrainingJobStatus
+
+
+class Stage(StrEnum):
+    """A job's stage."""
+
+    BETWEEN = "between"  # no run is on, and no member is allocated
+    STARTING = "starting"  # members of the next run are allocated, and not all of them are Ready
+    RUNNING = "running"  # a run is on, and nothing asks it to end
+    QUIET = "quiet"  # a signal was seen; it may still be withdrawn, and more may come
+    LEAVING = "leaving"  # members are asked to save and leave, and are waited for
+    FINISHED = "finished"  # Completed or Failed
+
+
+def stage_of(status: TrainingJobStatus) -> Stage:
+    """The stage that this status is in."""
+    if status.finished_at:
+        return Stage.FINISHED
+    if status.current is None:
+        return Stage.STARTING if status.next and status.next.members else Stage.BETWEEN
+    if status.current.intent is None:
+        return Stage.RUNNING
+    return Stage.LEAVING if status.current.intent.leave else Stage.QUIET
