@@ -2,6 +2,7 @@
 
 protocol   what the operator asks of a cluster, and how a cluster refuses
 kube       the protocol over kubernetes.aio
+clock      the API server's time
 election   one leader among the operator's replicas: a Lease
 memory     what this process remembers of a job
 read       the watch and live LISTs -> the Snapshot that `decide` reads

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+import math
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -19,6 +23,7 @@ import aiohttp
 from kubernetes.aio import client, config
 
 from perdure.errors import UserError
+from perdure_operator.cluster.clock import ServerClock
 from perdure_operator.cluster.protocol import (
     AlreadyExists,
     ApiError,
@@ -34,7 +39,8 @@ from perdure_operator.cluster.protocol import (
 
 TIMEOUT_SECONDS: Final = 10.0
 """A silent API server must not look like a slow one. The Lease has a shorter limit of its own."""
-PAGE: Final = 500
+PAGE: Final = 100
+"""Objects in a page: a page of large ones must fit into memory, and reading it must not hold up the event loop."""
 
 _JSON: Final = "application/json"
 _JSON_PATCH: Final = "application/json-patch+json"
@@ -90,9 +96,10 @@ async def _configuration(kubeconfig: str | None) -> Any:
 class KubeApi:
     """A ClusterApi. Close it, or use it as an async context manager."""
 
-    def __init__(self, transport: Any, *, timeout: float = TIMEOUT_SECONDS) -> None:
+    def __init__(self, transport: Any, *, timeout: float = TIMEOUT_SECONDS, clock: ServerClock | None = None) -> None:
         self._transport = transport
         self._timeout = timeout
+        self._clock = clock or ServerClock()
 
     async def __aenter__(self) -> Self:
         return self
@@ -106,22 +113,49 @@ class KubeApi:
         """Close the connections."""
         await self._transport.close()
 
+    def server_time(self) -> datetime:
+        """See ClusterApi."""
+        return self._clock.now()
+
     async def list(self, resource: Resource, namespace: str | None = None, *, selector: str = "") -> list[Json]:
-        """See ClusterApi; read in pages, so that no answer is too large for the timeout."""
+        """See ClusterApi."""
+        return [raw async for page in self.pages(resource, namespace, selector=selector) for raw in page]
+
+    async def pages(
+        self, resource: Resource, namespace: str | None = None, *, selector: str = ""
+    ) -> AsyncIterator[Sequence[Json]]:
+        """See ClusterApi."""
         query = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
-        items: list[Json] = []
         while True:
             page = await self._call("GET", _path(resource, namespace), query=query)
             # Items of a list carry neither kind nor apiVersion; nothing here reads them.
-            items += page.get("items") or []
+            yield page.get("items") or []
             token = page.get("metadata", {}).get("continue")
             if not token:
-                return items
+                return
             query = query | {"continue": token}
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
         """See ClusterApi."""
         return await self._call("GET", _path(resource, namespace, name))
+
+    async def changed(self, resource: Resource, namespace: str, name: str, *, version: str, seconds: float) -> None:
+        """See ClusterApi: a watch that ends with its first event; the right to watch that one name is enough."""
+        query = {
+            "watch": "true",
+            "fieldSelector": f"metadata.name={name}",
+            "resourceVersion": version,
+            "timeoutSeconds": str(max(1, math.floor(seconds))),
+        }
+        what, patience = f"WATCH {_path(resource, namespace)}", seconds + self._timeout
+        async with _bounded(what, patience):
+            answer = await self._send("GET", _path(resource, namespace), patience, query=query)
+            try:
+                if answer.status >= 300:
+                    _document(what, answer, await answer.read())
+                await answer.response.content.readany()
+            finally:
+                answer.response.close()
 
     async def create(self, resource: Resource, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
         """See ClusterApi."""
@@ -145,13 +179,13 @@ class KubeApi:
         """See ClusterApi."""
         return await self._call("PUT", _path(resource, namespace, name) + "/status", body=body)
 
-    async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str) -> None:
+    async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str, version: str = "") -> None:
         """See ClusterApi; the garbage collector takes care of dependents in the background."""
         options = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
             "propagationPolicy": "Background",
-            "preconditions": {"uid": uid},
+            "preconditions": {"uid": uid} | ({"resourceVersion": version} if version else {}),
         }
         await self._call("DELETE", _path(resource, namespace, name), body=options)
 
@@ -165,23 +199,46 @@ class KubeApi:
         content: str = _JSON,
     ) -> Json:
         what = f"{method} {path}"
-        try:
-            async with asyncio.timeout(self._timeout):
-                request = await self._transport.param_serialize(
-                    method,
-                    path,
-                    query_params=list((query or {}).items()),
-                    header_params={"Accept": _JSON, "Content-Type": content},
-                    body=body,
-                    auth_settings=["BearerToken"],
-                )
-                answer = await self._transport.call_api(*request, _request_timeout=self._timeout)
-                status, data = int(answer.status), await answer.read()
-        except TimeoutError:
-            raise Unavailable(f"{what}: no answer from the API server in {self._timeout:g} s") from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise Unavailable(f"{what}: {error}") from None
-        return _document(what, status, data)
+        async with _bounded(what, self._timeout):
+            answer = await self._send(method, path, self._timeout, query=query, body=body, content=content)
+            data = await answer.read()
+        return _document(what, answer, data)
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        seconds: float,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Json | Sequence[Json] | None = None,
+        content: str = _JSON,
+    ) -> Any:
+        """The head of the answer: status and headers."""
+        request = await self._transport.param_serialize(
+            method,
+            path,
+            query_params=list((query or {}).items()),
+            header_params={"Accept": _JSON, "Content-Type": content},
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        sent = time.monotonic()
+        answer = await self._transport.call_api(*request, _request_timeout=seconds)
+        self._clock.heard(answer.headers.get("Date"), sent=sent)
+        return answer
+
+
+@asynccontextmanager
+async def _bounded(what: str, seconds: float) -> AsyncIterator[None]:
+    """Every way in which no answer comes is Unavailable."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise Unavailable(f"{what}: no answer from the API server in {seconds:g} s") from None
+    except (aiohttp.ClientError, OSError) as error:
+        raise Unavailable(f"{what}: {error}") from None
 
 
 def _path(resource: Resource, namespace: str | None, name: str = "") -> str:
@@ -190,18 +247,27 @@ def _path(resource: Resource, namespace: str | None, name: str = "") -> str:
     return f"{root}{scope}/{resource.plural}" + (f"/{name}" if name else "")
 
 
-def _document(what: str, status: int, data: bytes) -> Json:
+def _document(what: str, answer: Any, data: bytes) -> Json:
     """The answer's body, or the error it stands for."""
     try:
         body = json.loads(data)
     except ValueError:
         body = {}
     document: Json = body if isinstance(body, dict) else {}
+    status = int(answer.status)
     if status < 300:
         return document
     reason = str(document.get("reason", ""))
     message = str(document.get("message") or data[:200].decode(errors="replace"))
-    raise _error_type(status, reason)(f"{what}: {message}", status=status, reason=reason)
+    raise _error_type(status, reason)(
+        f"{what}: {message}", status=status, reason=reason, retry_after=_retry_after(answer.headers)
+    )
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """In seconds; the API server sends no dates here."""
+    text = headers.get("Retry-After", "")
+    return float(text) if text.isascii() and text.isdigit() else None
 
 
 def _error_type(status: int, reason: str) -> type[ApiError]:

@@ -1,7 +1,8 @@
 """What the operator asks of a cluster, and the few ways in which a cluster refuses.
 
 `kube.KubeApi` is the real one; tests use an in-memory one that passes the same contract tests. Objects are raw JSON:
-`views` and `objects` are the only modules that know their fields. Called by `observe`, `act` and `election`.
+`read.parse` and `write.manifests` are the only modules that know their fields. Called by `observe`, `act` and
+`election`.
 
     ApiError              the request did not succeed; `status` is the HTTP status, 0 where no answer came
     ├── NotFound          no such object
@@ -14,8 +15,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, Protocol
 
 from perdure.contract import GROUP
@@ -51,10 +53,12 @@ LEASES: Final = Resource("coordination.k8s.io", "v1", "leases")
 class ApiError(Exception):
     """The API server refused, or did not answer."""
 
-    def __init__(self, message: str, *, status: int = 0, reason: str = "") -> None:
+    def __init__(self, message: str, *, status: int = 0, reason: str = "", retry_after: float | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.reason = reason
+        self.retry_after = retry_after
+        """Seconds before which the server does not want to be asked again (Retry-After)."""
 
 
 class NotFound(ApiError):
@@ -84,11 +88,22 @@ class Unavailable(ApiError):
 class ClusterApi(Protocol):
     """A cluster. Every call is bounded by a timeout and raises only ApiError."""
 
+    def server_time(self) -> datetime:
+        """The API server's clock, as far as its answers tell: it never runs backwards."""
+
     async def list(self, resource: Resource, namespace: str | None = None, *, selector: str = "") -> list[Json]:
         """All objects, as of now (never from a cache that may be behind); `namespace` None means everywhere."""
 
+    def pages(
+        self, resource: Resource, namespace: str | None = None, *, selector: str = ""
+    ) -> AsyncIterator[Sequence[Json]]:
+        """The same piece by piece, so that neither memory nor the event loop has to hold a cluster at once."""
+
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
         """The object as of now."""
+
+    async def changed(self, resource: Resource, namespace: str, name: str, *, version: str, seconds: float) -> None:
+        """Return once the object is no longer the one of that resourceVersion, or after so many seconds."""
 
     async def create(self, resource: Resource, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
         """Create it; `dry_run` goes through validation and admission and stores nothing."""
@@ -102,5 +117,8 @@ class ClusterApi(Protocol):
     async def replace_status(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
         """Replace the status alone; metadata.resourceVersion and metadata.uid in `body` are preconditions."""
 
-    async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str) -> None:
-        """Delete that very object; one already gone is NotFound, another with its name is a Conflict."""
+    async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str, version: str = "") -> None:
+        """Delete that very object; one already gone is NotFound, another with its name is a Conflict.
+
+        With `version` an object that has changed since is a Conflict, too.
+        """

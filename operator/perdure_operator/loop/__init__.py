@@ -4,6 +4,7 @@ schedule   which job is due when; pure
 queue      the schedule with a clock to wait on
 watch      kopf's events -> cache and queue; kopf's settings
 worker     one round: observe, decide, act, and when to look again
-operator   everything put together: login, election, start and stop
+leader     election, resync and workers; knows no kopf
+operator   everything put together: login, start and stop
 logs       log lines as JSON
 """

@@ -5,6 +5,8 @@ Each case gets the cluster and a namespace of its own that has a ServiceAccount 
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from perdure_operator.cluster.protocol import (
@@ -100,6 +102,39 @@ async def a_delete_takes_only_that_uid(api: ClusterApi, namespace: str) -> None:
         await api.delete(PODS, namespace, "one", uid=uid)
 
 
+async def a_delete_takes_only_that_version(api: ClusterApi, namespace: str) -> None:
+    first = (await api.create(PODS, namespace, pod("one")))["metadata"]
+    change = [{"op": "replace", "path": "/metadata/annotations/a~1b", "value": "new"}]
+    second = (await api.patch(PODS, namespace, "one", change))["metadata"]
+    with pytest.raises(Conflict):
+        await api.delete(PODS, namespace, "one", uid=first["uid"], version=first["resourceVersion"])
+    await api.delete(PODS, namespace, "one", uid=first["uid"], version=second["resourceVersion"])
+    with pytest.raises(NotFound):
+        await api.get(PODS, namespace, "one")
+
+
+async def pages_together_are_the_list(api: ClusterApi, namespace: str) -> None:
+    for number in range(5):
+        await api.create(PODS, namespace, pod(f"p{number}", k="x"))
+    await api.create(PODS, namespace, pod("other"))
+    pages = [[raw["metadata"]["name"] for raw in page] async for page in api.pages(PODS, namespace, selector="k=x")]
+    assert [name for page in pages for name in page] == [f"p{number}" for number in range(5)]
+
+
+async def a_change_that_was_made_already_is_told_at_once(api: ClusterApi, namespace: str) -> None:
+    old = await api.create(LEASES, namespace, lease("l", "a"))
+    version = old["metadata"]["resourceVersion"]
+    await api.replace(LEASES, namespace, "l", lease("l", "b") | {"metadata": old["metadata"]})
+    async with asyncio.timeout(30):
+        await api.changed(LEASES, namespace, "l", version=version, seconds=600)
+
+
+async def without_a_change_the_wait_ends_by_itself(api: ClusterApi, namespace: str) -> None:
+    version = (await api.create(LEASES, namespace, lease("l", "a")))["metadata"]["resourceVersion"]
+    async with asyncio.timeout(30):
+        await api.changed(LEASES, namespace, "l", version=version, seconds=1)
+
+
 async def a_budget_is_raised_by_a_patch_that_tests_its_version(api: ClusterApi, namespace: str) -> None:
     body = {
         "apiVersion": BUDGETS.api_version,
@@ -126,5 +161,9 @@ CASES = [
     a_patch_of_what_is_gone_is_not_found,
     a_replace_of_an_old_version_is_a_conflict,
     a_delete_takes_only_that_uid,
+    a_delete_takes_only_that_version,
+    pages_together_are_the_list,
+    a_change_that_was_made_already_is_told_at_once,
+    without_a_change_the_wait_ends_by_itself,
     a_budget_is_raised_by_a_patch_that_tests_its_version,
 ]

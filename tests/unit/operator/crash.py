@@ -7,7 +7,7 @@ operator dies after, the second one, which knows only the cluster, must come to 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
@@ -60,6 +60,17 @@ class DyingApi:
         """Another process uses it from now on."""
         self.dead = False
 
+    def server_time(self) -> datetime:
+        return self.api.server_time()
+
+    def pages(
+        self, resource: Resource, namespace: str | None = None, *, selector: str = ""
+    ) -> AsyncIterator[Sequence[Json]]:
+        return self.api.pages(resource, namespace, selector=selector)
+
+    async def changed(self, resource: Resource, namespace: str, name: str, *, version: str, seconds: float) -> None:
+        await self.api.changed(resource, namespace, name, version=version, seconds=seconds)
+
     async def list(self, resource: Resource, namespace: str | None = None, *, selector: str = "") -> list[Json]:
         return await self.api.list(resource, namespace, selector=selector)
 
@@ -91,9 +102,9 @@ class DyingApi:
         self._written("status")
         return raw
 
-    async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str) -> None:
+    async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str, version: str = "") -> None:
         self._require_life()
-        await self.api.delete(resource, namespace, name, uid=uid)
+        await self.api.delete(resource, namespace, name, uid=uid, version=version)
         self._written(f"delete {resource.plural}")
 
     def _require_life(self) -> None:

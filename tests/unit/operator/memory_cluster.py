@@ -5,10 +5,12 @@ Verified: `contract_cases` run against this one (tests/unit/operator) and agains
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import itertools
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from perdure_operator.cluster.protocol import (
@@ -24,6 +26,7 @@ from perdure_operator.cluster.protocol import (
 )
 
 CREATED = "2026-01-01T00:00:00Z"
+PAGE = 2
 WatchEvent = tuple[str, Resource, Json]
 
 
@@ -35,6 +38,11 @@ class MemoryCluster:
         self._version = itertools.count(1)
         self.watch: Callable[[str, Resource, Json], object] = _nobody
         self.writes: list[str] = []
+        self.time: Callable[[], datetime] = lambda: datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+        self.sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+    def server_time(self) -> datetime:
+        return self.time()
 
     async def list(self, resource: Resource, namespace: str | None = None, *, selector: str = "") -> list[Json]:
         return [
@@ -43,8 +51,19 @@ class MemoryCluster:
             if kind == resource and namespace in (None, where) and _selected(raw, selector)
         ]
 
+    async def pages(
+        self, resource: Resource, namespace: str | None = None, *, selector: str = ""
+    ) -> AsyncIterator[Sequence[Json]]:
+        items = await self.list(resource, namespace, selector=selector)
+        for first in range(0, len(items), PAGE):
+            yield items[first : first + PAGE]
+
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
         return copy.deepcopy(self._stored(resource, namespace or "", name))
+
+    async def changed(self, resource: Resource, namespace: str, name: str, *, version: str, seconds: float) -> None:
+        if self._stored(resource, namespace, name)["metadata"]["resourceVersion"] == version:
+            await self.sleep(seconds)
 
     async def create(self, resource: Resource, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
         raw = copy.deepcopy(body)
@@ -81,10 +100,10 @@ class MemoryCluster:
         raw = copy.deepcopy(stored) | {"status": copy.deepcopy(body["status"])}
         return self._store("MODIFIED", (resource, namespace, name), raw)
 
-    async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str) -> None:
+    async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str, version: str = "") -> None:
         stored = self._stored(resource, namespace, name)
-        if stored["metadata"]["uid"] != uid:
-            raise Conflict(f"uid of {name!r} is not {uid}", status=409, reason="Conflict")
+        if stored["metadata"]["uid"] != uid or version not in ("", stored["metadata"]["resourceVersion"]):
+            raise Conflict(f"{name!r} is not {uid} in version {version}", status=409, reason="Conflict")
         self._note("delete", resource, name)
         if resource == PODS and _needs_grace(stored):
             raw = copy.deepcopy(stored)

@@ -209,9 +209,9 @@ class SlowCluster(RefusingCluster):
         async with self._turn():
             return await super().patch(resource, namespace, name, operations)
 
-    async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str) -> None:
+    async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str, version: str = "") -> None:
         async with self._turn():
-            await super().delete(resource, namespace, name, uid=uid)
+            await super().delete(resource, namespace, name, uid=uid, version=version)
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:

@@ -1,0 +1,113 @@
+"""Election, resync and workers put together: the part of the operator beside the watch.
+
+Every replica fills its cache, only the leader works. A process that loses its Lease stops working at once and ends: a
+fresh one is safer than one that does not know what it missed. It knows no event source, and its clocks and its
+randomness are given, so that a simulation can run it as it is. Used by `operator`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from perdure_operator.cluster import election
+from perdure_operator.cluster.election import Election
+from perdure_operator.cluster.protocol import ApiError, ClusterApi
+from perdure_operator.cluster.read.cache import Cache
+from perdure_operator.cluster.read.observe import Observer, utc_now
+from perdure_operator.cluster.write.act import Actor
+from perdure_operator.loop.queue import Queue
+from perdure_operator.loop.worker import RESYNC_SECONDS, Worker
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """Where time and chance come from."""
+
+    now: Callable[[], datetime] = utc_now
+    monotonic: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    chance: Callable[[], float] = random.random
+    """Between 0 and 1, for jitter."""
+
+
+@dataclass
+class Leader:
+    """Candidate first, then leader, then gone."""
+
+    api: ClusterApi
+    lease: election.Settings
+    identity: str
+    namespace: str | None = None
+    workers: int = 4
+    clocks: Clocks = field(default_factory=Clocks)
+    cache: Cache = field(default_factory=Cache)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    failed: bool = False
+    _task: asyncio.Task[None] | None = None
+
+    def __post_init__(self) -> None:
+        clocks = self.clocks
+        self.queue = Queue(monotonic=clocks.monotonic)
+        self._election = Election(
+            self.api, self.lease, self.identity, monotonic=clocks.monotonic, sleep=clocks.sleep, now=clocks.now
+        )
+        self._observer = Observer(self.api, self.cache, namespace=self.namespace, clock=clocks.now)
+        actor = Actor(self.api, self.cache, instance=self.identity, clock=clocks.now)
+        self._worker = Worker(self.queue, self._observer, actor, jitter=clocks.chance)
+
+    @property
+    def leading(self) -> bool:
+        """For the health endpoint."""
+        return self._election.leading
+
+    def start(self) -> None:
+        """Stand for election, in the background."""
+        self._task = asyncio.create_task(self._live(), name="leader")
+
+    async def stop(self) -> None:
+        """Stop working, then give the Lease back: the next leader must not meet a write of ours."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._election.release()
+
+    async def _live(self) -> None:
+        try:
+            await self._election.lead()
+            async with asyncio.TaskGroup() as group:
+                _spawn(group, self._election.hold(), self._resync())
+                _spawn(group, *(self._worker.run() for _ in range(self.workers)))
+        except* election.Deposed as errors:
+            logger.error("%s: ending", errors.exceptions[0])
+            self.failed = True
+        except* Exception:  # nobody else would tell
+            logger.exception("ending")
+            self.failed = True
+        finally:
+            self.over.set()
+
+    async def _resync(self) -> None:
+        """Read everything live at the start and now and then: a watch may miss a deletion while it reconnects."""
+        while True:
+            try:
+                for job in await self._observer.sync():
+                    self.queue.add(job)
+            except ApiError as error:
+                logger.warning("resync: %s", error)
+                await self.clocks.sleep(1)
+                continue
+            await self.clocks.sleep(RESYNC_SECONDS * (0.8 + 0.4 * self.clocks.chance()))
+
+
+def _spawn(group: asyncio.TaskGroup, *works: Coroutine[Any, Any, None]) -> None:
+    for work in works:
+        group.create_task(work)
