@@ -258,3 +258,6 @@ Action = Say | MarkWarm | Start | Ask | Kill | Finish
 
 HOLDS_SEAT: Final = frozenset({ExitKind.CHECKPOINTED, ExitKind.STOPPED, ExitKind.PEER_LOST})
 """Ends that are no fault of this member: the operator may have a next run for its seat."""
+
+ENDS_SIBLINGS: Final = frozenset({ExitKind.FAILED, ExitKind.ROOT_TAKEN_OVER, ExitKind.FENCED, ExitKind.PEER_LOST})
+"""Ends of one process after which the others of its pod cannot go on."""

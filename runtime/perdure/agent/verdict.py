@@ -16,12 +16,10 @@ from perdure.contract import CommitRef, ErrorKind, ExitKind, Failure, Leave, Out
 SHELL_SIGNALLED: Final = 128
 """A shell whose child died of signal n exits with this + n."""
 
-INFRASTRUCTURE: Final = "SIGKILL"
-"""Nobody's code sends it: the kernel when memory is short, or the kubelet."""
-
 _TELLING: Final = (
     ExitKind.COMPLETED,
     ExitKind.FAILED,
+    ExitKind.ROOT_TAKEN_OVER,
     ExitKind.FENCED,
     ExitKind.CHECKPOINTED,
     ExitKind.EXIT_TIMEOUT,
@@ -97,9 +95,7 @@ def _order(process: Process) -> tuple[int, bool]:
     outcome = process.outcome
     if outcome is None or (outcome.outcome is ExitKind.COMPLETED and process.ending is None):
         return len(_TELLING), False  # an exit status of 0 proves nothing while a neighbour has more to tell
-    error = outcome.error
-    infrastructure = error is not None and (error.kind is ErrorKind.STORAGE or error.name == INFRASTRUCTURE)
-    return _TELLING.index(outcome.outcome), infrastructure
+    return _TELLING.index(outcome.outcome), outcome.infrastructure
 
 
 def without_trainer(state: State) -> Outcome:
