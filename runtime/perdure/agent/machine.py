@@ -279,7 +279,7 @@ def _without_trainer(state: State) -> Noted:
 
 def _start(state: State, train: Train) -> Noted:
     ranks = range(train.rank, train.rank + state.settings.processes)
-    trainer = Trainer(train.run, tuple(Process(rank) for rank in ranks))
+    trainer = Trainer(train.run, tuple(Process(rank) for rank in ranks), state.settings.completion)
     return replace(state, trainer=trainer, hold_until=None), [Start(train)]
 
 
