@@ -21,7 +21,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from perdure.contract import CommitRef, ErrorKind, ExitKind, Failure, fitting_tail
+from perdure.contract import CommitRef, ErrorKind, ExitKind, Failure
+from perdure.words import fitting
 
 ENDING_SECONDS: Final = 5
 """How long an ending waits for room in the pipe: nothing comes after it that would tell the same."""
@@ -123,12 +124,12 @@ def _written(fd: int, line: bytes) -> bool:
 
 
 def _line(report: Report) -> str:
-    """The report's line; an error's tail loses its oldest characters where the line would exceed PIPE_BUF."""
+    """The report's line; an error's tail loses its middle where the line would exceed PIPE_BUF."""
     body: dict[str, Any] = {"report": _NAMES[type(report)], **asdict(report)}
     error = body.get("error")
     if error:
         tail, error["tail"], error["name"] = error["tail"], "", error["name"][:200]
-        error["tail"] = fitting_tail(tail, select.PIPE_BUF - len(json.dumps(body)) - 1)
+        error["tail"] = fitting(tail, select.PIPE_BUF - len(json.dumps(body)) - 1)
     return json.dumps(body) + "\n"
 
 

@@ -111,10 +111,15 @@ def _check(assignment: Path, scratch: Path) -> None:
 def settings_from(environ: Mapping[str, str]) -> Settings:
     """The agent's settings from what the operator has set."""
     from perdure.agent.state import Settings  # noqa: PLC0415
-    from perdure.contract import DEFAULT_GRACE_SECONDS, Env  # noqa: PLC0415
+    from perdure.contract import DEFAULT_GRACE_SECONDS, Completion, Env  # noqa: PLC0415
+
+    completion = environ.get(Env.COMPLETION) or Completion.LOG
+    if completion not in set(Completion):
+        raise UserError(f"{Env.COMPLETION} is {completion!r}: set it to {' or '.join(Completion)}, or unset it")
 
     return Settings(
         processes=_number(environ, Env.PROCESSES, default=1, least=1),
+        completion=Completion(completion),
         grace=_number(environ, Env.GRACE_SECONDS, default=DEFAULT_GRACE_SECONDS, least=0),
     )
 

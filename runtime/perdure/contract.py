@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
 from perdure.errors import PerdureError
+from perdure.words import fitting
 
 VERSION: Final = 1
 """The contract's major version, `v` in an assignment and in an outcome."""
@@ -27,6 +28,12 @@ ASSIGNMENT_BYTES: Final = 1024
 OUTCOME_BYTES: Final = 2048
 """The kubelet cuts termination messages at 4096 bytes each, and at 12288 bytes over all containers of a pod, init
 containers included, in equal shares: this much is whole in a pod of six. A cut one would not be JSON any more."""
+
+LARGEST: Final = 2**53 - 1
+"""No number in an outcome or an assignment is larger: JSON readers of other languages keep no more."""
+
+OPENED_AT_MOST: Final = 2**31 - 1
+"""A run a second for 68 years. The operator goes past `opened`: one near LARGEST would leave later runs no number."""
 
 _NAME_CHARACTERS: Final = 100
 """Of an error's name; escaped, a character is at most twelve bytes long."""
@@ -65,6 +72,7 @@ class Env:
     S3_ENDPOINT: Final = "PERDURE_S3_ENDPOINT"
     S3_REGION: Final = "PERDURE_S3_REGION"
     S3_PATH_STYLE: Final = "PERDURE_S3_PATH_STYLE"  # "true" or "false"
+    COMPLETION: Final = "PERDURE_COMPLETION"  # a Completion; absent: Log
 
     RENDEZVOUS_SECONDS: Final = "PERDURE_RENDEZVOUS_SECONDS"  # how long ranks wait for each other (users set it)
     TRACE: Final = "PERDURE_TRACE"  # "1": record per step the time and the sample ids of the batch (users set it)
@@ -73,6 +81,7 @@ class Env:
     # MASTER_ADDR and MASTER_PORT.
     RUN: Final = "PERDURE_RUN"
     LOST: Final = "PERDURE_LOST"  # the assignment's `lost` as a JSON list
+    FLOOR: Final = "PERDURE_FLOOR"  # the assignment's `floor` as a JSON object; absent without one
     WAIT: Final = "PERDURE_WAIT"  # seconds rank 0 waits for the previous run to end before it opens
     REPORT_FD: Final = "PERDURE_REPORT_FD"  # see perdure.channel
     REQUEST_FILE: Final = "PERDURE_REQUEST_FILE"  # see perdure.channel
@@ -87,12 +96,27 @@ class Role(StrEnum):
     FORMER = "former"
 
 
+class Completion(StrEnum):
+    """What makes a job completed."""
+
+    LOG = "Log"  # a Session's ending with a goal in the log
+    EXIT_CODE = "ExitCode"  # every rank's process has exited 0: for frameworks without a Session
+
+
 class ContractError(PerdureError):
     """A document of the other side cannot be read; the message says which field and why."""
 
 
 class UnsupportedVersion(ContractError):
     """The document's major version is not one this side knows."""
+
+
+@dataclass(frozen=True)
+class CommitRef:
+    """A commit as those who did not write it know it: its entry in the log and its step."""
+
+    seq: int
+    step: int
 
 
 @dataclass(frozen=True)
@@ -112,6 +136,8 @@ class Train:
     """How long rank 0 waits for the older run to end before it opens the log."""
     lost: tuple[int, ...] = ()
     """Runs that can no longer save together: their trainers are killed at once."""
+    floor: CommitRef | None = None
+    """The newest commit known from outcomes: a run that finds an older log refuses to begin. None: any log will do."""
 
 
 @dataclass(frozen=True)
@@ -140,9 +166,11 @@ def write_assignment(assignment: Assignment) -> str:
             body["standby"] = True
         case Leave(run, cause, seconds, lost):
             body |= {"run": run, "lost": list(lost), "leave": True, "cause": cause, "seconds": seconds}
-        case Train(run, rank, world, master, cause, seconds, wait, lost):
+        case Train(run, rank, world, master, cause, seconds, wait, lost, floor):
             body |= {"run": run, "lost": list(lost), "rank": rank, "world": world, "master": master}
             body |= {"cause": cause, "seconds": seconds, "wait": wait}
+            if floor:
+                body["floor"] = asdict(floor)
     text = json.dumps(body, separators=(",", ":"))
     if len(text.encode()) > ASSIGNMENT_BYTES:
         raise ContractError(
@@ -171,7 +199,15 @@ def read_assignment(text: str) -> Assignment:
     host, _, port = master.rpartition(":")
     if not (host and port.isascii() and port.isdigit()):
         raise ContractError(f"assignment: master {master!r} is not ip:port")
-    return Train(run, rank, world, master, cause, seconds, wait, lost)
+    return Train(run, rank, world, master, cause, seconds, wait, lost, read_commit(doc.get("floor")))
+
+
+def read_commit(value: Any) -> CommitRef | None:
+    """The commit in a JSON object, None for anything else: neither a run nor its outcome depends on it."""
+    try:
+        return _commit(value)
+    except ContractError:
+        return None
 
 
 class ExitKind(StrEnum):
@@ -183,7 +219,8 @@ class ExitKind(StrEnum):
     EXIT_TIMEOUT = "exit-timeout"  # asked to leave, and killed when the time was over
     FAILED = "failed"
     PEER_LOST = "peer-lost"  # another rank went away
-    FENCED = "fenced"  # a newer writer owns the log
+    FENCED = "fenced"  # a newer run of this job owns the log
+    ROOT_TAKEN_OVER = "root-taken-over"  # another job owns the log: terminal
 
 
 CLEAN: Final = frozenset({ExitKind.COMPLETED, ExitKind.CHECKPOINTED, ExitKind.STOPPED})
@@ -199,23 +236,35 @@ class ErrorKind(StrEnum):
     STORAGE = "storage"
 
 
+class ErrorName(StrEnum):
+    """Names of errors that mean something to whoever reads an outcome; all others are only shown."""
+
+    ROOT_TAKEN_OVER = "RootTakenOver"
+    LOG_LOST = "LogLost"  # the log is older than what is known to be committed: terminal until somebody acts
+    NO_SESSION = "NoSession"  # exited 0, and nothing has ever told that it trained
+    OUT_OF_MEMORY = "OutOfMemory"  # the kernel killed it at the container's memory limit
+    KILLED = "SIGKILL"
+    UNSUPPORTED_VERSION = "UnsupportedVersion"
+
+
+_FROM_OUTSIDE: Final = frozenset({ErrorName.KILLED, ErrorName.OUT_OF_MEMORY})
+"""Nobody's code sends SIGKILL: the kernel when memory is short, or the kubelet."""
+
+
 @dataclass(frozen=True)
 class Failure:
     """What went wrong, in the trainer's own words."""
 
     kind: ErrorKind
     name: str = ""
-    """Exception class, signal name (SIGKILL) or exit status."""
+    """Exception class, signal name or exit status; an ErrorName where it means something."""
     tail: str = ""
-    """The last lines of the traceback or of stderr."""
+    """The traceback or the last lines of stderr; of a long one the head and the end."""
 
-
-@dataclass(frozen=True)
-class CommitRef:
-    """A commit as an outcome tells it: its entry in the log and its step."""
-
-    seq: int
-    step: int
+    @property
+    def infrastructure(self) -> bool:
+        """Whether it came from outside the user's code: the storage, or SIGKILL."""
+        return self.kind is ErrorKind.STORAGE or (self.kind is ErrorKind.SIGNAL and self.name in _FROM_OUTSIDE)
 
 
 @dataclass(frozen=True)
@@ -235,22 +284,27 @@ class Outcome:
     """Durations by part: agree, stage, upload, commit, start, import, rendezvous, restore."""
     error: Failure | None = None
 
+    @property
+    def infrastructure(self) -> bool:
+        """Whether it failed, and not by the user's code; a failure that nobody explains came from outside."""
+        return self.outcome is ExitKind.FAILED and (self.error is None or self.error.infrastructure)
+
 
 def write_outcome(outcome: Outcome) -> str:
-    """The termination message; the error's tail loses its oldest characters where it would not fit."""
+    """The termination message; the error's tail loses its middle where it would not fit."""
     body: dict[str, Any] = {
         "v": VERSION,
         "outcome": outcome.outcome.value,
         "run": outcome.run,
         "rank": outcome.rank,
     }
-    body |= {"step": outcome.step, "opened": outcome.opened}
+    body |= {"step": max(0, min(outcome.step, LARGEST)), "opened": _opened(outcome.opened)}
     body["seconds"] = {name: round(float(value), 3) for name, value in outcome.seconds.items()}
-    if outcome.commit:
-        body["commit"] = {"seq": outcome.commit.seq, "step": outcome.commit.step}
+    if read_commit(commit := asdict(outcome.commit) if outcome.commit else None):
+        body["commit"] = commit
     if outcome.error:
         body["error"] = {"kind": outcome.error.kind.value, "name": outcome.error.name[:_NAME_CHARACTERS], "tail": ""}
-        body["error"]["tail"] = fitting_tail(outcome.error.tail, OUTCOME_BYTES - len(_compact(body)))
+        body["error"]["tail"] = fitting(outcome.error.tail, OUTCOME_BYTES - len(_compact(body)))
     return _compact(body)
 
 
@@ -258,33 +312,37 @@ def _compact(body: Mapping[str, Any]) -> str:
     return json.dumps(body, separators=(",", ":"))
 
 
-def fitting_tail(text: str, room: int) -> str:
-    """The longest end of `text` that is at most `room` bytes long once JSON has escaped it."""
-    kept = text[-room:] if room > 0 else ""
-    while (excess := len(json.dumps(kept)) - 2 - room) > 0:
-        kept = kept[-(-excess // 12) :]  # an escaped character is at most twelve bytes long
-    return kept
-
-
 def read_outcome(text: str) -> Outcome:
-    """The outcome in a termination message; raises ContractError or UnsupportedVersion."""
+    """The outcome in a termination message; raises ContractError or UnsupportedVersion.
+
+    A container writes it: any bytes may be in it.
+    """
     doc = _document("outcome", text)
-    try:
-        ended = ExitKind(_str(doc, "outcome"))
-    except ValueError:
-        raise ContractError(f"outcome: {doc.get('outcome')!r} is not a known outcome") from None
     seconds = doc.get("seconds")
     durations = seconds if isinstance(seconds, dict) else {}
     return Outcome(
-        outcome=ended,
+        outcome=_exit_kind(_str(doc, "outcome")),
         run=_int(doc, "run", 0),
         rank=_int(doc, "rank", 0),
         step=_int(doc, "step", 0, default=0),
         commit=_commit(doc.get("commit")),
-        opened=_int(doc, "opened", 0, default=0),
+        opened=_opened(doc.get("opened", 0)),
         seconds={name: float(s) for name, s in durations.items() if isinstance(s, int | float) and abs(s) < 1e9},
         error=_failure(doc.get("error")),
     )
+
+
+def _exit_kind(word: str) -> ExitKind:
+    """A newer agent's word is a failure: judged by its error, where there is one."""
+    try:
+        return ExitKind(word)
+    except ValueError:
+        return ExitKind.FAILED
+
+
+def _opened(value: Any) -> int:
+    """An absurd one is ignored: the rest of the outcome is still true."""
+    return value if type(value) is int and 0 <= value <= OPENED_AT_MOST else 0
 
 
 def _commit(value: Any) -> CommitRef | None:
@@ -318,8 +376,8 @@ def _document(what: str, text: str) -> dict[str, Any]:
 
 def _int(doc: Mapping[str, Any], name: str, least: int, *, default: int | None = None) -> int:
     value = doc.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ContractError(f"field {name} is not an integer >= {least}: {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST:
+        raise ContractError(f"field {name} is not an integer from {least} to 2^53 - 1: {str(value)[:80]}")
     return value
 
 

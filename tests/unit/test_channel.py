@@ -26,6 +26,7 @@ from perdure.channel import (
     write_request,
 )
 from perdure.contract import CommitRef, ErrorKind, ExitKind, Failure
+from perdure.words import CUT
 
 whole = st.integers(0, 10**9)
 commits = st.builds(CommitRef, seq=whole, step=whole)
@@ -84,7 +85,9 @@ class TestReports:
         report = read_report(line)
         assert isinstance(report, Exiting)
         assert report.error
-        assert tail.endswith(report.error.tail)
+        head, _, end = report.error.tail.partition(CUT)
+        whole = report.error.tail == tail
+        assert whole or (tail.startswith(head) and tail.endswith(end) and end != "")
 
     def test_a_full_pipe_is_no_error_for_the_trainer(self, pipe: tuple[int, int]) -> None:
         for step in range(10_000):

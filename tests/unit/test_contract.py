@@ -9,12 +9,15 @@ from hypothesis import strategies as st
 
 from perdure.contract import (
     ASSIGNMENT_BYTES,
+    LARGEST,
+    OPENED_AT_MOST,
     OUTCOME_BYTES,
     VERSION,
     Assignment,
     CommitRef,
     ContractError,
     ErrorKind,
+    ErrorName,
     ExitKind,
     Failure,
     Leave,
@@ -22,21 +25,22 @@ from perdure.contract import (
     Standby,
     Train,
     UnsupportedVersion,
-    fitting_tail,
     read_assignment,
     read_outcome,
     write_assignment,
     write_outcome,
 )
+from perdure.words import CUT
 
 whole = st.integers(0, 10**9)
 runs = st.integers(1, 10**9)
 causes = st.text(max_size=40)
 lost = st.lists(runs, max_size=5).map(tuple)
 masters = st.sampled_from(["10.0.0.1:29500", "[fd00::1]:1", "node:65535"])
+commits = st.none() | st.builds(CommitRef, seq=runs, step=whole)
 trains = st.builds(
     Train, run=runs, rank=st.integers(0, 7), world=st.integers(8, 10**6), master=masters, cause=causes, seconds=whole,
-    wait=whole, lost=lost,
+    wait=whole, lost=lost, floor=commits,
 )  # fmt: skip
 leaves = st.builds(Leave, run=runs, cause=causes, seconds=whole, lost=lost)
 assignments = st.one_of(trains, leaves, st.just(Standby()))
@@ -44,7 +48,6 @@ assignments = st.one_of(trains, leaves, st.just(Standby()))
 unknown = st.dictionaries(
     st.sampled_from(["later", "memory", "hint"]), st.one_of(st.none(), st.booleans(), whole, causes, st.lists(whole))
 )
-commits = st.none() | st.builds(CommitRef, seq=runs, step=whole)
 failures = st.none() | st.builds(Failure, kind=st.sampled_from(ErrorKind), name=causes, tail=causes)
 seconds = st.dictionaries(st.sampled_from(["agree", "stage", "upload"]), st.integers(0, 10**6).map(lambda n: n / 1000))
 outcomes = st.builds(
@@ -138,6 +141,45 @@ class TestAssignment:
         except ContractError as error:
             assert str(error)  # noqa: PT017 - a value is as good
 
+    @pytest.mark.parametrize(
+        "floor", [None, 5, [], {}, {"seq": 1}, {"seq": 0, "step": 1}, {"seq": LARGEST + 1, "step": 1}]
+    )
+    def test_a_floor_that_cannot_be_read_is_none(self, floor: Any) -> None:
+        assert read_assignment(json.dumps(TRAIN | {"floor": floor})) == Train(2, 1, 4, "10.0.0.1:29500")
+
+    def test_a_floor_is_read_beside_what_a_newer_operator_adds(self) -> None:
+        floor = {"seq": 9, "step": 40, "later": True}
+        assignment = read_assignment(json.dumps(TRAIN | {"floor": floor}))
+        assert assignment == Train(2, 1, 4, "10.0.0.1:29500", floor=CommitRef(9, 40))
+
+    @pytest.mark.parametrize("field", ["run", "rank", "world", "seconds", "wait"])
+    def test_a_number_that_no_status_can_hold_is_refused(self, field: str) -> None:
+        with pytest.raises(ContractError, match=field):
+            read_assignment(json.dumps(TRAIN | {field: LARGEST + 1}))
+
+
+class TestFailure:
+    @pytest.mark.parametrize(
+        ("kind", "name", "infrastructure"),
+        [
+            (ErrorKind.SIGNAL, ErrorName.KILLED, True),
+            (ErrorKind.SIGNAL, ErrorName.OUT_OF_MEMORY, True),
+            (ErrorKind.SIGNAL, "SIGSEGV", False),
+            (ErrorKind.STORAGE, "StorageError", True),
+            (ErrorKind.EXIT, "SIGKILL", False),
+            (ErrorKind.EXIT, ErrorName.NO_SESSION, False),
+            (ErrorKind.EXCEPTION, ErrorName.LOG_LOST, False),
+        ],
+    )
+    def test_what_nobodys_code_does_is_infrastructure(self, kind: ErrorKind, name: str, infrastructure: bool) -> None:
+        error = Failure(kind, name)
+        assert error.infrastructure is infrastructure
+        assert Outcome(ExitKind.FAILED, 1, 0, error=error).infrastructure is infrastructure
+        assert not Outcome(ExitKind.EXIT_TIMEOUT, 1, 0, error=error).infrastructure
+
+    def test_a_failure_that_nobody_explains_came_from_outside(self) -> None:
+        assert Outcome(ExitKind.FAILED, 1, 0).infrastructure
+
 
 class TestOutcome:
     @given(outcomes, unknown)
@@ -154,23 +196,25 @@ class TestOutcome:
     @example("😀" * 500, "\ud800" * 5000)
     @example("", '"\\' * 5000)
     @example("", "ü" * 3000 + "\n" * 3000)
-    def test_it_fits_whatever_the_error_says_and_keeps_the_end(self, name: str, tail: str) -> None:
+    def test_it_fits_whatever_the_error_says_and_keeps_head_and_end(self, name: str, tail: str) -> None:
         text = write_outcome(Outcome(ExitKind.FAILED, 1, 0, error=Failure(ErrorKind.EXCEPTION, name, tail)))
         assert len(text.encode()) <= OUTCOME_BYTES
         error = read_outcome(text).error
         assert error
-        assert tail.endswith(error.tail)
+        head, _, end = error.tail.partition(CUT)
+        assert error.tail == tail or (tail.startswith(head) and tail.endswith(end) and end)
 
     def test_outcomes_of_a_pod_with_six_containers_are_kept_whole(self) -> None:
         share = 12 * 1024 // 6  # the kubelet's limit for all containers together
         assert share >= OUTCOME_BYTES
 
-    @given(st.text(max_size=300), st.integers(0, 400))
-    def test_a_tail_is_cut_no_more_than_needed(self, text: str, room: int) -> None:
-        kept = fitting_tail(text, room)
-        assert len(json.dumps(kept)) - 2 <= room
-        longer = text[-len(kept) - 1 :]
-        assert kept == text or len(json.dumps(longer)) - 2 > room
+    @given(st.integers(), st.integers(), st.integers(), st.integers())
+    @example(-1, LARGEST + 1, LARGEST + 1, 2**63)
+    def test_whatever_a_trainer_has_reported_its_outcome_can_be_read(
+        self, step: int, opened: int, seq: int, commit: int
+    ) -> None:
+        outcome = Outcome(ExitKind.FAILED, 1, 0, step=step, commit=CommitRef(seq, commit), opened=opened)
+        assert read_outcome(write_outcome(outcome)).outcome is ExitKind.FAILED
 
     @pytest.mark.parametrize("version", [0, 2])
     def test_an_unknown_major_version_is_told_apart(self, version: int) -> None:
@@ -180,13 +224,15 @@ class TestOutcome:
     @pytest.mark.parametrize(
         ("field", "value"),
         [
-            ("outcome", "later"),
             ("outcome", None),
             ("run", -1),
             ("run", None),
             ("rank", "0"),
             ("step", -1),
-            ("opened", "x"),
+            ("run", LARGEST + 1),
+            ("rank", LARGEST + 1),
+            ("step", LARGEST + 1),
+            ("commit", {"seq": LARGEST + 1, "step": 1}),
             ("commit", {"seq": 0, "step": 1}),
             ("commit", {"seq": 1}),
             ("error", {"kind": "exit", "name": 1}),
@@ -200,6 +246,22 @@ class TestOutcome:
     def test_a_newer_agents_kind_of_error_is_still_a_failure_of_its_own(self) -> None:
         error = {"kind": "cosmic-ray", "name": "n", "tail": "t"}
         assert read_outcome(json.dumps(OUTCOME | {"error": error})).error == Failure(ErrorKind.EXIT, "n", "t")
+
+    def test_a_newer_agents_outcome_is_a_failure_judged_by_its_error(self) -> None:
+        later = OUTCOME | {"outcome": "later", "commit": {"seq": 3, "step": 4}}
+        outcome = read_outcome(json.dumps(later))
+        assert (outcome.outcome, outcome.commit, outcome.infrastructure) == (ExitKind.FAILED, CommitRef(3, 4), True)
+        blamed = read_outcome(json.dumps(later | {"error": {"kind": "exception", "name": "ValueError"}}))
+        assert not blamed.infrastructure
+
+    @pytest.mark.parametrize("value", [-1, "x", None, True, 1.5, [], OPENED_AT_MOST + 1, LARGEST, 2**53, 10**400])
+    def test_an_absurd_opened_is_ignored_and_the_rest_is_read(self, value: Any) -> None:
+        outcome = read_outcome(json.dumps(OUTCOME | {"opened": value, "step": 7}))
+        assert (outcome.opened, outcome.step) == (0, 7)
+
+    def test_a_run_past_the_highest_opened_can_still_be_told(self) -> None:
+        told = read_outcome(json.dumps(OUTCOME | {"opened": OPENED_AT_MOST})).opened
+        assert read_outcome(write_outcome(Outcome(ExitKind.FAILED, told + 1, 0))).run == told + 1
 
     @pytest.mark.parametrize("value", ["long", None, 10**400, float("nan"), float("inf"), {}])
     def test_a_duration_that_is_none_is_left_out(self, value: Any) -> None:

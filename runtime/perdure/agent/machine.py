@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from perdure.agent.state import (
+    ENDS_SIBLINGS,
     HOLDS_SEAT,
     Action,
     Ask,
@@ -37,7 +38,7 @@ from perdure.agent.state import (
 )
 from perdure.agent.verdict import judge, pod_outcome, without_trainer
 from perdure.channel import Attached, Committed, Exiting, Opened, Report, Stepped
-from perdure.contract import ErrorKind, ExitKind, Failure, Leave, Outcome, Standby, Train
+from perdure.contract import ErrorKind, ErrorName, ExitKind, Failure, Leave, Outcome, Standby, Train
 
 Noted = tuple[State, list[Action]]
 
@@ -131,7 +132,7 @@ def _unreadable(state: State, message: str, unsupported: bool, now: float) -> No
         return state, [Say(f"assignment ignored: {message}")]
     if state.shutdown:
         return state, []
-    error = Failure(ErrorKind.EXIT, "UnsupportedVersion", message)
+    error = Failure(ErrorKind.EXIT, ErrorName.UNSUPPORTED_VERSION, message)
     return _farewell(state, f"unreadable assignment: {message}", error, now)
 
 
@@ -211,7 +212,7 @@ def _process_ended(state: State, event: ProcessEnded, now: float) -> Noted:
     outcome = judge(trainer, known, event)
     trainer = _with(trainer, replace(known, outcome=outcome))
     say = Say(f"run {trainer.run} rank {event.rank} ended: {_told_outcome(outcome)}")
-    if trainer.alive and outcome.outcome in (ExitKind.FAILED, ExitKind.FENCED, ExitKind.PEER_LOST):
+    if trainer.alive and outcome.outcome in ENDS_SIBLINGS:
         at = now + state.settings.siblings
         trainer = _limited(trainer, Limit(at, ExitKind.PEER_LOST, f"rank {event.rank} has ended, the others go on"))
     if event.left_behind:
@@ -278,7 +279,7 @@ def _without_trainer(state: State) -> Noted:
 
 def _start(state: State, train: Train) -> Noted:
     ranks = range(train.rank, train.rank + state.settings.processes)
-    trainer = Trainer(train.run, tuple(Process(rank) for rank in ranks))
+    trainer = Trainer(train.run, tuple(Process(rank) for rank in ranks), state.settings.completion)
     return replace(state, trainer=trainer, hold_until=None), [Start(train)]
 
 

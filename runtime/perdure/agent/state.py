@@ -16,6 +16,7 @@ from perdure.contract import (
     LINGER_SECONDS,
     Assignment,
     CommitRef,
+    Completion,
     ExitKind,
     Failure,
     Leave,
@@ -29,6 +30,8 @@ class Settings:
     """The agent's own durations, in seconds, and the number of processes it starts for a run."""
 
     processes: int = 1
+    completion: Completion = Completion.LOG
+    """What an exit status of 0 is worth where no Session has told how it ended."""
     grace: float = DEFAULT_GRACE_SECONDS
     """terminationGracePeriodSeconds: what SIGTERM leaves until the kubelet kills everything."""
     grace_margin: float = 5.0
@@ -80,6 +83,7 @@ class Trainer:
 
     run: int
     processes: tuple[Process, ...]
+    completion: Completion = Completion.LOG
     asked: float | None = None
     """The deadline it was given with the exit request."""
     limit: Limit | None = None
@@ -258,3 +262,6 @@ Action = Say | MarkWarm | Start | Ask | Kill | Finish
 
 HOLDS_SEAT: Final = frozenset({ExitKind.CHECKPOINTED, ExitKind.STOPPED, ExitKind.PEER_LOST})
 """Ends that are no fault of this member: the operator may have a next run for its seat."""
+
+ENDS_SIBLINGS: Final = frozenset({ExitKind.FAILED, ExitKind.ROOT_TAKEN_OVER, ExitKind.FENCED, ExitKind.PEER_LOST})
+"""Ends of one process after which the others of its pod cannot go on."""

@@ -11,17 +11,27 @@ from dataclasses import replace
 from typing import Final
 
 from perdure.agent.state import Process, ProcessEnded, State, Trainer
-from perdure.contract import CommitRef, ErrorKind, ExitKind, Failure, Leave, Outcome
+from perdure.contract import CommitRef, Completion, ErrorKind, ErrorName, ExitKind, Failure, Leave, Outcome
 
 SHELL_SIGNALLED: Final = 128
 """A shell whose child died of signal n exits with this + n."""
 
-INFRASTRUCTURE: Final = "SIGKILL"
-"""Nobody's code sends it: the kernel when memory is short, or the kubelet."""
+_PIPE: Final = "a pipe hides the exit status of what stands before it: `set -o pipefail`, or start python directly"
+
+_NO_SESSION: Final = (
+    "the command of container 0 has exited 0 and never attached a Session, so nothing tells that it has trained: "
+    f"{_PIPE}; if it trains without a Session, set completion: ExitCode"
+)
+
+_ENDED_EARLY: Final = (
+    "the script ended before its Session did: let `for epoch in session.epochs()` run out; "
+    f"if it did not end by itself, {_PIPE}"
+)
 
 _TELLING: Final = (
     ExitKind.COMPLETED,
     ExitKind.FAILED,
+    ExitKind.ROOT_TAKEN_OVER,
     ExitKind.FENCED,
     ExitKind.CHECKPOINTED,
     ExitKind.EXIT_TIMEOUT,
@@ -60,8 +70,10 @@ def _judge(trainer: Trainer, process: Process, end: ProcessEnded) -> tuple[ExitK
     if trainer.asked is not None and (not process.attached or end.status == 0 or failure.name == "SIGTERM"):
         # Without a Session nothing tells a save from a failure; the run was over for this process in any case.
         return ExitKind.STOPPED, None
-    if end.status == 0 and not process.attached:
+    if end.status == 0 and trainer.completion is Completion.EXIT_CODE:
         return ExitKind.COMPLETED, None
+    if end.status == 0 and not process.attached:
+        return ExitKind.FAILED, Failure(ErrorKind.EXIT, ErrorName.NO_SESSION, f"{end.tail}{_NO_SESSION}")
     return ExitKind.FAILED, failure
 
 
@@ -71,8 +83,7 @@ def _failure(end: ProcessEnded) -> Failure:
     if number in set(signal.Signals):
         return Failure(ErrorKind.SIGNAL, signal.Signals(number).name, end.tail)
     if end.status == 0:
-        tail = "the script ended before its Session did: let `for epoch in session.epochs()` run out"
-        return Failure(ErrorKind.EXIT, "0", f"{end.tail}{tail}")
+        return Failure(ErrorKind.EXIT, "0", f"{end.tail}{_ENDED_EARLY}")
     return Failure(ErrorKind.EXIT, str(end.status), end.tail)
 
 
@@ -97,9 +108,7 @@ def _order(process: Process) -> tuple[int, bool]:
     outcome = process.outcome
     if outcome is None or (outcome.outcome is ExitKind.COMPLETED and process.ending is None):
         return len(_TELLING), False  # an exit status of 0 proves nothing while a neighbour has more to tell
-    error = outcome.error
-    infrastructure = error is not None and (error.kind is ErrorKind.STORAGE or error.name == INFRASTRUCTURE)
-    return _TELLING.index(outcome.outcome), infrastructure
+    return _TELLING.index(outcome.outcome), outcome.infrastructure
 
 
 def without_trainer(state: State) -> Outcome:

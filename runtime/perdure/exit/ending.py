@@ -19,7 +19,8 @@ import torch.distributed as dist
 
 from perdure.channel import Exiting, Report, write_report
 from perdure.contract import ErrorKind, ExitKind, Failure
-from perdure.errors import Fenced, PeerLost, PerdureError, StorageError
+from perdure.errors import Fenced, PeerLost, PerdureError, RootTakenOver, StorageError
+from perdure.words import shortened
 
 TAIL_CHARACTERS: Final = 3000
 
@@ -44,7 +45,8 @@ def classify(error: BaseException) -> tuple[ExitKind, Failure | None]:
     causes = list(_causes(error))
     fenced = next((cause for cause in causes if isinstance(cause, Fenced)), None)
     if fenced:
-        return ExitKind.FENCED, Failure(ErrorKind.EXCEPTION, type(fenced).__name__, str(fenced))
+        kind = ExitKind.ROOT_TAKEN_OVER if isinstance(fenced, RootTakenOver) else ExitKind.FENCED
+        return kind, Failure(ErrorKind.EXCEPTION, type(fenced).__name__, str(fenced))
     if any(_is_lost_peer(cause) for cause in causes):
         return ExitKind.PEER_LOST, None
     if isinstance(error, StorageError):
@@ -52,7 +54,7 @@ def classify(error: BaseException) -> tuple[ExitKind, Failure | None]:
     if isinstance(error, PerdureError):
         return ExitKind.FAILED, Failure(ErrorKind.EXCEPTION, type(error).__name__, str(error))
     lines = "".join(traceback.format_exception(error))
-    return ExitKind.FAILED, Failure(ErrorKind.EXCEPTION, type(error).__name__, lines[-TAIL_CHARACTERS:])
+    return ExitKind.FAILED, Failure(ErrorKind.EXCEPTION, type(error).__name__, shortened(lines, TAIL_CHARACTERS))
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

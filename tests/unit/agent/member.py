@@ -21,7 +21,9 @@ TRAINER = [sys.executable, str(HERE / "trainer.py")]
 class Member:
     """Use as a context manager: nothing is left when it ends."""
 
-    def __init__(self, folder: Path, *command: str, environ: dict[str, str] | None = None, **settings: float) -> None:
+    def __init__(
+        self, folder: Path, *command: str, environ: dict[str, str] | None = None, **settings: float | str
+    ) -> None:
         self.folder = folder
         self._command = [sys.executable, str(HERE / "run_agent.py"), json.dumps(settings), str(folder), *command]
         self._environ = {**os.environ, **(environ or {})}

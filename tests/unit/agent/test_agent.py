@@ -1,11 +1,12 @@
 """The agent with real processes: what the rules decide is what happens."""
 
 import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 from perdure.cli import main
-from perdure.contract import CommitRef, ErrorKind, ExitKind, Leave, Outcome, Standby, Train
+from perdure.contract import CommitRef, Completion, ErrorKind, ErrorName, ExitKind, Leave, Outcome, Standby, Train
 from tests.unit.agent.member import DEADLINE, TRAINER, Member, gone
 
 RUN1 = Train(1, 0, 2, "10.0.0.1:29500")
@@ -173,6 +174,33 @@ def test_the_seat_is_held_for_a_newer_assignment(tmp_path: Path) -> None:
         assert member.told("training") == 2
 
 
+def test_a_pipe_that_hides_an_exit_status_completes_nothing(tmp_path: Path) -> None:
+    command = f"{sys.executable} nosuch.py | tee {tmp_path}/log"
+    with Member(tmp_path, "sh", "-c", command) as member:
+        member.assign(RUN1)
+        outcome, status = member.outcome()
+        assert outcome.error
+        assert (outcome.outcome, outcome.error.name, status) == (ExitKind.FAILED, ErrorName.NO_SESSION, 1)
+        assert "can't open file" in outcome.error.tail
+        assert "set -o pipefail" in outcome.error.tail
+
+
+def test_a_pipe_behind_a_session_that_was_killed_completes_nothing(tmp_path: Path) -> None:
+    with Member(tmp_path, "sh", "-c", f"{' '.join(TRAINER)} killed | tee {tmp_path}/log") as member:
+        member.assign(RUN1)
+        outcome, status = member.outcome()
+        assert outcome.error
+        assert (outcome.outcome, outcome.error.name, outcome.step, status) == (ExitKind.FAILED, "0", 5, 1)
+        assert "a pipe hides the exit status" in outcome.error.tail
+
+
+def test_a_command_without_a_session_completes_where_the_exit_code_counts(tmp_path: Path) -> None:
+    with Member(tmp_path, "sh", "-c", "echo trained", completion=Completion.EXIT_CODE) as member:
+        member.assign(RUN1)
+        outcome, status = member.outcome()
+        assert (outcome.outcome, outcome.error, status) == (ExitKind.COMPLETED, None, 0)
+
+
 def test_completed_exits_clean(tmp_path: Path) -> None:
     with Member(tmp_path, *TRAINER, "completed") as member:
         member.assign(RUN1)
@@ -225,7 +253,9 @@ def test_when_one_process_fails_its_neighbours_are_killed_and_it_speaks_for_the_
 
 
 def test_what_one_process_leaves_behind_is_killed_while_its_neighbours_train(tmp_path: Path) -> None:
-    with Member(tmp_path, *TRAINER, "first_rank_leaves_a_worker", processes=2) as member:
+    with Member(
+        tmp_path, *TRAINER, "first_rank_leaves_a_worker", processes=2, completion=Completion.EXIT_CODE
+    ) as member:
         member.assign(RUN1)
         worker = member.told("worker")
         member.waits_until(lambda: gone(worker))

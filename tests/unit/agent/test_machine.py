@@ -1,5 +1,6 @@
 """Every line of the pod contract that is about the agent, as a table over the pure rules."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,7 +31,9 @@ from perdure.agent.state import (
 from perdure.channel import Attached, Committed, Exiting, Opened, Report, Stepped
 from perdure.contract import (
     CommitRef,
+    Completion,
     ErrorKind,
+    ErrorName,
     ExitKind,
     Failure,
     Leave,
@@ -41,6 +44,8 @@ from perdure.contract import (
 
 ONE = Settings()
 TWO = Settings(processes=2)
+BY_EXIT_CODE = Settings(completion=Completion.EXIT_CODE)
+TWO_BY_EXIT_CODE = replace(TWO, completion=Completion.EXIT_CODE)
 RUN1 = Train(1, 0, 2, "10.0.0.1:29500")
 RUN2 = Train(2, 0, 2, "10.0.0.1:29501", cause="node n1 is leaving", seconds=600, wait=615)
 RUN3 = Train(3, 1, 2, "10.0.0.2:29502", cause="node n2 is leaving", seconds=600, wait=615)
@@ -401,8 +406,28 @@ class TestWhenATrainerHasEnded:
     def test_fenced_exits_at_once_with_the_highest_run_seen(self) -> None:
         assert told(training(), ExitKind.FENCED, opened=9).outcome(GONE).opened == 9
 
-    def test_an_exit_status_of_zero_without_a_session_is_completed(self) -> None:
-        assert importing().outcome(GONE).outcome is ExitKind.COMPLETED
+    def test_an_exit_status_of_zero_without_a_session_proves_nothing(self) -> None:
+        outcome = importing().outcome(ProcessEnded(0, 0, "can't open file 'nosuch.py'\n"))
+        assert outcome.error
+        assert (outcome.outcome, outcome.error.name) == (ExitKind.FAILED, ErrorName.NO_SESSION)
+        assert not outcome.infrastructure
+        assert outcome.error.tail.startswith("can't open file 'nosuch.py'\n")
+        assert "set -o pipefail" in outcome.error.tail
+        assert "completion: ExitCode" in outcome.error.tail
+
+    @pytest.mark.parametrize("pod", [importing, training])
+    def test_an_exit_status_of_zero_completes_where_the_exit_code_counts(self, pod: Callable[[Settings], Pod]) -> None:
+        assert pod(BY_EXIT_CODE).outcome(GONE).outcome is ExitKind.COMPLETED
+
+    def test_an_exit_when_asked_completes_nothing_where_the_exit_code_counts(self) -> None:
+        pod = importing(BY_EXIT_CODE)
+        pod.sees(AssignmentRead(LEAVE2))
+        assert pod.outcome(GONE).outcome is ExitKind.STOPPED
+
+    def test_a_session_that_has_saved_is_not_completed_although_the_exit_code_counts(self) -> None:
+        pod = told(training(BY_EXIT_CODE), ExitKind.CHECKPOINTED)
+        pod.sees(GONE)
+        assert pod.outcome(SigtermReceived()).outcome is ExitKind.CHECKPOINTED
 
     def test_a_session_that_ends_without_a_word_has_failed(self) -> None:
         outcome = training().outcome(GONE)
@@ -602,13 +627,13 @@ class TestSeveralProcesses:
         assert (outcome.outcome, outcome.commit) == (ExitKind.CHECKPOINTED, COMMIT)
 
     def test_a_clean_end_of_one_leaves_the_others_alone(self) -> None:
-        pod = importing(TWO)
+        pod = importing(TWO_BY_EXIT_CODE)
         pod.sees(GONE)
         assert due(pod.state) is None
         assert pod.outcome(ProcessEnded(1, 0)).outcome is ExitKind.COMPLETED
 
     def test_an_exit_status_of_zero_does_not_speak_for_a_neighbour_that_was_stopped(self) -> None:
-        pod = importing(TWO)
+        pod = importing(TWO_BY_EXIT_CODE)
         pod.sees(GONE, AssignmentRead(LEAVE2))
         assert pod.outcome(ProcessEnded(1, -15)).outcome is ExitKind.STOPPED
 

@@ -18,7 +18,7 @@ from perdure.agent.processes import Pipe
 from perdure.agent.shell import AssignmentFile
 from perdure.agent.state import AssignmentRead, Settings, Unreadable
 from perdure.cli import main, settings_from
-from perdure.contract import Standby, Train, write_assignment
+from perdure.contract import Completion, Standby, Train, write_assignment
 from perdure.errors import UserError
 
 RUN1 = Train(1, 2, 6, "10.0.0.1:29500")
@@ -186,6 +186,14 @@ class TestCommandLine:
 
     def test_without_an_operator_the_defaults_hold(self) -> None:
         assert settings_from({}) == Settings()
+
+    @pytest.mark.parametrize("completion", Completion)
+    def test_what_completes_the_job_is_taken_over(self, completion: Completion) -> None:
+        assert settings_from({"PERDURE_COMPLETION": completion.value}) == Settings(completion=completion)
+
+    def test_a_wrong_completion_is_named(self) -> None:
+        with pytest.raises(UserError, match=r"PERDURE_COMPLETION is 'exit'.* Log or ExitCode"):
+            settings_from({"PERDURE_COMPLETION": "exit"})
 
     @pytest.mark.parametrize("text", ["0", "-1", "two", "1.5", "²"])
     def test_a_wrong_number_is_named(self, text: str) -> None:

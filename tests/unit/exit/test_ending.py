@@ -42,7 +42,7 @@ def raised(error: BaseException, cause: BaseException | None = None) -> BaseExce
         (RuntimeError(GLOO), ExitKind.PEER_LOST, None),
         (RuntimeError("NCCL communicator was aborted on rank 1"), ExitKind.PEER_LOST, None),
         (Fenced("run 4", opened=4), ExitKind.FENCED, ErrorKind.EXCEPTION),
-        (RootTakenOver("uid b"), ExitKind.FENCED, ErrorKind.EXCEPTION),
+        (RootTakenOver("uid b"), ExitKind.ROOT_TAKEN_OVER, ErrorKind.EXCEPTION),
     ],
 )
 def test_an_exception_stands_for_an_outcome(error: BaseException, outcome: ExitKind, kind: ErrorKind | None) -> None:
@@ -60,6 +60,14 @@ def test_the_end_of_the_scripts_own_traceback_is_told() -> None:
     assert failure is not None
     assert failure.tail.endswith("ValueError: sample 17 has no label\n")
     assert "test_ending.py" in failure.tail
+
+
+def test_of_a_long_message_the_head_with_its_advice_is_told_too() -> None:
+    _, failure = classify(raised(ValueError("call register() first: " + "x" * 9000)))
+    assert failure is not None
+    assert failure.tail.startswith("Traceback")
+    assert "ValueError: call register() first" in failure.tail
+    assert failure.tail.endswith("x\n")
 
 
 @pytest.fixture
