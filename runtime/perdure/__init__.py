@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.errors import Corrupt, Fenced, PeerLost, PerdureError, RootTakenOver, StorageError, UserError
+from perdure.errors import Corrupt, Fenced, LogLost, PeerLost, PerdureError, RootTakenOver, StorageError, UserError
 
 if TYPE_CHECKING:
     from perdure.session import Session
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Corrupt",
     "Fenced",
+    "LogLost",
     "PeerLost",
     "PerdureError",
     "RootTakenOver",

@@ -2,6 +2,7 @@
 
     PerdureError
     ├── UserError        the user must act: the message names the object, the cause and the remedy
+    │   └── LogLost        ... the log is older than what is known to have been committed
     ├── Fenced           a newer writer owns the log: stop and write nothing more
     │   └── RootTakenOver  ... and it belongs to another job: terminal, never retried
     ├── Corrupt          stored bytes are not what was written
@@ -20,6 +21,10 @@ class PerdureError(Exception):
 
 class UserError(PerdureError):
     """The user must act; shown without a traceback."""
+
+
+class LogLost(UserError):
+    """The log holds less than is known to have been committed: somebody has deleted objects there."""
 
 
 class Fenced(PerdureError):

@@ -41,10 +41,10 @@ class Opening:
 
 
 def open_run(settings: Settings, store: Store, peers: Peers, give_up: Callable[[], None]) -> Opening:
-    """Returns when Opened is in the log. Fenced or RootTakenOver if this run may never open."""
+    """Returns when Opened is in the log. Fenced, RootTakenOver or LogLost if this run may not open."""
     writer = None
     if peers.rank == 0:
-        writer = Writer(Log(store), uid=settings.uid, run=settings.run, lost=settings.lost)
+        writer = Writer(Log(store), uid=settings.uid, run=settings.run, lost=settings.lost, floor=settings.floor)
 
     def act() -> dict[str, Any]:
         return _told(_wait_for_turn(writer, settings, give_up)) if writer else {}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from perdure.contract import Env
+from perdure.contract import CommitRef, Env, read_commit
 from perdure.errors import UserError
 
 LOCAL_UID: Final = "local"
@@ -49,6 +49,8 @@ class Settings:
     run: int | None = None
     """None: one more than the highest in the log."""
     lost: tuple[int, ...] = ()
+    floor: CommitRef | None = None
+    """The newest commit known to be in the log."""
     wait: float = 0.0
     rank: int = 0
     world: int = 1
@@ -82,6 +84,7 @@ def read_settings(environ: Mapping[str, str], root: str | Path | None = None) ->
         uid=environ.get(Env.UID) or LOCAL_UID,
         run=_optional(environ, Env.RUN, 1),
         lost=_lost(environ),
+        floor=_floor(environ),
         wait=_number(environ, Env.WAIT, 0.0),
         rank=rank,
         world=world,
@@ -127,6 +130,13 @@ def _lost(environ: Mapping[str, str]) -> tuple[int, ...]:
         return tuple(int(run) for run in json.loads(text))
     except (ValueError, TypeError):
         raise UserError(f"{Env.LOST} is {text!r}: give a JSON list of runs, such as [3]") from None
+
+
+def _floor(environ: Mapping[str, str]) -> CommitRef | None:
+    try:
+        return read_commit(json.loads(environ.get(Env.FLOOR) or "null"))
+    except ValueError:
+        raise UserError(f"{Env.FLOOR} is {environ[Env.FLOOR]!r}: give a JSON object with seq and step") from None
 
 
 def _started(environ: Mapping[str, str]) -> float | None:

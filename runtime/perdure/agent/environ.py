@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from perdure.contract import Env, Train
@@ -27,7 +27,9 @@ class Place:
 def process_environment(base: Mapping[str, str], train: Train, place: Place) -> dict[str, str]:
     """`base`, with what this process needs to know; threads are set only where the user has not done so."""
     address, _, port = train.master.rpartition(":")
-    environment = dict(base)
+    environment = {name: value for name, value in base.items() if name != Env.FLOOR}
+    if train.floor:
+        environment[Env.FLOOR] = json.dumps(asdict(train.floor))
     if place.cpus:
         environment.setdefault("OMP_NUM_THREADS", str(max(1, place.cpus // place.processes)))
     return environment | {

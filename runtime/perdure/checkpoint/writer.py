@@ -29,6 +29,7 @@ from perdure.checkpoint.entry import (
     key_of,
     write_entry,
 )
+from perdure.checkpoint.floor import refuse_older
 from perdure.checkpoint.log import Commits, Head, Log, Slot
 from perdure.checkpoint.state import Position
 from perdure.contract import CommitRef
@@ -74,8 +75,13 @@ class Writer:
     more; after StorageError the same call may be made again.
     """
 
-    def __init__(self, log: Log, *, uid: str, run: int | None, lost: Collection[int] = ()) -> None:
-        """`run` None means one more than the highest there is: outside Kubernetes nobody else counts."""
+    def __init__(
+        self, log: Log, *, uid: str, run: int | None, lost: Collection[int] = (), floor: CommitRef | None = None
+    ) -> None:
+        """`run` None means one more than the highest there is: outside Kubernetes nobody else counts.
+
+        `floor` is the newest commit that is known to be there.
+        """
         self.log = log
         self.run = run or 0
         """The run's number; 0 while it is still to be chosen."""
@@ -88,6 +94,7 @@ class Writer:
         self._uid = uid
         self._wanted = run
         self._lost = frozenset(lost)
+        self._floor = floor
         self._id = os.urandom(16).hex()
         self._seq = 0
         self._crc: str | None = None
@@ -96,17 +103,20 @@ class Writer:
         self._unsure = False
 
     def try_open(self, world: int, *, wait_over: bool) -> Resume | NotYet:
-        """Appends Opened if it is this run's turn: the run before has ended, or is lost, or `wait_over`."""
+        """Appends Opened if it is this run's turn: the run before has ended, or is lost, or `wait_over`.
+
+        LogLost if the floor is not there.
+        """
         for _ in range(OPENING_TRIES):
-            head = self.log.head()
-            if head is None:
-                probe(self.log.store)
-                head = Head(0, "", None)
+            head = self.log.head() or Head(0, "", None)
             own = self.log.last_of(self._uid, head.entry)
             if own is None or own.writer != self._id:  # else it is opened: the answer to an earlier call got lost
                 reason = self._reason_to_wait(head, own, wait_over=wait_over)
+                refuse_older(self.log, head, own, self._floor)
                 if reason:
                     return NotYet(reason)
+                if head.seq == 0:
+                    probe(self.log.store)
                 self._stand_behind(head)
                 try:
                     self._append(Opened(world, self._last_commit))

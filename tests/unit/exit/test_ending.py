@@ -10,8 +10,8 @@ import pytest
 import torch.distributed as dist
 
 from perdure.channel import Exiting, Stepped, read_report
-from perdure.contract import ErrorKind, ExitKind
-from perdure.errors import Corrupt, Fenced, PeerLost, RootTakenOver, StorageError, UserError
+from perdure.contract import ErrorKind, ErrorName, ExitKind
+from perdure.errors import Corrupt, Fenced, LogLost, PeerLost, RootTakenOver, StorageError, UserError
 from perdure.exit.ending import Reporter, classify, watch_for_errors
 
 GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer [10.0.0.8]:5814"
@@ -34,6 +34,7 @@ def raised(error: BaseException, cause: BaseException | None = None) -> BaseExce
         (ValueError("sample 17"), ExitKind.FAILED, ErrorKind.EXCEPTION),
         (RuntimeError("shapes do not fit"), ExitKind.FAILED, ErrorKind.EXCEPTION),
         (UserError("register first"), ExitKind.FAILED, ErrorKind.EXCEPTION),
+        (LogLost("there is no log"), ExitKind.FAILED, ErrorKind.EXCEPTION),
         (Corrupt("no commit"), ExitKind.FAILED, ErrorKind.EXCEPTION),
         (KeyboardInterrupt(), ExitKind.FAILED, ErrorKind.EXCEPTION),
         (StorageError("no route"), ExitKind.FAILED, ErrorKind.STORAGE),
@@ -49,6 +50,11 @@ def test_an_exception_stands_for_an_outcome(error: BaseException, outcome: ExitK
     found, failure = classify(raised(error))
     assert (found, failure.kind if failure else None) == (outcome, kind)
     assert failure is None or failure.name == type(error).__name__
+
+
+@pytest.mark.parametrize("error", [RootTakenOver, LogLost])
+def test_an_error_that_means_something_has_the_contracts_name(error: type[Exception]) -> None:
+    assert error.__name__ in set(ErrorName)
 
 
 def test_an_error_while_handling_a_lost_peer_is_a_lost_peer() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from perdure.contract import Env
+from perdure.agent.environ import Place, process_environment
+from perdure.contract import CommitRef, Env, Train
 from perdure.errors import UserError
 from perdure.settings import Cadence, read_settings
 
@@ -36,6 +38,14 @@ def test_the_agents_variables_are_read() -> None:
     assert settings.cadence == Cadence(steps=10)
 
 
+def test_the_floor_is_read_as_the_agent_writes_it() -> None:
+    place = Place(0, 1, 7, Path("/run/request"), 0.0, None)
+    train = Train(2, 0, 1, "10.0.0.7:29500", floor=CommitRef(9, 40))
+    assert read_settings(process_environment({}, train, place)).floor == train.floor
+    later = process_environment({Env.FLOOR: "of an older run"}, replace(train, floor=None), place)
+    assert read_settings(later).floor is None
+
+
 def test_a_start_in_the_future_is_of_another_machine() -> None:
     assert read_settings({Env.STARTED: "1e18"}).started is None
 
@@ -52,6 +62,7 @@ def test_a_start_in_the_future_is_of_another_machine() -> None:
         ({Env.WAIT: "nan"}, Env.WAIT),
         ({Env.EVERY_STEPS: "0"}, Env.EVERY_STEPS),
         ({Env.LOST: "3"}, Env.LOST),
+        ({Env.FLOOR: "{"}, Env.FLOOR),
     ],
 )
 def test_a_variable_that_makes_no_sense_is_named(environ: dict[str, str], names: str) -> None:

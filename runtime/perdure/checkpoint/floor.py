@@ -1,0 +1,41 @@
+"""A run never begins on a log that is older than what is known to have been committed.
+
+Whoever plans a run knows the newest commit that outcomes have told. Where the log has less, objects were deleted, and
+training would silently begin again at an earlier step, or at the first. Called by the writer before it opens a run:
+nothing is appended, nothing retired. No torch: the writer's module has none either.
+"""
+
+from __future__ import annotations
+
+from perdure.checkpoint.entry import Committed, Entry
+from perdure.checkpoint.log import Head, Log
+from perdure.contract import CommitRef
+from perdure.errors import LogLost
+
+
+def refuse_older(log: Log, head: Head, own: Entry | None, floor: CommitRef | None) -> None:
+    """LogLost if the log has no commit as new as `floor`. `own` is the newest entry of the job that asks."""
+    if floor is None:
+        return
+    newest = head.entry.newest_commit if head.entry else None
+    if own and (newest or 0) >= floor.seq:
+        return
+    raise LogLost(
+        f"{log.store.uri} has lost commits: commit {floor.seq} of step {floor.step} was made, and now "
+        f"{_found(log, head, own, newest)}: restore what was deleted there (log/ and data/), or set "
+        f"checkpoint.resumeAnyway to go on from what is left"
+    )
+
+
+def _found(log: Log, head: Head, own: Entry | None, newest: int | None) -> str:
+    if head.entry is None:
+        return "there is no log"
+    if own is None:
+        return f"the log has entries of uid {head.entry.uid} only, none of this job"
+    if newest is None:
+        return f"the log ends at entry {head.seq} without a commit"
+    slot = log.slot(newest)
+    match slot.entry.event if slot and slot.entry else None:
+        case Committed(step=step):
+            return f"the newest commit is {newest}, of step {step}"
+    return f"the newest commit is {newest}, which cannot be read"
