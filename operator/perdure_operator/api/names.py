@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from perdure.contract import LABEL_JOB, LABEL_ROLE, Role
+
 LABEL_UID: Final = "perdure.dev/job-uid"
 """Tells a job's pods from those of its predecessor of the same name: a pod under two budgets cannot be evicted."""
 
@@ -16,6 +18,9 @@ ANNOTATION_TEMPLATE: Final = "perdure.dev/template-hash"
 
 ASSIGNMENT_VOLUME: Final = "perdure-assignment"
 """The volume that the operator adds to each member."""
+
+EVICTION_POLICY: Final = "AlwaysAllow"
+"""Of a budget: a member that is not Ready does not train, so nothing is lost with it."""
 
 _UID_CHARACTERS: Final = 4
 _NUMBER_DIGITS: Final = 9
@@ -44,6 +49,16 @@ def member_number(name: str) -> int:
 def budget(job: str, uid: str) -> str:
     """The job's PodDisruptionBudget: like a member without its number, so that no successor's can have it."""
     return base(job, uid)
+
+
+def labels(job: str, uid: str) -> dict[str, str]:
+    """Of each object of the job."""
+    return {LABEL_JOB: job, LABEL_UID: uid}
+
+
+def members_selector(job: str, uid: str) -> dict[str, dict[str, str]]:
+    """Selects the job's members: no standby, no former, and nobody of a predecessor."""
+    return {"matchLabels": {**labels(job, uid), LABEL_ROLE: Role.MEMBER.value}}
 
 
 def dry_run(job: str, uid: str) -> str:

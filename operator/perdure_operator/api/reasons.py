@@ -22,6 +22,7 @@ class ConditionType(StrEnum):
     SUSPENDED = "Suspended"
     COMPLETED = "Completed"
     FAILED = "Failed"
+    TEMPLATE_ACCEPTED = "TemplateAccepted"
 
 
 CONDITION_TYPES: Final[Mapping[ConditionType, str]] = {
@@ -57,6 +58,7 @@ class Reason(StrEnum):
     TOLERATES_LEAVING_NODE = "ToleratesLeavingNode"
     ASSIGNING = "Assigning"
     NODE_UNREACHABLE = "NodeUnreachable"
+    MASS_OUTAGE = "MassOutage"
     EXIT_SAVE = "ExitSave"
     STOPPING = "Stopping"
     DELETING_MEMBERS = "DeletingMembers"
@@ -67,6 +69,7 @@ class Reason(StrEnum):
     MEMBER_DELETED = "MemberDeleted"
     SUSPEND = "Suspend"
     STOP = "Stop"
+    OTHER = "Other"
     UNDISTURBED = "Undisturbed"
     # Saved, and the event at the end of a run
     CHECKPOINTED = "Checkpointed"
@@ -74,12 +77,16 @@ class Reason(StrEnum):
     EXIT_TIMEOUT = "ExitTimeout"
     CODE_FAILURE = "CodeFailure"
     INFRASTRUCTURE_FAILURE = "InfrastructureFailure"
+    OUT_OF_MEMORY = "OutOfMemory"
+    LOG_LOST = "LogLost"
     FENCED = "Fenced"
     UNKNOWN_END = "UnknownEnd"
     # Protected
     BUDGET_IN_PLACE = "BudgetInPlace"
     BUDGET_MISSING = "BudgetMissing"
     PDB_CONFLICT = "PDBConflict"
+    # TemplateAccepted
+    TEMPLATE_ACCEPTED = "TemplateAccepted"
     # Suspended
     SUSPENDED = "Suspended"
     RESUMED = "Resumed"
@@ -89,12 +96,15 @@ class Reason(StrEnum):
     FAILED = "Failed"
     TOO_MANY_CODE_FAILURES = "TooManyCodeFailures"
     TOO_MANY_INFRASTRUCTURE_FAILURES = "TooManyInfrastructureFailures"
+    TOO_MANY_OUT_OF_MEMORY = "TooManyOutOfMemoryFailures"
     ROOT_TAKEN_OVER = "RootTakenOver"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     # events only
     RUN_PLANNED = "RunPlanned"
     WITHDRAWN = "Withdrawn"
     MEMBER_REPLACED = "MemberReplaced"
+    BUDGET_RESTORED = "BudgetRestored"
+    CLASSIC_SIDECAR = "ClassicSidecar"
 
 
 @dataclass(frozen=True)
@@ -148,6 +158,11 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         "Remove the catch-all toleration from spec.template.",
     ),
     Reason.ASSIGNING: Explained("The members are being told their ranks."),
+    Reason.MASS_OUTAGE: Explained(
+        "So many nodes are not Ready at once that the control plane is more likely at fault than they: members may well "
+        "be training, and none is given up yet.",
+        "Look at the control plane and the network; failure.massOutageSeconds bounds the wait.",
+    ),
     Reason.NODE_UNREACHABLE: Explained(
         "A node under a member is not Ready: nobody there can be asked to save.",
         "Nothing, if it comes back; failure.lostNodeSeconds after it went its members are given up.",
@@ -161,6 +176,7 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     Reason.MEMBER_DELETED: Explained("Somebody has deleted a member; it saves within its own grace period."),
     Reason.SUSPEND: Explained("spec.suspend was set."),
     Reason.STOP: Explained("activeDeadlineSeconds is over."),
+    Reason.OTHER: Explained("A reason that only a newer operator knows; its move is finished all the same."),
     Reason.UNDISTURBED: Explained("Nothing asks the run to end."),
     Reason.CHECKPOINTED: Explained("The run ended with a commit of its last step: nothing is lost."),
     Reason.NOTHING_TO_SAVE: Explained("The run ended before it had done a step."),
@@ -174,10 +190,22 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     Reason.INFRASTRUCTURE_FAILURE: Explained(
         "A member was killed from outside, its node went away, or the storage failed."
     ),
+    Reason.OUT_OF_MEMORY: Explained(
+        "The kernel killed a member at its memory limit; a run that needs more than it may have dies each time alike.",
+        "Raise the memory limit of container 0, or let the script use less.",
+    ),
+    Reason.LOG_LOST: Explained(
+        "The log holds less than members have told of: objects under checkpoint.uri were deleted, so no run may begin.",
+        "Restore log/ and data/ there, or set checkpoint.resumeAnyway to go on from what is left.",
+    ),
     Reason.FENCED: Explained("Another writer owned the log; the next run takes a number above it."),
     Reason.UNKNOWN_END: Explained("No member left an outcome: the log says where training goes on."),
     Reason.BUDGET_IN_PLACE: Explained("Evictions wait until the members have saved."),
     Reason.BUDGET_MISSING: Explained("The PodDisruptionBudget has not been created yet."),
+    Reason.BUDGET_RESTORED: Explained(
+        "Somebody had changed the job's PodDisruptionBudget; it protects the members again.",
+        "Leave it alone: it is the operator's.",
+    ),
     Reason.PDB_CONFLICT: Explained(
         "A second PodDisruptionBudget matches the members: Kubernetes refuses every eviction of such a pod.",
         "Change the selector of the budget that the message names.",
@@ -194,10 +222,19 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         "More failures of pods, nodes or storage than failure.maxInfrastructureFailures.",
         "Look for the cause in the message, then delete the job and apply it again.",
     ),
+    Reason.TOO_MANY_OUT_OF_MEMORY: Explained(
+        "More out-of-memory kills in a row at the same place than failure.maxOutOfMemoryFailures.",
+        "Raise the memory limit of container 0, then delete the job and apply it again: it resumes.",
+    ),
     Reason.ROOT_TAKEN_OVER: Explained(
         "Another job writes to the same checkpoint.uri.", "Give each job a uri of its own."
     ),
     Reason.DEADLINE_EXCEEDED: Explained("activeDeadlineSeconds is over."),
+    Reason.TEMPLATE_ACCEPTED: Explained("The API server would create pods of the template as it is now."),
+    Reason.CLASSIC_SIDECAR: Explained(
+        "The template has a second container: it keeps a member's pod, and its devices, after the trainer has ended.",
+        "Make it an init container with restartPolicy Always: Kubernetes ends it with the trainer.",
+    ),
     Reason.RUN_PLANNED: Explained("All members are Ready; they are told their ranks now."),
     Reason.WITHDRAWN: Explained("The signal went away before anybody was asked to leave: the run goes on."),
     Reason.MEMBER_REPLACED: Explained("A standby cannot be used and gets a successor with a new number."),

@@ -16,7 +16,10 @@ from perdure_operator.api.reasons import ConditionType
 
 
 class Phase(StrEnum):
-    """Where a job is in its life; for people. No decision is taken from it."""
+    """Where a job is in its life; for people. No decision is taken from it.
+
+    A word of a newer operator, after a rollback, is read as Pending: it is written anew in the same round.
+    """
 
     PENDING = "Pending"
     STARTING = "Starting"
@@ -28,9 +31,16 @@ class Phase(StrEnum):
     COMPLETED = "Completed"
     FAILED = "Failed"
 
+    @classmethod
+    def _missing_(cls, value: object) -> Phase:  # noqa: ARG003
+        return cls.PENDING
+
 
 class Disruption(StrEnum):
-    """Why a run has to end before its work is done."""
+    """Why a run has to end before its work is done.
+
+    A word of a newer operator, after a rollback, is read as Other: the move is finished all the same.
+    """
 
     NODE_LEAVING = "NodeLeaving"
     SIZE_CHANGE = "SizeChange"
@@ -38,6 +48,11 @@ class Disruption(StrEnum):
     MEMBER_DELETED = "MemberDeleted"
     SUSPEND = "Suspend"
     STOP = "Stop"  # activeDeadlineSeconds is over
+    OTHER = "Other"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Disruption:  # noqa: ARG003
+        return cls.OTHER
 
 
 class Assigned(TolerantModel):
@@ -51,6 +66,15 @@ class Assigned(TolerantModel):
     """Rank of its first process."""
     node: str = ""
     """The node it was on when the plan was made."""
+
+
+class Floor(TolerantModel):
+    """A commit that is known to have been made."""
+
+    seq: int
+    """Its number in the log."""
+    step: int
+    """Its step."""
 
 
 class RunPlan(TolerantModel):
@@ -70,6 +94,8 @@ class RunPlan(TolerantModel):
     """How long rank 0 waits for the run before to end before it opens the log."""
     lost: tuple[int, ...] = ()
     """The lost runs when the plan was made."""
+    floor: Floor | None = None
+    """The newest commit that outcomes had told of: a run that finds less in the log refuses to begin."""
     members: tuple[Assigned, ...]
     """The members in the order of their ranks."""
     assigned_time: datetime | None = None
@@ -122,6 +148,8 @@ class MemberOutcome(TolerantModel):
     """The exception's class, the signal or the exit status."""
     error_tail: str = ""
     """The last lines of the traceback or of stderr, for the first member that ended in this way."""
+    time: datetime | None = None
+    """When it died: by its kubelet's clock, else the earliest moment at which that can have been."""
     infrastructure: bool = False
     """True where the pod or its node vanished, or the container was killed from outside."""
 
@@ -163,6 +191,23 @@ class Failures(TolerantModel):
     """When the newest failure was counted; the backoff counts from here."""
     consecutive: int = 0
     """Failures since the last new commit: the backoff grows with it."""
+    out_of_memory: int = 0
+    """Out-of-memory kills in a row that came no further than the one before."""
+    out_of_memory_step: int = 0
+    """The step they came to."""
+
+
+class LostLog(TolerantModel):
+    """A run found less in the log than members had told of, and refused to begin."""
+
+    time: datetime
+    """When that was learnt."""
+    generation: int = 0
+    """The generation of the spec at that time."""
+    found_step: int = 0
+    """The step of the newest commit that was found, 0 without any."""
+    message: str = ""
+    """What was missing, in the words of the run."""
 
 
 class Unready(TolerantModel):
@@ -171,7 +216,9 @@ class Unready(TolerantModel):
     node: str
     """The node's name."""
     since: datetime
-    """When that was first seen."""
+    """When that was first seen, or when the outage around it was over."""
+    outage: bool = False
+    """True while so many nodes are not Ready at once that the control plane is more likely at fault."""
 
 
 class Condition(TolerantModel):
@@ -220,6 +267,8 @@ class TrainingJobStatus(TolerantModel):
     """Its number in the log: a higher one is a new commit, and new commits reset the backoff."""
     steps_lost: int = 0
     """Steps done but not committed when a run ended, summed over the job's life."""
+    log_lost: LostLog | None = None
+    """Set while the log holds less than it should."""
     failures: Failures = Failures()
     """Budgets used up so far."""
     unready: tuple[Unready, ...] = ()

@@ -18,7 +18,7 @@ from perdure_operator.decide.draft import Draft
 from perdure_operator.decide.ending import close_run, complete, record_outcomes
 from perdure_operator.decide.facts import orphaned
 from perdure_operator.decide.finishing import expire, keep_finished, release, suspend, watch_deadline
-from perdure_operator.decide.gates import back_off, check_template, keep_root_to_one_job, wait_for_predecessor
+from perdure_operator.decide.gates import back_off, check_template, keep_log, keep_root_to_one_job, try_template, wait_for_predecessor
 from perdure_operator.decide.leaving import ask_to_leave, debounce, disrupt, track_unready_nodes, wait_for_exits
 from perdure_operator.decide.members import allocate, assign, create, discard, promote, replace_unfit
 from perdure_operator.decide.stage import Stage, stage_of
@@ -35,17 +35,18 @@ ALWAYS: Final[tuple[Policy, ...]] = (
     watch_deadline,
 )
 GATES: Final[tuple[Policy, ...]] = (
+    suspend,  # starts the deadline anew, so it comes before it
     expire,
-    suspend,
     wait_for_predecessor,
     keep_root_to_one_job,
+    keep_log,
     check_template,
     back_off,
 )
 STAGES: Final[Mapping[Stage, tuple[Policy, ...]]] = {
     Stage.BETWEEN: (release, *GATES, allocate, promote),
     Stage.STARTING: (release, replace_unfit, *GATES, allocate, promote),
-    Stage.RUNNING: (disrupt,),
+    Stage.RUNNING: (try_template, disrupt),
     Stage.QUIET: (debounce,),
     Stage.LEAVING: (wait_for_exits, close_run),
     Stage.FINISHED: (keep_finished,),

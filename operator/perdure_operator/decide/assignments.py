@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from perdure.contract import ContractError, Leave, Train, write_assignment
+from perdure.contract import CommitRef, ContractError, Leave, Train, write_assignment
 from perdure_operator.api.status import Assigned, Intent, RunPlan
 
 _CAUSE_LENGTH: Final = 160
@@ -26,6 +26,7 @@ def train(plan: RunPlan, member: Assigned) -> str:
             seconds=plan.seconds,
             wait=plan.wait,
             lost=plan.lost,
+            floor=CommitRef(plan.floor.seq, plan.floor.step) if plan.floor else None,
         )
     )
 

@@ -1,25 +1,34 @@
 """Whose fault the end of a run was, what it costs, and how long to pause after it. A run costs at most one failure.
 
 A rank's own exception, exit or signal is a failure of the code. SIGKILL, OOM, an eviction, a lost pod or node and the
-storage are infrastructure. A rank that lost its peer is never blamed; leaving, and being late, cost nothing.
+storage are infrastructure. The first death decides: what others die of afterwards follows from it. A rank that lost
+its peer is never blamed; leaving, and being late, cost nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
-from perdure.contract import ExitKind
+from perdure.contract import ErrorName, ExitKind
 from perdure_operator.api.reasons import ConditionType, Reason
-from perdure_operator.api.status import Failures, MemberOutcome
+from perdure_operator.api.status import Failures, LostLog, MemberOutcome
 from perdure_operator.decide.draft import Draft, later
 
 BACKOFF_AT_MOST_SECONDS: Final = 300
 
 _MOST_DOUBLINGS: Final = 20
+_NEVER: Final = datetime.max.replace(tzinfo=UTC)
 _COSTS_CODE: Final = frozenset({Reason.CODE_FAILURE})
-_COSTS_INFRASTRUCTURE: Final = frozenset({Reason.INFRASTRUCTURE_FAILURE, Reason.FENCED})
+_COSTS_INFRASTRUCTURE: Final = frozenset({Reason.INFRASTRUCTURE_FAILURE, Reason.OUT_OF_MEMORY, Reason.FENCED})
+_TERMINAL: Final[Mapping[str, Reason]] = {
+    ExitKind.ROOT_TAKEN_OVER: Reason.ROOT_TAKEN_OVER,
+    ErrorName.ROOT_TAKEN_OVER: Reason.ROOT_TAKEN_OVER,  # of an older agent
+    ErrorName.LOG_LOST: Reason.LOG_LOST,
+}
+"""Outcomes and errors after which another run of the same kind would end alike, whatever else has happened."""
 
 
 @dataclass(frozen=True)
@@ -33,19 +42,20 @@ class Verdict:
 def judge(outcomes: tuple[MemberOutcome, ...], *, planned: bool, late: bool) -> Verdict:
     """`planned`: members had been asked to leave. `late`: they were deleted, for their time was over."""
     by_kind = {one.outcome: one for one in reversed(outcomes)}
-    code = [one for one in outcomes if one.outcome == ExitKind.FAILED and not one.infrastructure]
-    if code:
-        return Verdict(Reason.CODE_FAILURE, code[0])
-    taken_over = [one for one in outcomes if one.error_name == "RootTakenOver"]
-    if taken_over:
-        return Verdict(Reason.ROOT_TAKEN_OVER, taken_over[0])
+    for name, reason in _TERMINAL.items():
+        named = [one for one in outcomes if name in (one.outcome, one.error_name)]
+        if named:
+            return Verdict(reason, named[0])
+    deaths = [one for one in outcomes if _is_code(one) or (one.infrastructure and (one.outcome or not planned))]
+    first = min(deaths, key=_moment, default=None)
+    if first and _is_code(first):
+        return Verdict(Reason.CODE_FAILURE, first)
     if ExitKind.FENCED in by_kind:
         return Verdict(Reason.FENCED, by_kind[ExitKind.FENCED])
     if ExitKind.CHECKPOINTED in by_kind:
         return Verdict(Reason.CHECKPOINTED)
-    outside = [one for one in outcomes if one.infrastructure and (one.outcome or not planned)]
-    if outside:
-        return Verdict(Reason.INFRASTRUCTURE_FAILURE, outside[0])
+    if first:
+        return _outside(first)
     if ExitKind.EXIT_TIMEOUT in by_kind or late:
         return Verdict(Reason.EXIT_TIMEOUT, by_kind.get(ExitKind.EXIT_TIMEOUT))
     if ExitKind.PEER_LOST in by_kind:
@@ -55,10 +65,22 @@ def judge(outcomes: tuple[MemberOutcome, ...], *, planned: bool, late: bool) -> 
 
 def judge_standbys(failed: list[MemberOutcome]) -> Verdict:
     """However many ended before their run, it is one failure: of the code if one says so."""
-    code = [one for one in failed if not one.infrastructure and one.outcome == ExitKind.FAILED]
-    if code:
-        return Verdict(Reason.CODE_FAILURE, code[0])
-    return Verdict(Reason.INFRASTRUCTURE_FAILURE, failed[0])
+    code = [one for one in failed if _is_code(one)]
+    return Verdict(Reason.CODE_FAILURE, code[0]) if code else _outside(failed[0])
+
+
+def _is_code(one: MemberOutcome) -> bool:
+    return one.outcome == ExitKind.FAILED and not one.infrastructure
+
+
+def _outside(one: MemberOutcome) -> Verdict:
+    memory = one.error_name == ErrorName.OUT_OF_MEMORY
+    return Verdict(Reason.OUT_OF_MEMORY if memory else Reason.INFRASTRUCTURE_FAILURE, one)
+
+
+def _moment(one: MemberOutcome) -> tuple[bool, datetime, bool]:
+    """By time of death; of two in the same second (kubelets tell no more) the one from outside came first."""
+    return one.time is None, one.time or _NEVER, not one.infrastructure
 
 
 def charge(draft: Draft, verdict: Verdict) -> Draft:
@@ -67,17 +89,26 @@ def charge(draft: Draft, verdict: Verdict) -> Draft:
     if verdict.reason is Reason.ROOT_TAKEN_OVER:
         uri = draft.snapshot.spec.checkpoint.uri
         return _fail(draft, Reason.ROOT_TAKEN_OVER, f"another job writes to {uri}: {words}")
+    if verdict.reason is Reason.LOG_LOST:
+        lost = LostLog(
+            time=draft.now,
+            generation=draft.snapshot.generation,
+            found_step=(verdict.blamed.commit_step if verdict.blamed else None) or 0,
+            message=words,
+        )
+        return draft.update(log_lost=lost)
     code, infrastructure = verdict.reason in _COSTS_CODE, verdict.reason in _COSTS_INFRASTRUCTURE
     if not code and not infrastructure:
         return draft
-    old, allowed = draft.status.failures, draft.snapshot.spec.failure
-    new = Failures(
-        code=old.code + code,
-        infrastructure=old.infrastructure + infrastructure,
-        last_time=draft.now,
-        consecutive=old.consecutive + 1,
-    )
-    draft = draft.update(failures=new)
+    draft = draft.update(failures=_counted(draft, verdict))
+    new, allowed = draft.status.failures, draft.snapshot.spec.failure
+    if new.out_of_memory > allowed.max_out_of_memory_failures:
+        message = (
+            f"{new.out_of_memory} out-of-memory kills in a row at step {new.out_of_memory_step}, "
+            f"maxOutOfMemoryFailures is {allowed.max_out_of_memory_failures}: raise the memory limit of container 0, or "
+            f"let the script use less; the last: {words}"
+        )
+        return _fail(draft, Reason.TOO_MANY_OUT_OF_MEMORY, message)
     if new.code > allowed.max_code_failures:
         message = f"{new.code} failures of the code, maxCodeFailures is {allowed.max_code_failures}; the last: {words}"
         return _fail(draft, Reason.TOO_MANY_CODE_FAILURES, message)
@@ -86,6 +117,24 @@ def charge(draft: Draft, verdict: Verdict) -> Draft:
         message = f"{new.infrastructure} failures of infrastructure, {limit}; the last: {words}"
         return _fail(draft, Reason.TOO_MANY_INFRASTRUCTURE_FAILURES, message)
     return draft
+
+
+def _counted(draft: Draft, verdict: Verdict) -> Failures:
+    """An out-of-memory kill that comes at a later step than the one before it is the first of a new row."""
+    old, step = draft.status.failures, verdict.blamed.step if verdict.blamed else 0
+    in_a_row = 0
+    if verdict.reason is Reason.OUT_OF_MEMORY:
+        in_a_row = old.out_of_memory + 1 if step <= old.out_of_memory_step or not old.out_of_memory else 1
+    return old.model_copy(
+        update={
+            "code": old.code + (verdict.reason in _COSTS_CODE),
+            "infrastructure": old.infrastructure + (verdict.reason in _COSTS_INFRASTRUCTURE),
+            "last_time": draft.now,
+            "consecutive": old.consecutive + 1,
+            "out_of_memory": in_a_row,
+            "out_of_memory_step": max(step, old.out_of_memory_step) if in_a_row > 1 else step,
+        }
+    )
 
 
 def describe(outcome: MemberOutcome | None) -> str:

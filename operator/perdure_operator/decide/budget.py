@@ -6,6 +6,7 @@ Raise, then label; unlabel, then lower. An eviction is refused while a member ru
 from __future__ import annotations
 
 from perdure.contract import Role
+from perdure_operator.api.reasons import Reason
 from perdure_operator.decide.draft import Draft
 from perdure_operator.decide.facts import own
 from perdure_operator.state.decision import SetBudget
@@ -14,9 +15,12 @@ from perdure_operator.state.decision import SetBudget
 def protect(draft: Draft) -> Draft:
     """Before anything is created or labelled."""
     budget, wanted = draft.snapshot.budget, _wanted(draft)
-    if wanted and (budget is None or budget.min_available < wanted):
-        return _set(draft, wanted)
-    return draft
+    if not wanted or (budget and not budget.altered and budget.min_available >= wanted):
+        return draft
+    if budget and (budget.altered or budget.min_available < 0):
+        words = f"the job's PodDisruptionBudget was changed ({budget.altered}); it is put back"
+        draft = draft.tell(Reason.BUDGET_RESTORED, words, warning=True)
+    return _set(draft, wanted)
 
 
 def relax(draft: Draft) -> Draft:

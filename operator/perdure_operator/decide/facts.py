@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from perdure.contract import ExitKind
 from perdure_operator.api import names
 from perdure_operator.api.status import CurrentRun, MemberOutcome, RunPlan
 from perdure_operator.decide.draft import Draft, later
-from perdure_operator.state.snapshot import NodeView, PodView, Refusal, Snapshot
+from perdure_operator.state.snapshot import NodeView, PodView, Refusal, Snapshot, Zone
 
 _NAMES_SHOWN: Final = 8
+_OUTAGE_SHARE: Final = 0.55
+"""--unhealthy-zone-threshold of kube-controller-manager."""
 
 
 @dataclass(frozen=True)
@@ -55,15 +58,50 @@ def terminated(pod: PodView) -> bool:
     return pod.gone or pod.terminated is not None or pod.phase in ("Succeeded", "Failed")
 
 
+def lingers(pod: PodView) -> bool:
+    """Whether container 0 has terminated and other containers keep the pod running."""
+    return pod.terminated is not None and not pod.gone and pod.phase not in ("Succeeded", "Failed")
+
+
 def node_of(snapshot: Snapshot, pod: PodView) -> NodeView | None:
     """The node under a pod; None where there is none or it is not known."""
     return next((node for node in snapshot.nodes if node.name == pod.node), None)
 
 
+def in_outage(snapshot: Snapshot, node: NodeView) -> bool:
+    """Whether the control plane is more likely at fault than this node.
+
+    As the node lifecycle controller of Kubernetes has it: no node is Ready at all, or of the node's zone more than two
+    and at least 55 % are not.
+    """
+    if snapshot.zones and not any(zone.ready for zone in snapshot.zones):
+        return True
+    zone = next((zone for zone in snapshot.zones if zone.name == node.zone), Zone())
+    down = zone.not_ready
+    return zone.ready > 0 and down > 2 and down / (down + zone.ready) >= _OUTAGE_SHARE
+
+
+def given_up_at(draft: Draft, node: str) -> datetime | None:
+    """When members on this unreachable node are given up; None while it is reachable, or nothing else is.
+
+    In an outage that comes late, one node after the other, and only while some node is Ready to take members.
+    """
+    unready = next((one for one in draft.status.unready if one.node == node), None)
+    failure = draft.snapshot.spec.failure
+    if unready is None:
+        return None
+    if not unready.outage:
+        return later(unready.since, failure.lost_node_seconds)
+    if not any(zone.ready for zone in draft.snapshot.zones):
+        return None
+    before = [one for one in draft.status.unready if one.outage and (one.since, one.node) < (unready.since, node)]
+    return later(unready.since, failure.mass_outage_seconds + len(before) * failure.lost_node_seconds)
+
+
 def node_lost(draft: Draft, pod: PodView) -> bool:
-    """Whether the pod's node has been unreachable for lostNodeSeconds."""
-    limit = draft.snapshot.spec.failure.lost_node_seconds
-    return any(one.node == pod.node and later(one.since, limit) <= draft.now for one in draft.status.unready)
+    """Whether members on the pod's node are given up."""
+    at = given_up_at(draft, pod.node)
+    return at is not None and at <= draft.now
 
 
 def refused(draft: Draft, members: Iterable[str]) -> Refusal | None:

@@ -6,7 +6,7 @@ from typing import Final
 
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.decide.draft import Draft, later
-from perdure_operator.decide.facts import own, terminated
+from perdure_operator.decide.facts import lingers, own, terminated
 from perdure_operator.state.decision import DeleteBudget, DeleteJob, DeletePod
 
 LEFTOVER_MARGIN_SECONDS: Final = 30
@@ -55,7 +55,7 @@ def keep_finished(draft: Draft) -> Draft:
     if since is None:
         return draft
     alive = [pod for pod in own(draft.snapshot).values() if not terminated(pod)]
-    draft = _end_leftovers(draft)
+    draft = _end_sidecars(_end_leftovers(draft))
     if draft.snapshot.budget and not alive:
         draft = draft.act("no member is left to protect", DeleteBudget(uid=draft.snapshot.budget.uid))
     ttl = draft.snapshot.spec.ttl_seconds_after_finished
@@ -78,6 +78,12 @@ def _end_leftovers(draft: Draft) -> Draft:
     if draft.now < later(since, patience):
         return draft.wake(later(since, patience)) if left else draft
     return draft.act("the job is finished", *(DeletePod(name=pod.name, uid=pod.uid) for pod in left))
+
+
+def _end_sidecars(draft: Draft) -> Draft:
+    """A sidecar that is no init container outlives container 0, and would keep the pod's devices for ever."""
+    kept = [pod for pod in own(draft.snapshot).values() if lingers(pod) and not pod.deleting]
+    return draft.act("only sidecars still run", *(DeletePod(name=pod.name, uid=pod.uid) for pod in kept))
 
 
 def _without_members(draft: Draft) -> Draft:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Final
 
-from perdure_operator.api.reasons import Reason
+from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.decide.blame import backoff_until
 from perdure_operator.decide.draft import Draft, clock, later
 from perdure_operator.decide.facts import listed, node_lost, terminated
@@ -13,6 +14,8 @@ from perdure_operator.state.decision import CheckTemplate, DeletePod
 from perdure_operator.state.snapshot import TemplateCheck, TemplateVerdict
 
 RECHECK_SECONDS: Final = 10
+LOOK_FOR_LOG_SECONDS: Final = 600
+"""A restored bucket is noticed by itself, and an unattended job makes few pods in vain."""
 RECHECK_INVALID_SECONDS: Final = 60
 """A refusal may also come from a namespace label, which an administrator can change."""
 
@@ -48,30 +51,76 @@ def keep_root_to_one_job(draft: Draft) -> Draft:
 
 
 def check_template(draft: Draft) -> Draft:
-    """A template is tried once, in a dry run; only a refusal that blames it makes the job wait for a correction."""
-    wanted = draft.snapshot.template_hash
-    if draft.blocked or draft.status.template_checked == wanted:
+    """Only a refusal that blames the template makes the job wait for a correction."""
+    if draft.blocked:
         return draft
-    check = draft.snapshot.template_check
-    if check.hash == wanted and check.verdict is TemplateVerdict.GOOD:
-        return draft.update(template_checked=wanted)
-    return _await_template(draft, check if check.hash == wanted else TemplateCheck())
-
-
-def _await_template(draft: Draft, check: TemplateCheck) -> Draft:
-    bad = check.verdict is TemplateVerdict.BAD
-    again = later(check.time, RECHECK_INVALID_SECONDS if bad else RECHECK_SECONDS) if check.time else draft.now
-    if again <= draft.now and not (bad and check.time is None):
-        draft, again = (
-            draft.act("the template has not been tried yet", CheckTemplate()),
-            later(draft.now, RECHECK_SECONDS),
-        )
-    if bad:
+    draft, check, again = _tried(draft)
+    if check.verdict is TemplateVerdict.GOOD:
+        return draft
+    if check.verdict is TemplateVerdict.BAD:
         return draft.block(Reason.TEMPLATE_INVALID, f"correct spec.template: {check.message}", again)
     if check.verdict is TemplateVerdict.WAIT:
         message = f"refused in a dry run, which is repeated every {RECHECK_SECONDS} s: {check.message}"
         return draft.block(refusal_reason(check.message), message, again)
     return draft.block(Reason.CHECKING_TEMPLATE, "waiting for the dry run of the pod template", again)
+
+
+def try_template(draft: Draft) -> Draft:
+    """While a run is on, an edit is tried at once: its author is told now, and not by the next drain."""
+    return _tried(draft)[0]
+
+
+def _tried(draft: Draft) -> tuple[Draft, TemplateCheck, datetime]:
+    """What a dry run said of the template as it is now, and when the next one is due; each template is tried once."""
+    wanted, now = draft.snapshot.template_hash, draft.now
+    if draft.status.template_checked == wanted:
+        return draft, TemplateCheck(hash=wanted, verdict=TemplateVerdict.GOOD), now
+    check = draft.snapshot.template_check if draft.snapshot.template_check.hash == wanted else TemplateCheck()
+    if check.verdict is TemplateVerdict.GOOD:
+        return _accepted(draft.update(template_checked=wanted)), check, now
+    bad = check.verdict is TemplateVerdict.BAD
+    if bad:
+        draft = _rejected(draft, check.message)
+    again = later(check.time, RECHECK_INVALID_SECONDS if bad else RECHECK_SECONDS) if check.time else now
+    if again <= now and not (bad and check.time is None):
+        draft = draft.act("nobody has tried this template lately", CheckTemplate())
+        again = later(now, RECHECK_SECONDS)
+    return draft.wake(again), check, again
+
+
+def _accepted(draft: Draft) -> Draft:
+    if draft.status.find(ConditionType.TEMPLATE_ACCEPTED) is None:
+        return draft  # nothing was ever wrong with it
+    words = "the API server would create pods of spec.template"
+    return draft.condition(ConditionType.TEMPLATE_ACCEPTED, True, Reason.TEMPLATE_ACCEPTED, words)
+
+
+def _rejected(draft: Draft, why: str) -> Draft:
+    old = draft.status.find(ConditionType.TEMPLATE_ACCEPTED)
+    words = f"no member could be created any more: correct spec.template: {why}"
+    if draft.current and (old is None or old.status == "True"):
+        draft = draft.tell(Reason.TEMPLATE_INVALID, words, warning=True)
+    return draft.condition(ConditionType.TEMPLATE_ACCEPTED, False, Reason.TEMPLATE_INVALID, words)
+
+
+def keep_log(draft: Draft) -> Draft:
+    """A job whose log lost commits never trains again in silence from an earlier step: somebody must say so."""
+    lost, status = draft.status.log_lost, draft.status
+    if lost is None:
+        return draft
+    if draft.snapshot.spec.checkpoint.resume_anyway:
+        given_up = max((status.step or 0) - lost.found_step, 0)
+        words = f"checkpoint.resumeAnyway: going on from step {lost.found_step}; {given_up} committed steps are given up"
+        draft = draft.tell(Reason.LOG_LOST, words, warning=True)
+        return draft.update(log_lost=None, commit_seq=0, step=None, steps_lost=status.steps_lost + given_up)
+    again = later(lost.time, LOOK_FOR_LOG_SECONDS)
+    if draft.now >= again or draft.snapshot.generation != lost.generation:
+        return draft.update(log_lost=None)
+    message = (
+        f"{lost.message}; the next members look for it at {clock(again)}. Restore what was deleted, or set "
+        "checkpoint.resumeAnyway: true to go on from what is left"
+    )
+    return draft.block(Reason.LOG_LOST, message, again)
 
 
 def back_off(draft: Draft) -> Draft:

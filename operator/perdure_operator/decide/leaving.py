@@ -19,6 +19,8 @@ from perdure_operator.decide.draft import Draft, clock, later, next_run
 from perdure_operator.decide.facts import (
     add_lost_run,
     ended_in_log,
+    given_up_at,
+    in_outage,
     listed,
     size_of,
     still_running,
@@ -27,7 +29,7 @@ from perdure_operator.decide.facts import (
 )
 from perdure_operator.decide.signals import Signal, signal_of_deletion, signals_of_nodes
 from perdure_operator.state.decision import Assign, DeletePod
-from perdure_operator.state.snapshot import PodView
+from perdure_operator.state.snapshot import NodeView, PodView
 
 QUIET: Final = timedelta(seconds=1)
 """So long nothing new may be heard before members are asked to leave."""
@@ -57,12 +59,24 @@ def track_unready_nodes(draft: Draft) -> Draft:
     A node object that is gone counts as well, because nobody can say whether its machine still runs.
     """
     occupied = {pod.node for pod in draft.snapshot.pods if pod.node and not terminated(pod)}
-    sick = sorted(n.name for n in draft.snapshot.nodes if n.name in occupied and not (n.exists and n.ready))
-    since = {unready.node: unready.since for unready in draft.status.unready}
-    draft = draft.update(unready=tuple(Unready(node=name, since=since.get(name, draft.now)) for name in sick))
-    for unready in draft.status.unready:
-        draft = draft.wake(later(unready.since, draft.snapshot.spec.failure.lost_node_seconds))
+    sick = sorted(
+        (node for node in draft.snapshot.nodes if node.name in occupied and not (node.exists and node.ready)),
+        key=lambda node: node.name,
+    )
+    draft = draft.update(unready=tuple(_unready(draft, node) for node in sick))
+    for node in sick:
+        at = given_up_at(draft, node.name)
+        draft = draft.wake(at) if at else draft
     return draft
+
+
+def _unready(draft: Draft, node: NodeView) -> Unready:
+    """The time of a mass outage says nothing about this node: it counts anew when the outage is over."""
+    outage = in_outage(draft.snapshot, node)
+    old = next((one for one in draft.status.unready if one.node == node.name), None)
+    if old is None or (old.outage and not outage):
+        return Unready(node=node.name, since=draft.now, outage=outage)
+    return old.model_copy(update={"outage": outage})
 
 
 def disrupt(draft: Draft) -> Draft:
@@ -134,7 +148,7 @@ def ask_to_leave(draft: Draft) -> Draft:
 
 
 def _reason_to_end(draft: Draft, current: CurrentRun) -> Found | None:
-    for look in (_lost, _deleted, _expired, _suspended, _nodes_leaving, _resized):
+    for look in (_lost, _deleted, _suspended, _expired, _nodes_leaving, _resized):
         found = look(draft, current)
         if found:
             return found

@@ -11,11 +11,12 @@ from typing import Final
 from perdure.contract import WAIT_MARGIN_SECONDS, ExitKind, Role
 from perdure_operator.api import names
 from perdure_operator.api.reasons import Reason
-from perdure_operator.api.status import Assigned, CurrentRun, NextRun, RunPlan
+from perdure_operator.api.status import Assigned, CurrentRun, Floor, NextRun, RunPlan
 from perdure_operator.decide.assignments import shutdown, train
 from perdure_operator.decide.blame import charge, judge_standbys
-from perdure_operator.decide.draft import Draft, clock, later, next_run
+from perdure_operator.decide.draft import Draft, clock, next_run
 from perdure_operator.decide.facts import (
+    given_up_at,
     joined,
     listed,
     node_lost,
@@ -198,15 +199,28 @@ def _plan(draft: Draft, pods: list[PodView]) -> RunPlan:
         seconds=seconds,
         wait=seconds + WAIT_MARGIN_SECONDS if status.run else 0,
         lost=status.lost,
+        floor=_floor(draft),
         members=members,
         assigned_time=draft.now,
     )
 
 
+def _floor(draft: Draft) -> Floor | None:
+    """None where nothing is known to be committed, or the user goes on from whatever is left."""
+    status = draft.status
+    if not status.commit_seq or status.step is None or draft.snapshot.spec.checkpoint.resume_anyway:
+        return None
+    return Floor(seq=status.commit_seq, step=status.step)
+
+
 def _await_ready(draft: Draft, pods: list[PodView]) -> Draft:
     """A member that trains stays Ready unless its node goes away."""
-    limit = draft.snapshot.spec.failure.lost_node_seconds
-    ends = [later(u.since, limit) for u in draft.status.unready if u.node in {pod.node for pod in pods}]
+    nodes = {pod.node for pod in pods}
+    ends = [at for node in nodes if (at := given_up_at(draft, node))]
+    if any(one.outage for one in draft.status.unready if one.node in nodes):
+        until = f"given up from {clock(min(ends))} on, one node after the other" if ends else "no node is Ready at all"
+        message = f"most nodes are not Ready: {listed(pods)} may well be training, and none is given up yet; {until}"
+        return draft.wait(Reason.MASS_OUTAGE, message)
     if ends:
         message = f"waiting for the nodes of {listed(pods)} to be Ready again; given up at {clock(min(ends))}"
         return draft.wait(Reason.NODE_UNREACHABLE, message)

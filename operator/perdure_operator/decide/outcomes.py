@@ -5,16 +5,18 @@ Questions only. A container writes the termination message itself: any bytes may
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Final
 
-from perdure.contract import ContractError, ErrorKind, ExitKind, Failure, Outcome, read_outcome
+from perdure.contract import ContractError, ErrorName, ExitKind, Outcome, read_outcome
 from perdure_operator.api.status import Assigned, MemberOutcome
-from perdure_operator.decide.draft import Draft
+from perdure_operator.decide.draft import Draft, later
 from perdure_operator.decide.facts import node_lost, terminated
 from perdure_operator.state.snapshot import PodView
 
-_LARGEST: Final = 2**53
-"""No honest number in an outcome is larger; one that is would not fit into the status."""
+NOTICED_AFTER_SECONDS: Final = 60
+"""A node may have been dead for so long before its Ready condition says so (node-monitor-grace-period is 40 or 50 s)."""
+
 _NAME_LENGTH: Final = 100
 """As the agent writes it; an image without our agent may leave anything."""
 _TAIL_LINES: Final = 15
@@ -24,19 +26,21 @@ _TAIL_LENGTH: Final = 2000
 def read_end(draft: Draft, member: Assigned, pod: PodView | None) -> MemberOutcome | None:
     """How this member of a run ended; None while it runs. A pod on a node that was given up has ended."""
     if pod is None or pod.uid != member.uid:
-        return _silent(member.name, member.uid, "the pod is gone")
+        return _silent(member.name, member.uid, "the pod is gone", _darkness(draft, member.node))
     if terminated(pod):
-        return end_of(pod)
+        end = end_of(pod)
+        return end if end.time else end.model_copy(update={"time": _darkness(draft, pod.node)})
     if node_lost(draft, pod):
-        return _silent(pod.name, pod.uid, f"node {pod.node} is unreachable")
+        return _silent(pod.name, pod.uid, f"node {pod.node} is unreachable", _darkness(draft, pod.node))
     return None
 
 
 def end_of(pod: PodView) -> MemberOutcome:
     """What status keeps of a pod that has ended."""
     outcome = told(pod)
+    died = pod.terminated.finished_at if pod.terminated else None
     if outcome is None:
-        return _silent(pod.name, pod.uid, _last_words(pod))
+        return _silent(pod.name, pod.uid, _last_words(pod), died)
     error, commit = outcome.error, outcome.commit
     return MemberOutcome(
         name=pod.name,
@@ -47,9 +51,10 @@ def end_of(pod: PodView) -> MemberOutcome:
         commit_seq=commit.seq if commit else None,
         commit_step=commit.step if commit else None,
         error_kind=error.kind if error else "",
-        error_name=_printable(error.name)[:_NAME_LENGTH] if error else "",
+        error_name=_error_name(pod, _printable(error.name)[:_NAME_LENGTH] if error else ""),
         error_tail=_last_lines(_printable(error.tail)) if error else "",
-        infrastructure=outcome.outcome is ExitKind.FAILED and (_killed(pod) or _from_outside(error)),
+        time=died,
+        infrastructure=outcome.infrastructure or (outcome.outcome is ExitKind.FAILED and _killed(pod)),
     )
 
 
@@ -58,13 +63,9 @@ def told(pod: PodView) -> Outcome | None:
     if pod.terminated is None:
         return None
     try:
-        outcome = read_outcome(pod.terminated.message)
+        return read_outcome(pod.terminated.message)
     except ContractError:
         return None
-    numbers = [outcome.run, outcome.rank, outcome.step, outcome.opened]
-    if outcome.commit:
-        numbers += [outcome.commit.seq, outcome.commit.step]
-    return outcome if max(numbers) <= _LARGEST else None
 
 
 def highest_opened(known: int, pods: dict[str, PodView]) -> int:
@@ -81,25 +82,36 @@ def learn(draft: Draft, outcome: MemberOutcome) -> Draft:
     return draft.update(commit_seq=outcome.commit_seq, step=outcome.commit_step, failures=failures)
 
 
-def _silent(name: str, uid: str, why: str) -> MemberOutcome:
-    return MemberOutcome(name=name, uid=uid, outcome="", error_name=why, infrastructure=True)
+def _silent(name: str, uid: str, why: str, died: datetime | None) -> MemberOutcome:
+    return MemberOutcome(name=name, uid=uid, outcome="", error_name=why, infrastructure=True, time=died)
+
+
+def _darkness(draft: Draft, node: str) -> datetime:
+    """Since when nobody may have lived on this node, or now where nothing is known of it."""
+    since = next((unready.since for unready in draft.status.unready if unready.node == node), None)
+    return later(since, -NOTICED_AFTER_SECONDS) if since else draft.now
+
+
+def _error_name(pod: PodView, told: str) -> str:
+    """The kubelet knows of a container killed for its memory what the process itself cannot tell."""
+    return ErrorName.OUT_OF_MEMORY if _out_of_memory(pod) else told
+
+
+def _out_of_memory(pod: PodView) -> bool:
+    return pod.terminated is not None and pod.terminated.reason == "OOMKilled"
 
 
 def _last_words(pod: PodView) -> str:
     """Why a pod without an outcome has ended, as far as Kubernetes knows."""
+    if _out_of_memory(pod):
+        return ErrorName.OUT_OF_MEMORY
     if pod.terminated:
         return f"{pod.terminated.reason or 'Error'} (exit code {pod.terminated.exit_code})"
     return "the pod was evicted" if pod.evicted else "the pod is gone"
 
 
 def _killed(pod: PodView) -> bool:
-    return pod.evicted or (pod.terminated is not None and pod.terminated.reason == "OOMKilled")
-
-
-def _from_outside(error: Failure | None) -> bool:
-    if error is None:
-        return True
-    return error.kind is ErrorKind.STORAGE or (error.kind is ErrorKind.SIGNAL and error.name == "SIGKILL")
+    return pod.evicted or _out_of_memory(pod)
 
 
 def _last_lines(text: str) -> str:

@@ -39,7 +39,17 @@ class NodeView(Model):
     cordoned: bool = False
     deleting: bool = False
     ready: bool = True
+    zone: str = ""
+    """The label topology.kubernetes.io/zone, "" where there is none."""
     taints: tuple[Taint, ...] = ()
+
+
+class Zone(Model):
+    """How the nodes of one zone are, whoever runs on them."""
+
+    name: str = ""
+    ready: int = 0
+    not_ready: int = 0
 
 
 class Terminated(Model):
@@ -50,6 +60,8 @@ class Terminated(Model):
     """OOMKilled, Error, Completed, StartError, ContainerCannotRun ..."""
     message: str = ""
     """The termination message: an outcome, or whatever else the container left."""
+    finished_at: datetime | None = None
+    """When it ended, by the kubelet's clock; whole seconds."""
 
 
 class PodView(Model):
@@ -89,8 +101,11 @@ class Budget(Model):
     """The job's PodDisruptionBudget."""
 
     min_available: int
+    """-1 where it is not an integer any more."""
     uid: str
     resource_version: str = ""
+    altered: str = ""
+    """What somebody has changed in it, beside minAvailable; "" where it is as we made it."""
 
 
 class TemplateVerdict(StrEnum):
@@ -146,6 +161,8 @@ class Snapshot(Model):
     pods_complete: bool
     """True when `pods` comes from a live LIST; otherwise absence means nothing and the plan may only wait."""
     nodes: tuple[NodeView, ...] = ()
+    zones: tuple[Zone, ...] = ()
+    """All zones of the cluster; empty where they have not been counted."""
     nodes_complete: bool
     """True once a live LIST of nodes has been made: a node missing before that is unknown, not deleted."""
     budget: Budget | None = None

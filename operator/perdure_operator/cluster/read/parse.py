@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -18,6 +18,9 @@ from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import Phase
 from perdure_operator.cluster.protocol import Json
 from perdure_operator.state.snapshot import Budget, NodeView, PodView, Taint, Terminated, Toleration
+
+
+ZONE: Final = "topology.kubernetes.io/zone"
 
 
 def meta(raw: Json) -> Json:
@@ -75,6 +78,7 @@ def node(raw: Json) -> NodeView:
         cordoned=bool(spec.get("unschedulable")),
         deleting=bool(meta(raw).get("deletionTimestamp")),
         ready=(_condition(raw, "Ready") or {}).get("status") == "True",
+        zone=str((meta(raw).get("labels") or {}).get(ZONE) or ""),
         taints=tuple(
             Taint(key=taint["key"], value=taint.get("value") or "", effect=taint["effect"])
             for taint in spec.get("taints") or []
@@ -114,12 +118,29 @@ def pod(raw: Json, *, gone: bool = False) -> PodView:
 
 
 def budget(raw: Json) -> Budget:
-    """A PodDisruptionBudget of ours: its minAvailable is an integer."""
+    """A PodDisruptionBudget of ours, as it is now: anybody who may write budgets can have changed it."""
+    least = (raw.get("spec") or {}).get("minAvailable")
     return Budget(
-        min_available=int((raw.get("spec") or {}).get("minAvailable") or 0),
+        min_available=least if isinstance(least, int) else -1,
+        altered=_altered(raw),
         uid=uid(raw),
         resource_version=str(meta(raw).get("resourceVersion", "")),
     )
+
+
+def _altered(raw: Json) -> str:
+    """What somebody has changed in a budget that the operator made."""
+    spec = raw.get("spec") or {}
+    if not isinstance(spec.get("minAvailable"), int):
+        return f"minAvailable is {spec.get('minAvailable')!r}"
+    if spec.get("maxUnavailable") is not None:
+        return f"maxUnavailable is {spec['maxUnavailable']!r}"
+    owner = next((one for one in meta(raw).get("ownerReferences") or [] if one.get("controller")), {})
+    if spec.get("selector") != names.members_selector(str(owner.get("name")), str(owner.get("uid"))):
+        return "its selector is another"
+    if spec.get("unhealthyPodEvictionPolicy") != names.EVICTION_POLICY:
+        return "its unhealthyPodEvictionPolicy is another"
+    return ""
 
 
 def selects(selector: Json | None, labels: Mapping[str, str]) -> bool:
@@ -164,6 +185,7 @@ def _terminated(state: Json | None) -> Terminated | None:
         exit_code=int(state.get("exitCode", 0)),
         reason=state.get("reason") or "",
         message=state.get("message") or "",
+        finished_at=time(state.get("finishedAt")),
     )
 
 

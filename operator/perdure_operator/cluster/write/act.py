@@ -155,7 +155,7 @@ class Actor:
                 raise Conflict(f"poddisruptionbudget {job.namespace}/{name} exists with another minAvailable")
             return
         try:
-            self._cache.apply(BUDGETS, await self._api.patch(BUDGETS, job.namespace, name, _budget_patch(action)))
+            self._cache.apply(BUDGETS, await self._api.patch(BUDGETS, job.namespace, name, _budget_patch(job, action)))
         except Conflict:
             self._cache.apply(BUDGETS, await self._api.get(BUDGETS, job.namespace, name))
             raise
@@ -235,11 +235,11 @@ def _batches(actions: Iterable[Action]) -> Iterator[Sequence[Action]]:
         yield from (alike[first : first + most] for first in range(0, len(alike), most))
 
 
-def _budget_patch(action: SetBudget) -> list[Json]:
+def _budget_patch(job: Snapshot, action: SetBudget) -> list[Json]:
     tests = [{"op": "test", "path": "/metadata/uid", "value": action.uid}]
     if action.resource_version:
         tests.append({"op": "test", "path": "/metadata/resourceVersion", "value": action.resource_version})
-    return [*tests, {"op": "replace", "path": "/spec/minAvailable", "value": action.min_available}]
+    return [*tests, {"op": "replace", "path": "/spec", "value": manifests.budget(job, action.min_available)["spec"]}]
 
 
 def _assign_patch(action: Assign) -> list[Json]:

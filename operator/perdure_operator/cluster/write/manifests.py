@@ -33,7 +33,7 @@ def pod(job: Snapshot, name: str) -> Json:
     """A member as it is created: a standby with the agent in front of the user's command."""
     template = copy.deepcopy(job.spec.template)
     given: Json = template.get("metadata") or {}
-    labels = _labels(job) | {contract.LABEL_ROLE: contract.Role.STANDBY.value}
+    labels = names.labels(job.name, job.uid) | {contract.LABEL_ROLE: contract.Role.STANDBY.value}
     annotations = {
         contract.ANNOTATION_ASSIGNMENT: contract.write_assignment(contract.Standby()),
         names.ANNOTATION_TEMPLATE: job.template_hash,
@@ -56,7 +56,7 @@ def template_hash(job: Snapshot) -> str:
 
 def budget(job: Snapshot, min_available: int) -> Json:
     """The job's PodDisruptionBudget: every member counts, no standby does."""
-    labels = _labels(job)
+    labels = names.labels(job.name, job.uid)
     return {
         "apiVersion": BUDGETS.api_version,
         "kind": "PodDisruptionBudget",
@@ -68,9 +68,8 @@ def budget(job: Snapshot, min_available: int) -> Json:
         },
         "spec": {
             "minAvailable": min_available,
-            "selector": {"matchLabels": labels | {contract.LABEL_ROLE: contract.Role.MEMBER.value}},
-            # A member that is not Ready does not train: nothing is lost with it.
-            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            "selector": names.members_selector(job.name, job.uid),
+            "unhealthyPodEvictionPolicy": names.EVICTION_POLICY,
         },
     }
 
@@ -96,10 +95,6 @@ def event(job: Snapshot, said: Event, *, now: datetime, instance: str, number: s
             "uid": job.uid,
         },
     }
-
-
-def _labels(job: Snapshot) -> dict[str, str]:
-    return {contract.LABEL_JOB: job.name, names.LABEL_UID: job.uid}
 
 
 def _owner(job: Snapshot) -> Json:
@@ -140,7 +135,7 @@ def _soft_spread(job: Snapshot) -> Json:
         "topologyKey": _HOSTNAME,
         "whenUnsatisfiable": "ScheduleAnyway",
         "nodeTaintsPolicy": "Honor",
-        "labelSelector": {"matchLabels": _labels(job)},
+        "labelSelector": {"matchLabels": names.labels(job.name, job.uid)},
     }
 
 
@@ -172,6 +167,7 @@ def _env(job: Snapshot, name: str, spec: Json, given: list[Json]) -> list[Json]:
         Env.MEMBER: name,
         Env.PROCESSES: str(job.spec.processes_per_replica),
         Env.GRACE_SECONDS: str(spec["terminationGracePeriodSeconds"]),
+        Env.COMPLETION: job.spec.completion.value,
     } | _checkpoint_env(job.spec.checkpoint)
     # A read-only root leaves /dev/shm writable; an emptyDir would make kubectl drain refuse the node.
     defaults = [{"name": "TMPDIR", "value": "/dev/shm"}, *_credentials(job.spec.checkpoint)]  # noqa: S108
