@@ -8,7 +8,6 @@ and `cli`.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import aiohttp
 from kubernetes.aio import client, config
 
 from perdure.errors import UserError
+from perdure_operator.cluster import decode
 from perdure_operator.cluster.protocol import (
     AlreadyExists,
     ApiError,
@@ -113,8 +113,8 @@ class KubeApi:
         while True:
             page = await self._call("GET", _path(resource, namespace), query=query)
             # Items of a list carry neither kind nor apiVersion; nothing here reads them.
-            items += page.get("items") or []
-            token = page.get("metadata", {}).get("continue")
+            items += decode.known_items(page, resource.plural)
+            token = (page.get("metadata") or {}).get("continue")
             if not token:
                 return items
             query = query | {"continue": token}
@@ -193,15 +193,20 @@ def _path(resource: Resource, namespace: str | None, name: str = "") -> str:
 def _document(what: str, status: int, data: bytes) -> Json:
     """The answer's body, or the error it stands for."""
     try:
-        body = json.loads(data)
+        body = decode.document(data)
     except ValueError:
-        body = {}
+        body = None
     document: Json = body if isinstance(body, dict) else {}
-    if status < 300:
+    if status >= 300:
+        reason = str(document.get("reason", ""))
+        message = str(document.get("message") or data[:200].decode(errors="replace"))
+        raise _error_type(status, reason)(f"{what}: {message}", status=status, reason=reason)
+    if "items" in document or document.get("kind") == "Status":
         return document
-    reason = str(document.get("reason", ""))
-    message = str(document.get("message") or data[:200].decode(errors="replace"))
-    raise _error_type(status, reason)(f"{what}: {message}", status=status, reason=reason)
+    known = decode.known_part(document)
+    if known is None:  # taken for an empty LIST, it would be the end of everything
+        raise Unavailable(f"{what}: the answer is no object: {data[:200].decode(errors='replace')}", status=status)
+    return known
 
 
 def _error_type(status: int, reason: str) -> type[ApiError]:

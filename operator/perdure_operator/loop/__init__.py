@@ -3,6 +3,7 @@
 schedule   which job is due when; pure
 queue      the schedule with a clock to wait on
 watch      kopf's events -> cache and queue; kopf's settings
+guard      what the API server sends made harmless for kopf
 worker     one round: observe, decide, act, and when to look again
 operator   everything put together: login, election, start and stop
 logs       log lines as JSON

@@ -22,7 +22,7 @@ from perdure_operator.cluster.protocol import JOBS, ApiError, ClusterApi, NotFou
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.observe import Observer
 from perdure_operator.cluster.write.act import Actor
-from perdure_operator.loop import watch
+from perdure_operator.loop import guard, watch
 from perdure_operator.loop.queue import Queue
 from perdure_operator.loop.worker import RESYNC_SECONDS, Worker
 
@@ -48,6 +48,7 @@ async def run(options: Options) -> bool:
         await _require_crd(api, options.namespace)
         leader = _Leader(api, options)
         registry = kopf.OperatorRegistry()
+        guard.install()
         watch.register(registry, watch.Watch(leader.cache, leader.queue))
         _hook(registry, leader, options.kubeconfig)
         await kopf.operator(
@@ -119,6 +120,10 @@ class _Leader:
             except ApiError as error:
                 logger.warning("resync: %s", error)
                 await asyncio.sleep(1)
+                continue
+            except Exception:
+                logger.exception("resync failed")
+                await asyncio.sleep(10)
                 continue
             await asyncio.sleep(RESYNC_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311 - jitter, no secret
 

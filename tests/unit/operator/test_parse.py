@@ -88,3 +88,8 @@ def test_a_node_tells_cordon_taints_and_health() -> None:
 )
 def test_a_selector_matches_as_in_kubernetes(selector: dict[str, Any] | None, matches: bool) -> None:
     assert parse.selects(selector, {"a": "1"}) is matches
+
+
+@pytest.mark.parametrize("spec", [None, {}, {"checkpoint": None}, {"checkpoint": []}, {"checkpoint": {"uri": None}}])
+def test_the_root_of_a_stranger_can_always_be_asked_for(spec: Any) -> None:
+    assert isinstance(parse.job_uri({"spec": spec}), str)

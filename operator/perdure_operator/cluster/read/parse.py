@@ -53,7 +53,8 @@ def spec(raw: Json) -> tuple[TrainingJobSpec, tuple[str, ...]]:
 
 def job_uri(raw: Json) -> str:
     """A job's checkpoint.uri, so that equal roots are equal strings."""
-    return str(((raw.get("spec") or {}).get("checkpoint") or {}).get("uri", "")).rstrip("/")
+    checkpoint = (raw.get("spec") or {}).get("checkpoint")
+    return str(checkpoint.get("uri", "")).rstrip("/") if isinstance(checkpoint, dict) else ""
 
 
 def job_is_live(raw: Json) -> bool:
