@@ -37,11 +37,14 @@ def controller(raw: Json) -> str:
 
 
 def spec(raw: Json) -> tuple[TrainingJobSpec, tuple[str, ...]]:
-    """A job's spec, and the paths of fields that only a newer CRD knows, which are left out; raises ValidationError."""
+    """A job's spec, and the paths of fields and words that only a newer CRD knows, which are left out.
+
+    Raises ValidationError.
+    """
     try:
         return TrainingJobSpec.model_validate(raw), ()
     except ValidationError as error:
-        unknown = [one["loc"] for one in error.errors() if one["type"] == "extra_forbidden"]
+        unknown = [one["loc"] for one in error.errors() if one["type"] in ("extra_forbidden", "enum")]
     known = copy.deepcopy(raw)
     for *parents, name in unknown:
         fields: Any = known
