@@ -25,6 +25,7 @@ from perdure_operator.decide.gates import (
     keep_root_to_one_job,
     try_template,
     wait_for_predecessor,
+    warn_of_sidecars,
 )
 from perdure_operator.decide.leaving import ask_to_leave, debounce, disrupt, track_unready_nodes, wait_for_exits
 from perdure_operator.decide.members import allocate, assign, create, discard, promote, replace_unfit
