@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from perdure_operator.cluster.read.cache import Key
+from perdure_operator.cluster.read.records import Key
 from perdure_operator.loop.schedule import Schedule
 
 

@@ -13,8 +13,8 @@ from typing import Final
 
 from perdure.errors import UserError
 from perdure_operator.cluster.protocol import ApiError, Conflict
-from perdure_operator.cluster.read.cache import Key
 from perdure_operator.cluster.read.observe import Observer
+from perdure_operator.cluster.read.records import Key
 from perdure_operator.cluster.write.act import Actor
 from perdure_operator.decide import decide
 from perdure_operator.loop.queue import Queue
@@ -104,7 +104,8 @@ def _log(snapshot: Snapshot, decision: Decision) -> None:
         "%s/%s: %s [%s]", snapshot.namespace, snapshot.name, "; ".join(decision.reasons), actions or "status only"
     )
     # `perdure-operator explain` reads this: a report with debug logs can be replayed.
-    logger.debug("snapshot %s", snapshot.model_dump_json(by_alias=True, exclude_none=True))
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug("snapshot %s", snapshot.model_dump_json(by_alias=True, exclude_none=True))
 
 
 def _short(kind: str, name: str) -> str:

@@ -112,10 +112,11 @@ def test_the_first_refusal_ends_the_round_and_is_remembered_until_it_is_overcome
     desk = Desk()
     desk.cluster.refuses[PODS] = Forbidden("exceeded quota", reason="Forbidden")
     with pytest.raises(Forbidden):
-        desk.act(CreatePod(name=desk.name(0)), CreatePod(name=desk.name(1)))
-    assert list(desk.memory.refusals) == [desk.name(0)]
+        desk.act(CreatePod(name=desk.name(0)), CreatePod(name=desk.name(1)), SetBudget(min_available=1))
+    assert list(desk.memory.refusals) == [desk.name(0), desk.name(1)]
+    assert desk.cluster.writes == []
     del desk.cluster.refuses[PODS]
-    desk.act(CreatePod(name=desk.name(0)))
+    desk.act(CreatePod(name=desk.name(0)), CreatePod(name=desk.name(1)))
     assert desk.memory.refusals == {}
 
 

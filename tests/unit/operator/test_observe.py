@@ -15,6 +15,18 @@ from perdure_operator.state.snapshot import Snapshot
 from tests.unit.operator.builders import job, template
 from tests.unit.operator.stage import KEY, Stage
 
+COMPLETED: Json = {
+    "conditions": [
+        {
+            "type": "Completed",
+            "status": "True",
+            "reason": "Completed",
+            "message": "",
+            "lastTransitionTime": "2026-01-02T03:04:05Z",
+        }
+    ]
+}
+
 
 def stage() -> Stage:
     made = Stage()
@@ -36,7 +48,8 @@ def create_pod(made: Stage, name: str, *, owner: str = "", node: str = "") -> No
 
 
 def test_the_first_look_is_live_even_if_no_event_has_arrived() -> None:
-    made = stage()
+    made = Stage()
+    made.apply()
     made.cluster.watch = lambda *_: None  # the watch has not caught up
     create_pod(made, "digits-x-0")
     seen = look(made)
@@ -58,13 +71,14 @@ def test_between_writes_the_watch_is_enough() -> None:
 
 def test_a_deleted_pod_is_seen_as_gone_as_long_as_status_names_it() -> None:
     made = stage()
-    create_pod(made, "digits-x-0")
-    create_pod(made, "digits-x-1")
-    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status={"next": {"run": 1, "members": ["digits-x-0"]}}))
+    uid = look(made).uid
+    create_pod(made, "digits-x-0", owner=uid)
+    create_pod(made, "digits-x-1", owner=uid)
+    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status={"members": ["digits-x-0"], "nextMember": 2}))
     made.cluster.remove(PODS, "ns", "digits-x-0")
     made.cluster.remove(PODS, "ns", "digits-x-1")
     assert [(pod.name, pod.gone) for pod in look(made).pods] == [("digits-x-0", True)]
-    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status={"next": {"run": 1, "members": []}}))
+    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status={"members": [], "nextMember": 2}))
     assert look(made).pods == ()
 
 
@@ -109,7 +123,7 @@ def test_an_older_live_job_with_the_same_root_is_named() -> None:
     asyncio.run(made.cluster.create(JOBS, "ns", same))
     assert look(made).same_uri == ("ns/another",)  # created in the same second, and first by name
     assert _other(made, "another").same_uri == ()
-    made.cluster.change(JOBS, "ns", "another", lambda raw: raw.update(status={"phase": "Completed"}))
+    made.cluster.change(JOBS, "ns", "another", lambda raw: raw.update(status=COMPLETED))
     assert look(made).same_uri == ()
 
 
@@ -194,8 +208,10 @@ def test_a_resync_notices_what_the_watch_has_missed() -> None:
     made.cluster.watch = lambda *_: None
     made.cluster.remove(NODES, "", "n1")
     made.cluster.remove(JOBS, *KEY)
-    assert asyncio.run(made.observer.sync()) == set()
-    assert made.cache.known(NODES) == {}
+    changed = asyncio.run(made.observer.sync())
+    assert [(change.resource, change.after) for change in changed] == [(NODES, None), (JOBS, None)]
+    assert made.cache.node("n1") is None
+    assert made.cache.jobs() == []
 
 
 def test_a_job_restored_to_an_older_version_is_seen_as_it_is() -> None:

@@ -14,6 +14,7 @@ from perdure_operator.loop import watch
 from perdure_operator.loop.queue import Queue
 from tests.unit.operator.builders import job
 from tests.unit.operator.stage import KEY, Stage
+from tests.unit.operator.test_observe import COMPLETED
 
 
 def stage() -> Stage:
@@ -88,7 +89,7 @@ def test_the_end_of_a_job_makes_those_due_that_wait_for_its_root(how: str) -> No
     if how == "deleted":
         made.cluster.remove(JOBS, *KEY)
     else:
-        made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status={"phase": "Completed"}))
+        made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status=COMPLETED))
     assert sorted(due(made)) == [("ns", "another"), KEY]
 
 
