@@ -86,8 +86,8 @@ class Stage:
 
     def start(self) -> None:
         asyncio.run(self.observer.sync())
-        for job in self.cache.jobs():
-            self.queue.add(job.key)
+        for known in self.cache.jobs():
+            self.queue.add(known.key)
         self.settle()
 
     def settle(self, *, rounds: int = 60) -> None:
