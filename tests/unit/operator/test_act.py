@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perdure.contract import ANNOTATION_ASSIGNMENT, LABEL_JOB, LABEL_ROLE
-from perdure_operator.api.status import Phase, TrainingJobStatus
+from perdure_operator.api.status import NextRun, Phase, TrainingJobStatus
 from perdure_operator.cluster.memory import Memory
 from perdure_operator.cluster.protocol import (
     BUDGETS,
@@ -273,7 +273,7 @@ def test_a_leader_that_may_have_been_deposed_writes_nothing() -> None:
 def test_a_name_that_may_have_been_used_is_told_apart_from_one_that_was_refused() -> None:
     desk = Desk()
     names = [desk.name(number) for number in range(3)]
-    desk.act(CreatePod(name=names[0]), status=TrainingJobStatus(members=tuple(names)))
+    desk.act(CreatePod(name=names[0]), status=TrainingJobStatus(next=NextRun(run=1, members=tuple(names))))
     desk.cluster.refuses[PODS] = Forbidden("exceeded quota", reason="Forbidden")
     with pytest.raises(Forbidden):
         desk.act(CreatePod(name=names[1]))
@@ -371,11 +371,10 @@ def test_a_budget_that_somebody_has_edited_is_put_back_whole() -> None:
     desk.act(SetBudget(min_available=1))
     other = {"maxUnavailable": "100%", "selector": {}}
     desk.cluster.change(BUDGETS, "ns", desk.name(), lambda raw: raw.update(spec=other))
-    budget = Observer(desk.cluster, desk.cache)
-    asyncio.run(budget.sync())
+    asyncio.run(Observer(desk.cluster, desk.cache).sync())
     edited = desk.snapshot().budget
     assert edited
-    assert edited.edited
+    assert edited.altered
     desk.act(SetBudget(min_available=2, uid=edited.uid, resource_version=edited.resource_version))
     assert desk.get(BUDGETS, desk.name())["spec"] == manifests.budget(desk.snapshot(), 2)["spec"]
 

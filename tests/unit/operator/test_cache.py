@@ -39,6 +39,10 @@ def job(version: int, uid: str = "job", *, name: str = "digits", status: Json | 
     return raw | {"status": status or {}}
 
 
+def naming(members: list[str], following: int = 0) -> Json:
+    return {"next": {"run": 1, "members": members}, "nextMember": following}
+
+
 def phases(cache: Cache) -> list[str]:
     return [record.view.phase for record in cache.pods(JOB)]
 
@@ -73,7 +77,7 @@ def test_a_deleted_uid_does_not_come_back_by_older_news() -> None:
 def test_a_label_that_is_removed_and_restored_brings_the_pod_back() -> None:
     """A watch with a selector tells the first as a deletion, in the version of the change."""
     cache = Cache()
-    cache.apply(JOBS, job(1, status={"members": ["p"]}))
+    cache.apply(JOBS, job(1, status=naming(["p"])))
     cache.apply(PODS, pod(10, owner="job"))
     cache.delete(PODS, pod(11, owner="job"))
     assert gone(cache) == ["u"]
@@ -100,7 +104,7 @@ def test_a_successor_of_the_same_name_replaces_its_predecessor() -> None:
 
 def test_the_last_state_of_a_deleted_pod_is_the_newest_that_was_seen() -> None:
     cache = Cache()
-    cache.apply(JOBS, job(1, status={"members": ["p"]}))
+    cache.apply(JOBS, job(1, status=naming(["p"])))
     cache.apply(PODS, pod(10, owner="job", phase="Succeeded"))
     cache.delete(PODS, pod(9, owner="job", phase="Running"))
     assert [record.view.phase for record in cache.gone(JOB)] == ["Succeeded"]
@@ -147,13 +151,13 @@ def test_a_live_read_that_an_event_has_overtaken_does_not_win() -> None:
 
 def test_pods_that_status_has_recorded_are_forgotten_and_those_it_does_not_know_yet_are_kept() -> None:
     cache = Cache()
-    cache.apply(JOBS, job(1, status={"members": ["digits-job-1"], "nextMember": 2}))
+    cache.apply(JOBS, job(1, status=naming(["digits-job-1"], 2)))
     for number in (0, 1, 2):  # 2: the pods' stream is ahead of the jobs'
         cache.delete(PODS, pod(10, uid=str(number), name=f"digits-job-{number}", owner="job"))
     assert gone(cache) == ["1", "2"]
-    cache.apply(JOBS, job(2, status={"members": ["digits-job-2"], "nextMember": 3}))
+    cache.apply(JOBS, job(2, status=naming(["digits-job-2"], 3)))
     assert gone(cache) == ["2"]
-    cache.apply(JOBS, job(3, status={"members": [], "nextMember": 3}))
+    cache.apply(JOBS, job(3, status=naming([], 3)))
     assert gone(cache) == []
 
 
@@ -162,26 +166,26 @@ def test_a_pod_of_a_job_that_is_not_known_yet_is_kept_for_it() -> None:
     cache.delete(PODS, pod(10, owner="job"))
     cache.delete(PODS, pod(10, uid="v", owner="another"))
     assert gone(cache) == []
-    cache.apply(JOBS, job(1, status={"members": ["p"]}))
+    cache.apply(JOBS, job(1, status=naming(["p"])))
     assert gone(cache) == ["u"]
 
 
 def test_a_job_that_is_gone_takes_the_memory_of_its_pods_with_it_and_not_its_successors() -> None:
     cache = Cache()
-    cache.apply(JOBS, job(1, "old", status={"members": ["p"]}))
+    cache.apply(JOBS, job(1, "old", status=naming(["p"])))
     cache.delete(PODS, pod(10, uid="a", owner="old"))
     cache.delete(PODS, pod(11, uid="b", owner="new"))
     cache.delete(JOBS, job(2, "old"))
     cache.delete(PODS, pod(12, uid="c", owner="old"))  # the garbage collector comes after the job
     assert gone(cache) == []
-    cache.apply(JOBS, job(3, "new", status={"members": ["p"]}))
+    cache.apply(JOBS, job(3, "new", status=naming(["p"])))
     assert gone(cache) == ["b"]
 
 
 @pytest.mark.parametrize("members", [10, 5_000])
 def test_however_many_members_are_deleted_at_once_each_outcome_is_kept(members: int) -> None:
     cache = Cache()
-    cache.apply(JOBS, job(1, status={"members": [f"p{number}" for number in range(members)]}))
+    cache.apply(JOBS, job(1, status=naming([f"p{number}" for number in range(members)])))
     for number in range(members):
         cache.delete(PODS, pod(10, uid=str(number), name=f"p{number}", owner="job"))
     assert len(gone(cache)) == members
@@ -189,7 +193,7 @@ def test_however_many_members_are_deleted_at_once_each_outcome_is_kept(members: 
 
 def test_pods_that_come_and_go_with_our_label_do_not_fill_the_memory() -> None:
     cache = Cache()
-    cache.apply(JOBS, job(1, status={"members": ["p"]}))
+    cache.apply(JOBS, job(1, status=naming(["p"])))
     for number in range(3 * SPARE):
         for owner in ("job", "nobody", ""):
             cache.delete(PODS, pod(10, uid=f"{owner}{number}", name=f"digits-job-{number}", owner=owner))

@@ -75,7 +75,8 @@ class Cluster:
         } | fields
 
     def job(self, number: int, members: int) -> Json:
-        status = {"members": [f"j{number}-uid--{member}" for member in range(members)], "nextMember": members}
+        names = [f"j{number}-uid--{member}" for member in range(members)]
+        status = {"next": {"run": 1, "members": names}, "nextMember": members}
         return builders.job(f"j{number}") | {"metadata": self.meta(f"j{number}", generation=1), "status": status}
 
     def labels(self, number: int) -> Json:

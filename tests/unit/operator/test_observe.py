@@ -33,6 +33,11 @@ COMPLETED: Json = {
 }
 
 
+def naming(*members: str) -> Json:
+    """A status that names these, of the two that were ever allocated."""
+    return {"next": {"run": 1, "members": list(members)}, "nextMember": 2}
+
+
 def stage() -> Stage:
     made = Stage()
     made.apply()
@@ -79,11 +84,11 @@ def test_a_deleted_pod_is_seen_as_gone_as_long_as_status_names_it() -> None:
     uid = look(made).uid
     create_pod(made, "digits-x-0", owner=uid)
     create_pod(made, "digits-x-1", owner=uid)
-    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status={"members": ["digits-x-0"], "nextMember": 2}))
+    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status=naming("digits-x-0")))
     made.cluster.remove(PODS, "ns", "digits-x-0")
     made.cluster.remove(PODS, "ns", "digits-x-1")
     assert [(pod.name, pod.gone) for pod in look(made).pods] == [("digits-x-0", True)]
-    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status={"members": [], "nextMember": 2}))
+    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status=naming()))
     assert look(made).pods == ()
 
 
@@ -145,7 +150,7 @@ def test_a_phase_is_for_people_and_ends_nothing() -> None:
 
 def test_a_suspended_job_holds_its_root_as_long_as_it_has_members() -> None:
     made = sharing()
-    made.cluster.change(JOBS, "ns", "another", lambda raw: raw.update(status={"members": ["m"]}))
+    made.cluster.change(JOBS, "ns", "another", lambda raw: raw.update(status=naming("m")))
     made.cluster.change(JOBS, "ns", "another", lambda raw: raw["spec"].update(suspend=True))
     assert look(made).same_uri == ("ns/another",)
     made.cluster.change(JOBS, "ns", "another", lambda raw: raw.update(status={}))
@@ -154,7 +159,7 @@ def test_a_suspended_job_holds_its_root_as_long_as_it_has_members() -> None:
 
 def test_who_has_members_keeps_the_root_even_if_an_older_job_is_resumed() -> None:
     made = sharing()
-    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status={"members": ["m"]}))
+    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status=naming("m")))
     assert look(made).same_uri == ()
     assert _other(made, "another").same_uri == ("ns/digits",)
 
@@ -270,22 +275,38 @@ def test_a_budget_that_somebody_has_edited_is_seen_as_such() -> None:
         made.cluster.change(BUDGETS, "ns", name, lambda raw: raw["spec"].update(spec))
         budget = look(made).budget
         assert budget
-        return budget.min_available, budget.edited
+        return budget.min_available, bool(budget.altered)
 
     assert edit() == (2, False)
-    assert edit(minAvailable="50%") == (0, True)
+    assert edit(minAvailable="50%") == (-1, True)
     assert edit(minAvailable=2) == (2, False)
     assert edit(maxUnavailable=1) == (2, True)
+
+
+def test_nodes_are_counted_by_zone_whoever_runs_on_them() -> None:
+    made = stage()
+    for name, zone, ready in (("a1", "a", "True"), ("a2", "a", "True"), ("b1", "b", "False"), ("x", None, "Unknown")):
+        labels = {"topology.kubernetes.io/zone": zone} if zone else {}
+        status = {"conditions": [{"type": "Ready", "status": ready}]}
+        asyncio.run(made.cluster.create(NODES, "", {"metadata": {"name": name, "labels": labels}, "status": status}))
+
+    def zones() -> list[tuple[str, int, int]]:
+        return [(zone.name, zone.ready, zone.not_ready) for zone in look(made).zones]
+
+    assert zones() == [("", 0, 1), ("a", 2, 0), ("b", 0, 1)]
+    made.cluster.change(NODES, "", "a1", lambda raw: raw["status"].update(conditions=[]))
+    made.cluster.remove(NODES, "", "b1")
+    assert zones() == [("", 0, 1), ("a", 1, 1)]
 
 
 def test_a_refusal_is_forgotten_once_its_object_is_there_whoever_created_it() -> None:
     made = stage()
     seen = look(made)
     name = f"digits-{seen.uid[:4]}"
-    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status={"members": [f"{name}-0", f"{name}-1"]}))
+    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status=naming(f"{name}-0", f"{name}-1")))
     memory = made.observer.memory(seen.uid)
     for refused in (name, f"{name}-0", f"{name}-1", f"{name}-9"):
-        memory.refusals[refused] = Refusal(pod=refused, reason="Forbidden", message="quota")
+        memory.refusals[refused] = Refusal(pod=refused, message="quota")
     assert sorted(one.pod for one in look(made).refusals) == [name, f"{name}-0", f"{name}-1"]
     asyncio.run(made.cluster.create(BUDGETS, "ns", manifests.budget(seen, 2)))
     create_pod(made, f"{name}-0", owner=seen.uid)

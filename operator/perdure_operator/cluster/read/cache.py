@@ -27,6 +27,7 @@ from perdure_operator.cluster.read.records import (
 )
 from perdure_operator.cluster.read.roots import Root
 from perdure_operator.cluster.read.tombs import Gone, Tombs
+from perdure_operator.state.snapshot import NodeView, Zone
 
 _G = TypeVar("_G")
 _M = TypeVar("_M")
@@ -67,6 +68,7 @@ class Cache:
         self._jobs_in: dict[str, dict[Key, None]] = defaultdict(dict)
         self._jobs_at: dict[Root, dict[Key, None]] = defaultdict(dict)
         self._budgets_over: dict[tuple[str, str], dict[Key, BudgetRecord]] = defaultdict(dict)
+        self._zones: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         self._names_of: dict[str, Key] = {}
         self._marks: dict[Resource, dict[Key, int]] = defaultdict(dict)
         self._tombs: Mapping[Resource, Tombs] = defaultdict(Tombs)
@@ -106,6 +108,14 @@ class Cache:
     def node(self, name: str) -> NodeRecord | None:
         """The node of that name."""
         return self._nodes.get(("", name))
+
+    def zones(self) -> tuple[Zone, ...]:
+        """How many nodes of each zone are Ready and how many are not."""
+        return tuple(
+            Zone(name=name, ready=ready, not_ready=not_ready)
+            for name, (ready, not_ready) in sorted(self._zones.items())
+            if ready or not_ready
+        )
 
     def jobs_on(self, node: str) -> set[Key]:
         """Jobs that have a pod on the node."""
@@ -199,8 +209,8 @@ class Cache:
                 self._gone.job_is(record, new=known is None or known.uid != uid)
             case BudgetRecord(key=key):
                 self._budgets_over[key[0], record.selects_uid][key] = record
-            case NodeRecord():
-                pass
+            case NodeRecord(view=view):
+                self._count(view, 1)
 
     def _remove(self, resource: Resource, record: AnyRecord) -> None:
         self._unindex(record)
@@ -220,8 +230,13 @@ class Cache:
                     _forget(self._jobs_at, root, key)
             case BudgetRecord():
                 _forget(self._budgets_over, (key[0], record.selects_uid), key)
+            case NodeRecord(view=view):
+                self._count(view, -1)
             case _:
                 pass
+
+    def _count(self, node: NodeView, by: int) -> None:
+        self._zones[node.zone][0 if node.ready else 1] += by
 
     def _bury(self, resource: Resource, record: AnyRecord) -> None:
         self._mark += 1

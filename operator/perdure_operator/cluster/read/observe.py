@@ -150,6 +150,7 @@ class Observer:
         views = [pod.view for pod in pods]
         views += [pod.view.model_copy(update={"gone": True}) for pod in self._cache.gone(record.key)]
         _tell(record, memory)
+        budget = self._budget(record)
         seen = Snapshot(
             now=self._clock(),
             namespace=record.key[0],
@@ -165,18 +166,18 @@ class Observer:
             pods=tuple(sorted(views, key=lambda pod: (pod.name, pod.uid))),
             pods_complete=self._current.get(record.key) == record.uid,
             nodes=await self._nodes(views),
+            zones=self._cache.zones(),
             nodes_complete=self._nodes_listed,
+            budget=budget,
             foreign_budgets=self._foreign_budgets(record, [pod for pod in pods if pod.key[1] in own]),
             foreign_pods=_foreign_pods(record, pods),
             same_uri=self._better_claims(record),
             template_check=memory.template_check,
         )
-        budget = self._budget(seen)
         _forget_settled(memory, record, own, budget)
         return seen.model_copy(
             update={
                 "template_hash": _template_hash(seen, memory),
-                "budget": budget,
                 "refusals": tuple(memory.refusals.values()),
                 "created": tuple(sorted(memory.created)),
             }
@@ -198,13 +199,10 @@ class Observer:
         self._cache.apply(NODES, raw)
         return parse.node(raw)
 
-    def _budget(self, seen: Snapshot) -> Budget | None:
+    def _budget(self, record: JobRecord) -> Budget | None:
         """The job's own; another's of the same name is refused when ours is to be created."""
-        found = self._cache.budget((seen.namespace, names.budget(seen.name, seen.uid)))
-        if found is None or found.owner != seen.uid:
-            return None
-        intended = manifests.budget(seen, found.view.min_available)["spec"]
-        return found.view.model_copy(update={"edited": found.spec != intended})
+        found = self._cache.budget((record.key[0], names.budget(record.key[1], record.uid)))
+        return found.view if found is not None and found.owner == record.uid else None
 
     def _foreign_budgets(self, record: JobRecord, pods: Sequence[PodRecord]) -> tuple[str, ...]:
         """Names of budgets that cover one of its pods and are not its own."""

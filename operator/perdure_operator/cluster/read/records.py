@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import ValidationError
 
 from perdure.contract import LABEL_JOB, LABEL_ROLE, ContractError, Role, Standby, read_assignment
 from perdure_operator.api.names import LABEL_UID
-from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import TrainingJobStatus
 from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, Json, Resource
@@ -58,7 +56,7 @@ class JobRecord(Record):
     @property
     def holds_root(self) -> bool:
         """Whether it may write to its root, now or without anybody's doing."""
-        if self.status is not None and _finished(self.status):
+        if self.status is not None and self.status.finished_at:
             return False
         return bool(self.members) or not (self.deleting or (self.spec is not None and self.spec.suspend))
 
@@ -211,10 +209,5 @@ def _fault(error: ValidationError) -> str:
 
 
 def _members(status: TrainingJobStatus) -> frozenset[str]:
-    planned: Any = status.plan.members if status.plan else ()
-    return frozenset(status.members) | {member.name for member in planned}
-
-
-def _finished(status: TrainingJobStatus) -> bool:
-    ends = (ConditionType.COMPLETED, ConditionType.FAILED)
-    return any(condition.type in ends and condition.status == "True" for condition in status.conditions)
+    planned = status.current.plan.members if status.current else ()
+    return frozenset(status.next.members if status.next else ()) | {member.name for member in planned}
