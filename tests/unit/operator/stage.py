@@ -33,6 +33,7 @@ class Stage:
         self.cache = Cache()
         self.queue = Queue(monotonic=self._monotonic)
         watch = Watch(self.cache, self.queue)
+        self.cluster.time = lambda: self.now
         self.cluster.watch = lambda kind, resource, raw: watch.take_in(resource, kind, raw)
         calls = api or self.cluster
         self.observer = Observer(calls, self.cache, clock=lambda: self.now)
@@ -84,8 +85,9 @@ class Stage:
     # The operator.
 
     def start(self) -> None:
-        for key in asyncio.run(self.observer.sync()):
-            self.queue.add(key)
+        asyncio.run(self.observer.sync())
+        for known in self.cache.jobs():
+            self.queue.add(known.key)
         self.settle()
 
     def settle(self, *, rounds: int = 60) -> None:
