@@ -189,7 +189,7 @@ class Checks:
 
     def _check_memory(self, record: JobRecord, status: Json) -> None:
         for name, value in (status.get("failures") or {}).items():
-            if isinstance(value, int) and name != "consecutive":
+            if name in ("code", "infrastructure"):
                 if value < record.failures.get(name, 0):
                     self.fail("I11", f"{record.name}: failures.{name} went down to {value}")
                 record.failures[name] = value

@@ -12,11 +12,12 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from tests.simulation.apiserver import ApiServer, Change
 from tests.simulation.clock import Process, VirtualLoop
-from tests.simulation.objects import PODS, Json, Refused, selected
+from tests.simulation.objects import EPOCH, PODS, Json, Refused, key_of, selected
 
 T = TypeVar("T")
 
@@ -88,6 +89,10 @@ class Link:
         self.name = name
         self._fired = fired
         self.cut = False
+        self.date = ""
+        """The Date header of the answer that came last."""
+        self._waiting: dict[tuple[str, str, str], list[asyncio.Future[None]]] = {}
+        server.observers.append(self._on_change)
         self.calls: Counter[str] = Counter()
         self.on_call: Callable[[str, str], object] = _ignore
 
@@ -102,6 +107,24 @@ class Link:
                 return await future
         except TimeoutError:
             raise NoAnswer(f"{verb} {kind} {name}: no answer") from None
+
+    async def changed(self, kind: str, namespace: str, name: str, version: str, seconds: float) -> None:
+        """Until the object has another version, or so many seconds: a watch of one name."""
+        there = self.server.find(kind, namespace, name)
+        if there is None or there["metadata"]["resourceVersion"] != version:
+            return
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.setdefault((kind, namespace, name), []).append(future)
+        await asyncio.wait([future], timeout=seconds)
+
+    def _on_change(self, change: Change) -> None:
+        waiting = self._waiting.pop((change.kind, *key_of(change.raw)), ()) if self._waiting else ()
+        for future in () if self.cut or self._knobs.watches.silent else waiting:
+            self._loop.outside(self._trip(), _settle, future, None, None)
+
+    def close(self) -> None:
+        """The client is gone."""
+        self.server.observers.remove(self._on_change)
 
     def _trip(self) -> float:
         faults = self._knobs.calls
@@ -135,12 +158,19 @@ class Link:
             if chance() < 0.5:
                 self._answer(future, "", Refused(504, "Timeout", "the server was unable to return a response in time"))
             return
-        self._loop.outside(self._trip(), _settle, future, result, error)
+        self._loop.outside(self._trip(), self._settle, future, result, error, self._http_date())
+
+    def _http_date(self) -> str:
+        return (EPOCH + timedelta(seconds=self._loop.time())).strftime("%a, %d %b %Y %H:%M:%S GMT")
+
+    def _settle(self, future: asyncio.Future[Any], result: Any, error: Exception | None, date: str) -> None:
+        self.date = date
+        _settle(future, result, error)
 
     def _answer(self, future: asyncio.Future[Any], fault: str, error: Refused) -> None:
         if fault:
             self._fired[fault] += 1
-        self._loop.outside(self._trip(), _settle, future, None, error)
+        self._loop.outside(self._trip(), self._settle, future, None, error, self._http_date())
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
@@ -160,6 +190,7 @@ class Watches:
     """All streams of one process, as kopf would keep them."""
 
     def __init__(self, loop: VirtualLoop, link: Link, process: Process, knobs: Knobs, take_in: TakeIn) -> None:
+        self._link = link
         self.streams: list[Stream] = []
         self._new: Callable[[str, str], Stream] = lambda kind, selector: Stream(
             loop, link, process, knobs, take_in, kind, selector
@@ -172,6 +203,7 @@ class Watches:
 
     def end(self) -> None:
         """The process is gone: the server forgets its streams."""
+        self._link.close()
         for stream in self.streams:
             stream.close()
 

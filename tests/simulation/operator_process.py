@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from perdure.contract import LABEL_JOB
 from perdure_operator.cluster import election
+from perdure_operator.cluster.clock import ServerClock
 from perdure_operator.cluster.protocol import (
     BUDGETS,
     JOBS,
@@ -38,20 +39,42 @@ from tests.simulation.objects import Json, Refused
 
 T = TypeVar("T")
 
+PAGE = 3
+"""Small: a list in pages must be as good as a whole one."""
+
 _RESOURCES = {one.plural: one for one in (JOBS, PODS, NODES, BUDGETS)}
 
 LEASE = election.Settings(namespace="perdure-system")
 
 
 class Client:
-    """A ClusterApi over a link: the errors are those that the real client makes of the same answers."""
+    """A ClusterApi over a link: errors and the server's time are what the real client makes of the same answers."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, monotonic: Callable[[], float], fallback: Callable[[], datetime]) -> None:
         self._link = link
+        self._monotonic = monotonic
+        self._clock = ServerClock(monotonic=monotonic, fallback=fallback)
+
+    def server_time(self) -> datetime:
+        """See ClusterApi."""
+        return self._clock.now()
 
     async def list(self, resource: Resource, namespace: str | None = None, *, selector: str = "") -> list[Json]:
         """See ClusterApi."""
         return await self._call("list", resource, lambda api: api.all(resource.plural, namespace, selector))
+
+    async def pages(
+        self, resource: Resource, namespace: str | None = None, *, selector: str = ""
+    ) -> AsyncIterator[Sequence[Json]]:
+        """See ClusterApi."""
+        items = await self.list(resource, namespace, selector=selector)
+        for first in range(0, len(items), PAGE):
+            yield items[first : first + PAGE]
+
+    async def changed(self, resource: Resource, namespace: str, name: str, *, version: str, seconds: float) -> None:
+        """See ClusterApi."""
+        await self.get(resource, namespace, name)
+        await self._link.changed(resource.plural, namespace, name, version, seconds)
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
         """See ClusterApi."""
@@ -99,26 +122,27 @@ class Client:
             name,
         )
 
-    async def delete(
-        self, resource: Resource, namespace: str, name: str, *, uid: str, resource_version: str | None = None
-    ) -> None:
+    async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str, version: str = "") -> None:
         """See ClusterApi."""
         await self._call(
             "delete",
             resource,
             lambda api: api.delete(
-                resource.plural, namespace, name, by=self._link.name, uid=uid, version=resource_version
+                resource.plural, namespace, name, by=self._link.name, uid=uid, version=version or None
             ),
             name,
         )
 
     async def _call(self, verb: str, resource: Resource, what: Callable[[Any], T], name: str = "") -> T:
-        server = self._link.server
+        server, sent = self._link.server, self._monotonic()
         try:
-            return await self._link.call(verb, resource.plural, lambda: what(server), name=name)
+            answer = await self._link.call(verb, resource.plural, lambda: what(server), name=name)
+            self._clock.heard(self._link.date, sent=sent)
+            return answer
         except NoAnswer as error:
             raise Unavailable(str(error)) from None
         except Refused as error:
+            self._clock.heard(self._link.date, sent=sent)
             raise _error(error.status, error.reason)(
                 f"{verb} {resource.plural} {name}: {error}", status=error.status, reason=error.reason
             ) from None
@@ -148,9 +172,12 @@ class OperatorProcess:
         def now() -> datetime:
             return started + timedelta(seconds=loop.time() + self.skew)
 
-        clocks = Clocks(now=now, monotonic=lambda: loop.time() + offset, sleep=asyncio.sleep, chance=rng.random)
+        def monotonic() -> float:
+            return loop.time() + offset
+
+        clocks = Clocks(now=now, monotonic=monotonic, sleep=asyncio.sleep, chance=rng.random)
         self._leader: Leader = self.process.context.run(
-            Leader, Client(link), LEASE, identity, namespace=None, workers=4, clocks=clocks
+            Leader, Client(link, monotonic, now), LEASE, identity, namespace=None, workers=4, clocks=clocks
         )
         watch = Watch(self._leader.cache, self._leader.queue)
 
