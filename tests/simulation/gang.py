@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -55,6 +55,11 @@ class Track:
     def at_goal(self) -> bool:
         """Whether nothing is left to train."""
         return self.epoch >= self.epochs or (self.epoch == self.epochs - 1 and self.consumed >= self.plan.end)
+
+    def resume(self, step: int, epoch: int, cursor: Mapping[str, Any]) -> None:
+        """Go on from a commit."""
+        self.step, self.epoch, self.saved = step, epoch, True
+        self.consumed = self.plan.resume(cursor, epoch)
 
     def advance(self) -> tuple[int, int]:
         """One step; the range of samples it consumed."""

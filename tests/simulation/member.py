@@ -75,6 +75,8 @@ class _Agent:
         self._exit: MemberExit | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._pids = 1
+        self._failed: BaseException | None = None
+        """A mistake of the simulation itself."""
 
     async def run(self) -> MemberExit:
         host, loop = self._host, asyncio.get_running_loop()
@@ -82,21 +84,33 @@ class _Agent:
         followers = [loop.create_task(self._follow_assignment())]
         if not host.sigterm.is_set():
             followers.append(loop.create_task(self._follow_sigterm()))
+        for task in followers:
+            task.add_done_callback(self._follower_ended)
         try:
-            while self._exit is None:
-                self._react()
-                if self._exit is None:
-                    self._set_timer()
-                    await self._wake.wait()
-                    self._wake.clear()
-            return self._exit
-        finally:
-            if self._timer:
-                self._timer.cancel()
-            for task in followers:
-                task.cancel()
-            for process in self._processes:
-                process.vanish()
+            end = await self._serve()
+        except (asyncio.CancelledError, Exception):
+            # Not in a `finally`: a history that ends drops its coroutines where they are, and its loop is closed then.
+            self._leave_nothing(followers)
+            raise
+        self._leave_nothing(followers)
+        return end
+
+    async def _serve(self) -> MemberExit:
+        while True:
+            self._react()
+            if self._exit:
+                return self._exit
+            self._set_timer()
+            await self._wake.wait()
+            self._wake.clear()
+
+    def _leave_nothing(self, followers: list[asyncio.Task[None]]) -> None:
+        if self._timer:
+            self._timer.cancel()
+        for task in followers:
+            task.cancel()
+        for process in self._processes:
+            process.vanish()
 
     # learning
 
@@ -116,6 +130,11 @@ class _Agent:
         await self._host.sigterm.wait()
         self._learn(SigtermReceived())
 
+    def _follower_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception():
+            self._failed = task.exception()
+            self._wake.set()
+
     def _set_timer(self) -> None:
         if self._timer:
             self._timer.cancel()
@@ -128,9 +147,9 @@ class _Agent:
     # acting
 
     def _react(self) -> None:
-        for process in self._processes:
-            if process.failed:
-                raise process.failed
+        for failed in (self._failed, *(process.failed for process in self._processes)):
+            if failed:
+                raise failed
         while self._events and self._exit is None:
             self._state, actions = react(self._state, self._events.popleft(), self._host.monotonic())
             for action in actions:

@@ -48,11 +48,16 @@ class _Loop(asyncio.SelectorEventLoop):
 def in_virtual_time(story: Callable[[], Awaitable[T]]) -> T:
     """What the story returns."""
 
+    failed: list[str] = []
+
     async def told() -> T:
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failed.append(repr(context)))
         return await story()
 
     with asyncio.Runner(loop_factory=_Loop) as runner:
-        return runner.run(told())
+        result = runner.run(told())
+    assert failed == []
+    return result
 
 
 @dataclass
