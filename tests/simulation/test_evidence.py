@@ -48,7 +48,7 @@ def findings(pods: Pods, **facts: Any) -> list[str]:
 
 
 def entries(pods: Pods) -> list[Body]:
-    found = []
+    found: list[Body] = []
     while data := pods.bucket.objects.get(key(len(found) + 1)):
         found.append(json.loads(data))
     return found
