@@ -13,13 +13,17 @@ what the trainers really did. Each finding is one line that begins with the inva
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tests.simulation.witness import Trained, Witness
+from tests.simulation.interface import Network
+from tests.simulation.witness import Trained, Witness, roots
 
 TOP: Final = 9_999_999_999_999_999
+LATE_SECONDS: Final = 5.0
+BEFORE_SECONDS: Final = 30.0
+"""Trouble this long before a request may still be felt."""
 Run = tuple[str, int]
 """A run and whose it is."""
 
@@ -205,11 +209,11 @@ def verdict(
 ) -> list[str]:
     """What is wrong with the whole history: the log against what was trained.
 
-    `announced`: runs that a disruption ended which was announced in time for a save. `done`: the job is said to be
-    completed, so the log must say so too.
+    `announced`: runs that a disruption ended which was announced in time for a save, beside those that `asked_in_time`
+    finds. `done`: the job is said to be completed, so the log must say so too.
     """
     found = [*reader.intact(), *_resumptions(reader, witness), *_samples(reader, witness)]
-    found += _announced(reader, witness, set(announced))
+    found += _announced(reader, witness, {*announced, *asked_in_time(witness)})
     completed = [line for line in reader.lines if line.kind == "Completed"]
     if done and not completed:
         found.append("log: the job is completed, and the log does not say so")
@@ -253,6 +257,35 @@ def steps_lost(reader: LogReader, witness: Witness) -> dict[Run, int]:
         kept = next((base[later] for later in after if later in base), newest)
         lost[run] = max(0, step - kept)
     return lost
+
+
+def asked_in_time(witness: Witness) -> set[Run]:
+    """Runs that are over, were asked early enough on every rank that was asked, and met with no trouble since."""
+    first: dict[Run, float] = {}
+    hurried: set[Run] = set()
+    for each in witness.asked:
+        run = each.uid, each.run
+        first.setdefault(run, each.at)
+        if each.seconds < each.needed:
+            hurried.add(run)
+    return {
+        run
+        for run, at in first.items()
+        if run in witness.ended
+        and run not in hurried
+        and not _late(witness, run, at)
+        and not _troubled(witness, run, at)
+    }
+
+
+def _late(witness: Witness, run: Run, at: float) -> bool:
+    """Whether the run that follows was started long before this one heard of it: its wait may have been over."""
+    after = [begun for (uid, number), begun in witness.started.items() if uid == run[0] and number > run[1]]
+    return min(after, default=at) < at - LATE_SECONDS
+
+
+def _troubled(witness: Witness, run: Run, at: float) -> bool:
+    return any(at - BEFORE_SECONDS <= each.at <= witness.ended[run] for each in witness.trouble)
 
 
 def _announced(reader: LogReader, witness: Witness, announced: set[Run]) -> Iterable[str]:
@@ -325,3 +358,33 @@ def _walk(records: list[Trained | None], samples: int) -> Iterable[str]:
             )
             return
         consumed = record.stop
+
+
+class Evidence:
+    """All roots of one history, for whoever checks it while it goes on."""
+
+    def __init__(self, objects: Mapping[str, bytes], network: Network) -> None:
+        self._objects, self._network = objects, network
+        self.readers: dict[str, LogReader] = {}
+        """By root."""
+
+    def look(self) -> list[str]:
+        """What is wrong with the entries that are new on any root."""
+        return [f"{root}: {text}" for root, reader in self._all() for text in reader.advance()]
+
+    def verdict(self, done: Collection[str] = (), goals: Mapping[str, int] | None = None) -> list[str]:
+        """What is wrong with any root's whole history; `done` names the roots of completed jobs."""
+        found = self.look()
+        for root, reader in self.readers.items():
+            said = verdict(reader, Witness.of(self._network, root), goal=(goals or {}).get(root), done=root in done)
+            found += [f"{root}: {text}" for text in said]
+        return found
+
+    def figures(self) -> dict[str, Figures]:
+        """By root."""
+        return {root: figures(reader, Witness.of(self._network, root)) for root, reader in self.readers.items()}
+
+    def _all(self) -> Iterable[tuple[str, LogReader]]:
+        for root in roots(self._network):
+            self.readers.setdefault(root, LogReader(self._objects, root))
+        return self.readers.items()

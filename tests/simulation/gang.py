@@ -20,7 +20,7 @@ from perdure.data import Plan
 from perdure.errors import PeerLost
 from tests.simulation.interface import Behaviour, Network
 from tests.simulation.store import OUTSIDE, Changes
-from tests.simulation.witness import Trained, Witness
+from tests.simulation.witness import Trained, Trouble, Witness
 
 COLLECTIVE_SECONDS: Final = 1800.0
 STALLED_SECONDS: Final = 2.0
@@ -227,12 +227,14 @@ class Gang:
         if any(seat.hung for seat in self.seats.values()):
             return True
         if behaviour.oom_at_step == step:
+            self._told.trouble("out of memory")
             self.seats[step % self.world].out_of_memory()
             return True
         if behaviour.crash_per_step or behaviour.hang_per_step:
             for seat in self.seats.values():
                 luck = seat.rng.random()
                 if luck < behaviour.crash_per_step and seat.waiting and not seat.waiting.done():
+                    self._told.trouble("a script raises")
                     seat.waiting.set_exception(ScriptError(f"step {step}: loss is nan"))
                     return True
                 seat.hung = seat.hung or luck > 1 - behaviour.hang_per_step
@@ -269,6 +271,8 @@ class Gang:
     def _stall(self) -> None:
         """Nothing comes from somebody: it is looked at again, until the collectives' own time is up."""
         loop = asyncio.get_running_loop()
+        if not any(seat.gone for seat in self.seats.values()):
+            self._told.trouble("a rank is cut off, hangs or closes the log")
         self._stalled_since = loop.time() if self._stalled_since is None else self._stalled_since
         if loop.time() - self._stalled_since >= COLLECTIVE_SECONDS:
             for seat in list(self.seats.values()):
@@ -309,6 +313,10 @@ class Told:
         """A step is done."""
         self._witness.trained.append(Trained(self.uid, self.run, track.step, track.epoch, start, stop))
         self._step(track.step)
+
+    def trouble(self, what: str) -> None:
+        """Whoever is asked to save now may fail for this."""
+        self._witness.trouble.append(Trouble(asyncio.get_running_loop().time(), what))
 
 
 class Fabric:

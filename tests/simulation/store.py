@@ -21,6 +21,7 @@ from perdure.checkpoint.entry import PREFIX, checksum
 from perdure.errors import PerdureError, StorageError
 from perdure.store import KeyExists, NoSuchKey, ObjectInfo
 from tests.simulation.interface import Bucket, Network
+from tests.simulation.witness import Trouble, Witness
 
 CONNECT_SECONDS: Final = 3.0
 READ_SECONDS: Final = 5.0
@@ -30,6 +31,8 @@ QUICK: Final = (0.004, 0.03)
 LATE_SHARE: Final = 0.25
 """Of the writes without an answer those that arrive only when nobody waits for them any more."""
 LATE: Final = (5.0, 90.0)
+SLOW_SECONDS: Final = 1.0
+"""A request that takes longer may be what a save did not have time for."""
 OUTSIDE: Final = Context()
 """Of what goes on although the process that began it was killed or frozen."""
 
@@ -88,6 +91,7 @@ class Access:
         self.appended: Changes = network.shared.setdefault(("appended", self.uri), Changes())
         self._bucket, self._network, self._ip, self._rng = bucket, network, ip, rng
         self._base = f"{self.uri}/"
+        self._witness = Witness.of(network, uri)
         self._unordered = network.shared.setdefault(("unordered", self.uri), rng.random() < 0.1)
 
     @property
@@ -101,7 +105,7 @@ class Access:
             try:
                 return await self._attempt(call)
             except TimeoutError:
-                continue
+                self._witness.trouble.append(Trouble(asyncio.get_running_loop().time(), "storage"))
         raise StorageError(f"cannot {call.verb} {call.key} of {self.uri}: no answer: check that it can be reached")
 
     async def _attempt(self, call: Call) -> Any:
@@ -116,6 +120,8 @@ class Access:
             loop.call_later(there, self._arrive, call, None, context=OUTSIDE)
             await asyncio.sleep(READ_SECONDS)
             raise TimeoutError
+        if there > SLOW_SECONDS:
+            self._witness.trouble.append(Trouble(loop.time(), "slow storage"))
         loop.call_later(there, self._arrive, call, answer, context=OUTSIDE)
         result = await answer
         if result is _NO_ANSWER:

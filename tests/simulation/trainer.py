@@ -22,7 +22,8 @@ from tests.simulation.checkpoints import LOOK_AGAIN_SECONDS, Checkpoints, commit
 from tests.simulation.gang import LOADER, Fabric, Gang, ScriptError, Seat, Told
 from tests.simulation.interface import MemberHost
 from tests.simulation.store import OUTSIDE
-from tests.simulation.witness import Resumed, Witness
+from tests.simulation.witness import Asked as WasAsked
+from tests.simulation.witness import Resumed, Trouble, Witness
 
 GOAL_SECONDS: Final = 600.0
 KILLED: Final = -9
@@ -62,6 +63,8 @@ class Process:
         self._host, self._settings, self._pid, self._run = host, settings, pid, settings.run or 0
         self._tell_agent, self._ended, self._out_of_memory = tell, ended, out_of_memory
         self._fabric = Fabric.of(host.network)
+        self._witness = Witness.of(host.network, settings.root)
+        self._witness.started.setdefault((settings.uid, self._run), asyncio.get_running_loop().time())
         self._request: Asked | None = None
         self._attached = self._opened = self._before_first_step = False
         self._ending: Exiting | None = None
@@ -85,6 +88,8 @@ class Process:
                 self.kill(TERMINATED)
             return
         at = self._request.at if self._request else self._host.monotonic()
+        if self._told_step is not None and not self._ending:
+            self._witness.asked.append(self._asked(request.deadline - self._host.monotonic()))
         self._request = Asked(at, request.cause, request.deadline)
         self._act_before_first_step()
 
@@ -98,12 +103,24 @@ class Process:
     def vanish(self) -> None:
         """The whole container is gone, the agent with it."""
         if not self.over:
+            self._witness.trouble.append(Trouble(self._now, "a container dies"))
             self._end("container")
+
+    def _asked(self, seconds: float) -> WasAsked:
+        behaviour = self._host.behaviour
+        needed = 3 * behaviour.save_seconds + 5 * behaviour.step_seconds + 5.0
+        return WasAsked(self._settings.uid, self._run, self._now, seconds, needed)
+
+    @property
+    def _now(self) -> float:
+        """Of the history, not of this node."""
+        return asyncio.get_running_loop().time()
 
     def _end(self, how: str) -> None:
         self.over = True
         self._task.cancel()
         settings = self._settings
+        self._witness.ended[settings.uid, self._run] = self._now
         self._host.tell("trainer-ended", run=self._run, rank=settings.rank, uid=settings.uid, how=how)
         if self._gang and self._seat:
             if self._seat.rank == 0:
@@ -224,8 +241,7 @@ class Process:
 
     async def _listen(self, name: str, deadline: float) -> Gang:
         settings, host, fabric = self._settings, self._host, self._fabric
-        witness = Witness.of(host.network, settings.root)
-        told = Told(settings.uid, self._run, self._due, witness, self._tell_step)
+        told = Told(settings.uid, self._run, self._due, self._witness, self._tell_step)
         gang = Gang(name, settings.world, host.network, host.behaviour, told)
         port = settings.master[1] if settings.master else 0
         while settings.world > 1 and not fabric.listen(host.ip, port, gang):
@@ -260,7 +276,7 @@ class Process:
             self._step = committed.step
         if settings.rank == 0:
             resumed = Resumed(settings.uid, self._run, slot.seq if slot else 0, self._step)
-            Witness.of(self._host.network, settings.root).resumed.append(resumed)
+            self._witness.resumed.append(resumed)
             self._host.tell("opened", run=self._run, uid=settings.uid, step=self._step)
         self._saved_at = self._host.monotonic()
 

@@ -32,15 +32,45 @@ class Resumed(NamedTuple):
     step: int
 
 
+class Asked(NamedTuple):
+    """A rank that has trained noticed a request to save."""
+
+    uid: str
+    run: int
+    at: float
+    seconds: float
+    """What it was given."""
+    needed: float
+    """What an undisturbed save takes at most, to be on the safe side."""
+
+
+class Trouble(NamedTuple):
+    """Something that may cost steps although a request came in time."""
+
+    at: float
+    what: str
+
+
 @dataclass
 class Witness:
     """Everything seen, in order."""
 
     trained: list[Trained] = field(default_factory=list)
     resumed: list[Resumed] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
+    trouble: list[Trouble] = field(default_factory=list)
+    started: dict[tuple[str, int], float] = field(default_factory=dict)
+    """When the first process of a run was started."""
+    ended: dict[tuple[str, int], float] = field(default_factory=dict)
+    """When the last one ended."""
 
     @classmethod
     def of(cls, network: Network, root: str) -> Witness:
         """The one of this root."""
         found: Witness = network.shared.setdefault(("witness", root.rstrip("/")), cls())
         return found
+
+
+def roots(network: Network) -> list[str]:
+    """Where anybody has trained in this history."""
+    return [key[1] for key in network.shared if isinstance(key, tuple) and key[0] == "witness"]
