@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tests.simulation.interface import Network
-from tests.simulation.witness import Trained, Witness, roots
+from tests.simulation.witness import Trained, Trouble, Witness, roots
 
 TOP: Final = 9_999_999_999_999_999
 LATE_SECONDS: Final = 5.0
@@ -379,6 +379,11 @@ class Evidence:
             said = verdict(reader, Witness.of(self._network, root), goal=(goals or {}).get(root), done=root in done)
             found += [f"{root}: {text}" for text in said]
         return found
+
+    def excuse(self, at: float, what: str) -> None:
+        """The engine has done what no announced save survives: a pod's object is gone before its container, say."""
+        for root in roots(self._network):
+            Witness.of(self._network, root).trouble.append(Trouble(at, what))
 
     def figures(self) -> dict[str, Figures]:
         """By root."""
