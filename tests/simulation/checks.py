@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tests.simulation.apiserver import Change
+from tests.simulation.evidence import Evidence
 from tests.simulation.objects import (
     BUDGETS,
     EPOCH,
@@ -121,6 +122,7 @@ class Checks:
         scene.world.listeners.append(self._on_fact)
         scene.operators.on_call = self._on_call
         self._led_since: float | None = None
+        self.evidence = Evidence(scene.world.bucket.objects, scene.world.network)
         scene.world.after(1.0, self._poll)
 
     def fail(self, check: str, words: str) -> None:
@@ -244,6 +246,8 @@ class Checks:
             self._check_eviction(fact.facts["raw"])
         elif fact.what == "cut off":
             self._excuse(fact.facts["node"], 1e9)
+        elif fact.what in ("opened", "committed"):
+            self._judge(self.evidence.look())
         elif fact.what == "step":
             self._check_step(fact)
 
@@ -282,7 +286,7 @@ class Checks:
         order = list(self.jobs)
         return other in order and order.index(uid) < order.index(other)
 
-    def _may_be_zombie(self, pod: Json | None, name: str) -> bool:
+    def _may_be_zombie(self, pod: Json | None) -> bool:
         """Whether the world has been told not to count on this pod: its node was lost, or its object is gone."""
         if pod is None:
             return True
@@ -340,6 +344,16 @@ class Checks:
 
     # the end
 
+    def judge(self) -> None:
+        """I1, I2, I4, I7: the logs against what was trained."""
+        done = [user.root for user in self._scene.users if user.job is not None and _phase(user.job) == "Completed"]
+        self._judge(self.evidence.verdict(done, {user.root: user.goal for user in self._scene.users}))
+
+    def _judge(self, found: list[str]) -> None:
+        for words in found:
+            check = words.split(": ")[1].split(" ")[0] if words.count(": ") > 1 else "log"
+            self.fail(check if check[:1] == "I" else "log", words)
+
     def unsettled(self) -> list[str]:
         """I6: the jobs that neither train nor are finished, each with what its status says."""
         return [words for user in self._scene.users if (words := self._unsettled(user.job))]
@@ -360,6 +374,10 @@ class Checks:
             f"{one['type']}={one['status']} {one['reason']}: {one['message']}" for one in status.get("conditions", ())
         ]
         return f"{name} is {status.get('phase')} in run {plan}, last step in run {last.run}: {'; '.join(said[:3])}"
+
+
+def _phase(job: Json) -> str:
+    return str((job.get("status") or {}).get("phase"))
 
 
 def _plans(status: Json) -> Iterator[Json]:

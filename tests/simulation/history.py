@@ -9,11 +9,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
-from tests.simulation import stand_in
 from tests.simulation.checks import Checks, Violation
 from tests.simulation.clock import Stuck
 from tests.simulation.faults import FAULTS, Fault
 from tests.simulation.interface import RunMember
+from tests.simulation.member import run_member
 from tests.simulation.scene import Scene
 from tests.simulation.world import Fact, World
 
@@ -83,10 +83,10 @@ def planned(request: Request) -> list[tuple[float, Fault, int]]:
 class History:
     """Plays a request."""
 
-    def __init__(self, request: Request, run_member: RunMember = stand_in.run_member) -> None:
+    def __init__(self, request: Request, run: RunMember = run_member) -> None:
         self.request = request
         self.world = World(request.seed)
-        self._run_member = run_member
+        self._run_member = run
         self._checks: Checks | None = None
 
     def play(self, *, tell: bool = False) -> Result:
@@ -137,7 +137,8 @@ class History:
                 return self._first()
             unsettled = checks.unsettled()
             if not unsettled and self.world.now - quiet >= 60.0:
-                return None
+                checks.judge()
+                return self._first()
             if self.world.now - quiet >= SETTLE_SECONDS:
                 checks.fail("I6", f"{SETTLE_SECONDS:.0f} s after the last fault: {'; '.join(unsettled)}")
                 return self._first()

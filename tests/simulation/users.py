@@ -20,6 +20,8 @@ class User:
         self.world = world
         self.key = (namespace, name)
         self.body = body
+        self.root = str(body["spec"]["checkpoint"]["uri"])
+        self.goal = behaviour.goal
         self.rng: random.Random = world.rng(f"user/{namespace}/{name}")
         world.behaviours[f"{namespace}/{name}"] = behaviour
 
