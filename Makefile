@@ -2,14 +2,24 @@
 
 PYTHON ?= python3
 VENV := .venv/bin
+# Tests run in two processes: one can wait for a drain while the other trains.
+PYTEST := $(VENV)/python -m pytest -n 2 --durations=20 --durations-min=1
+# Histories of `make simulate`, the seed that `make chaos` repeats, and the jobs of `make bench-scale`.
+N ?= 10000
+SEED ?=
+JOBS ?= 100 300 1000
 
-.PHONY: help demo demo-down test check format generate bench prepare dev clean
+.PHONY: help demo demo-down test chaos simulate mutants check format generate bench bench-scale prepare dev clean
 
 help:
 	@echo "make demo       boot a real Kubernetes here, drain a node under a training job, show that nothing is lost"
 	@echo "make demo-down  remove everything the demo started"
-	@echo "make test       set up everything and run all tests"
+	@echo "make test       set up everything and run all tests, the long ones in a short form"
+	@echo "make chaos      all tests in their long form, each time with another seed (SEED=... repeats one)"
+	@echo "make simulate   N=... simulated histories on all cores"
+	@echo "make mutants    plant one-line bugs, one at a time, and say which test finds each"
 	@echo "make bench      measure, print tables, write build/bench/*.json"
+	@echo "make bench-scale  the operator with up to 1,000 jobs on 200 fake nodes (JOBS=... others)"
 	@echo "make check      format, lint, types, layers, generated files"
 	@echo "make format     format the code"
 	@echo "make generate   write the CRD and the reference pages anew"
@@ -21,10 +31,23 @@ demo-down: dev
 	$(VENV)/python -m e2e.demo down
 
 test: prepare
-	$(VENV)/python -m pytest
+	$(PYTEST)
+
+chaos: prepare
+	$(PYTEST) --chaos $(if $(SEED),--seed=$(SEED))
+
+simulate: dev
+	$(VENV)/python -m tests.simulation run --histories $(N)
+
+mutants: dev
+	$(VENV)/python -m tests.mutants
 
 bench: prepare
-	$(VENV)/python -m e2e.bench
+	$(VENV)/python -m e2e.bench step moves
+
+bench-scale: prepare
+	$(PYTHON) -m e2e.prepare scale
+	$(VENV)/python -m e2e.bench scale --jobs $(JOBS)
 
 # Where the cluster cannot run (no root, not Linux) this says what is missing, and the cluster tests skip.
 prepare:

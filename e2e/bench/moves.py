@@ -14,7 +14,7 @@ from typing import Any
 from e2e.bench.report import Figure
 from e2e.harness import evidence, timeline
 from e2e.harness import history as seen_of
-from e2e.harness.drain import Drained, uncordon_all
+from e2e.harness.drain import Drained, uncordon
 from e2e.harness.evidence import Gap, Mark, NoEvidence
 from e2e.harness.job import Job, Manifest, with_container
 from e2e.harness.lab import Lab, digits
@@ -31,7 +31,7 @@ SAVES = {"everySteps": None, "everySeconds": 3600}
 
 def measure(progress: Progress) -> tuple[list[Figure], dict[str, Any]]:
     """Boots, drains, measures; nothing stays behind."""
-    with Lab.up(CLUSTER, progress) as lab:
+    with Lab.up(CLUSTER, progress, owner=os.getpid()) as lab:
         job = lab.job(manifest(), "bench")
         watch = Watch(job.kubectl, job.namespace, job.describe, ("trainingjobs", "pods", "nodes"))
         with watch:
@@ -60,7 +60,7 @@ def _drain(lab: Lab, job: Job, watch: Watch, run: int, progress: Progress) -> Dr
     with lab.drain(node) as drain:
         drained = drain.finish()
     _trains(job, watch, run + 1)
-    uncordon_all(lab.kubectl)
+    uncordon(lab.kubectl, lab.cluster.nodes)
     return drained
 
 

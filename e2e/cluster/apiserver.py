@@ -30,8 +30,9 @@ _serials = itertools.count()
 class ApiServer:
     """`with ApiServer() as server:`; enter and leave it on the same, living thread."""
 
-    def __init__(self, *, controller_manager: bool = False) -> None:
+    def __init__(self, *, controller_manager: bool = False, audit_log: Path | None = None) -> None:
         self._controllers = controller_manager
+        self._audit_log = audit_log
         self._serial = next(_serials)
         self.folder = _root() / f"{os.getpid()}-{self._serial}"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -47,7 +48,7 @@ class ApiServer:
     @property
     def audit_log(self) -> Path:
         """Every request, one JSON object a line, level Metadata, without the stage RequestReceived."""
-        return self.folder / "audit.log"
+        return self._audit_log or self.folder / "audit.log"
 
     @property
     def url(self) -> str:
@@ -112,6 +113,7 @@ class ApiServer:
 
     def _start(self) -> None:
         (self.folder / "tmp").mkdir(parents=True)
+        self.audit_log.parent.mkdir(parents=True, exist_ok=True)
         self._run("etcd", self._server.etcd.argv())
         control_plane.issue_certificates(self._pki, [self._server.address])
         self._server.audit_policy.write_text(json.dumps(control_plane.AUDIT_POLICY))

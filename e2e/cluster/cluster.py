@@ -8,11 +8,11 @@ import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
-from e2e.cluster import cgroups, cleanup, control_plane, images, network
+from e2e.cluster import cgroups, cleanup, control_plane, guard, images, network
 from e2e.cluster.commands import Commands
 from e2e.cluster.control_plane import Etcd, KubeApiserver
 from e2e.cluster.folder import Folder, recorded_slots
@@ -52,12 +52,21 @@ class Cluster:
     facts: Facts
 
     @classmethod
-    def up(cls, name: str = DEFAULT_NAME, nodes: int = DEFAULT_NODES, progress: Progress | None = None) -> Cluster:
-        """Boot a new cluster, in the place of whatever has this name."""
+    def up(
+        cls,
+        name: str = DEFAULT_NAME,
+        nodes: int = DEFAULT_NODES,
+        progress: Progress | None = None,
+        *,
+        owner: int | None = None,
+    ) -> Cluster:
+        """Boot a new cluster, in the place of whatever has this name; when process `owner` ends, it is removed."""
         say = progress or Progress()
         check_name(name)
         with locked(f"cluster-{name}", say):
             cleanup.remove(name)
+            if owner is not None:
+                _give_to(name, guard.Owner.of(owner))
             environments = envs.build(say)  # Perdure may have been edited since preparation
             with locked("cluster-slots", say):
                 names = Names(name, choose_slot(name, recorded_slots().values(), network.host_routes()), nodes)
@@ -130,6 +139,10 @@ class Cluster:
             folder=self.folder.s3,
             processes=self._processes,
         )
+
+    def another_s3(self, name: str, port: int) -> S3:
+        """A server beside the cluster's, with objects of its own; not started."""
+        return replace(self.s3, name=name, port=port, folder=self.folder.root / name)
 
     @property
     def env(self) -> dict[str, str]:
@@ -284,6 +297,11 @@ class Cluster:
         ready = sum(_is_ready(node) for node in json.loads(shown.stdout)["items"])
         # pods cannot be created before the controllers have made this
         return ready == len(self.nodes) and self._succeeds("get", "serviceaccount", "default")()
+
+
+def _give_to(name: str, owner: guard.Owner) -> None:
+    guard.start(name, owner)
+    Folder.of(name).write_owner(str(owner))
 
 
 def _is_ready(node: dict[str, dict[str, list[dict[str, str]]]]) -> bool:

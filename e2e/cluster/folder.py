@@ -73,6 +73,11 @@ class Folder:
         """Written first of all."""
         return self.root / "names.json"
 
+    @property
+    def owner(self) -> Path:
+        """The process whose end is the cluster's; absent for a cluster that stays until `down`."""
+        return self.root / "owner"
+
     def node(self, name: str) -> Path:
         """One node's files."""
         return self.root / "nodes" / name
@@ -86,6 +91,18 @@ class Folder:
         """Claim the slot."""
         self.root.mkdir(parents=True, exist_ok=True)
         self.names.write_text(json.dumps(asdict(names)))
+
+    def write_owner(self, owner: str) -> None:
+        """Say whose cluster this is, before there is any of it."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.owner.write_text(owner)
+
+    def read_owner(self) -> str:
+        """Whose cluster this is; empty when nobody's."""
+        try:
+            return self.owner.read_text()
+        except OSError:
+            return ""
 
     def read_names(self) -> Names | None:
         """What was claimed here; None when nothing (readable) was."""

@@ -1,6 +1,7 @@
 """The cluster's S3 server: versitygw over a folder, at the control plane's address, for pods and host alike.
 
-It can be killed and frozen: that is what the tests of storage failures need. The objects stay in the folder.
+It can be killed and frozen: that is what the tests of storage failures need. The objects stay in the folder. A test
+that does so to a cluster it shares asks for a server of its own (`Cluster.another_s3`).
 """
 
 from __future__ import annotations
@@ -30,11 +31,13 @@ class S3:
     folder: Path
     processes: Processes
     region: str = "us-east-1"
+    name: str = NAME
+    port: int = PORT
 
     @property
     def endpoint(self) -> str:
         """The same from pods and from the host."""
-        return f"http://{self.address}:{PORT}"
+        return f"http://{self.address}:{self.port}"
 
     def start(self) -> None:
         """Start it (again), over the same objects."""
@@ -42,31 +45,31 @@ class S3:
         argv: list[str | Path] = [
             tool_folders()["versitygw"] / "versitygw",
             "--port",
-            f"{IPv4Address(self.address)}:{PORT}",
+            f"{IPv4Address(self.address)}:{self.port}",
             "--region",
             self.region,
             "posix",
             self.folder,
         ]
         keys = {"ROOT_ACCESS_KEY": self.access_key, "ROOT_SECRET_KEY": self.secret_key}
-        self.processes.start(NAME, argv, Place(self.netns), env=keys)
+        self.processes.start(self.name, argv, Place(self.netns), env=keys)
         self.processes.wait("the S3 server", START_SECONDS, self._answers)
 
     def kill(self) -> None:
         """kill -9: connections break, new ones are refused."""
-        self.processes.stop(NAME)
+        self.processes.stop(self.name)
 
     def freeze(self) -> None:
         """SIGSTOP: connections hang."""
-        self.processes.freeze(NAME)
+        self.processes.freeze(self.name)
 
     def thaw(self) -> None:
         """SIGCONT."""
-        self.processes.thaw(NAME)
+        self.processes.thaw(self.name)
 
     def _answers(self) -> bool:
         try:
-            socket.create_connection((self.address, PORT), timeout=CONNECT_SECONDS).close()
+            socket.create_connection((self.address, self.port), timeout=CONNECT_SECONDS).close()
         except OSError:
             return False
         return True

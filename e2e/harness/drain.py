@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -60,9 +61,9 @@ class Drain:
         return Drained(self.node, self._process.returncode, self.started, time.time(), output)
 
 
-def uncordon_all(kubectl: Kubectl) -> None:
-    """Every node takes pods again."""
+def uncordon(kubectl: Kubectl, names: Collection[str]) -> None:
+    """These nodes take pods again."""
     nodes = kubectl.json("get", "nodes")["items"]
-    cordoned = [node["metadata"]["name"] for node in nodes if node["spec"].get("unschedulable")]
-    if cordoned:
-        kubectl("uncordon", *cordoned)
+    cordoned = {node["metadata"]["name"] for node in nodes if node["spec"].get("unschedulable")}
+    if wanted := cordoned.intersection(names):
+        kubectl("uncordon", *wanted)

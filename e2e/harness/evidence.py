@@ -157,6 +157,14 @@ def samples(entries: Sequence[Entry], trace: Sequence[TracedStep], *, size: int,
     )
 
 
+def batches(entries: Sequence[Entry], trace: Sequence[TracedStep]) -> list[tuple[int, tuple[int, ...]]]:
+    """Each counted step with the samples of all its ranks: the global batches, which no number of ranks may change."""
+    found: dict[int, list[int]] = {}
+    for step in counted(entries, trace):
+        found.setdefault(step.step, []).extend(step.ids)
+    return [(step, tuple(sorted(found[step]))) for step in sorted(found)]
+
+
 def gaps(trace: Sequence[TracedStep]) -> list[Gap]:
     """The pauses between the runs of one job that trained, in order."""
     runs = sorted({step.run for step in trace})

@@ -17,6 +17,7 @@ import boto3
 from botocore.config import Config
 
 from e2e.cluster import Cluster
+from e2e.cluster.s3 import S3
 from e2e.harness import operator
 from e2e.harness.drain import Drain
 from e2e.harness.job import Bucket, Job, Manifest, load, merged
@@ -36,9 +37,9 @@ class Lab:
     cluster: Cluster
 
     @classmethod
-    def up(cls, name: str, progress: Progress, *, nodes: int = 3) -> Lab:
-        """Boots the cluster and installs the operator with its chart."""
-        lab = cls(Cluster.up(name, nodes, progress))
+    def up(cls, name: str, progress: Progress, *, nodes: int = 3, owner: int | None = None) -> Lab:
+        """Boots the cluster and installs the operator with its chart; when process `owner` ends, it is removed."""
+        lab = cls(Cluster.up(name, nodes, progress, owner=owner))
         try:
             progress.say("helm install perdure helm/perdure")
             lab.install()
@@ -75,31 +76,17 @@ class Lab:
 
     @property
     def bucket(self) -> Bucket:
-        s3 = self.cluster.s3
-        return Bucket(s3.endpoint, s3.access_key, s3.secret_key, s3.folder)
+        return bucket_of(self.cluster.s3)
 
-    def job(self, manifest: Manifest, namespace: str) -> Job:
-        """The job with this cluster's S3 endpoint; its namespace, bucket and Secret are made here."""
-        endpoint = {"endpoint": self.bucket.endpoint, "pathStyle": True, "region": self.cluster.s3.region}
-        job = Job(self.kubectl, self.bucket, merged(manifest, {"spec": {"checkpoint": {"s3": endpoint}}}), namespace)
-        self.make_bucket(job.bucket_name)
+    def job(self, manifest: Manifest, namespace: str, s3: S3 | None = None) -> Job:
+        """The job with this S3 server's endpoint, or the cluster's; its namespace, bucket and Secret are made here."""
+        server = s3 or self.cluster.s3
+        endpoint = {"endpoint": server.endpoint, "pathStyle": True, "region": server.region}
+        changed = merged(manifest, {"spec": {"checkpoint": {"s3": endpoint}}})
+        job = Job(self.kubectl, bucket_of(server), changed, namespace)
+        make_bucket(server, job.bucket_name)
         job.prepare()
         return job
-
-    def make_bucket(self, name: str) -> None:
-        """The bucket, present or not."""
-        s3 = self.cluster.s3
-        client = boto3.client(
-            "s3",
-            endpoint_url=s3.endpoint,
-            region_name=s3.region,
-            aws_access_key_id=s3.access_key,
-            aws_secret_access_key=s3.secret_key,
-            config=Config(s3={"addressing_style": "path"}, proxies={}),
-        )
-        if name not in (bucket["Name"] for bucket in client.list_buckets()["Buckets"]):
-            client.create_bucket(Bucket=name)
-        client.close()
 
     def image(self, name: str, files: Sequence[Path]) -> None:
         """An image with these Python files side by side in its working directory."""
@@ -115,6 +102,26 @@ class Lab:
     def processes(self, pod: Mapping[str, Any]) -> dict[int, str]:
         """The pod's processes on this machine, with their command lines."""
         return operator.commands(self.cluster.pod_processes(str(pod["metadata"]["uid"])))
+
+
+def bucket_of(s3: S3) -> Bucket:
+    """How pods and this machine reach that server."""
+    return Bucket(s3.endpoint, s3.access_key, s3.secret_key, s3.folder)
+
+
+def make_bucket(s3: S3, name: str) -> None:
+    """The bucket, present or not."""
+    client = boto3.client(
+        "s3",
+        endpoint_url=s3.endpoint,
+        region_name=s3.region,
+        aws_access_key_id=s3.access_key,
+        aws_secret_access_key=s3.secret_key,
+        config=Config(s3={"addressing_style": "path"}, proxies={}),
+    )
+    if name not in (bucket["Name"] for bucket in client.list_buckets()["Buckets"]):
+        client.create_bucket(Bucket=name)
+    client.close()
 
 
 def digits(changes: Mapping[str, Any] | None = None) -> Manifest:

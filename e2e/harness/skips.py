@@ -1,6 +1,6 @@
 """With CI=true a skipped cluster or API test is a failure: a machine that cannot run them must not look green.
 
-Imported by the conftest files of tests/ and e2e/scenarios/.
+Loaded by the repository's conftest.py.
 """
 
 from __future__ import annotations

@@ -44,6 +44,7 @@ NEEDS = (
     Need("openssl", command="openssl"),
     Need("util-linux", command="nsenter"),
     Need("util-linux", command="setpriv"),
+    Need("util-linux", command="setsid"),
     Need("mount", command="mount"),
 )
 

@@ -3,69 +3,88 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from e2e.cluster import Cluster
 from e2e.cluster.requirements import require_cluster
-from e2e.harness.drain import uncordon_all
+from e2e.harness import twin
 from e2e.harness.lab import DIGITS, Lab
-from e2e.harness.skips import pytest_runtest_makereport
-from e2e.prepare import Progress
+from e2e.harness.shared_run import SharedRun
+from e2e.prepare import Environments, Progress
+from e2e.scenarios import lanes
 from e2e.scenarios.training import IMAGE, Config, Training, Trouble
 
-__all__ = ["pytest_runtest_makereport"]
-
 CLUSTER = "scenarios"
-LAST = "test_rbac.py"
+SCRIPT = DIGITS / "train.py"
 TRAINERS = Path(__file__).parent / "trainers"
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 NUMBERS = itertools.count(1)
-UNHURRIED = {"PACE_SECONDS": "0"}
 
-Undisturbed = Callable[[Config], str]
+Undisturbed = Callable[[Config], twin.Twin]
 Train = Callable[..., Training]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The audit of permissions comes last: it judges the whole run."""
-    items.sort(key=lambda item: item.path.name == LAST)
-
-
 @pytest.fixture(scope="session")
-def lab() -> Iterator[Lab]:
-    """The cluster, with the operator installed."""
+def lab() -> Lab:
+    """The cluster, with the operator installed: the first process that asks boots it, the run's end removes it."""
     require_cluster()
-    with Lab.up(CLUSTER, Progress()) as found:
-        found.image(IMAGE, [DIGITS / "train.py", *TRAINERS.glob("*.py")])
-        yield found
+    run = SharedRun.current()
+    run.once("lab", lambda: boot(run))
+    return Lab(Cluster.attach(CLUSTER))
+
+
+def boot(run: SharedRun) -> str:
+    """Boots it; the run is to remove it."""
+    run.add_cluster(CLUSTER)
+    found = Lab(Cluster.up(CLUSTER, lanes.NODES, Progress(), owner=run.owner))
+    lanes.label(found)
+    found.install(**{f"nodeSelector.{lanes.LABEL}": lanes.OPERATORS})
+    found.image(IMAGE, [SCRIPT, *TRAINERS.glob("*.py")])
+    return CLUSTER
 
 
 @pytest.fixture(scope="session")
 def undisturbed(lab: Lab) -> Undisturbed:
-    """The weights at the end of a training that nobody disturbs; each Config is trained once."""
-    known: dict[Config, str] = {}
+    """A training that nobody disturbs, outside the cluster; the test run trains each Config once."""
+    python = Environments(Path(lab.cluster.facts.environments)).trainer / "bin" / "python"
 
-    def weights(config: Config) -> str:
-        if config not in known:
-            name = f"undisturbed-{len(known) + 1}"
-            with Training(lab, name, config, Trouble(environ=UNHURRIED)) as training:
-                training.completes()
-            verdict = training.verdict()
-            assert (verdict.steps_lost, verdict.samples_lost, verdict.samples_repeated) == (0, 0, 0)
-            known[config] = verdict.weights
-        return known[config]
+    def train(config: Config) -> dict[str, Any]:
+        return asdict(twin.trained(python, SCRIPT, config.arguments(), world=config.members))
 
-    return weights
+    def found(config: Config) -> twin.Twin:
+        name = "-".join(["twin", *map(str, asdict(config).values())])
+        told = SharedRun.current().once(name, lambda: train(config))
+        return twin.Twin(told["weights"], tuple((step, tuple(ids)) for step, ids in told["batches"]))
+
+    return found
 
 
 @pytest.fixture
-def train(lab: Lab, request: pytest.FixtureRequest) -> Iterator[Train]:
-    """Starts a training in a namespace of its own; afterwards every node takes pods again."""
+def alone() -> bool:
+    """Whether a scenario has the cluster to itself; those in the folder `alone` do."""
+    return False
 
-    def start(config: Config | None = None, trouble: Trouble | None = None) -> Training:
-        name = f"case-{next(NUMBERS)}-{request.node.originalname.removeprefix('test_').replace('_', '-')[:40]}"
-        return Training(lab, name.rstrip("-"), config or Config(), trouble or Trouble())
 
-    yield start
-    uncordon_all(lab.kubectl)
+@pytest.fixture
+def lane(lab: Lab, alone: bool) -> Iterator[str]:
+    """The scenario's nodes."""
+    with lanes.taken(lab, SharedRun.current(), alone=alone) as name:
+        yield name
+
+
+@pytest.fixture
+def train(lab: Lab, lane: str, request: pytest.FixtureRequest) -> Train:
+    """Starts a training on the scenario's nodes, or others, in a namespace of its own."""
+
+    def start(config: Config | None = None, trouble: Trouble | None = None, on: str = lane) -> Training:
+        words = ["case", f"{WORKER}{next(NUMBERS)}", request.node.originalname.removeprefix("test_")]
+        name = "-".join(words).replace("_", "-")[:50]
+        return Training(lab, name.rstrip("-"), config or Config(), trouble or Trouble(), on)
+
+    return start

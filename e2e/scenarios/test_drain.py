@@ -40,19 +40,3 @@ def test_two_nodes_drained_within_three_seconds(lab: Lab, train: Train, undistur
         training.completes()
     assert [drain.status for drain in drained] == [0, 0], drained
     assert training.verdict() == nothing_lost(undisturbed(TWO))
-
-
-def test_the_drained_node_is_the_operators_too(lab: Lab, train: Train, undisturbed: Undisturbed) -> None:
-    leaders_node = lab.operator.leader()["spec"]["nodeName"]
-    elsewhere = next(node for node in lab.cluster.nodes if node != leaders_node)
-    lab.kubectl("cordon", elsewhere)  # so that one of the two members is with the leader
-    with train(TWO) as training:
-        training.trains(steps=12)
-        lab.kubectl("uncordon", elsewhere)
-        assert leaders_node in (training.node(rank=0), training.node(rank=1))
-        with lab.drain(leaders_node) as drain:
-            drained = drain.finish()
-        training.completes()
-    assert drained.status == 0, drained.output
-    assert lab.operator.leader()["spec"]["nodeName"] != leaders_node
-    assert training.verdict() == nothing_lost(undisturbed(TWO))

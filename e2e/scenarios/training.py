@@ -11,11 +11,14 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
+from e2e.cluster.s3 import S3
 from e2e.harness import evidence, timeline
 from e2e.harness import history as seen_of
 from e2e.harness.job import Job, Manifest, merged, with_container
 from e2e.harness.lab import Lab, digits
+from e2e.harness.twin import Twin
 from e2e.harness.watching import Log, Object, Seen, Watch
+from e2e.scenarios import lanes
 
 IMAGE = "perdure-digits-scenarios:dev"
 SAMPLES = 1536
@@ -50,6 +53,8 @@ class Trouble:
     script: str = "paced.py"
     environ: Mapping[str, str] = field(default_factory=dict)
     spec: Mapping[str, Any] = field(default_factory=dict)
+    s3: S3 | None = None
+    """A server of its own."""
 
 
 @dataclass(frozen=True)
@@ -63,16 +68,17 @@ class Verdict:
     weights: str
 
 
-def nothing_lost(weights: str) -> Verdict:
-    """As if nothing had happened: each sample once an epoch, no step twice, and these weights to the last bit."""
-    return Verdict(0, 0, 0, 0, weights)
+def nothing_lost(twin: Twin) -> Verdict:
+    """As if nothing had happened: each sample once an epoch, no step twice, the weights the same to the last bit."""
+    return Verdict(0, 0, 0, 0, twin.weights)
 
 
-def manifest(config: Config, trouble: Trouble, namespace: str) -> Manifest:
-    """examples/digits/job.yaml with the scenario's script, and steps slow enough to be disturbed."""
+def manifest(config: Config, trouble: Trouble, namespace: str, lane: str) -> Manifest:
+    """examples/digits/job.yaml with the scenario's script, on its nodes, and steps slow enough to be disturbed."""
+    nodes = {"template": {"spec": {"nodeSelector": {lanes.LABEL: lane}}}}
     checkpoint = {"uri": f"s3://scenarios/{namespace}", "everySteps": 10, "everySeconds": None, "everyEpochs": None}
     spec = {"replicas": config.members, "checkpoint": checkpoint}
-    changed = merged(digits({"spec": spec}), {"spec": trouble.spec})
+    changed = merged(digits({"spec": merged(spec, nodes)}), {"spec": trouble.spec})
     command = ["python", trouble.script, "train.py", *config.arguments()]
     environ = {"PERDURE_TRACE": "1", "OMP_NUM_THREADS": "1", **trouble.environ}
     return with_container(changed, environ, image=IMAGE, command=command, args=[])
@@ -81,10 +87,10 @@ def manifest(config: Config, trouble: Trouble, namespace: str) -> Manifest:
 class Training:
     """One job in a namespace of its own; the `with` block watches it and leaves no pods behind."""
 
-    def __init__(self, lab: Lab, name: str, config: Config, trouble: Trouble) -> None:
+    def __init__(self, lab: Lab, name: str, config: Config, trouble: Trouble, lane: str) -> None:
         self.config = config
         self.lab = lab
-        self.job: Job = lab.job(manifest(config, trouble, name), name)
+        self.job: Job = lab.job(manifest(config, trouble, name, lane), name, trouble.s3)
         self.watch: Watch = self.job.watch()
 
     def __enter__(self) -> Self:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster.apiserver import ApiServer
+from e2e.harness.shared_run import SharedRun
 from e2e.prepare import tool_folders
 
 REPOSITORY = Path(__file__).parents[2]
@@ -41,7 +43,8 @@ def tools() -> dict[str, Path]:
 @pytest.fixture(scope="session")
 def api_server(tools: dict[str, Path]) -> Iterator[ApiServer]:
     """With the CRD."""
-    with ApiServer() as server:
+    run = SharedRun.current()
+    with ApiServer(audit_log=run.audit_logs / f"{os.getpid()}.log") as server:
         server.kubectl("apply", "-f", REPOSITORY / "crds")
         # The names first: `kubectl wait` gives up on an object whose conditions are still null.
         for state in ("jsonpath={.status.acceptedNames.kind}=TrainingJob", "condition=Established"):

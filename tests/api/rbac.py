@@ -6,7 +6,6 @@ Requests without an object (discovery, /healthz) are open to everybody who is au
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from e2e.prepare import cache_dir
+from e2e.harness.shared_run import SharedRun
 
 
 @dataclass(frozen=True, order=True)
@@ -51,8 +50,8 @@ def audit_rbac(audit_logs: Iterable[Path], rendered: str, user: str) -> Differen
 
 
 def api_audit_logs() -> list[Path]:
-    """Those of the API servers that this very test run has started and that still run."""
-    return sorted((cache_dir() / "apiservers").glob(f"{os.getpid()}-*/audit.log"))
+    """Those of the API servers that the tests of this test run have started."""
+    return sorted(SharedRun.current().audit_logs.glob("*.log"))
 
 
 def _granted(rendered: str, user: str) -> Iterator[Right]:

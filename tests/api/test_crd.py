@@ -140,7 +140,7 @@ def jobs(api_server: ApiServer, namespace: str) -> Jobs:
 def test_the_shortest_job_gets_the_defaults_that_the_models_have(jobs: Jobs) -> None:
     stored = jobs.create(job())
     assert stored["spec"]["replicas"] == 1
-    assert stored["spec"]["checkpoint"] == {"uri": "s3://bucket/digits", "keep": 3}
+    assert stored["spec"]["checkpoint"] == {"uri": "s3://bucket/digits", "keep": 3, "resumeAnyway": False}
     assert TrainingJobSpec.model_validate(stored["spec"]) == TrainingJobSpec.model_validate(job()["spec"])
     assert set(stored["spec"]) >= {"disruption", "failure", "suspend", "processesPerReplica"}
 
@@ -160,7 +160,7 @@ def test_the_checkpoint_root_may_be_in_a_bucket_or_a_folder(jobs: Jobs, uri: str
 
 def test_a_null_is_as_good_as_an_absent_field(jobs: Jobs) -> None:
     stored = jobs.create(job(suspend=None, checkpoint=checkpoint(s3=None, everySteps=None, keep=None)))
-    assert stored["spec"]["checkpoint"] == checkpoint(keep=3)
+    assert stored["spec"]["checkpoint"] == checkpoint(keep=3, resumeAnyway=False)
     assert stored["spec"]["suspend"] is False
 
 

@@ -137,6 +137,14 @@ BAD = (
         "spec.failure.maxInfrastructureFailures",
         "must be 0 or more",
     ),
+    Bad(
+        "negative memory",
+        job(failure={"maxOutOfMemoryFailures": -1}),
+        "spec.failure.maxOutOfMemoryFailures",
+        "0 gives up at the first kill",
+    ),
+    Bad("a hasty outage", job(failure={"massOutageSeconds": 4}), "spec.failure.massOutageSeconds", "must be 5 or more"),
+    Bad("another completion", job(completion="Exit"), "spec.completion", "must be Log or ExitCode"),
     Bad("hasty loss", job(failure={"lostNodeSeconds": 4}), "spec.failure.lostNodeSeconds", "must be 5 or more"),
     Bad(
         "no time", job(activeDeadlineSeconds=0), "spec.activeDeadlineSeconds", "remove it for a job without a deadline"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -15,5 +16,5 @@ NAME = "own"
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     require_cluster()
-    with Cluster.up(NAME, nodes=2) as made:
+    with Cluster.up(NAME, nodes=2, owner=os.getpid()) as made:
         yield made

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster import Cluster
+from e2e.cluster import Cluster, guard
 from e2e.cluster.folder import Folder
 from e2e.cluster.requirements import require_cluster
 from tests.cluster.traces import traces
@@ -20,6 +20,12 @@ from tests.cluster.traces import traces
 pytestmark = pytest.mark.cluster
 DEADLINE_SECONDS = 60.0
 OTHER = "other"
+OWNER = f"""
+import os, threading
+from e2e.cluster import Cluster
+Cluster.up({OTHER!r}, nodes=1, owner=os.getpid())
+threading.Event().wait()
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +96,25 @@ def test_an_interrupted_boot_leaves_nothing(number: signal.Signals) -> None:
     assert code == 130
     assert "interrupted: nothing was left behind" in said
     assert traces(OTHER) == {}
+
+
+@pytest.mark.parametrize("seen", ["pids/kube-apiserver", "facts.json"], ids=["booting", "up"])
+def test_a_cluster_goes_with_its_owner_even_when_that_is_killed(seen: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", OWNER], stderr=subprocess.DEVNULL) as owner:
+        until(seen, (Folder.of(OTHER).root / seen).exists)
+        owner.kill()
+    until("the owner's cluster is gone", lambda: traces(OTHER) == {})
+
+
+def test_a_new_cluster_is_not_removed_for_an_owner_of_the_old_one() -> None:
+    with subprocess.Popen([sys.executable, "-c", OWNER], stderr=subprocess.DEVNULL) as owner:
+        until("an owner", Folder.of(OTHER).owner.exists)
+        old = guard.Owner.of(owner.pid)
+        with Cluster.up(OTHER, nodes=1, owner=os.getpid()) as mine:
+            owner.kill()
+            owner.wait()
+            subprocess.run([sys.executable, "-m", "e2e.cluster.guard", OTHER, str(old.pid), old.started], check=True)
+            assert mine.dead_components() == ""
 
 
 def test_the_end_of_a_dead_components_log_is_shown(cluster: Cluster) -> None:

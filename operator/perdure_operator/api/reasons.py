@@ -34,6 +34,8 @@ CONDITION_TYPES: Final[Mapping[ConditionType, str]] = {
     ConditionType.SUSPENDED: "True while spec.suspend keeps the job without members.",
     ConditionType.COMPLETED: "True once the training has reached its goal. Final.",
     ConditionType.FAILED: "True once the job has been given up; the message says why. Final.",
+    ConditionType.TEMPLATE_ACCEPTED: "False while the API server would refuse pods of spec.template; absent while "
+    "nothing was ever wrong with it.",
 }
 
 
@@ -159,8 +161,8 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     ),
     Reason.ASSIGNING: Explained("The members are being told their ranks."),
     Reason.MASS_OUTAGE: Explained(
-        "So many nodes are not Ready at once that the control plane is more likely at fault than they: members may well "
-        "be training, and none is given up yet.",
+        "So many nodes are not Ready at once that the control plane is more likely at fault: members may well be "
+        "training, and none is given up yet.",
         "Look at the control plane and the network; failure.massOutageSeconds bounds the wait.",
     ),
     Reason.NODE_UNREACHABLE: Explained(

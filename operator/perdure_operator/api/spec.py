@@ -6,17 +6,25 @@ these models read what it has let through. The string under a field is its descr
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 
 from perdure_operator.api.model import Model
-from perdure_operator.schema.cel import Rule, at_least, between, checked
+from perdure_operator.schema.cel import Rule, at_least, between, checked, one_of
 from perdure_operator.schema.template import template_schema
 
 _ROOT = r"^(s3://[a-z0-9][a-z0-9.-]+(/[^/?#\s]+)+|file://(/[^/?#\s]+)+)$"
 _URL = r"^https?://[^/?#@\s]+(/[^?#\s]*)?$"
 _NAME = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+
+
+class Completion(StrEnum):
+    """What completes a job."""
+
+    LOG = "Log"
+    EXIT_CODE = "ExitCode"
 
 
 class S3(Model):
@@ -107,6 +115,9 @@ class Checkpoint(Model):
         default=3, json_schema_extra=at_least("checkpoint.keep", 1, "without a checkpoint the job could not resume")
     )
     """How many checkpoints are kept; older ones are removed."""
+    resume_anyway: bool = False
+    """True: go on although the log under uri is older than what members have told, or gone; the steps it lacks are
+    lost. False: such a job fails with the reason LogLost, until the log is back."""
 
 
 class DisruptionPolicy(Model):
@@ -134,6 +145,13 @@ class FailurePolicy(Model):
         json_schema_extra=at_least("failure.maxInfrastructureFailures", 0, "0 gives up at the first failure"),
     )
     """How many failures of pods, nodes or storage the job survives. A disruption that was announced is none."""
+    max_out_of_memory_failures: int = Field(
+        default=3,
+        json_schema_extra=at_least(
+            "failure.maxOutOfMemoryFailures", 0, "0 gives up at the first kill for want of memory"
+        ),
+    )
+    """How many out-of-memory kills in a row at the same place the job survives: they tend to come again."""
     lost_node_seconds: int = Field(
         default=60,
         json_schema_extra=at_least(
@@ -143,6 +161,15 @@ class FailurePolicy(Model):
         ),
     )
     """How long a node may be not Ready or unreachable before the job goes on without the members on it."""
+    mass_outage_seconds: int = Field(
+        default=600,
+        json_schema_extra=at_least(
+            "failure.massOutageSeconds",
+            5,
+            "nodes that all fail at once rather mean that the control plane has lost sight of them",
+        ),
+    )
+    """How long the job waits while most nodes are not Ready at once, before it goes on without the members on them."""
 
 
 class TrainingJobSpec(Model):
@@ -176,6 +203,11 @@ class TrainingJobSpec(Model):
         default=1, json_schema_extra=between("processesPerReplica", 1, 64, "for more processes raise replicas")
     )
     """How many trainer processes each member runs, one for each of its GPUs for instance."""
+    completion: Completion = Field(
+        default=Completion.LOG, json_schema_extra=one_of("completion", [word.value for word in Completion], 16)
+    )
+    """Log: a Session's goal, recorded in the log, completes the job. ExitCode: every rank exits 0; for frameworks
+    without a Session."""
     checkpoint: Checkpoint
     disruption: DisruptionPolicy = DisruptionPolicy()
     failure: FailurePolicy = FailurePolicy()

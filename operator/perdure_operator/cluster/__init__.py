@@ -1,6 +1,7 @@
 """The only door to Kubernetes.
 
 protocol   what the operator asks of a cluster, and how a cluster refuses
+decode     what the API server sends, made harmless
 kube       the protocol over kubernetes.aio
 clock      the API server's time
 election   one leader among the operator's replicas: a Lease

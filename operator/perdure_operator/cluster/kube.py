@@ -8,7 +8,6 @@ and `cli`.
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -23,6 +22,7 @@ import aiohttp
 from kubernetes.aio import client, config
 
 from perdure.errors import UserError
+from perdure_operator.cluster import decode
 from perdure_operator.cluster.clock import ServerClock
 from perdure_operator.cluster.protocol import (
     AlreadyExists,
@@ -43,6 +43,7 @@ PAGE: Final = 100
 """Objects in a page: a page of large ones must fit into memory, and reading it must not hold up the event loop."""
 
 _JSON: Final = "application/json"
+_NO_HEADERS: Final[Mapping[str, str]] = {}
 _JSON_PATCH: Final = "application/json-patch+json"
 _IN_CLUSTER_TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
@@ -129,8 +130,8 @@ class KubeApi:
         while True:
             page = await self._call("GET", _path(resource, namespace), query=query)
             # Items of a list carry neither kind nor apiVersion; nothing here reads them.
-            yield page.get("items") or []
-            token = page.get("metadata", {}).get("continue")
+            yield decode.known_items(page, resource.plural)
+            token = (page.get("metadata") or {}).get("continue")
             if not token:
                 return
             query = query | {"continue": token}
@@ -152,7 +153,7 @@ class KubeApi:
             answer = await self._send("GET", _path(resource, namespace), patience, query=query)
             try:
                 if answer.status >= 300:
-                    _document(what, answer, await answer.read())
+                    _document(what, int(answer.status), await answer.read(), answer.headers)
                 await answer.response.content.readany()
             finally:
                 answer.response.close()
@@ -202,7 +203,7 @@ class KubeApi:
         async with _bounded(what, self._timeout):
             answer = await self._send(method, path, self._timeout, query=query, body=body, content=content)
             data = await answer.read()
-        return _document(what, answer, data)
+        return _document(what, int(answer.status), data, answer.headers)
 
     async def _send(
         self,
@@ -247,21 +248,25 @@ def _path(resource: Resource, namespace: str | None, name: str = "") -> str:
     return f"{root}{scope}/{resource.plural}" + (f"/{name}" if name else "")
 
 
-def _document(what: str, answer: Any, data: bytes) -> Json:
+def _document(what: str, status: int, data: bytes, headers: Mapping[str, str] = _NO_HEADERS) -> Json:
     """The answer's body, or the error it stands for."""
     try:
-        body = json.loads(data)
+        body = decode.document(data)
     except ValueError:
-        body = {}
+        body = None
     document: Json = body if isinstance(body, dict) else {}
-    status = int(answer.status)
-    if status < 300:
+    if status >= 300:
+        reason = str(document.get("reason", ""))
+        message = str(document.get("message") or data[:200].decode(errors="replace"))
+        raise _error_type(status, reason)(
+            f"{what}: {message}", status=status, reason=reason, retry_after=_retry_after(headers)
+        )
+    if "items" in document or document.get("kind") == "Status":
         return document
-    reason = str(document.get("reason", ""))
-    message = str(document.get("message") or data[:200].decode(errors="replace"))
-    raise _error_type(status, reason)(
-        f"{what}: {message}", status=status, reason=reason, retry_after=_retry_after(answer.headers)
-    )
+    known = decode.known_part(document)
+    if known is None:  # taken for an empty LIST, it would be the end of everything
+        raise Unavailable(f"{what}: the answer is no object: {data[:200].decode(errors='replace')}", status=status)
+    return known
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:

@@ -18,7 +18,15 @@ from perdure_operator.decide.draft import Draft
 from perdure_operator.decide.ending import close_run, complete, record_outcomes
 from perdure_operator.decide.facts import orphaned
 from perdure_operator.decide.finishing import expire, keep_finished, release, suspend, watch_deadline
-from perdure_operator.decide.gates import back_off, check_template, keep_log, keep_root_to_one_job, try_template, wait_for_predecessor
+from perdure_operator.decide.gates import (
+    back_off,
+    check_template,
+    keep_log,
+    keep_root_to_one_job,
+    try_template,
+    wait_for_predecessor,
+    warn_of_sidecars,
+)
 from perdure_operator.decide.leaving import ask_to_leave, debounce, disrupt, track_unready_nodes, wait_for_exits
 from perdure_operator.decide.members import allocate, assign, create, discard, promote, replace_unfit
 from perdure_operator.decide.stage import Stage, stage_of
@@ -44,7 +52,7 @@ GATES: Final[tuple[Policy, ...]] = (
     back_off,
 )
 STAGES: Final[Mapping[Stage, tuple[Policy, ...]]] = {
-    Stage.BETWEEN: (release, *GATES, allocate, promote),
+    Stage.BETWEEN: (release, *GATES, warn_of_sidecars, allocate, promote),
     Stage.STARTING: (release, replace_unfit, *GATES, allocate, promote),
     Stage.RUNNING: (try_template, disrupt),
     Stage.QUIET: (debounce,),

@@ -103,6 +103,19 @@ def _rejected(draft: Draft, why: str) -> Draft:
     return draft.condition(ConditionType.TEMPLATE_ACCEPTED, False, Reason.TEMPLATE_INVALID, words)
 
 
+def warn_of_sidecars(draft: Draft) -> Draft:
+    """Once, before the first member: a container beside container 0 outlives it, and keeps the pod's devices."""
+    containers = (draft.snapshot.spec.template.get("spec") or {}).get("containers") or []
+    if draft.blocked or draft.status.next_member or len(containers) < 2:
+        return draft
+    names = ", ".join(str(container.get("name")) for container in containers[1:])
+    words = (
+        f"containers beside container 0 ({names}) keep a member's pod running after its trainer has ended; "
+        "the operator deletes such pods. Make them init containers with restartPolicy: Always"
+    )
+    return draft.tell(Reason.CLASSIC_SIDECAR, words, warning=True)
+
+
 def keep_log(draft: Draft) -> Draft:
     """A job whose log lost commits never trains again in silence from an earlier step: somebody must say so."""
     lost, status = draft.status.log_lost, draft.status
@@ -110,7 +123,9 @@ def keep_log(draft: Draft) -> Draft:
         return draft
     if draft.snapshot.spec.checkpoint.resume_anyway:
         given_up = max((status.step or 0) - lost.found_step, 0)
-        words = f"checkpoint.resumeAnyway: going on from step {lost.found_step}; {given_up} committed steps are given up"
+        words = (
+            f"checkpoint.resumeAnyway: going on from step {lost.found_step}; {given_up} committed steps are given up"
+        )
         draft = draft.tell(Reason.LOG_LOST, words, warning=True)
         return draft.update(log_lost=None, commit_seq=0, step=None, steps_lost=status.steps_lost + given_up)
     again = later(lost.time, LOOK_FOR_LOG_SECONDS)

@@ -15,7 +15,7 @@ from perdure_operator.decide.facts import node_lost, terminated
 from perdure_operator.state.snapshot import PodView
 
 NOTICED_AFTER_SECONDS: Final = 60
-"""A node may have been dead for so long before its Ready condition says so (node-monitor-grace-period is 40 or 50 s)."""
+"""A node may have been dead for so long before its Ready condition says so: node-monitor-grace-period is 40 or 50 s."""
 
 _NAME_LENGTH: Final = 100
 """As the agent writes it; an image without our agent may leave anything."""

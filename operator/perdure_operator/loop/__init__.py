@@ -3,6 +3,7 @@
 schedule   which job is due when; pure
 queue      the schedule with a clock to wait on
 watch      kopf's events -> cache and queue; kopf's settings
+guard      what the API server sends made harmless for kopf
 worker     one round: observe, decide, act, and when to look again
 leader     election, resync and workers; knows no kopf
 operator   everything put together: login, start and stop

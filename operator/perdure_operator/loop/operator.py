@@ -13,7 +13,7 @@ import kopf
 from perdure.errors import UserError
 from perdure_operator.cluster import election, kube
 from perdure_operator.cluster.protocol import JOBS, ApiError, ClusterApi, NotFound
-from perdure_operator.loop import watch
+from perdure_operator.loop import guard, watch
 from perdure_operator.loop.leader import Leader
 
 
@@ -36,6 +36,7 @@ async def run(options: Options) -> bool:
         await _require_crd(api, options.namespace)
         leader = Leader(api, options.lease, options.identity, namespace=options.namespace, workers=options.workers)
         registry = kopf.OperatorRegistry()
+        guard.install()
         watch.register(registry, watch.Watch(leader.cache, leader.queue))
         _hook(registry, leader, options.kubeconfig)
         await kopf.operator(

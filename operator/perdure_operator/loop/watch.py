@@ -6,6 +6,7 @@ quadratic at start. Pods are filtered by the API server. Called by `operator`.
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final
 
 import kopf
@@ -18,6 +19,8 @@ from perdure_operator.loop.queue import Queue
 
 SELECTOR_KEY: Final = ("v1", "pods")
 """The documented string form 'v1/pods' silently selects nothing in kopf 1.45.2."""
+
+logger = logging.getLogger(__name__)
 
 
 class Watch:
@@ -66,7 +69,12 @@ def register(registry: kopf.OperatorRegistry, watch: Watch) -> None:
 
 def _subscribe(registry: kopf.OperatorRegistry, watch: Watch, resource: Resource) -> None:
     async def on_event(event: Any, **_: Any) -> None:
-        watch.take_in(resource, event["type"], event["object"])
+        try:
+            watch.take_in(resource, event["type"], event["object"])
+        except Exception:
+            logger.exception(
+                "%s %s: an event cannot be read, ignored", resource.plural, "/".join(key_of(event["object"]))
+            )
 
     kopf.on.event(
         group=resource.group,
@@ -85,9 +93,26 @@ def settings() -> kopf.OperatorSettings:
     chosen.peering.standalone = True
     chosen.watching.label_selectors[SELECTOR_KEY] = LABEL_JOB
     chosen.watching.chunk_size = 500
+    chosen.watching.reconnect_backoff = 1.0  # between a watch that failed and the next LIST
+    chosen.persistence.finalizer = "perdure.dev/never-set"  # kopf removes its own wherever it has no use for it
+    chosen.persistence.diffbase_storage = _NoDiffs()
     chosen.networking.request_timeout = 30.0
     chosen.networking.connect_timeout = 10.0
     return chosen
+
+
+class _NoDiffs(kopf.DiffBaseStorage):  # type: ignore[misc]  # kopf is not typed for us
+    """kopf's own copies every object at every event, and parses an annotation that anybody may have set."""
+
+    def build(self, **_: Any) -> Any:
+        """Nothing."""
+        return {}
+
+    def fetch(self, **_: Any) -> None:
+        """Nothing."""
+
+    def store(self, **_: Any) -> None:
+        """Nowhere."""
 
 
 def _generation(raw: Json) -> Any:

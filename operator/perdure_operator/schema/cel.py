@@ -9,6 +9,7 @@ through.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +52,13 @@ def between(name: str, least: int, most: int, hint: str = "") -> Json:
 def at_least(name: str, least: int, hint: str = "") -> Json:
     """The lower end of an integer without an upper one."""
     return checked(Rule(f"self >= {least}", f"{name} must be {least} or more{_after(hint)}"))
+
+
+def one_of(name: str, words: Sequence[str], length: int) -> Json:
+    """The words of an enumeration."""
+    allowed = ", ".join(f"'{word}'" for word in words)
+    told = f"{', '.join(words[:-1])} or {words[-1]}"
+    return checked(Rule(f"self in [{allowed}]", f"{name} must be {told}"), maxLength=length)
 
 
 def forbidden(field: str, message: str) -> Rule:

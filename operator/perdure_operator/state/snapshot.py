@@ -155,6 +155,8 @@ class Snapshot(Model):
     deleting: bool = False
     creation_time: datetime
     spec: TrainingJobSpec
+    unknown_fields: tuple[str, ...] = ()
+    """Paths below spec that this operator does not know, or cannot read, and ignores."""
     status: TrainingJobStatus = TrainingJobStatus()
     pods: tuple[PodView, ...] = ()
     """Pods with the job's label: this uid's and predecessors'."""

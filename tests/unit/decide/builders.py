@@ -104,7 +104,7 @@ class Job:
 
     def exited(self, member: int | str, message: str = "", *, code: int = 1, reason: str = "Error") -> Job:
         """Container 0 ends with this termination message."""
-        ended = Terminated(exit_code=code, reason=reason, message=message)
+        ended = Terminated(exit_code=code, reason=reason, message=message, finished_at=self.snapshot.now)
         return self.pod(member, terminated=ended, phase="Succeeded" if code == 0 else "Failed", ready=False)
 
     def ended(self, member: int | str, outcome: ExitKind, **fields: Any) -> Job:

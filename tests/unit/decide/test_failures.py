@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from perdure.contract import ErrorKind, ExitKind
@@ -49,9 +51,27 @@ class TestBlame:
         here = job().running(world=2).all_ended(ExitKind.FAILED, error=raised()).settle()
         assert _counts(here) == (1, 0)
 
-    def test_code_wins_over_infrastructure(self) -> None:
-        here = job().running(world=2).ended(0, ExitKind.FAILED, error=killed()).settle()
-        assert _counts(here.ended(1, ExitKind.FAILED, error=raised()).settle()) == (1, 0)
+    @pytest.mark.parametrize(
+        ("first", "then", "counts"),
+        [
+            (killed(), raised(), (0, 1)),
+            (raised(), killed(), (1, 0)),
+            (STORAGE, raised(), (0, 1)),
+        ],
+        ids=["killed-then-raised", "raised-then-killed", "storage-then-raised"],
+    )
+    def test_the_first_death_decides(self, first: Any, then: Any, counts: tuple[int, int]) -> None:
+        here = job().running(world=2).ended(1, ExitKind.FAILED, error=first).settle().after(1)
+        assert _counts(here.ended(0, ExitKind.FAILED, error=then).settle()) == counts
+
+    def test_of_two_deaths_in_the_same_second_the_one_from_outside_came_first(self) -> None:
+        here = job().running(world=2).ended(0, ExitKind.FAILED, error=raised())
+        assert _counts(here.ended(1, ExitKind.FAILED, error=killed()).settle()) == (0, 1)
+
+    def test_a_node_dies_before_its_condition_says_so_and_before_the_peers_that_die_of_it(self) -> None:
+        here = job().running(world=2).after(100).ended(0, ExitKind.FAILED, error=(ErrorKind.EXIT, "1", "")).settle()
+        here = here.after(40).node("n2", ready=False).settle().after(60).settle()
+        assert _counts(here) == (0, 1)
 
     def test_only_the_first_traceback_is_kept_and_of_it_only_the_end(self) -> None:
         tail = "\n".join(f"line {number} " + "x" * 200 for number in range(20))
@@ -63,9 +83,9 @@ class TestBlame:
         assert len(first.error_tail) <= 2000
         assert (second.error_name, second.error_tail) == ("ValueError", "")
 
-    def test_a_later_failure_of_the_code_keeps_its_traceback_beside_one_of_the_storage(self) -> None:
-        here = job().running(world=3).ended(0, ExitKind.FAILED, error=STORAGE).settle()
-        here = here.ended(1, ExitKind.FAILED, error=raised()).settle().ended(2, ExitKind.PEER_LOST).settle()
+    def test_a_failure_of_the_code_keeps_its_traceback_beside_a_later_one_of_the_storage(self) -> None:
+        here = job().running(world=3).ended(1, ExitKind.FAILED, error=raised()).settle().after(1)
+        here = here.ended(0, ExitKind.FAILED, error=STORAGE).settle().ended(2, ExitKind.PEER_LOST).settle()
         assert here.condition(ConditionType.SAVED).message.endswith("ValueError: no")
 
     @pytest.mark.parametrize("reason", ["OOMKilled"])

@@ -321,10 +321,10 @@ def test_with_half_a_view_it_only_waits(view: str) -> None:
 
 def test_a_changed_template_counts_from_the_next_run() -> None:
     here = job().running(world=2).having(template_hash="t2")
-    assert here.plan().status is None
-    left = here.leaving("n1").all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20))
-    assert CheckTemplate() in written(left.plan())
-    after = left.settle()
+    assert written(here.plan()) == (CheckTemplate(),)
+    here = here.settle()
+    assert here.run_plan == job().running(world=2).run_plan
+    after = here.leaving("n1").all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
     assert {pod.template_hash for pod in after.living()} == {"t2"}
 
 

@@ -18,7 +18,6 @@ from perdure_operator.cluster.protocol import (
     PODS,
     AlreadyExists,
     Conflict,
-    Invalid,
     Json,
     NotFound,
     Operation,
@@ -182,6 +181,4 @@ def _apply(raw: Json, operation: Operation) -> None:
         if target[last] != operation["value"]:
             raise Conflict(f"testing value {operation['path']} failed", status=422, reason="Invalid")
         return
-    if not isinstance(operation["value"], str | int):
-        raise Invalid("only scalars are patched here", status=422, reason="Invalid")
-    target[last] = operation["value"]
+    target[last] = copy.deepcopy(operation["value"])

@@ -118,6 +118,7 @@ def test_the_environment_tells_the_contract_and_what_is_set() -> None:
         "PERDURE_JOB": "ns/digits",
         "PERDURE_MEMBER": NAME,
         "PERDURE_PROCESSES": "2",
+        "PERDURE_COMPLETION": "Log",
         "PERDURE_GRACE_SECONDS": "120",
         "PERDURE_KEEP": "3",
         "PERDURE_EVERY_STEPS": "10",

@@ -128,6 +128,7 @@ def test_fields_of_a_newer_crd_are_left_out_and_told_once_for_each_generation(
     (told,) = [record.getMessage() for record in caplog.records]
     assert "ns/digits" in told
     assert "checkpoint.later, fromTheFuture" in told
+    assert look(made).unknown_fields == ("spec.checkpoint.later", "spec.fromTheFuture")
     assert "matching" in told
     caplog.clear()
     write(2)

@@ -8,6 +8,7 @@ import pytest
 
 from perdure_operator.cluster.read import parse
 from perdure_operator.state.snapshot import NodeView, Taint, Terminated
+from tests.unit.operator.builders import job
 
 
 def pod(spec: dict[str, Any] | None = None, status: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
@@ -88,3 +89,14 @@ def test_a_node_tells_cordon_taints_and_health() -> None:
 )
 def test_a_selector_matches_as_in_kubernetes(selector: dict[str, Any] | None, matches: bool) -> None:
     assert parse.selects(selector, {"a": "1"}) is matches
+
+
+@pytest.mark.parametrize("spec", [None, {}, {"checkpoint": None}, {"checkpoint": []}, {"checkpoint": {"uri": None}}])
+def test_the_root_of_a_stranger_can_always_be_asked_for(spec: Any) -> None:
+    assert isinstance(parse.job_uri({"spec": spec}), str)
+
+
+def test_a_word_of_a_newer_crd_is_left_out_as_a_field_is() -> None:
+    body = job()["spec"]
+    spec, unknown = parse.spec(body | {"completion": "Oracle", "failure": {"later": 1}})
+    assert (spec, unknown) == (parse.spec(body)[0], ("completion", "failure.later"))

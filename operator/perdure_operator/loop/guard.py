@@ -1,0 +1,80 @@
+"""Keeps what the API server sends from ending kopf: one absurd object, or one error told in a watch, would.
+
+kopf 1.45.2 parses a watch's lines with `json.loads` and a LIST with aiohttp's, takes metadata for a map with a uid, and
+ends the operator at the first exception there and at any ERROR but 410. It has no hook for this, so two names of its
+client module are replaced: the parser of a line, and the GET that lists. Everything else of kopf stays as it is.
+Called by `operator`, once, before kopf starts.
+"""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any, Final
+
+import aiohttp
+import kopf
+from kopf._cogs.clients import api
+
+from perdure.errors import UserError
+from perdure_operator.cluster import decode
+from perdure_operator.cluster.protocol import Json
+
+_START_AGAIN: Final[Json] = {"type": "ERROR", "object": {"code": 410}}
+"""What makes kopf list anew and watch from there."""
+
+logger = logging.getLogger(__name__)
+
+
+def install() -> None:
+    """Replace kopf's two ways to read JSON."""
+    if not (hasattr(api, "json") and hasattr(api, "get")):
+        raise UserError(f"kopf {kopf.__version__} is not the one this operator was written for: install kopf 1.45.2")
+    api.json = SimpleNamespace(loads=event)
+    api.get = _get
+
+
+def event(line: str) -> Json:
+    """A watch's event with an object that kopf can handle, or a bookmark where there is none."""
+    try:
+        raw = decode.document(line)
+    except ValueError as error:
+        logger.warning("watch: a line that is no JSON, listing anew: %s", error)
+        return _START_AGAIN
+    if not isinstance(raw, dict) or not isinstance(raw.get("object"), dict):
+        logger.warning("watch: a line that is no event, listing anew: %.200s", line)
+        return _START_AGAIN
+    match raw.get("type"):
+        case "ERROR":
+            return _error(raw["object"])
+        case "ADDED" | "MODIFIED" | "DELETED" if decode.known_part(raw["object"], "watch") is not None:
+            return raw
+        case _:
+            return {"type": "BOOKMARK", "object": _bookmark(raw["object"])}
+
+
+def _error(told: Json) -> Json:
+    """The API server could not go on, which says nothing against going on from a new LIST."""
+    if told.get("code") != _START_AGAIN["object"]["code"]:
+        logger.warning("watch: the API server says %s, listing anew", told.get("message") or told)
+    return _START_AGAIN
+
+
+def _bookmark(raw: Json) -> Json:
+    metadata = raw.get("metadata")
+    version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
+    return {"metadata": {"resourceVersion": version} if isinstance(version, str) else {}}
+
+
+async def _get(url: str, **options: Any) -> Any:
+    """kopf's `get`: discovery documents and LISTs."""
+    response = await api.request(method="get", url=url, **options)
+    async with response:
+        text = await response.read()
+    try:
+        page = decode.document(text)
+    except ValueError as error:
+        raise aiohttp.ClientPayloadError(f"{url}: not JSON: {error}") from None  # kopf lists again
+    if isinstance(page, dict) and "items" in page:
+        page["items"] = decode.known_items(page, str(page.get("kind", "")).removesuffix("List"))
+    return page
