@@ -1,0 +1,93 @@
+"""What the API server does to an object before it is stored: defaults, validation, quotas and webhooks' refusals."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+from tests.simulation.objects import BUDGETS, NOT_READY, PODS, UNREACHABLE, Json, Refused, terminal
+
+_NAME: Final = re.compile(r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")
+
+
+@dataclass
+class Policy:
+    """What is refused at the moment; faults change it."""
+
+    pods_quota: int | None = None
+    """At most so many pods that are not terminal in a namespace."""
+    refuse_creates: str = ""
+    """A webhook's words for every new pod; "" lets them pass."""
+    refuse_patches: str = ""
+    """A webhook's words for every patch of a pod."""
+    refuse_budgets: str = ""
+    dry_run_passes: bool = False
+    """The webhook lets dry runs pass."""
+    pod_security: str = ""
+    refused: dict[str, int] = field(default_factory=dict)
+
+    def admit_create(self, kind: str, raw: Json, others: list[Json], *, dry_run: bool) -> None:
+        """Raises Refused. `others` are the namespace's objects of that kind."""
+        if kind == BUDGETS and self.refuse_budgets:
+            self._refuse("budget", self.refuse_budgets)
+        if kind != PODS:
+            return
+        if self.pod_security:
+            self._refuse("podsecurity", f'pods "{raw["metadata"]["name"]}" is forbidden: violates PodSecurity')
+        if self.refuse_creates and not (dry_run and self.dry_run_passes):
+            self._refuse("create", self.refuse_creates)
+        if self.pods_quota is not None and sum(not terminal(one) for one in others) >= self.pods_quota:
+            name = raw["metadata"]["name"]
+            self._refuse("quota", f'pods "{name}" is forbidden: exceeded quota: few, requested: pods=1')
+
+    def admit_update(self, kind: str) -> None:
+        """Raises Refused."""
+        if kind == PODS and self.refuse_patches:
+            self._refuse("patch", self.refuse_patches)
+
+    def _refuse(self, what: str, words: str) -> None:
+        self.refused[what] = self.refused.get(what, 0) + 1
+        raise Refused(403, "Forbidden", words)
+
+
+def validate(kind: str, raw: Json) -> None:
+    """As far as users of this world go wrong."""
+    name = str(raw["metadata"].get("name", ""))
+    if not _NAME.match(name):
+        raise Refused(422, "Invalid", f"metadata.name: Invalid value: {name!r}")
+    if kind == PODS:
+        _validate_pod(raw)
+    if kind == BUDGETS and {"minAvailable", "maxUnavailable"} <= set(raw.get("spec") or {}):
+        raise Refused(422, "Invalid", "spec: minAvailable and maxUnavailable cannot be both set")
+
+
+def _validate_pod(raw: Json) -> None:
+    spec = raw.get("spec") or {}
+    containers = spec.get("containers")
+    if not isinstance(containers, list) or not containers:
+        raise Refused(422, "Invalid", "spec.containers: Required value")
+    for index, one in enumerate(containers):
+        if not one.get("image"):
+            raise Refused(422, "Invalid", f"spec.containers[{index}].image: Required value")
+        for variable in one.get("env") or ():
+            if "value" in variable and not isinstance(variable["value"], str):
+                raise Refused(422, "Invalid", f"spec.containers[{index}].env: value must be a string")
+
+
+def defaulted(kind: str, raw: Json) -> Json:
+    """In place, for a new object."""
+    if kind != PODS:
+        return raw
+    spec = raw["spec"]
+    if spec.get("terminationGracePeriodSeconds") is None:
+        spec["terminationGracePeriodSeconds"] = 30
+    spec.setdefault("restartPolicy", "Always")
+    tolerations = spec["tolerations"] = list(spec.get("tolerations") or ())
+    for key in (NOT_READY, UNREACHABLE):
+        if not any(
+            one.get("key") in (key, None, "") and one.get("effect") in ("NoExecute", None, "") for one in tolerations
+        ):
+            tolerations.append({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300})
+    raw["status"] = {"phase": "Pending"}
+    return raw

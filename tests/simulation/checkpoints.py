@@ -1,0 +1,312 @@
+"""One simulated rank's part in the log: it opens the run, finds where to go on, commits, completes.
+
+Real: `perdure.checkpoint.writer` with all its rules, the log and its commits, entries, manifests, retention. Modelled
+after the modules of the same names, because those block or need torch: `together`, `opening`, `load`, `save`, `saving`.
+A shard is a few bytes. `trainer` owns one of these per process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from types import SimpleNamespace
+from typing import Any, Final
+
+import perdure.checkpoint.writer as writing
+from perdure.checkpoint import entry, manifest
+from perdure.checkpoint.log import Log, Slot
+from perdure.checkpoint.retention import retire
+from perdure.checkpoint.state import Position
+from perdure.checkpoint.writer import NotYet, Writer
+from perdure.contract import CommitRef
+from perdure.errors import Corrupt, Fenced, PeerLost, PerdureError, RootTakenOver, StorageError, UserError
+from perdure.settings import Settings
+from tests.simulation.gang import LOADER, Gang, Seat
+from tests.simulation.interface import MemberHost
+from tests.simulation.store import Access, AtOnce, Call, Tape
+
+ASK_AGAIN_SECONDS: Final = 0.2
+LOOK_AGAIN_SECONDS: Final = 5.0
+AGAIN_SECONDS: Final = 1.0
+GRAVEST: Final = (RootTakenOver, Fenced, UserError, StorageError, Corrupt)
+EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
+SHARD_BLOCK: Final = 8 * 1024 * 1024
+
+Act = Callable[[], Awaitable[Any]]
+
+
+class Checkpoints:
+    """What one process does with the store, together with the other ranks of its gang."""
+
+    def __init__(self, host: MemberHost, settings: Settings, gang: Gang, seat: Seat) -> None:
+        self.commit: CommitRef | None = None
+        """The newest commit this run has made or resumed from."""
+        self.goal_before = 0
+        """The goal that the log says was reached, in epochs."""
+        self._host, self._settings, self._gang, self._seat = host, settings, gang, seat
+        self._rng = host.rng
+        self._access = Access(host.bucket, settings.root, host.network, host.ip, host.rng)
+        self._tape = Tape(self._access)
+        self._run = settings.run or 0
+        self._pen: Writer | None = None
+        if settings.rank == 0:
+            with self._repeatable():
+                self._pen = Writer(Log(self._tape), uid=settings.uid, run=settings.run, lost=settings.lost)
+
+    # opening
+
+    async def open(self, give_up: Callable[[], None]) -> None:
+        """Return when the run is open in the log."""
+        self.goal_before = await self._on_rank0(lambda: self._wait_for_turn(give_up))
+
+    async def _wait_for_turn(self, give_up: Callable[[], None]) -> int:
+        settings, host, writer = self._settings, self._host, self._writer
+        begun = host.monotonic()
+        started = settings.started or begun
+        while True:
+            give_up()
+            over = host.monotonic() - started >= settings.wait
+            try:
+                answer = await self._write(lambda: writer.try_open(settings.world, wait_over=over))  # noqa: B023
+            except StorageError:
+                if host.monotonic() - begun >= settings.rendezvous:
+                    raise
+                await asyncio.sleep(AGAIN_SECONDS)
+                continue
+            if not isinstance(answer, NotYet):
+                return int(answer.completed.goal["epochs"]) if answer.completed else 0
+            left = max(0.0, started + settings.wait - host.monotonic())
+            await self._access.appended.wait(min(LOOK_AGAIN_SECONDS, left))
+            await asyncio.sleep(self._rng.uniform(0.01, ASK_AGAIN_SECONDS))
+
+    async def close(self, outcome: str) -> None:
+        """Rank 0 ends the run's turn without a commit."""
+        writer = self._writer
+        await self._write(lambda: writer.close(outcome))
+
+    # load
+
+    async def restore(self) -> Slot | None:
+        """The newest commit that every rank could read, None where there never was one."""
+        begun = self._host.monotonic()
+        while True:
+            try:
+                return await self._load()
+            except StorageError:
+                if await self._gang.broadcast(self._seat, self._host.monotonic() - begun >= self._settings.rendezvous):
+                    raise
+                await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _load(self) -> Slot | None:
+        skipped = 0
+        while True:
+            number = skipped
+            slot: Slot | None = await self._on_rank0(lambda: self._candidate(number))  # noqa: B023
+            if slot is None:
+                break
+            if not any(await self._on_all(lambda: self._damage(slot))):  # noqa: B023
+                self.commit = CommitRef(slot.seq, committed_in(slot).step)
+                return slot
+            skipped += 1
+        if await self._on_rank0(self._has_commits):
+            raise Corrupt(f"{self._access.uri} has commits and none can be used")
+        return None
+
+    async def _candidate(self, number: int) -> Slot | None:
+        """The commit after `number` newer ones that has its manifest."""
+        writer, tape = self._writer, self._tape
+
+        def find() -> Slot | None:
+            there = (slot for slot in writer.commits() if (ref := _manifest_of(slot)) and tape.head(ref.key))
+            return next(islice(there, number, None), None)
+
+        found: Slot | None = await tape.run(find)
+        return found
+
+    async def _has_commits(self) -> bool:
+        writer = self._writer
+        return bool(await self._tape.run(lambda: any(True for _ in writer.commits())))
+
+    async def _damage(self, slot: Slot) -> str:
+        """Why this commit cannot be used, if it cannot."""
+        committed, tape = committed_in(slot), self._tape
+        try:
+            whole = await tape.run(lambda: manifest.fetch_manifest(tape, committed))
+            for index in whole.indexes:
+                shard = index.shard
+                data = await tape.run(lambda: manifest.fetch(tape, shard.key, shard.size))  # noqa: B023
+                if entry.checksum(data) != shard.crc:
+                    return f"{shard.key} is damaged"
+        except Corrupt as error:
+            return str(error)
+        return ""
+
+    # saving
+
+    async def until_time_is_up(self, act: Act, left: Callable[[], float | None]) -> None:
+        """Try again until the first rank's time is up; then StorageError."""
+        while True:
+            try:
+                await act()
+            except StorageError:
+                given = [seconds for seconds in await self._gang.gather(self._seat, left()) if seconds is not None]
+                least = min(given, default=AGAIN_SECONDS)
+                if least <= 0:
+                    raise
+                await asyncio.sleep(min(AGAIN_SECONDS, least))
+            else:
+                return
+
+    def retire(self) -> None:
+        """What newer commits have made superfluous goes, at one instant: nobody races for it."""
+        if self._pen is None:
+            return
+        store = AtOnce(self._access, self._rng, self._host.bucket)
+        self._pen.log.store = store
+        try:
+            retire(store, self._pen, self._settings.keep)
+        except StorageError:
+            pass  # the next one does the rest
+        finally:
+            self._pen.log.store = self._tape
+
+    async def complete(self) -> None:
+        """Record that the goal is reached."""
+        await self._on_rank0(self._record_goal)
+
+    async def _record_goal(self) -> None:
+        writer, track = self._writer, self._gang.track
+        goal = {"epochs": max(track.epochs, self.goal_before)}
+        await self._write(lambda: writer.complete(goal, self._position()))
+        self._host.tell("completed", run=self._run, uid=self._settings.uid, step=track.step)
+
+    # save
+
+    async def save(self, reason: str, *, final: bool) -> None:
+        """One attempt at a commit; all ranks return or raise alike."""
+        step = self._gang.track.step
+        begun: dict[str, Any] = await self._on_rank0(lambda: self._begin(step, final=final))
+        seq = begun["landed"] or await self._attempt(begun["folder"], reason, final=final)
+        self.commit = CommitRef(seq, step)
+        if self._seat.rank == 0:
+            facts = {"run": self._run, "uid": self._settings.uid, "step": step, "seq": seq}
+            self._host.tell("committed", **facts, final=final)
+
+    async def _begin(self, step: int, *, final: bool) -> dict[str, Any]:
+        writer = self._writer
+        landed = await self._write(lambda: writer.landed(step, final=final))
+        folder = f"data/{self._run}/{step}-{self._rng.getrandbits(64):016x}/"
+        return {"landed": landed.seq if landed else 0, "folder": folder}
+
+    async def _attempt(self, folder: str, reason: str, *, final: bool) -> int:
+        try:
+            indexes = await self._on_all(lambda: self._upload(folder))
+            seq: int = await self._on_rank0(lambda: self._append(folder, indexes, reason, final=final))
+        except StorageError:
+            if self._pen:
+                self._pen.abandoned.add(folder)
+            raise
+        return seq
+
+    async def _upload(self, folder: str) -> dict[str, Any]:
+        rank, world, step = self._settings.rank, self._settings.world, self._gang.track.step
+        await asyncio.sleep(self._host.behaviour.save_seconds * self._rng.uniform(0.4, 1.0))
+        data = f"{self._run} {step} {rank}".encode()
+        key, crc = manifest.shard_key(folder, rank, world), entry.checksum(data)
+        shard = manifest.Shard(key, len(data), crc, SHARD_BLOCK, (crc,), ())
+        index = manifest.index_body(manifest.Index(rank, shard, None, None))
+        await self._access.perform(Call("put", key, data))
+        text = manifest.write_index(index, self._run, self._position())
+        await self._access.perform(Call("put", manifest.index_key(folder, rank), text))
+        return index
+
+    async def _append(self, folder: str, indexes: list[dict[str, Any]], reason: str, *, final: bool) -> int:
+        writer, position, key = self._writer, self._position(), manifest.manifest_key(folder)
+        data = manifest.write_manifest(indexes, self._run, position)
+        await self._access.perform(Call("put", key, data))
+        ref = manifest.refer_to(key, data)
+        commit: CommitRef = await self._write(lambda: writer.commit(position, ref, final=final, reason=reason))
+        return commit.seq
+
+    def _position(self) -> Position:
+        track = self._gang.track
+        return Position(track.step, track.epoch, {LOADER: track.plan.cursor(track.epoch, track.consumed)})
+
+    # together
+
+    async def _on_all(self, act: Act) -> list[Any]:
+        """Every rank's result, or the gravest error of any rank on all."""
+        reports = await self._gang.gather(self._seat, await _result_of(act))
+        failed = [report for report in reports if isinstance(report, PerdureError)]
+        if failed:
+            raise min(failed, key=_gravity)
+        return reports
+
+    async def _on_rank0(self, act: Act) -> Any:
+        """Rank 0's result, or its error, on all ranks."""
+        told = await _result_of(act) if self._seat.rank == 0 else None
+        told = await self._gang.broadcast(self._seat, told)
+        if isinstance(told, PerdureError):
+            raise told
+        return told
+
+    # the writer
+
+    @property
+    def _writer(self) -> Writer:
+        if self._pen is None:
+            raise RuntimeError(f"rank {self._settings.rank} has no writer")
+        return self._pen
+
+    async def _write(self, act: Callable[[], Any]) -> Any:
+        def in_order() -> Any:
+            with self._repeatable():
+                return act()
+
+        return await self._tape.run(in_order, self._writer)
+
+    @contextmanager
+    def _repeatable(self) -> Iterator[None]:
+        """The writer's clock and its random numbers are the history's."""
+        tape, rng = self._tape, self._rng
+        moment = EPOCH + timedelta(seconds=self._host.monotonic())
+        shims = {
+            "datetime": SimpleNamespace(now=lambda _zone: tape.once(lambda: moment)),
+            "os": SimpleNamespace(urandom=rng.randbytes),
+            "secrets": SimpleNamespace(token_hex=lambda size: tape.once(lambda: rng.randbytes(size).hex())),
+        }
+        kept = {name: vars(writing)[name] for name in shims}
+        vars(writing).update(shims)
+        try:
+            yield
+        finally:
+            vars(writing).update(kept)
+
+
+async def _result_of(act: Act) -> Any:
+    """What it returns, or the error that the other ranks have to hear."""
+    try:
+        return await act()
+    except PeerLost:
+        raise
+    except PerdureError as error:
+        return error
+
+
+def _gravity(error: PerdureError) -> int:
+    return next(place for place, kind in enumerate(GRAVEST) if isinstance(error, kind))
+
+
+def committed_in(slot: Slot) -> entry.Committed:
+    """The commit in a slot that holds one."""
+    if slot.entry is None or not isinstance(slot.entry.event, entry.Committed):
+        raise RuntimeError(f"entry {slot.seq} is no commit")
+    return slot.entry.event
+
+
+def _manifest_of(slot: Slot) -> entry.ManifestRef | None:
+    event = slot.entry.event if slot.entry else None
+    return event.manifest if isinstance(event, entry.Committed) else None

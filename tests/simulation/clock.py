@@ -1,0 +1,176 @@
+"""Virtual time: an event loop that never sleeps, and processes in it that can be killed, frozen and thawed.
+
+Time jumps to the next timer; what is due at one moment runs in the order in which it was asked for, so that a seed
+always gives the same history. Everything that a task starts belongs to its process, by its context: a killed process
+runs not one instruction more, whatever its `finally` would like; a frozen one gets its timers and answers late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from contextvars import Context, ContextVar
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+_PROCESS: Final[ContextVar[Process | None]] = ContextVar("process", default=None)
+
+
+class Stuck(Exception):
+    """Nothing will ever happen again, or something goes round without time passing."""
+
+
+class Process:
+    """Whatever runs on behalf of one simulated process."""
+
+    def __init__(self, loop: VirtualLoop, name: str) -> None:
+        self.name = name
+        self.alive = True
+        self.crash_in: int | None = None
+        """Steps between two awaits until the process dies of itself; None: it does not."""
+        self.on_death: Callable[[], object] = _nothing
+        self._loop = loop
+        self._frozen = False
+        self._backlog: list[events.Handle] = []
+        self._tasks: list[asyncio.Task[Any]] = []
+        self.context = Context()
+        self.context.run(_PROCESS.set, self)
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run `work` as a part of this process."""
+        return self._loop.create_task(work, context=self.context.copy())
+
+    def call(self, function: Callable[..., object], *args: Any) -> None:
+        """Have the process do something as soon as it runs."""
+        self._loop.call_soon(function, *args, context=self.context.copy())
+
+    def kill(self) -> None:
+        """The process is gone, between two instructions."""
+        self.alive = False
+        self._backlog.clear()
+        self.on_death()
+
+    def freeze(self, seconds: float) -> None:
+        """It does not run for a while; meanwhile answers and timers pile up."""
+        self._frozen = True
+        self._loop.outside(seconds, self._thaw)
+
+    def _thaw(self) -> None:
+        self._frozen = False
+        self._loop.enqueue(self._backlog)
+        self._backlog = []
+
+    def admits(self, handle: events.Handle) -> bool:
+        """Whether the handle may run now; keeps it for later, or for ever, where it may not."""
+        if not self.alive:
+            return False
+        if self._frozen:
+            self._backlog.append(handle)
+            return False
+        if self.crash_in is not None:
+            self.crash_in -= 1
+            if self.crash_in < 0:
+                self.kill()
+                return False
+        return True
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """One history's loop. `run` it to the end of a coroutine; nothing in it takes real time."""
+
+    _MOST_WITHOUT_TIME: Final = 200_000
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now = 0.0
+        self._same_time = 0
+        self.handles = 0
+        self._outside = Context()
+        self._left: list[asyncio.Task[Any]] = []
+        self._ready: deque[events.Handle]
+        self._scheduled: list[events.TimerHandle]
+
+    def time(self) -> float:
+        """Virtual seconds since the history began."""
+        return self._now
+
+    def outside(self, delay: float, function: Callable[..., object], *args: Any) -> events.TimerHandle:
+        """Call something that belongs to no process: the network, the API server, a node."""
+        return self.call_at(self._now + max(delay, 0.0), function, *args, context=self._outside)
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start a task that belongs to no process."""
+        return self.create_task(work, context=self._outside.copy())
+
+    def enqueue(self, handles: list[events.Handle]) -> None:
+        """They are to run now, in this order."""
+        self._ready.extend(handles)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run until `work` is done; what others have not finished by then never is."""
+        events.set_event_loop(None)
+        self.set_task_factory(self._remember)
+        try:
+            return self.run_until_complete(work)
+        finally:
+            self._drop()
+
+    def _remember(self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+        task = asyncio.Task(work, loop=loop, **options)
+        self._left.append(task)
+        if len(self._left) > 4096:
+            self._left = [one for one in self._left if not one.done()]
+        return task
+
+    def _drop(self) -> None:
+        """End what is left: its coroutines are closed, not cancelled, and nobody is told any more."""
+        for task in self._left:
+            if not task.done():
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                with suppress(RuntimeError):  # one that awaits something while it is closed
+                    task.get_coro().close()
+        self._ready.clear()
+        self._scheduled.clear()
+        self._left.clear()
+        self.close()
+
+    def _run_once(self) -> None:
+        ready, scheduled = self._ready, self._scheduled
+        if not ready:
+            while scheduled and scheduled[0]._cancelled:
+                heapq.heappop(scheduled)._scheduled = False  # type: ignore[attr-defined]
+            if not scheduled:
+                raise Stuck("nothing is scheduled any more")
+            self._now = max(self._now, scheduled[0].when())
+            self._same_time = 0
+            while scheduled and scheduled[0].when() <= self._now:
+                timer = heapq.heappop(scheduled)
+                timer._scheduled = False  # type: ignore[attr-defined]
+                ready.append(timer)
+        count = len(ready)
+        self.handles += count
+        self._same_time += count
+        if self._same_time > self._MOST_WITHOUT_TIME:
+            raise Stuck(f"no rest at {self._now:.3f} s: {ready[0]!r}")
+        for _ in range(count):
+            handle = ready.popleft()
+            if handle._cancelled:
+                continue
+            process = handle._context.get(_PROCESS)  # type: ignore[attr-defined]
+            if process is None or process.admits(handle):
+                handle._run()
+
+    def _write_to_self(self) -> None:
+        """Nobody else runs: there is nobody to wake."""
+
+    def _process_events(self, event_list: Any) -> None:
+        """There is no selector."""
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""

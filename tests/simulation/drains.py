@@ -1,0 +1,129 @@
+"""Whoever takes nodes away: `kubectl drain`, an autoscaler, Karpenter, a cloud that deletes a node object.
+
+Each behaves as the real one does towards budgets: kubectl evicts by *name* and asks again every 5 seconds, Karpenter
+backs off, the cluster autoscaler gives up after two minutes and takes its taint back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Final
+
+from tests.simulation.controllers import evict
+from tests.simulation.objects import NODES, PODS, Json, Refused, key_of, terminal, terminating, uid_of
+from tests.simulation.world import World
+
+PATIENCE_SECONDS: Final = 600.0
+AUTOSCALER: Final = {"key": "ToBeDeletedByClusterAutoscaler", "value": "1", "effect": "NoSchedule"}
+KARPENTER: Final = {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}
+
+
+async def kubectl_drain(world: World, node: str, *, back_after: float | None) -> bool:
+    """Cordon, evict, wait; later somebody uncordons it again. False where it did not end in time."""
+    world.fire("drain")
+    world.tell("kubectl", "drain", node=node)
+    cordon(world, node, True)
+    pods = [pod for pod in world.pods_on(node) if not terminal(pod) or terminating(pod)]
+    done = False
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.TaskGroup() as group:
+                for pod in pods:
+                    group.create_task(_evict_until_gone(world, pod, 5.0))
+        done = True
+    except TimeoutError:
+        world.tell("kubectl", "drain gave up", node=node)
+    world.tell("kubectl", "drained", node=node, done=done)
+    if back_after is not None:
+        await asyncio.sleep(back_after)
+        cordon(world, node, False)
+    return done
+
+
+async def _evict_until_gone(world: World, pod: Json, every: float) -> None:
+    namespace, name = key_of(pod)
+    while True:
+        try:
+            evict(world, namespace, name)
+            break
+        except Refused as refused:
+            if refused.status == 404:
+                return
+            await asyncio.sleep(every)
+    while True:  # as kubectl waits: until the pod is gone, or another has its name
+        there = world.server.find(PODS, namespace, name)
+        if there is None or uid_of(there) != uid_of(pod):
+            return
+        await asyncio.sleep(1.0)
+
+
+async def autoscaler_removes(world: World, node: str) -> None:
+    """Taint, evict for at most two minutes, then delete the node, or untaint it."""
+    world.fire("autoscaler")
+    taint(world, node, AUTOSCALER, True)
+    try:
+        async with asyncio.timeout(120):
+            async with asyncio.TaskGroup() as group:
+                for pod in world.pods_on(node):
+                    group.create_task(_evict_until_gone(world, pod, 10.0))
+    except TimeoutError:
+        taint(world, node, AUTOSCALER, False)
+        return
+    delete_node(world, node)
+
+
+async def karpenter_removes(world: World, rng: random.Random, node: str, *, taints: bool) -> None:
+    """Delete the node behind a finalizer, taint it, evict, and let it go once it is empty."""
+    world.fire("karpenter" if taints else "node-deletion-without-taint")
+
+    def hold(raw: Json) -> None:
+        raw["metadata"]["finalizers"] = ["karpenter.sh/termination"]
+
+    if world.node(node) is None:
+        return
+    world.server.change(NODES, "", node, hold, by="karpenter")
+    world.server.delete(NODES, "", node, by="karpenter")
+    if taints:
+        await asyncio.sleep(rng.uniform(0.0, 1.0))
+        taint(world, node, KARPENTER, True)
+    delay = 0.5
+    while pods := [pod for pod in world.pods_on(node) if not terminal(pod)]:
+        for pod in pods:
+            try:
+                evict(world, *key_of(pod))
+            except Refused:
+                delay = min(delay * 2, 10.0)
+        await asyncio.sleep(delay)
+
+    def release(raw: Json) -> None:
+        raw["metadata"]["finalizers"] = []
+
+    if world.node(node) is not None:
+        world.server.change(NODES, "", node, release, by="karpenter")
+
+
+def cordon(world: World, node: str, on: bool) -> None:
+    def change(raw: Json) -> None:
+        if on:
+            raw["spec"]["unschedulable"] = True
+        else:
+            raw["spec"].pop("unschedulable", None)
+
+    if world.node(node) is not None:
+        world.server.change(NODES, "", node, change, by="kubectl")
+
+
+def taint(world: World, node: str, what: Json, on: bool) -> None:
+    def change(raw: Json) -> None:
+        others = [one for one in raw["spec"].get("taints") or () if one["key"] != what["key"]]
+        raw["spec"]["taints"] = [*others, dict(what)] if on else others
+
+    if world.node(node) is not None:
+        world.server.change(NODES, "", node, change, by="taint")
+
+
+def delete_node(world: World, node: str) -> None:
+    """The node object goes, whatever still runs there."""
+    if world.node(node) is not None:
+        world.server.delete(NODES, "", node, by="cloud")

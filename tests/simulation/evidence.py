@@ -1,0 +1,395 @@
+"""Reads a log as anybody could: objects, JSON and checksums, by code that shares nothing with those who write it.
+
+`LogReader` looks at each new entry once, so it may be asked after every event; `verdict` compares the whole log with
+what the trainers really did. Each finding is one line that begins with the invariant it breaks:
+
+    I1  a run resumes from the newest commit before it
+    I2  nothing of a run is appended once a later run is open
+    I4  an announced disruption that left time for a save costs no step
+    I7  committed steps consume every sample of an epoch exactly once
+    log numbers without gaps, a chain of checksums, one writer per run, nothing changed or deleted, whole commits
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tests.simulation.interface import Network
+from tests.simulation.witness import Trained, Trouble, Witness, roots
+
+TOP: Final = 9_999_999_999_999_999
+LATE_SECONDS: Final = 5.0
+BEFORE_SECONDS: Final = 30.0
+"""Trouble this long before a request may still be felt."""
+Run = tuple[str, int]
+"""A run and whose it is."""
+
+
+def _table() -> list[int]:
+    table = []
+    for byte in range(256):
+        for _ in range(8):
+            byte = byte >> 1 ^ (0x9A6C9329AC4BC9B5 if byte & 1 else 0)  # noqa: PLW2901
+        table.append(byte)
+    return table
+
+
+_TABLE: Final = _table()
+
+
+def crc64(data: bytes) -> str:
+    """CRC64NVME in 16 hex digits, as the standard's text has it."""
+    crc = 0xFFFF_FFFF_FFFF_FFFF
+    for byte in data:
+        crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
+    return f"{crc ^ 0xFFFF_FFFF_FFFF_FFFF:016x}"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One entry."""
+
+    seq: int
+    data: bytes
+    body: Mapping[str, Any]
+
+    @property
+    def kind(self) -> str:
+        return str(self.body["kind"])
+
+    @property
+    def run(self) -> Run:
+        return str(self.body["uid"]), int(self.body["run"])
+
+    @property
+    def step(self) -> int:
+        return int(self.body["step"])
+
+    @property
+    def ends(self) -> bool:
+        """Whether its run's turn is over."""
+        return self.kind in ("Closed", "Completed") or bool(self.body.get("final"))
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One root's history in numbers."""
+
+    runs: int = 0
+    commits: int = 0
+    steps: int = 0
+    """Trained, those that were lost again included."""
+    step: int = 0
+    """Of the newest commit."""
+    lost: int = 0
+    """Of runs that are over."""
+    completed: bool = False
+
+
+@dataclass
+class LogReader:
+    """The entries of one root, as far as they are read."""
+
+    objects: Mapping[str, bytes]
+    root: str
+    lines: list[Line] = field(default_factory=list)
+    _writers: dict[Run, str] = field(default_factory=dict)
+    _newest: dict[str, int] = field(default_factory=dict)
+    """By uid the highest run that was opened."""
+    _owner: str = ""
+
+    def advance(self) -> list[str]:
+        """What is wrong with the entries that are new."""
+        found: list[str] = []
+        before = len(self.lines)
+        while (data := self.objects.get(self._key(len(self.lines) + 1))) is not None:
+            found += self._read(data)
+        return [*found, *self._newest_is_whole(before)]
+
+    def cleared(self) -> None:
+        """Somebody has emptied the root, on purpose of the history: reading begins anew."""
+        self.lines.clear()
+        self._writers.clear()
+        self._newest.clear()
+        self._owner = ""
+
+    def commits(self) -> list[Line]:
+        """The commits, oldest first."""
+        return [line for line in self.lines if line.kind == "Committed"]
+
+    def intact(self) -> list[str]:
+        """Entries that were changed or deleted after they had been read, and those beyond a gap."""
+        found = [
+            f"log: entry {line.seq} was changed or deleted"
+            for line in self.lines
+            if self.objects.get(self._key(line.seq)) != line.data
+        ]
+        prefix = f"{self.root}/log/"
+        there = sum(key.startswith(prefix) for key in self.objects)
+        if there > len(self.lines):
+            found.append(f"log: {there} objects, {len(self.lines)} entries without a gap")
+        return found
+
+    def _key(self, seq: int) -> str:
+        return f"{self.root}/log/{TOP - seq:016d}.json"
+
+    def _read(self, data: bytes) -> list[str]:
+        seq = len(self.lines) + 1
+        try:
+            line = Line(seq, data, json.loads(data))
+            found = [*self._chain(line), *self._order(line), *self._links(line)]
+        except (ValueError, KeyError, TypeError) as error:
+            self.lines.append(Line(seq, data, {"kind": "?", "uid": "?", "run": 0}))
+            return [f"log: entry {seq} cannot be read: {error!r}"]
+        self.lines.append(line)
+        return [f"{text} (entry {seq}, {line.kind} of run {line.run[1]})" for text in found]
+
+    def _chain(self, line: Line) -> Iterable[str]:
+        before = self.lines[-1] if self.lines else None
+        if line.body["seq"] != line.seq:
+            yield f"log: it says that it is number {line.body['seq']}"
+        if line.body["prev"] != (crc64(before.data) if before else None):
+            yield "log: prev is not the checksum of the entry before"
+
+    def _order(self, line: Line) -> Iterable[str]:
+        """Who may append here."""
+        uid, run = line.run
+        newest = self._newest.get(uid, 0)
+        if line.kind == "Opened":
+            if run <= newest:
+                yield f"I2: run {newest} was open already"
+            self._newest[uid], self._owner = max(run, newest), uid
+            self._writers[line.run] = str(line.body["writer"])
+            return
+        if run != newest:
+            yield f"I2: appended after run {newest} was opened" if newest else "log: the run was never opened"
+        elif uid != self._owner:
+            yield f"I2: the root belongs to uid {self._owner} now"
+        if self._writers.get(line.run, line.body["writer"]) != line.body["writer"]:
+            yield "log: a second writer of one run"
+        last = next((old for old in reversed(self.lines) if old.run == line.run), None)
+        if last and last.ends and not (line.kind == "Completed" and last.kind == "Committed"):
+            yield f"log: the run's turn ended with entry {last.seq}"
+
+    def _links(self, line: Line) -> Iterable[str]:
+        """What it says about the entries before it, and whether a commit is whole."""
+        body = line.body
+        commit = next((old for old in reversed(self.lines) if old.kind == "Committed"), None)
+        opened = next((old.seq for old in reversed(self.lines) if old.kind == "Opened"), None)
+        seq = commit.seq if commit else None
+        if body["lastCommit"] != seq or body["lastOpened"] != opened:
+            yield f"log: its links are {body['lastCommit']} and {body['lastOpened']}, they must be {seq} and {opened}"
+        if line.kind == "Opened" and body["resumes"] != seq:
+            yield f"I1: it resumes commit {body['resumes']}, the newest is {seq}"
+        if line.kind == "Completed" and (commit is None or commit.step != line.step):
+            yield f"log: completed at step {line.step}, the newest commit is {commit and commit.step}"
+
+    def _newest_is_whole(self, before: int) -> Iterable[str]:
+        """A commit exists as a whole or not at all; older ones may be retired by now."""
+        new = [line for line in self.lines[before:] if line.kind == "Committed"]
+        return self._whole(new[-1].body["manifest"]) if new else ()
+
+    def _whole(self, reference: Mapping[str, Any]) -> Iterable[str]:
+        data = self.objects.get(f"{self.root}/{reference['key']}")
+        if data is None or len(data) != reference["size"] or crc64(data) != reference["crc"]:
+            yield "log: committed, and its manifest is missing or damaged"
+            return
+        for index in json.loads(data)["indexes"]:
+            shard = index["shard"]
+            stored = self.objects.get(f"{self.root}/{shard['key']}")
+            if stored is None or len(stored) != shard["size"] or crc64(stored) != shard["crc"]:
+                yield f"log: committed, and {shard['key']} is missing or damaged"
+
+
+def verdict(
+    reader: LogReader, witness: Witness, *, goal: int | None = None, announced: Iterable[Run] = (), done: bool = False
+) -> list[str]:
+    """What is wrong with the whole history: the log against what was trained.
+
+    `announced`: runs that a disruption ended which was announced in time for a save, beside those that `asked_in_time`
+    finds. `done`: the job is said to be completed, so the log must say so too.
+    """
+    found = [*reader.intact(), *_resumptions(reader, witness), *_samples(reader, witness)]
+    found += _announced(reader, witness, {*announced, *asked_in_time(witness)})
+    completed = [line for line in reader.lines if line.kind == "Completed"]
+    if done and not completed:
+        found.append("log: the job is completed, and the log does not say so")
+    for line in completed:
+        if goal is not None and line.step != goal:
+            found.append(f"log: completed at step {line.step}, the goal is {goal} (entry {line.seq})")
+    for run in {line.run for line in completed}:
+        if sum(line.run == run for line in completed) > 1:
+            found.append(f"log: run {run[1]} has completed twice")
+    return found
+
+
+def figures(reader: LogReader, witness: Witness) -> Figures:
+    """The history in numbers."""
+    commits = reader.commits()
+    opened = [line.run for line in reader.lines if line.kind == "Opened"]
+    over = {*opened[:-1], *(line.run for line in reader.lines if line.ends)}
+    return Figures(
+        runs=sum(line.kind == "Opened" for line in reader.lines),
+        commits=len(commits),
+        steps=len(witness.trained),
+        step=commits[-1].step if commits else 0,
+        lost=sum(lost for run, lost in steps_lost(reader, witness).items() if run in over),
+        completed=any(line.kind == "Completed" for line in reader.lines),
+    )
+
+
+def steps_lost(reader: LogReader, witness: Witness) -> dict[Run, int]:
+    """Of each run that trained the steps that no commit holds and the next run did not go on from."""
+    opened = [line.run for line in reader.lines if line.kind == "Opened"]
+    base = {(each.uid, each.run): each.step for each in witness.resumed}
+    reached: dict[Run, int] = {}
+    for each in witness.trained:
+        run = each.uid, each.run
+        reached[run] = max(each.step, reached.get(run, 0))
+    commits = reader.commits()
+    newest = commits[-1].step if commits else 0
+    lost = {}
+    for run, step in reached.items():
+        after = opened[opened.index(run) + 1 :] if run in opened else []
+        kept = next((base[later] for later in after if later in base), newest)
+        lost[run] = max(0, step - kept)
+    return lost
+
+
+def asked_in_time(witness: Witness) -> set[Run]:
+    """Runs that are over, were asked early enough on every rank that was asked, and met with no trouble since."""
+    first: dict[Run, float] = {}
+    hurried: set[Run] = set()
+    for each in witness.asked:
+        run = each.uid, each.run
+        first.setdefault(run, each.at)
+        if each.seconds < each.needed:
+            hurried.add(run)
+    return {
+        run
+        for run, at in first.items()
+        if run in witness.ended
+        and run not in hurried
+        and not _late(witness, run, at)
+        and not _troubled(witness, run, at)
+    }
+
+
+def _late(witness: Witness, run: Run, at: float) -> bool:
+    """Whether the run that follows was started long before this one heard of it: its wait may have been over."""
+    after = [begun for (uid, number), begun in witness.started.items() if uid == run[0] and number > run[1]]
+    return min(after, default=at) < at - LATE_SECONDS
+
+
+def _troubled(witness: Witness, run: Run, at: float) -> bool:
+    return any(at - BEFORE_SECONDS <= each.at <= witness.ended[run] for each in witness.trouble)
+
+
+def _announced(reader: LogReader, witness: Witness, announced: set[Run]) -> Iterable[str]:
+    for (uid, run), lost in steps_lost(reader, witness).items():
+        if lost and (uid, run) in announced:
+            yield f"I4: run {run} was told in time and lost {lost} steps"
+
+
+def _resumptions(reader: LogReader, witness: Witness) -> Iterable[str]:
+    """I1 as it was done, not as Opened says it."""
+    opened = {line.run: line.seq for line in reader.lines if line.kind == "Opened"}
+    for uid, run, seq, step in witness.resumed:
+        at = opened.get((uid, run))
+        if at is None:
+            yield f"I1: run {run} trained and is not in the log"
+            continue
+        commit = next((line for line in reversed(reader.lines[:at]) if line.kind == "Committed"), None)
+        newest = (commit.seq, commit.step) if commit else (0, 0)
+        if (seq, step) != newest:
+            yield f"I1: run {run} went on from commit {seq} of step {step}, the newest was {newest[0]} of {newest[1]}"
+
+
+def _samples(reader: LogReader, witness: Witness) -> Iterable[str]:
+    """I7: the committed steps in order, and the samples each of them consumed."""
+    trained: dict[tuple[Run, int], Trained] = {}
+    for each in witness.trained:
+        key = (each.uid, each.run), each.step
+        if key in trained:
+            yield f"I7: run {each.run} did step {each.step} twice"
+        trained[key] = each
+    base = {(each.uid, each.run): each.step for each in witness.resumed}
+    lineage: list[Run] = []
+    """Of each committed step the run that did it; its place is the step less one."""
+    for line in reader.commits():
+        start = base.get(line.run, len(lineage))
+        base[line.run] = line.step
+        if line.step < start or start > len(lineage):
+            yield f"I7: commit {line.seq} of step {line.step} goes on from step {start}, which nobody has committed"
+            return
+        lineage = [*lineage[:start], *(line.run for _ in range(line.step - start))]
+        record = trained.get((lineage[-1], line.step)) if lineage else None
+        if record and not _stands_at(line.body["cursors"], record):
+            yield f"I7: commit {line.seq} stands at {line.body['cursors']}, step {line.step} ended at {record}"
+    yield from _walk([trained.get((run, step)) for step, run in enumerate(lineage, start=1)], _size(reader))
+
+
+def _stands_at(cursors: Mapping[str, Any], record: Trained) -> bool:
+    cursor = cursors["train"]
+    at = cursor["epoch"], cursor["consumed"]
+    over = record.stop == cursor["samples"] and at == (record.epoch + 1, 0)
+    return over or at == (record.epoch, record.stop)
+
+
+def _size(reader: LogReader) -> int:
+    return next((int(line.body["cursors"]["train"]["samples"]) for line in reader.commits()), 0)
+
+
+def _walk(records: list[Trained | None], samples: int) -> Iterable[str]:
+    epoch, consumed = 0, 0
+    for step, record in enumerate(records, start=1):
+        if record is None:
+            yield f"I7: step {step} is committed and nobody has done it"
+            return
+        if consumed == samples:
+            epoch, consumed = epoch + 1, 0
+        if (record.epoch, record.start) != (epoch, consumed) or not record.start < record.stop <= samples:
+            yield (
+                f"I7: step {step} of run {record.run} consumed [{record.start}, {record.stop}) of epoch {record.epoch}"
+                f", its turn was {consumed} of epoch {epoch}"
+            )
+            return
+        consumed = record.stop
+
+
+class Evidence:
+    """All roots of one history, for whoever checks it while it goes on."""
+
+    def __init__(self, objects: Mapping[str, bytes], network: Network) -> None:
+        self._objects, self._network = objects, network
+        self.readers: dict[str, LogReader] = {}
+        """By root."""
+
+    def look(self) -> list[str]:
+        """What is wrong with the entries that are new on any root."""
+        return [f"{root}: {text}" for root, reader in self._all() for text in reader.advance()]
+
+    def verdict(self, done: Collection[str] = (), goals: Mapping[str, int] | None = None) -> list[str]:
+        """What is wrong with any root's whole history; `done` names the roots of completed jobs."""
+        found = self.look()
+        for root, reader in self.readers.items():
+            said = verdict(reader, Witness.of(self._network, root), goal=(goals or {}).get(root), done=root in done)
+            found += [f"{root}: {text}" for text in said]
+        return found
+
+    def excuse(self, at: float, what: str) -> None:
+        """The engine has done what no announced save survives: a pod's object is gone before its container, say."""
+        for root in roots(self._network):
+            Witness.of(self._network, root).trouble.append(Trouble(at, what))
+
+    def figures(self) -> dict[str, Figures]:
+        """By root."""
+        return {root: figures(reader, Witness.of(self._network, root)) for root, reader in self.readers.items()}
+
+    def _all(self) -> Iterable[tuple[str, LogReader]]:
+        for root in roots(self._network):
+            self.readers.setdefault(root, LogReader(self._objects, root))
+        return self.readers.items()

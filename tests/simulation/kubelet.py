@@ -1,0 +1,413 @@
+"""One node's kubelet: starts containers, keeps their files, tells what became of them, ends them.
+
+What it does not see, it does not know: while its node is cut off, containers go on and the API server hears nothing.
+Members run behind `interface`; a SIGKILL is the cancellation of a member's task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any, Final
+
+from tests.simulation.interface import Behaviour, Bucket, MemberExit, Network, RunMember
+from tests.simulation.objects import (
+    NODES,
+    PODS,
+    Json,
+    clone,
+    key_of,
+    seconds_of,
+    set_condition,
+    stamp,
+    terminal,
+    terminating,
+    uid_of,
+)
+from tests.simulation.world import World
+
+ANNOTATIONS_FILE: Final = "metadata.annotations['"
+WARM_TICK: Final = 1.0
+
+
+class Host:
+    """See interface.MemberHost."""
+
+    def __init__(self, world: World, pod: Json, ip: str, content: str) -> None:
+        self.pod = pod
+        self.ip = ip
+        self.behaviour: Behaviour = _behaviour(world, pod)
+        self.bucket: Bucket = world.bucket
+        self.network: Network = world.network
+        self.rng: random.Random = world.rng(f"member/{pod['metadata']['name']}")
+        self.sigterm = asyncio.Event()
+        self.ready = asyncio.Event()
+        self._world = world
+        self._who = pod["metadata"]["name"]
+        self._content = content
+        self._read = content
+        self._changed = asyncio.Event()
+
+    def read_assignment(self) -> str:
+        self._read = self._content
+        self._changed.clear()
+        return self._content
+
+    async def assignment_changed(self) -> None:
+        while self._content == self._read:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def write(self, content: str) -> None:
+        """The kubelet has swapped the file."""
+        self._content = content
+        self._changed.set()
+
+    def mark_ready(self) -> None:
+        self.ready.set()
+
+    def monotonic(self) -> float:
+        return self._world.now
+
+    def tell(self, what: str, **facts: Any) -> None:
+        self._world.tell(self._who, what, **facts)
+
+
+class Kubelet:
+    """A node."""
+
+    def __init__(self, world: World, name: str, run_member: RunMember) -> None:
+        self.world = world
+        self.name = name
+        self.run_member = run_member
+        self.rng = world.rng(f"kubelet/{name}")
+        self.connected = True
+        self.alive = True
+        self.silent_since: float | None = None
+        self.pull_fails = 0.0
+        """Probability of a failed image pull."""
+        self.file_delay = 0.0
+        """Up to so many seconds more until a file follows its annotation."""
+        self.stuck = 0.0
+        """Probability that a pod stays Terminating on this node until it is set free."""
+        self._workers: dict[str, Worker] = {}
+
+    @property
+    def hears(self) -> bool:
+        """Whether the API server and this kubelet reach each other."""
+        return self.connected and self.alive
+
+    def sync(self, pod: Json, *, gone: bool = False) -> None:
+        """A pod of this node has changed; the kubelet learns of it a moment later."""
+        self.world.after(self.rng.uniform(0.005, 0.12), self._sync, pod, gone)
+
+    def _sync(self, pod: Json, gone: bool) -> None:
+        if not self.hears:
+            return
+        worker = self._workers.get(uid_of(pod))
+        if worker is not None:
+            worker.see(pod, gone)
+        elif not gone:
+            self._begin(pod)
+
+    def _begin(self, pod: Json) -> None:
+        there = self.world.server.find(PODS, *key_of(pod))
+        if there is None or uid_of(there) != uid_of(pod):
+            return
+        if terminal(there):
+            if terminating(there):
+                self.world.server.finish_delete(PODS, there, by=f"kubelet/{self.name}")
+            return
+        worker = self._workers[uid_of(there)] = Worker(self, there)
+        worker.start()
+
+    def relist(self) -> None:
+        """After a time without the API server: look at everything again, and tell what has happened."""
+        if not self.hears:
+            return
+        there = {uid_of(pod): pod for pod in self.world.pods_on(self.name)}
+        for uid, worker in list(self._workers.items()):
+            if uid in there:
+                worker.see(there[uid], gone=False)
+                worker.push()
+            else:
+                worker.see(worker.pod, gone=True)
+        for uid, pod in there.items():
+            if uid not in self._workers:
+                self._begin(pod)
+
+    def disconnect(self) -> None:
+        self.connected = False
+        self.silent_since = self.world.now if self.silent_since is None else self.silent_since
+
+    def reconnect(self) -> None:
+        self.connected = True
+        self._recover()
+
+    def die(self) -> None:
+        """Power off: every container is gone, nobody is told."""
+        self.alive = False
+        self.silent_since = self.world.now if self.silent_since is None else self.silent_since
+        for worker in self._workers.values():
+            worker.power_off()
+
+    def boot(self) -> None:
+        """Power on again: containers of before are dead, their pods are told to have failed."""
+        self.alive = True
+        self._recover()
+
+    def _recover(self) -> None:
+        if self.hears:
+            self.silent_since = None
+            self.world.after(self.rng.uniform(0.2, 3.0), self.relist)
+
+    def free(self) -> None:
+        """What was stuck ends."""
+        self.stuck = 0.0
+        for worker in self._workers.values():
+            worker.set_free()
+
+    def forget(self, uid: str) -> None:
+        self._workers.pop(uid, None)
+
+    def kill_one(self, rng: random.Random, message: str = "") -> bool:
+        """SIGKILL for a running container, from outside; False where none runs."""
+        running = [one for one in self._workers.values() if one.running]
+        if running:
+            chosen = rng.choice(running)
+            self.world.tell("node", "kills", pod=chosen.pod["metadata"]["name"])
+            chosen.kill(message)
+        return bool(running)
+
+    def report(self, ready: str, *, reason: str = "KubeletReady") -> None:
+        """The node's own condition."""
+
+        def change(raw: Json) -> None:
+            set_condition(raw, "Ready", ready, self.world.now, reason=reason)
+
+        if self.world.node(self.name) is not None:
+            self.world.server.change_status(NODES, "", self.name, change, by=f"kubelet/{self.name}")
+
+
+class Worker:
+    """One pod on its node."""
+
+    def __init__(self, kubelet: Kubelet, pod: Json) -> None:
+        self.kubelet = kubelet
+        self.pod = pod
+        self._world = kubelet.world
+        self._uid = uid_of(pod)
+        self._host: Host | None = None
+        self._task: asyncio.Task[MemberExit] | None = None
+        self._life: asyncio.Task[None] | None = None
+        self._status: Json | None = None
+        self._terminating = False
+        self._ended = False
+        self._sidecars = len(pod["spec"]["containers"]) > 1
+        self.stuck = False
+        self._gone = False
+        self._message = ""
+        self._undead = False
+        """Its processes hang in the kernel: no signal ends them."""
+        self._wanted_file = _file_content(pod)
+
+    def start(self) -> None:
+        self._life = self._world.spawn(self._live())
+
+    # what the API server says
+
+    def see(self, pod: Json, gone: bool) -> None:
+        self._gone = self._gone or gone
+        if not gone:
+            self.pod = pod
+        if gone or terminating(pod):
+            self._terminate()
+            return
+        content = _file_content(pod)
+        if content != self._wanted_file:
+            self._wanted_file = content
+            rng = self.kubelet.rng
+            delay = rng.uniform(0.1, 0.3) + (rng.random() * self.kubelet.file_delay)
+            self._world.after(delay, self._write, content)
+
+    def _write(self, content: str) -> None:
+        """The kubelet does not look after the volumes of a pod that it ends."""
+        if self._host is not None and not self._terminating and content == self._wanted_file:
+            self._host.write(content)
+
+    def _terminate(self) -> None:
+        if self._gone:
+            grace = float(self.pod["metadata"].get("deletionGracePeriodSeconds", 2))
+        else:
+            left = seconds_of(self.pod["metadata"]["deletionTimestamp"]) - self._world.now
+            grace = max(min(left, float(self.pod["metadata"]["deletionGracePeriodSeconds"])), 0.0)
+        self._world.after(max(grace, 0.2), self._kill)
+        if self._terminating:
+            return
+        self._terminating = True
+        if self.kubelet.rng.random() < self.kubelet.stuck:
+            self._world.fire("stuck-terminating")
+            self.stuck = True
+            self._undead = self.kubelet.rng.random() < 0.5
+        if self._ended or self._host is None:
+            self._end_life()
+            self.finish()
+            return
+        self._host.sigterm.set()
+
+    def _end_life(self) -> None:
+        """A container that has not been created never is."""
+        if self._task is None and self._life is not None and not self._ended:
+            self._life.cancel()
+            self._ended = True
+
+    @property
+    def running(self) -> bool:
+        return self._task is not None and not self._task.done()
+
+    def kill(self, message: str = "") -> None:
+        """From outside; `message` is what the container has written before."""
+        self._message = message
+        self._kill()
+
+    def _kill(self) -> None:
+        if self._task is not None and not self._task.done() and not self._undead:
+            self._task.cancel()
+
+    def set_free(self) -> None:
+        """Whatever held it up does no longer."""
+        if self._undead:
+            self._undead = False
+            self._kill()
+        self.stuck = False
+        self.finish()
+
+    def power_off(self) -> None:
+        self._undead = False
+        if self._life is not None:
+            self._life.cancel()
+        self._kill()
+        if not self._ended and self._host is not None:
+            self._ended = True
+            self._report_end(MemberExit(255, "Unknown"))
+        self._ended = True
+
+    # the container's life
+
+    async def _live(self) -> None:
+        rng = self.kubelet.rng
+        await asyncio.sleep(rng.uniform(0.05, 0.3))
+        await self._pull()
+        if self._terminating:
+            return
+        ip = self._world.address(self.kubelet.name)
+        host = Host(self._world, self.pod, ip, self._wanted_file)
+        self._host = host
+        self._show("Running", {"running": {"startedAt": stamp(self._world.now)}}, ready=False, ip=ip)
+        self._task = asyncio.ensure_future(_run(self.kubelet.run_member, host))
+        watcher = self._world.spawn(self._await_ready(host))
+        try:
+            ended = await self._task
+        except asyncio.CancelledError:
+            ended = MemberExit(137, "Error", self._message)
+        while self._undead:  # noqa: ASYNC110 - nobody sees the kernel let go
+            await asyncio.sleep(1.0)
+        watcher.cancel()
+        if not self._ended:
+            self._ended = True
+            await asyncio.sleep(rng.uniform(0.02, 0.3))
+            self._report_end(ended)
+            self.finish()
+
+    async def _pull(self) -> None:
+        rng = self.kubelet.rng
+        while rng.random() < self.kubelet.pull_fails:
+            self._world.fire("image-pull")
+            waiting = {"reason": "ErrImagePull", "message": "rpc error: code = NotFound"}
+            self._show("Pending", {"waiting": waiting}, ready=False)
+            await asyncio.sleep(rng.uniform(1.0, 10.0))
+        await asyncio.sleep(rng.uniform(0.05, 0.6))
+
+    async def _await_ready(self, host: Host) -> None:
+        await host.ready.wait()
+        await asyncio.sleep(self.kubelet.rng.uniform(0.0, WARM_TICK))
+        if not self._ended and self._status is not None:
+            running = self._status["containerStatuses"][0]["state"]
+            self._show("Running", running, ready=True, ip=host.ip)
+
+    def _report_end(self, ended: MemberExit) -> None:
+        state = {
+            "terminated": {
+                "exitCode": ended.exit_code,
+                "reason": ended.reason if ended.exit_code == 0 or ended.reason != "Completed" else "Error",
+                "message": ended.termination_message[:4096],
+                "finishedAt": stamp(self._world.now),
+            }
+        }
+        over = "Succeeded" if ended.exit_code == 0 else "Failed"
+        phase = "Running" if self._sidecars and not self._terminating else over
+        self._world.tell(self.pod["metadata"]["name"], "container-ended", code=ended.exit_code, reason=ended.reason)
+        self._show(phase, state, ready=False, ip=self._host.ip if self._host else "")
+
+    def finish(self) -> None:
+        """The last thing a kubelet does with a pod that is being deleted."""
+        if not self._terminating or not self._ended or self.stuck:
+            return
+        if self._sidecars and self._status is not None and self._status["phase"] == "Running":
+            self._status["phase"] = "Failed"
+            self.push()
+        self._world.after(self.kubelet.rng.uniform(0.05, 0.8), self._remove)
+
+    def _remove(self) -> None:
+        if not self.kubelet.hears:
+            return  # relist comes back to it
+        self._world.server.finish_delete(PODS, self.pod, by=f"kubelet/{self.kubelet.name}")
+        self.kubelet.forget(self._uid)
+
+    # what is told
+
+    def _show(self, phase: str, state: Json, *, ready: bool, ip: str = "") -> None:
+        names = [one.get("name", "") for one in self.pod["spec"]["containers"]]
+        others = [{"name": name, "ready": True, "state": {"running": {}}} for name in names[1:]]
+        trainer = {"name": names[0], "ready": ready, "state": state}
+        self._status = {"phase": phase, "podIP": ip, "containerStatuses": [trainer, *others], "ready": ready}
+        self.push()
+
+    def push(self) -> None:
+        """Tell the API server, where it can be reached."""
+        if not self.kubelet.hears or self._status is None:
+            return
+        there = self._world.server.find(PODS, *key_of(self.pod))
+        if there is None or uid_of(there) != self._uid:
+            return
+        wanted, now = clone(self._status), self._world.now
+        ready = wanted.pop("ready")
+
+        def change(raw: Json) -> None:
+            raw["status"] = {**(raw.get("status") or {}), **wanted}
+            set_condition(raw, "Ready", "True" if ready else "False", now)
+
+        self._world.server.change_status(PODS, *key_of(self.pod), change, by=f"kubelet/{self.kubelet.name}")
+        if self._terminating:
+            self.finish()
+
+
+async def _run(run_member: RunMember, host: Host) -> MemberExit:
+    return await run_member(host)
+
+
+def _file_content(pod: Json) -> str:
+    """What the downward-API volume of container 0 shows."""
+    annotations = pod["metadata"].get("annotations") or {}
+    for volume in pod["spec"].get("volumes") or ():
+        for item in (volume.get("downwardAPI") or {}).get("items") or ():
+            path = (item.get("fieldRef") or {}).get("fieldPath", "")
+            if path.startswith(ANNOTATIONS_FILE):
+                return str(annotations.get(path.removeprefix(ANNOTATIONS_FILE).removesuffix("']"), ""))
+    return ""
+
+
+def _behaviour(world: World, pod: Json) -> Behaviour:
+    owners = pod["metadata"].get("ownerReferences") or [{}]
+    job = f"{pod['metadata']['namespace']}/{owners[0].get('name', '')}"
+    return world.behaviours.get(job) or Behaviour()

@@ -1,0 +1,333 @@
+"""How a client reaches the API server: calls that are slow, refused or answered in vain, and watches that lag behind.
+
+A call arrives, is carried out and is answered at three moments. What happens between them is nobody's: a client that
+is killed, frozen or out of patience does not undo what the server has done. Kinds are watched by streams of their own,
+in order within a kind and in none between kinds, as kopf runs them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+from tests.simulation.apiserver import ApiServer, Change
+from tests.simulation.clock import Process, VirtualLoop
+from tests.simulation.objects import EPOCH, PODS, Json, Refused, key_of, selected
+
+T = TypeVar("T")
+
+TIMEOUT_SECONDS: Final = 10.0
+
+
+class NoAnswer(Exception):
+    """The client has waited long enough."""
+
+
+@dataclass
+class CallFaults:
+    """Probabilities of a call's ends, and how long it may take."""
+
+    conflict: float = 0.0
+    too_many: float = 0.0
+    error: float = 0.0
+    timeout: float = 0.0
+    lost: float = 0.0
+    """Of writes that happen and whose answer does not come."""
+    slow: float = 0.0
+    """Of calls that take up to `slow_seconds`."""
+    slow_seconds: float = 8.0
+    down: bool = False
+
+
+@dataclass
+class WatchFaults:
+    """What happens to a watch's events."""
+
+    delay: float = 0.0
+    """At most this much later than `QUICK`, drawn for each stream and changed now and then."""
+    drop: float = 0.0
+    """Per event: the connection ends, and is made again after a moment from the last version seen."""
+    gone: float = 0.0
+    """Of reconnections that are told 410: list again."""
+    duplicate: float = 0.0
+    silent: bool = False
+    """No event arrives, nobody is told."""
+
+
+@dataclass
+class Knobs:
+    """The faults of one history's network, shared by all links; faults turn them."""
+
+    calls: CallFaults = field(default_factory=CallFaults)
+    watches: WatchFaults = field(default_factory=WatchFaults)
+    lagging: dict[str, float] = field(default_factory=dict)
+    """By kind: this stream is so many seconds behind for all."""
+
+
+class Link:
+    """One client process's way to the API server."""
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        server: ApiServer,
+        knobs: Knobs,
+        rng: random.Random,
+        *,
+        name: str,
+        fired: Counter[str],
+    ) -> None:
+        self._loop = loop
+        self.server = server
+        self._knobs = knobs
+        self._rng = rng
+        self.name = name
+        self._fired = fired
+        self.cut = False
+        self.date = ""
+        """The Date header of the answer that came last."""
+        self._waiting: dict[tuple[str, str, str], list[asyncio.Future[None]]] = {}
+        server.observers.append(self._on_change)
+        self.calls: Counter[str] = Counter()
+        self.on_call: Callable[[str, str], object] = _ignore
+
+    async def call(self, verb: str, kind: str, what: Callable[[], T], *, name: str = "") -> T:
+        """Carry `what` out on the server; raises Refused, or NoAnswer where the answer did not come in time."""
+        self.calls[verb] += 1
+        self.on_call(verb, kind)
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._loop.outside(self._trip(), self._arrive, verb, what, future)
+        try:
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                return await future
+        except TimeoutError:
+            raise NoAnswer(f"{verb} {kind} {name}: no answer") from None
+
+    async def changed(self, kind: str, namespace: str, name: str, version: str, seconds: float) -> None:
+        """Until the object has another version, or so many seconds: a watch of one name."""
+        there = self.server.find(kind, namespace, name)
+        if there is None or there["metadata"]["resourceVersion"] != version:
+            return
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.setdefault((kind, namespace, name), []).append(future)
+        await asyncio.wait([future], timeout=seconds)
+
+    def _on_change(self, change: Change) -> None:
+        waiting = self._waiting.pop((change.kind, *key_of(change.raw)), ()) if self._waiting else ()
+        for future in () if self.cut or self._knobs.watches.silent else waiting:
+            self._loop.outside(self._trip(), _settle, future, None, None)
+
+    def close(self) -> None:
+        """The client is gone."""
+        self.server.observers.remove(self._on_change)
+
+    def _trip(self) -> float:
+        faults = self._knobs.calls
+        if faults.slow and self._rng.random() < faults.slow:
+            self._fired["slow-call"] += 1
+            return self._rng.uniform(0.2, faults.slow_seconds)
+        return self._rng.uniform(0.0005, 0.004)
+
+    def _arrive(self, verb: str, what: Callable[[], Any], future: asyncio.Future[Any]) -> None:
+        faults, chance = self._knobs.calls, self._rng.random
+        writing = verb not in ("get", "list", "dry-run")
+        if faults.down or self.cut or (faults.timeout and chance() < faults.timeout):
+            self._fired["timeout"] += 1
+            return
+        if faults.too_many and chance() < faults.too_many:
+            self._answer(future, "too-many", Refused(429, "TooManyRequests", "too many requests, please try again"))
+            return
+        if faults.error and chance() < faults.error:
+            status = self._rng.choice((500, 502, 503, 504))
+            self._answer(future, "server-error", Refused(status, "InternalError", "etcdserver: leader changed"))
+            return
+        if writing and faults.conflict and chance() < faults.conflict:
+            self._answer(future, "conflict", Refused(409, "Conflict", "the object has been modified"))
+            return
+        try:
+            result, error = what(), None
+        except Refused as refused:
+            result, error = None, refused
+        if writing and faults.lost and chance() < faults.lost:
+            self._fired["lost-answer"] += 1
+            if chance() < 0.5:
+                self._answer(future, "", Refused(504, "Timeout", "the server was unable to return a response in time"))
+            return
+        self._loop.outside(self._trip(), self._settle, future, result, error, self._http_date())
+
+    def _http_date(self) -> str:
+        return (EPOCH + timedelta(seconds=self._loop.time())).strftime("%a, %d %b %Y %H:%M:%S GMT")
+
+    def _settle(self, future: asyncio.Future[Any], result: Any, error: Exception | None, date: str) -> None:
+        self.date = date
+        _settle(future, result, error)
+
+    def _answer(self, future: asyncio.Future[Any], fault: str, error: Refused) -> None:
+        if fault:
+            self._fired[fault] += 1
+        self._loop.outside(self._trip(), self._settle, future, None, error, self._http_date())
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+TakeIn = Callable[[str, str | None, Json], object]
+"""kind, event (None for an object of a list), object."""
+
+
+class Watches:
+    """All streams of one process, as kopf would keep them."""
+
+    def __init__(self, loop: VirtualLoop, link: Link, process: Process, knobs: Knobs, take_in: TakeIn) -> None:
+        self._link = link
+        self.streams: list[Stream] = []
+        self._new: Callable[[str, str], Stream] = lambda kind, selector: Stream(
+            loop, link, process, knobs, take_in, kind, selector
+        )
+
+    def start(self, selectors: Mapping[str, str]) -> None:
+        """Begin with a list of each kind."""
+        for kind, selector in selectors.items():
+            self.streams.append(self._new(kind, selector))
+
+    def end(self) -> None:
+        """The process is gone: the server forgets its streams."""
+        self._link.close()
+        for stream in self.streams:
+            stream.close()
+
+
+class Stream:
+    """One kind's watch: a list first, then events in order."""
+
+    QUICK: Final = (0.001, 0.02)
+
+    def __init__(  # noqa: PLR0917
+        self,
+        loop: VirtualLoop,
+        link: Link,
+        process: Process,
+        knobs: Knobs,
+        take_in: TakeIn,
+        kind: str,
+        selector: str,
+    ) -> None:
+        self._loop, self._link, self._process, self._knobs = loop, link, process, knobs
+        self._take_in = take_in
+        self._kind, self._selector = kind, selector
+        self._rng = link._rng
+        self._arrival = 0.0
+        self._seen = 0
+        self._connected = False
+        self._closed = False
+        self._lag = 0.0
+        link.server.observers.append(self._on_change)
+        loop.outside(self._rng.uniform(0.0, 0.3), self._list)
+
+    def close(self) -> None:
+        self._closed = True
+        self._link.server.observers.remove(self._on_change)
+
+    def _list(self) -> None:
+        """As a new watch begins: every object with type None, and the version to go on from."""
+        if self._closed:
+            return
+        if self._knobs.calls.down or self._link.cut:
+            self._loop.outside(self._rng.uniform(0.5, 3.0), self._list)
+            return
+        server = self._link.server
+        for raw in server.all(self._kind, None, self._selector):
+            self._send(None, raw)
+        self._seen, self._connected = server.version, True
+        self._lag = self._rng.uniform(0.0, self._knobs.watches.delay)
+
+    def _on_change(self, change: Change) -> None:
+        if change.kind != self._kind or not self._connected:
+            return
+        event = self._visible(change)
+        if event is None:
+            return
+        faults, chance = self._knobs.watches, self._rng.random
+        if faults.silent or self._link.cut:
+            self._lose("silent-watch")
+            return
+        if faults.drop and chance() < faults.drop:
+            self._lose("watch-drop")
+            return
+        self._seen = change.version
+        self._send(event, change.raw)
+        if faults.duplicate and chance() < faults.duplicate:
+            self._link._fired["duplicate-event"] += 1
+            self._send(event, change.raw)
+
+    def _visible(self, change: Change) -> str | None:
+        """With a selector an object that begins or stops to match is ADDED or DELETED."""
+        if not self._selector:
+            return change.event
+        now = change.event != "DELETED" and selected(change.raw, self._selector)
+        before = change.old is not None and selected(change.old, self._selector)
+        if now:
+            return "MODIFIED" if before else "ADDED"
+        return "DELETED" if before else None
+
+    def _lose(self, fault: str) -> None:
+        self._link._fired[fault] += 1
+        self._connected = False
+        self._loop.outside(self._rng.choice((0.1, 1.0, 5.0, 20.0)) * self._rng.random(), self._reconnect)
+
+    def _reconnect(self) -> None:
+        faults = self._knobs.watches
+        if self._closed:
+            return
+        if faults.silent or self._link.cut or self._knobs.calls.down:
+            self._loop.outside(1.0, self._reconnect)
+            return
+        changes = self._link.server.changes
+        if (changes and changes[0].version > self._seen + 1 and len(changes) == changes.maxlen) or (
+            self._rng.random() < faults.gone
+        ):
+            self._link._fired["watch-gone"] += 1
+            self._list()
+            return
+        self._connected = True
+        for change in list(changes):
+            if change.version > self._seen and change.kind == self._kind:
+                event = self._visible(change)
+                if event is not None:
+                    self._send(event, change.raw)
+        self._seen = self._link.server.version
+
+    def _send(self, event: str | None, raw: Json) -> None:
+        delay = self._rng.uniform(*self.QUICK)
+        if self._knobs.watches.delay:
+            if self._rng.random() < 0.05:
+                self._lag = self._rng.random() ** 3 * self._knobs.watches.delay
+                self._link._fired["watch-lag"] += 1
+            delay += self._lag
+        delay += self._knobs.lagging.get(self._kind, 0.0)
+        self._arrival = max(self._arrival, self._loop.time() + delay)
+        self._loop.outside(self._arrival - self._loop.time(), self._deliver, event, raw)
+
+    def _deliver(self, event: str | None, raw: Json) -> None:
+        if not self._closed:
+            self._process.call(self._take_in, self._kind, event, raw)
+
+
+def selectors(job_label: str) -> dict[str, str]:
+    """What the operator watches: only pods are selected by the server."""
+    return {"trainingjobs": "", PODS: job_label, "nodes": "", "poddisruptionbudgets": ""}
+
+
+def _ignore(*_: object) -> None:
+    """Nobody counts."""

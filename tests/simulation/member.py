@@ -1,0 +1,229 @@
+"""The inside of a pod: the real agent machine, its shell and its trainers as coroutines in one loop.
+
+Real: `perdure.agent` but for its shell and its processes (the machine, the state, the verdict, the trainer's
+environment), the contract's reading and writing, and what `trainer` lists. Modelled: the shell's loop (an event wakes
+it, where the real one also looks every 50 ms), starting and killing processes, pipes without delay, one SIGTERM that
+is lost if it comes before the agent has its handlers.
+
+The simulated kubelet runs `run_member` and cancels it for SIGKILL; nothing of it is left then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, assert_never
+
+from perdure.agent.environ import Place, process_environment
+from perdure.agent.machine import due, react
+from perdure.agent.state import (
+    Action,
+    Ask,
+    AssignmentRead,
+    Event,
+    Finish,
+    Kill,
+    MarkWarm,
+    ProcessEnded,
+    Reported,
+    Say,
+    SigtermReceived,
+    Start,
+    State,
+    Tick,
+    Unreadable,
+)
+from perdure.channel import Report, Request
+from perdure.cli import settings_from
+from perdure.contract import (
+    CLEAN,
+    ContractError,
+    Env,
+    Outcome,
+    Train,
+    UnsupportedVersion,
+    read_assignment,
+    write_outcome,
+)
+from perdure.settings import read_settings
+from tests.simulation.interface import MemberExit, MemberHost
+from tests.simulation.trainer import Process
+
+POLL_SECONDS: Final = 0.05
+CONTAINER_DIES_SHARE: Final = 0.8
+"""Of the kills for lack of memory those that take the whole container: with cgroups v2 the kubelet asks for it."""
+
+
+async def run_member(host: MemberHost) -> MemberExit:
+    """One container, from its start to its end."""
+    return await _Agent(host).run()
+
+
+class _Agent:
+    """The shell: makes the events, carries out the actions, decides nothing."""
+
+    def __init__(self, host: MemberHost) -> None:
+        self._host = host
+        env = host.pod["spec"]["containers"][0].get("env", [])
+        self._environ: dict[str, str] = {each["name"]: each["value"] for each in env if "value" in each}
+        self._state = State(settings_from(self._environ))
+        self._events: deque[Event] = deque()
+        self._wake = asyncio.Event()
+        self._processes: list[Process] = []
+        self._exit: MemberExit | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._pids = 1
+        self._failed: BaseException | None = None
+        """A mistake of the simulation itself."""
+
+    async def run(self) -> MemberExit:
+        host, loop = self._host, asyncio.get_running_loop()
+        await asyncio.sleep(host.behaviour.warm_seconds * host.rng.uniform(0.6, 1.4))
+        followers = [loop.create_task(self._follow_assignment())]
+        if not host.sigterm.is_set():
+            followers.append(loop.create_task(self._follow_sigterm()))
+        for task in followers:
+            task.add_done_callback(self._follower_ended)
+        try:
+            end = await self._serve()
+        except (asyncio.CancelledError, Exception):
+            # Not in a `finally`: a history that ends drops its coroutines where they are, and its loop is closed then.
+            self._leave_nothing(followers)
+            raise
+        self._leave_nothing(followers)
+        return end
+
+    async def _serve(self) -> MemberExit:
+        while True:
+            self._react()
+            if self._exit:
+                return self._exit
+            self._set_timer()
+            await self._wake.wait()
+            self._wake.clear()
+
+    def _leave_nothing(self, followers: list[asyncio.Task[None]]) -> None:
+        if self._timer:
+            self._timer.cancel()
+        for task in followers:
+            task.cancel()
+        for process in self._processes:
+            process.vanish()
+
+    # learning
+
+    def _learn(self, event: Event) -> None:
+        self._events.append(event)
+        self._wake.set()
+
+    async def _follow_assignment(self) -> None:
+        while True:
+            text = self._host.read_assignment()
+            if text:
+                self._learn(_read(text))
+            await self._host.assignment_changed()
+            await asyncio.sleep(self._host.rng.uniform(0, POLL_SECONDS))
+
+    async def _follow_sigterm(self) -> None:
+        await self._host.sigterm.wait()
+        self._learn(SigtermReceived())
+
+    def _follower_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception():
+            self._failed = task.exception()
+            self._wake.set()
+
+    def _set_timer(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        at = due(self._state)
+        if at is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(0.0, at - self._host.monotonic()), self._learn, Tick())
+
+    # acting
+
+    def _react(self) -> None:
+        for failed in (self._failed, *(process.failed for process in self._processes)):
+            if failed:
+                raise failed
+        while self._events and self._exit is None:
+            self._state, actions = react(self._state, self._events.popleft(), self._host.monotonic())
+            for action in actions:
+                self._act(action)
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case Say(line):
+                self._host.tell("agent", line=line)
+            case MarkWarm():
+                self._host.mark_ready()
+            case Start(train):
+                self._start(train)
+            case Ask(_, cause, deadline, _, again):
+                for process in self._processes:
+                    process.ask(Request(cause, deadline), signal=not again)
+            case Kill():
+                for process in self._processes:
+                    process.kill()
+            case Finish(outcome):
+                self._finish(outcome)
+            case _:
+                assert_never(action)
+
+    def _start(self, train: Train) -> None:
+        self._processes.clear()
+        processes = self._state.settings.processes
+        for local_rank in range(processes):
+            self._start_process(train, local_rank, processes)
+
+    def _start_process(self, train: Train, local_rank: int, processes: int) -> None:
+        rank, now = train.rank + local_rank, self._host.monotonic()
+        place = Place(local_rank, processes, 0, Path("/dev/shm/request.json"), now, None)  # noqa: S108
+        settings = read_settings(process_environment(self._environ, train, place))
+        explicit = any(name in self._environ for name in (Env.EVERY_STEPS, Env.EVERY_SECONDS, Env.EVERY_EPOCHS))
+        cadence = settings.cadence if explicit else replace(settings.cadence, seconds=None)
+        self._pids += 1
+
+        def tell(report: Report) -> None:
+            self._learn(Reported(rank, report))
+
+        def ended(status: int, tail: str) -> None:
+            self._learn(ProcessEnded(rank, status, tail))
+
+        settings = replace(settings, started=now, cadence=cadence)
+        process = Process(
+            self._host,
+            settings,
+            pid=self._pids,
+            tell=tell,
+            ended=ended,
+            out_of_memory=lambda: self._out_of_memory(process),
+        )
+        self._processes.append(process)
+
+    def _out_of_memory(self, process: Process) -> None:
+        """The kernel kills what was largest, and as a rule everything beside it."""
+        if self._host.rng.random() < CONTAINER_DIES_SHARE:
+            self._exit = MemberExit(137, "OOMKilled")
+            self._wake.set()
+            for each in self._processes:
+                each.vanish()
+        else:
+            process.kill()
+
+    def _finish(self, outcome: Outcome) -> None:
+        code = 0 if outcome.outcome in CLEAN else 1
+        self._exit = MemberExit(code, "Error" if code else "Completed", write_outcome(outcome))
+
+
+def _read(text: str) -> AssignmentRead | Unreadable:
+    try:
+        return AssignmentRead(read_assignment(text))
+    except UnsupportedVersion as error:
+        return Unreadable(str(error), unsupported=True)
+    except ContractError as error:
+        return Unreadable(str(error))

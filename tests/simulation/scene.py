@@ -1,0 +1,242 @@
+"""What a seed stands on: nodes with kubelets, the control plane, the operator's replicas, and users with their jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from perdure.contract import LABEL_ROLE, Role
+from tests.simulation.apiserver import Change
+from tests.simulation.controllers import Budgets, Garbage, NodeLifecycle
+from tests.simulation.drains import cordon
+from tests.simulation.interface import Behaviour, MemberExit, MemberHost, RunMember
+from tests.simulation.kubelet import Kubelet
+from tests.simulation.link import CallFaults, Link, WatchFaults
+from tests.simulation.objects import NODES, PODS, Json, Refused, clone, node_of, stamp
+from tests.simulation.operator_process import OperatorProcess
+from tests.simulation.scheduler import Scheduler
+from tests.simulation.users import User
+from tests.simulation.world import World
+
+NAMESPACE = "team"
+
+
+class Operators:
+    """The Deployment: so many replicas, each restarted a while after it has ended."""
+
+    def __init__(self, world: World, replicas: int, *, skews: list[float]) -> None:
+        self._world = world
+        self._rng = world.rng("operators")
+        self._skews = skews
+        self.replicas: list[OperatorProcess] = []
+        self.started = 0
+        self.on_call: Callable[[str, str, str], object] = lambda *_: None
+        for number in range(replicas):
+            self.replicas.append(self._new(number))
+        world.after(1.0, self._watch_over)
+
+    def leader(self) -> OperatorProcess | None:
+        """Whoever believes to be it; the newest of several."""
+        return next((one for one in reversed(self.replicas) if one.leading), None)
+
+    def _new(self, number: int) -> OperatorProcess:
+        self.started += 1
+        world, name = self._world, f"operator-{number}.{self.started}"
+        rng = world.rng(f"process/{name}")
+        link = Link(world.loop, world.server, world.knobs, rng, name=name, fired=world.fired)
+        link.on_call = lambda verb, kind: self.on_call(name, verb, kind)
+        skew = self._skews[number % len(self._skews)]
+        world.tell(name, "starts", skew=round(skew))
+        return OperatorProcess(world.loop, link, world.knobs, rng, skew=skew, identity=name)
+
+    def _watch_over(self) -> None:
+        for number, one in enumerate(self.replicas):
+            if not one.alive and not one.restarting:
+                one.restarting = True
+                self._world.tell(one.identity, "is gone")
+                self._world.after(self._rng.uniform(0.5, 8.0), self._restart, number)
+        self._world.after(0.5, self._watch_over)
+
+    def _restart(self, number: int) -> None:
+        self.replicas[number] = self._new(number)
+
+
+class Scene:
+    """Everything that a history plays with."""
+
+    def __init__(self, world: World, run_member: RunMember) -> None:
+        self.world = world
+        rng = world.rng("scene")
+        self.kubelets: dict[str, Kubelet] = {}
+        self._run_member = run_member
+        self._cpu = rng.choice((4, 6, 8))
+        for number in range(rng.randint(3, 6)):
+            self._add_node(f"node-{number}")
+        self.budgets = Budgets(world)
+        self.garbage = Garbage(world)
+        self.scheduler = Scheduler(world)
+        world.server.observers.append(self._on_change)
+        self.lifecycle = NodeLifecycle(world, self.kubelets)
+        self.skewed = False
+        skews = [rng.uniform(-0.3, 0.3) for _ in range(3)]
+        self.operators = Operators(world, rng.choice((1, 2, 2, 3)), skews=skews)
+        self.skews = skews
+        jobs = rng.choice((1, 1, 2, 2, 3))
+        self.users = [self._user(number) for number in range(jobs)]
+        for user in self.users:
+            world.after(rng.uniform(0.0, 20.0), user.apply)
+
+    def _user(self, number: int) -> User:
+        rng, name = self.world.rng(f"job/{number}"), f"job{number}"
+        behaviour = Behaviour(
+            goal=rng.choice((150, 300, 1000)),
+            step_seconds=rng.choice((1.0, 1.0, 2.0)),
+            save_seconds=rng.choice((0.5, 2.0, 8.0)),
+            warm_seconds=rng.choice((0.3, 1.0, 4.0)),
+            import_seconds=rng.choice((0.5, 3.0)),
+            every_steps=rng.choice((10, 30, 100)),
+        )
+        container = {
+            "name": "trainer",
+            "image": "trainer:1",
+            "command": ["python"],
+            "args": ["train.py"],
+            "resources": {"requests": {"cpu": "1"}},
+        }
+        spec: Json = {
+            "replicas": rng.randint(1, 4),
+            "processesPerReplica": rng.choice((1, 1, 2)),
+            "checkpoint": {"uri": f"s3://bucket/{name}", "keep": 3},
+            "disruption": {"exitTimeoutSeconds": rng.choice((20, 45, 60))},
+            "failure": {
+                "maxCodeFailures": rng.choice((3, 100)),
+                "maxInfrastructureFailures": 100,
+                "lostNodeSeconds": rng.choice((10, 30, 60)),
+            },
+            "suspend": False,
+            "template": {
+                "spec": {"terminationGracePeriodSeconds": rng.choice((15, 30, 60)), "containers": [container]}
+            },
+        }
+        body = {
+            "apiVersion": "perdure.dev/v1alpha1",
+            "kind": "TrainingJob",
+            "metadata": {"name": name},
+            "spec": spec,
+        }
+        return User(self.world, NAMESPACE, name, body, behaviour)
+
+    def _add_node(self, name: str) -> None:
+        self.kubelets[name] = Kubelet(self.world, name, self._run)
+        self.register(name)
+
+    def register(self, name: str) -> None:
+        """As a kubelet does at its start."""
+        labels = {"kubernetes.io/hostname": name}
+        body: Json = {"metadata": {"name": name, "labels": labels}, "spec": {}}
+        server = self.world.server
+        server.create(NODES, "", body, by=f"kubelet/{name}")
+
+        def ready(raw: Json) -> None:
+            one = {"type": "Ready", "status": "True", "lastTransitionTime": stamp(self.world.now)}
+            raw["status"] = {"allocatable": {"cpu": str(self._cpu)}, "conditions": [one]}
+
+        server.change_status(NODES, "", name, ready, by=f"kubelet/{name}")
+
+    async def _run(self, host: MemberHost) -> MemberExit:
+        """Pods of users' own, that no operator has made, just run."""
+        if host.pod["metadata"].get("ownerReferences"):
+            return await self._run_member(host)
+        host.mark_ready()
+        await host.sigterm.wait()
+        return MemberExit(0)
+
+    def _on_change(self, change: Change) -> None:
+        if change.kind == PODS and node_of(change.raw):
+            kubelet = self.kubelets.get(node_of(change.raw))
+            if kubelet is not None and not change.by.startswith("kubelet"):
+                kubelet.sync(change.raw, gone=change.event == "DELETED")
+        elif change.kind == NODES and change.event == "DELETED":
+            self.world.after(1.0, self._off, change.raw["metadata"]["name"])
+
+    def _off(self, name: str) -> None:
+        """Whoever deletes a node object ends the machine."""
+        if self.world.node(name) is None:
+            self.kubelets[name].die()
+
+    def heal(self) -> None:
+        """Nothing goes wrong from now on; what has gone wrong stays as it is."""
+        world = self.world
+        world.tell("world", "heals")
+        world.knobs.calls, world.knobs.watches = CallFaults(), WatchFaults()
+        world.knobs.lagging.clear()
+        world.server.policy.__init__()  # type: ignore[misc]
+        bucket = world.bucket
+        bucket.down, bucket.error_rate, bucket.lost_answer_rate, bucket.slow_seconds = False, 0.0, 0.0, 0.0
+        world.network.cut.clear()
+        world.network.without_storage.clear()
+        self.budgets.slow = 0.0
+        self.scheduler.paused = False
+        for one in self.operators.replicas:
+            one.link.cut = False
+        for behaviour in world.behaviours.values():
+            behaviour.crash_per_step = behaviour.hang_per_step = 0.0
+            behaviour.oom_at_step = None
+            behaviour.exits_without_session = False
+        for name, kubelet in self.kubelets.items():
+            self._heal_node(name, kubelet)
+        for user in self.users:
+            self._heal_job(user)
+
+    def _heal_node(self, name: str, kubelet: Kubelet) -> None:
+        node = self.world.node(name)
+        if node is not None and node["metadata"].get("deletionTimestamp"):
+            self.world.server.change(NODES, "", name, lambda raw: raw["metadata"].pop("finalizers"), by="cloud")
+            node = None
+        if node is None:
+            self.register(name)
+        cordon(self.world, name, False)
+
+        def clear(raw: Json) -> None:
+            raw["spec"].pop("taints", None)
+
+        self.world.server.change(NODES, "", name, clear, by="admin")
+        kubelet.pull_fails = kubelet.file_delay = 0.0
+        kubelet.free()
+        if not kubelet.alive:
+            kubelet.boot()
+        kubelet.reconnect()
+        kubelet.report("True")
+
+    def _heal_job(self, user: User) -> None:
+        job = user.job
+        if job is None or job["metadata"].get("deletionTimestamp"):
+            self.world.after(30.0, user.apply)
+            return
+        user.edit(suspend=False, replicas=user.body["spec"]["replicas"])
+        user.template(lambda raw: _restore(raw, user.body["spec"]["template"]), "template restored")
+
+
+def _restore(raw: Json, template: Json) -> None:
+    raw.clear()
+    raw.update(clone(template))
+
+
+def foreign_pod(world: World, user: User, name: str) -> None:
+    """Somebody's own pod that carries a job's labels."""
+    job = user.job
+    if job is None:
+        return
+    labels = {
+        "perdure.dev/job": user.key[1],
+        LABEL_ROLE: Role.MEMBER.value,
+        "perdure.dev/job-uid": job["metadata"]["uid"],
+    }
+    body: dict[str, Any] = {
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"containers": [{"name": "c", "image": "c"}], "terminationGracePeriodSeconds": 5},
+    }
+    try:
+        world.server.create(PODS, user.key[0], body, by="user")
+    except Refused:
+        return

@@ -1,0 +1,311 @@
+"""A simulated member is the real agent and the real log in virtual time: what it does, pods know."""
+
+import asyncio
+
+import pytest
+
+from perdure.contract import Env, ExitKind, Leave, Standby
+from tests.simulation.evidence import figures, verdict
+from tests.simulation.interface import Behaviour, MemberExit
+from tests.simulation.pods import UID, Pods, in_virtual_time
+
+
+def sound(pods: Pods, **facts: object) -> None:
+    """Nothing is wrong with the log, compared with what was trained."""
+    assert verdict(pods.log, pods.witness, goal=pods.behaviour.goal, **facts) == []  # type: ignore[arg-type]
+
+
+def test_two_members_train_to_the_goal() -> None:
+    pods = Pods(Behaviour(goal=60))
+
+    async def story() -> list[ExitKind]:
+        members = pods.start(2)
+        pods.train(1, members)
+        return [(await member.outcome()).outcome for member in members]
+
+    assert in_virtual_time(story) == [ExitKind.COMPLETED, ExitKind.COMPLETED]
+    assert pods.story()[-2:] == ["Committed 1 @60!", "Completed 1 @60"]
+    sound(pods, done=True)
+    assert figures(pods.log, pods.witness).lost == 0
+
+
+def test_one_gets_sigterm_and_all_agree_save_and_leave() -> None:
+    pods = Pods()
+
+    async def story() -> list[ExitKind]:
+        one, other = members = pods.start(2)
+        pods.train(1, members)
+        await pods.reaches(33)
+        one.sigterm.set()
+        first = await one.outcome()
+        other.assign(Leave(2, "a peer leaves", 60))
+        return [first.outcome, (await other.outcome()).outcome]
+
+    assert in_virtual_time(story) == [ExitKind.CHECKPOINTED, ExitKind.CHECKPOINTED]
+    assert pods.story()[-1] in ("Committed 1 @34!", "Committed 1 @35!", "Committed 1 @36!")
+    sound(pods, announced=[(UID, 1)])
+
+
+def test_a_newer_run_follows_in_the_same_pods() -> None:
+    pods = Pods(Behaviour(goal=60))
+
+    async def story() -> list[ExitKind]:
+        members = pods.start(3)
+        pods.train(1, members)
+        await pods.reaches(25)
+        pods.train(2, members[:2], seconds=60, wait=75)
+        members[2].assign(Leave(2, "scaled", 60))
+        return [(await member.outcome()).outcome for member in members]
+
+    assert in_virtual_time(story) == [ExitKind.COMPLETED, ExitKind.COMPLETED, ExitKind.CHECKPOINTED]
+    sound(pods, announced=[(UID, 1)], done=True)
+
+
+def test_a_standby_is_ready_and_leaves_when_told() -> None:
+    pods = Pods()
+
+    async def story() -> tuple[bool, MemberExit]:
+        (standby,) = pods.start(1)
+        standby.assign(Standby())
+        await asyncio.sleep(10)
+        ready = standby.ready
+        standby.assign(Leave(1))
+        return ready, await standby.exit()
+
+    ready, end = in_virtual_time(story)
+    assert ready
+    assert end.exit_code == 0
+
+
+def test_a_killed_peer_is_noticed_and_the_next_run_goes_on_from_the_last_commit() -> None:
+    pods = Pods(Behaviour(goal=60))
+
+    async def story() -> ExitKind:
+        members = pods.start(2)
+        pods.train(1, members)
+        await pods.reaches(33)
+        members[0].kill()
+        await asyncio.sleep(5)
+        survivors = [members[1], *pods.start(1)]
+        pods.train(2, survivors, lost=(1,))
+        return (await survivors[0].outcome()).outcome
+
+    assert in_virtual_time(story) is ExitKind.COMPLETED
+    sound(pods, done=True)
+    assert figures(pods.log, pods.witness).lost == pytest.approx(13, abs=2)
+
+
+def test_a_zombie_behind_a_partition_is_fenced_when_it_commits() -> None:
+    pods = Pods(Behaviour(goal=200))
+
+    async def story() -> ExitKind:
+        zombies = pods.start(2)
+        pods.train(1, zombies)
+        await pods.reaches(25)
+        others = pods.start(2)
+        pods.wires.part([member.ip for member in zombies], [member.ip for member in others])
+        pods.train(2, others, lost=(1,))
+        ended = await zombies[0].outcome()
+        await pods.hears("committed", run=2)
+        return ended.outcome
+
+    assert in_virtual_time(story) is ExitKind.FENCED
+    sound(pods)
+
+
+def test_a_partition_stops_training_and_healing_lets_it_go_on() -> None:
+    pods = Pods(Behaviour(goal=40))
+
+    async def story() -> float:
+        members = pods.start(2)
+        pods.train(1, members)
+        await pods.reaches(12)
+        pods.wires.part([members[0].ip], [members[1].ip])
+        await asyncio.sleep(300)
+        assert len(pods.witness.trained) <= 13
+        pods.wires.cut.clear()
+        await members[0].outcome()
+        return asyncio.get_running_loop().time()
+
+    assert in_virtual_time(story) > 300
+    sound(pods, done=True)
+
+
+def test_a_lost_answer_is_no_fence() -> None:
+    pods = Pods(Behaviour(goal=60))
+    pods.bucket.lost_answer_rate = 0.3
+
+    async def story() -> list[ExitKind]:
+        members = pods.start(2)
+        pods.train(1, members)
+        return [(await member.outcome()).outcome for member in members]
+
+    assert in_virtual_time(story) == [ExitKind.COMPLETED, ExitKind.COMPLETED]
+    sound(pods, done=True)
+
+
+def test_an_exit_save_is_tried_again_until_an_outage_is_over() -> None:
+    pods = Pods()
+
+    async def story() -> ExitKind:
+        members = pods.start(2)
+        pods.train(1, members)
+        await pods.reaches(31)
+        pods.bucket.down = True
+        for member in members:
+            member.assign(Leave(2, "node leaves", 120))
+        await asyncio.sleep(60)
+        pods.bucket.down = False
+        return (await members[0].outcome()).outcome
+
+    assert in_virtual_time(story) is ExitKind.CHECKPOINTED
+    sound(pods, announced=[(UID, 1)])
+
+
+def test_the_time_to_save_ends_although_the_store_is_down() -> None:
+    pods = Pods()
+
+    async def story() -> tuple[ExitKind, float]:
+        members = pods.start(2)
+        pods.train(1, members)
+        await pods.reaches(31)
+        pods.bucket.down = True
+        begun = asyncio.get_running_loop().time()
+        for member in members:
+            member.assign(Leave(2, "node leaves", 30))
+        return (await members[0].outcome()).outcome, asyncio.get_running_loop().time() - begun
+
+    outcome, seconds = in_virtual_time(story)
+    assert outcome in (ExitKind.EXIT_TIMEOUT, ExitKind.FAILED)
+    assert 20 < seconds < 50
+
+
+def test_who_is_asked_before_the_first_step_closes_the_log() -> None:
+    pods = Pods(Behaviour(step_seconds=30.0))
+
+    async def story() -> list[ExitKind]:
+        members = pods.start(2)
+        pods.train(1, members)
+        await pods.hears("opened", run=1)
+        await asyncio.sleep(1)
+        for member in members:
+            member.assign(Leave(2, "changed my mind", 60))
+        return [(await member.outcome()).outcome for member in members]
+
+    assert in_virtual_time(story) == [ExitKind.STOPPED, ExitKind.PEER_LOST]
+    assert pods.story() == ["Opened 1", "Closed 1"]
+
+
+def test_a_rank_that_raises_is_told_apart_from_its_peer() -> None:
+    pods = Pods(Behaviour(crash_per_step=0.05))
+
+    async def story() -> set[ExitKind]:
+        members = pods.start(2)
+        pods.train(1, members)
+        return {(await member.outcome()).outcome for member in members}
+
+    assert in_virtual_time(story) == {ExitKind.FAILED, ExitKind.PEER_LOST}
+
+
+def test_a_rank_that_hangs_is_killed_when_its_time_to_save_is_over() -> None:
+    pods = Pods(Behaviour(hang_per_step=0.05))
+
+    async def story() -> ExitKind:
+        (member,) = pods.start(1)
+        pods.train(1, [member])
+        await asyncio.sleep(500)
+        member.assign(Leave(2, "node leaves", 20))
+        return (await member.outcome()).outcome
+
+    assert in_virtual_time(story) is ExitKind.EXIT_TIMEOUT
+
+
+def test_out_of_memory_ends_the_container_without_a_word_or_its_trainer_alone() -> None:
+    def end(seed: int) -> MemberExit:
+        pods = Pods(Behaviour(oom_at_step=12), seed)
+
+        async def story() -> MemberExit:
+            (member,) = pods.start(1)
+            pods.train(1, [member])
+            return await member.exit()
+
+        return in_virtual_time(story)
+
+    ends = [end(seed) for seed in range(8)]
+    assert {each.exit_code for each in ends} == {1, 137}
+    assert all(bool(each.termination_message) == (each.exit_code == 1) for each in ends)
+
+
+def test_a_sigterm_before_the_agent_has_its_handlers_is_lost() -> None:
+    pods = Pods(Behaviour(warm_seconds=1.0))
+
+    async def story() -> bool:
+        (member,) = pods.start(1)
+        member.assign(Standby())
+        await asyncio.sleep(0.3)
+        member.sigterm.set()
+        await asyncio.sleep(60)
+        return member.ready and not any("leaving" in line for line in member.lines)
+
+    assert in_virtual_time(story)
+
+
+def test_the_next_run_waits_until_the_one_before_has_saved() -> None:
+    pods = Pods(Behaviour(goal=200, save_seconds=20.0))
+
+    async def story() -> None:
+        old = pods.start(2)
+        pods.train(1, old)
+        await pods.reaches(31)
+        new = pods.start(2)
+        for member in old:
+            member.assign(Leave(2, "node leaves", 60))
+        pods.train(2, new, seconds=60, wait=75)
+        await pods.hears("opened", run=2)
+
+    in_virtual_time(story)
+    assert pods.story()[-2].startswith("Committed 1")
+    assert pods.story()[-2].endswith("!")
+    sound(pods, announced=[(UID, 1)])
+
+
+def test_a_seed_always_gives_the_same_history() -> None:
+    def history() -> tuple[dict[str, bytes], list[object]]:
+        pods = Pods(Behaviour(goal=60, crash_per_step=0.002), seed=7)
+        pods.bucket.lost_answer_rate = pods.bucket.error_rate = 0.05
+
+        async def story() -> None:
+            members = pods.start(4)
+            pods.train(1, members)
+            for member in members:
+                await member.exit()
+
+        in_virtual_time(story)
+        return pods.bucket.objects, list(pods.facts)
+
+    assert history() == history()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_the_store_does_the_log_stays_sound(seed: int) -> None:
+    pods = Pods(Behaviour(goal=120, every_steps=10), seed, {Env.KEEP: "2"})
+    pods.bucket.error_rate = 0.05 * (seed % 3)
+    pods.bucket.lost_answer_rate = 0.05 * (seed % 4)
+    pods.bucket.slow_seconds = 2.0 * (seed % 5)
+
+    async def story() -> None:
+        members = pods.start(3)
+        run = 0
+        for run in range(1, 5):
+            pods.train(run, members, seconds=30, wait=45)
+            await asyncio.sleep(60)
+            if run % 2:
+                members[run % 3].kill()
+            for member in members:
+                member.assign(Leave(run + 1, "next", 30))
+            members = pods.start(3)
+        pods.train(run + 1, members, wait=45)
+        await asyncio.sleep(600)
+
+    in_virtual_time(story)
+    sound(pods)
