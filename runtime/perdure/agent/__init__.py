@@ -8,6 +8,7 @@
     processes the running processes: their pipes, their ends, their descendants
     outlet    the pod's log, written without waiting
     paths     where the agent reads and writes
+    stop      the marker of a pod that is being deleted: a file, because an early signal is lost
     linux     the few facts and calls that only Linux knows
     shell     the loop: reads files, pipes and signals, asks `machine`, carries the actions out
 

@@ -202,7 +202,10 @@ class Cleared:
 
 @dataclass(frozen=True)
 class SigtermReceived:
-    """SIGTERM: the pod is being deleted, and its assignment is not updated any more."""
+    """The pod is being deleted, and its assignment is not updated any more: SIGTERM, or its preStop hook."""
+
+    at: float | None = None
+    """When its grace began, if that was before now."""
 
 
 @dataclass(frozen=True)
