@@ -13,7 +13,7 @@ from typing import Final
 
 
 class ConditionType(StrEnum):
-    """The `type` of a condition."""
+    """The `type` of a condition, in the order in which status lists them: what people look for comes first."""
 
     RUNNING = "Running"
     DISRUPTED = "Disrupted"
@@ -26,8 +26,8 @@ class ConditionType(StrEnum):
 
 
 CONDITION_TYPES: Final[Mapping[ConditionType, str]] = {
-    ConditionType.RUNNING: "True while every member is Ready and has its ranks; otherwise says what is awaited, from "
-    "whom and until when.",
+    ConditionType.RUNNING: "True while every member is Ready and has its ranks, which does not say that they get on; "
+    "otherwise says what is awaited, from whom and until when.",
     ConditionType.DISRUPTED: "True from the first signal that the run has to end until its successor is planned.",
     ConditionType.SAVED: "How the last run ended: True where its last step is in a commit, False where steps are lost.",
     ConditionType.PROTECTED: "True while the job's PodDisruptionBudget, and no other, covers its members.",
@@ -43,7 +43,7 @@ class Reason(StrEnum):
     """The `reason` of a condition or of an event."""
 
     # Running
-    TRAINING = "Training"
+    ASSIGNED = "Assigned"
     CHECKING_TEMPLATE = "CheckingTemplate"
     TEMPLATE_INVALID = "TemplateInvalid"
     QUOTA_EXCEEDED = "QuotaExceeded"
@@ -118,7 +118,10 @@ class Explained:
 
 
 REASONS: Final[Mapping[Reason, Explained]] = {
-    Reason.TRAINING: Explained("Every member is Ready and has its ranks."),
+    Reason.ASSIGNED: Explained(
+        "Every member is Ready and has its ranks. Whether they train is not known: members report when they end.",
+        "Nothing; `kubectl logs` of a member shows what it does.",
+    ),
     Reason.CHECKING_TEMPLATE: Explained("The pod template is being tried in a server-side dry run."),
     Reason.TEMPLATE_INVALID: Explained(
         "The API server refuses pods of this template.", "Correct spec.template as the message says; the job goes on."

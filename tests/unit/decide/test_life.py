@@ -266,7 +266,7 @@ class TestDeletion:
         here = job().running(world=2).having(deleting=True)
         assert here.plan().actions == ()
         running = here.settle().condition(ConditionType.RUNNING)
-        assert (running.status, running.reason) == ("True", "Training")
+        assert (running.status, running.reason) == ("True", "Assigned")
         assert "being deleted" in running.message
 
     def test_members_still_save_and_leave_a_node_that_goes_and_nobody_comes_back(self) -> None:
