@@ -19,6 +19,7 @@ class ConditionType(StrEnum):
     DISRUPTED = "Disrupted"
     SAVED = "Saved"
     PROTECTED = "Protected"
+    SPEC_UNDERSTOOD = "SpecUnderstood"
     SUSPENDED = "Suspended"
     COMPLETED = "Completed"
     FAILED = "Failed"
@@ -31,6 +32,8 @@ CONDITION_TYPES: Final[Mapping[ConditionType, str]] = {
     ConditionType.DISRUPTED: "True from the first signal that the run has to end until its successor is planned.",
     ConditionType.SAVED: "How the last run ended: True where its last step is in a commit, False where steps are lost.",
     ConditionType.PROTECTED: "True while the job's PodDisruptionBudget, and no other, covers its members.",
+    ConditionType.SPEC_UNDERSTOOD: "False while the spec has fields that this operator ignores; absent where it never "
+    "had any.",
     ConditionType.SUSPENDED: "True while spec.suspend keeps the job without members.",
     ConditionType.COMPLETED: "True once the training has reached its goal. Final.",
     ConditionType.FAILED: "True once the job has been given up; the message says why. Final.",
@@ -89,6 +92,9 @@ class Reason(StrEnum):
     PDB_CONFLICT = "PDBConflict"
     # TemplateAccepted
     TEMPLATE_ACCEPTED = "TemplateAccepted"
+    # SpecUnderstood
+    UNKNOWN_FIELDS = "UnknownFields"
+    ALL_FIELDS_KNOWN = "AllFieldsKnown"
     # Suspended
     SUSPENDED = "Suspended"
     RESUMED = "Resumed"
@@ -215,6 +221,11 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         "A second PodDisruptionBudget matches the members: Kubernetes refuses every eviction of such a pod.",
         "Change the selector of the budget that the message names.",
     ),
+    Reason.UNKNOWN_FIELDS: Explained(
+        "The CRD takes fields that this operator does not know: they have no effect.",
+        "Install the operator that belongs to the CRD, or remove the fields that the message names.",
+    ),
+    Reason.ALL_FIELDS_KNOWN: Explained("The operator knows every field of the spec again."),
     Reason.SUSPENDED: Explained("The job has no members.", "Set spec.suspend to false to go on."),
     Reason.RESUMED: Explained("spec.suspend is false again."),
     Reason.COMPLETED: Explained("The training has reached its goal."),

@@ -9,7 +9,7 @@ from perdure_operator.api import names
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.status import Disruption, Phase, RunPlan
 from perdure_operator.decide.draft import Draft, Waiting
-from perdure_operator.decide.facts import own, terminated
+from perdure_operator.decide.facts import joined, own, terminated
 
 _WARNINGS: Final = frozenset(
     {
@@ -35,6 +35,7 @@ def summarise(draft: Draft) -> Draft:
     draft = _running(draft)
     draft = _disrupted(draft)
     draft = _protected(draft)
+    draft = _understood(draft)
     draft = _suspended(draft)
     return draft.update(
         phase=_phase(draft),
@@ -99,10 +100,29 @@ def _protected(draft: Draft) -> Draft:
         text = "evictions wait for the exit save"
         return draft.condition(ConditionType.PROTECTED, True, Reason.BUDGET_IN_PLACE, text)
     old = draft.status.find(ConditionType.PROTECTED)
-    message = f"PodDisruptionBudget {', '.join(foreign[:3])} also matches the members: evictions fail until its selector is changed"
+    others = joined(list(foreign))
+    message = f"PodDisruptionBudget {others} also matches the members: evictions fail until its selector is changed"
     if old is None or old.reason != Reason.PDB_CONFLICT:
         draft = draft.tell(Reason.PDB_CONFLICT, message, warning=True)
     return draft.condition(ConditionType.PROTECTED, False, Reason.PDB_CONFLICT, message)
+
+
+def _understood(draft: Draft) -> Draft:
+    """Refusing a job for a field would let its nodes' drains hang: it goes on without."""
+    unknown = draft.snapshot.unknown_fields
+    old = draft.status.find(ConditionType.SPEC_UNDERSTOOD)
+    if unknown:
+        message = (
+            f"this operator ignores {joined(list(unknown))}: it does not know them, or cannot read them; "
+            "install the operator that belongs to the CRD, or remove them"
+        )
+        if old is None or old.message != message:
+            draft = draft.tell(Reason.UNKNOWN_FIELDS, message, warning=True)
+        return draft.condition(ConditionType.SPEC_UNDERSTOOD, False, Reason.UNKNOWN_FIELDS, message)
+    if old is None:
+        return draft
+    text = "every field of the spec is known"
+    return draft.condition(ConditionType.SPEC_UNDERSTOOD, True, Reason.ALL_FIELDS_KNOWN, text)
 
 
 def _suspended(draft: Draft) -> Draft:

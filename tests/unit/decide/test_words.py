@@ -33,6 +33,26 @@ class TestRunning:
         assert _running(here.settle().ready().settle())[2].endswith("; the last commit known is of step 20")
 
 
+class TestUnknownFields:
+    """Helm never upgrades a CRD, and a rolled back operator meets a spec of the newer one."""
+
+    def test_they_are_named_with_the_remedy_and_the_job_goes_on(self) -> None:
+        here = job().having(unknown_fields=("spec.checkpoint.mirror",)).running(world=2)
+        told = here.condition(ConditionType.SPEC_UNDERSTOOD)
+        assert (told.status, told.reason) == ("False", "UnknownFields")
+        assert "ignores spec.checkpoint.mirror" in told.message
+        assert "install the operator that belongs to the CRD" in told.message
+        assert here.now.phase is Phase.RUNNING
+        assert [event.reason for plan in here.history for event in plan.events].count("UnknownFields") == 1
+
+    def test_once_none_is_left_that_is_said(self) -> None:
+        here = job().having(unknown_fields=("spec.new",)).settle().having(unknown_fields=()).settle()
+        assert here.condition(ConditionType.SPEC_UNDERSTOOD).status == "True"
+
+    def test_a_job_that_never_had_any_does_not_have_the_condition(self) -> None:
+        assert job().running(world=2).now.find(ConditionType.SPEC_UNDERSTOOD) is None
+
+
 def test_what_people_look_for_comes_first() -> None:
     here = job().running(world=2).leaving("n1").all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
     assert [condition.type for condition in here.now.conditions] == ["Running", "Disrupted", "Saved", "Protected"]
