@@ -6,7 +6,7 @@ from typing import Final
 
 from perdure.contract import LABEL_JOB, LABEL_ROLE, Role
 from perdure_operator.api import names
-from perdure_operator.api.reasons import ConditionType, Reason
+from perdure_operator.api.reasons import REASONS, ConditionType, Reason
 from perdure_operator.api.status import Disruption, Phase, RunPlan
 from perdure_operator.decide.draft import Draft, Waiting
 from perdure_operator.decide.facts import joined, own, terminated
@@ -53,11 +53,23 @@ def _running(draft: Draft) -> Draft:
     if _all_assigned(draft) and status.current:
         return draft.condition(ConditionType.RUNNING, True, Reason.ASSIGNED, _assigned(draft, status.current.plan))
     waiting = draft.waiting or Waiting(Reason.STARTING_MEMBERS, "waiting for the next look at the cluster")
-    old = status.find(ConditionType.RUNNING)
-    draft = draft.condition(ConditionType.RUNNING, False, waiting.reason, waiting.message)
+    old, message = status.find(ConditionType.RUNNING), _awaited(waiting)
+    draft = draft.condition(ConditionType.RUNNING, False, waiting.reason, message)
     if waiting.reason in _WARNINGS and (old is None or old.reason != waiting.reason):
-        draft = draft.tell(waiting.reason, waiting.message, warning=True)
+        draft = draft.tell(waiting.reason, message, warning=True)
     return draft
+
+
+def _awaited(waiting: Waiting) -> str:
+    """Who is awaited and why, in the policy's words; then until when, or what else ends the wait; then what to do."""
+    known = REASONS[waiting.reason]
+    limit = f"no time limit: {known.ends}" if known.ends else ""
+    return "; ".join(part for part in (waiting.message, limit, f"to do: {_begun(known.remedy)}") if part)
+
+
+def _begun(sentence: str) -> str:
+    """As a part of another sentence."""
+    return sentence[:1].lower() + sentence[1:].rstrip(".")
 
 
 def _assigned(draft: Draft, plan: RunPlan) -> str:
