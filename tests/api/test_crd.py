@@ -253,12 +253,21 @@ def test_a_status_in_a_manifest_is_ignored(jobs: Jobs) -> None:
     assert "status" not in jobs.get("digits")
 
 
-def test_kubectl_get_shows_phase_run_replicas_step_and_age(jobs: Jobs) -> None:
+def test_kubectl_get_shows_where_a_job_is_and_what_it_waits_for(jobs: Jobs) -> None:
     jobs.create(job())
-    jobs.write_status("digits", STATUS.model_dump(mode="json", by_alias=True, exclude_none=True))
+    waiting = Condition(
+        type="Running",
+        status="False",
+        reason="Unschedulable",
+        message="no node for digits-ab12-0",
+        last_transition_time=NOON,
+    )
+    status = STATUS.model_copy(update={"conditions": (waiting,)})
+    jobs.write_status("digits", status.model_dump(mode="json", by_alias=True, exclude_none=True))
     head, line = jobs.kubectl("get", "ptj").stdout.splitlines()
-    assert head.split() == ["NAME", "PHASE", "RUN", "REPLICAS", "STEP", "AGE"]
-    assert line.split()[:5] == ["digits", "Vacating", "8", "2", "100"]
+    assert head.split() == ["NAME", "PHASE", "RUN", "MEMBERS", "STEP", "WHY", "AGE"]
+    assert line.split()[:6] == ["digits", "Vacating", "8", "2", "100", "Unschedulable"]
+    assert jobs.kubectl("get", "ptj", "--output=wide").stdout.rstrip().endswith("no node for digits-ab12-0")
 
 
 def test_a_job_is_found_under_its_short_name_and_its_categories(jobs: Jobs) -> None:

@@ -224,4 +224,6 @@ def _await_ready(draft: Draft, pods: list[PodView]) -> Draft:
     if ends:
         message = f"waiting for the nodes of {listed(pods)} to be Ready again; given up at {clock(min(ends))}"
         return draft.wait(Reason.NODE_UNREACHABLE, message)
-    return draft.wait(Reason.STARTING_MEMBERS, f"not Ready: {listed(pods)}; waiting for the kubelet's next report")
+    return draft.wait(
+        Reason.STARTING_MEMBERS, f"these members train and are not Ready, which their kubelets report: {listed(pods)}"
+    )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from perdure.contract import GROUP
-from perdure_operator.api.reasons import CONDITION_TYPES, REASONS
+from perdure_operator.api.reasons import CONDITION_TYPES, REASONS, Explained
 from perdure_operator.schema import crd, generated
 from perdure_operator.schema.cel import VALIDATIONS, Json
 
@@ -69,7 +69,7 @@ def text() -> str:
         _REASONS,
         _table(
             ("Reason", "Meaning", "What to do"),
-            ((f"`{name}`", told.meaning, told.remedy) for name, told in REASONS.items()),
+            ((f"`{name}`", _meaning(told), told.remedy) for name, told in REASONS.items()),
         ),
     ]
     return "\n\n".join(sections) + "\n"
@@ -112,6 +112,10 @@ def _status_rows(status: Json) -> Iterator[Sequence[str]]:
     for path, field, _ in fields(status):
         if not path.endswith("[]"):
             yield f"`{path}`", _type(field), field["description"]
+
+
+def _meaning(told: Explained) -> str:
+    return f"{told.meaning} No time limit: {told.ends}." if told.ends else told.meaning
 
 
 def _type(field: Json) -> str:
