@@ -29,10 +29,10 @@ _HEAD: Final = f"""# Reference
 {crd.NAME_LENGTH} characters. Durations are whole seconds. The API server checks every rule below when a manifest is
 applied and when a job is scaled; `kubectl explain ptj.spec` shows the fields in a terminal."""
 
-_TEMPLATE: Final = f"""The template has every field of a pod of Kubernetes {pod.source()["kubernetes"]}; `kubectl explain
-ptj.spec.template.spec` shows them. A field that it does not have, mistyped or newer, is refused by `kubectl apply`, and
-dropped with a warning where a client does not ask for strictness. A quantity with a fraction is written as a string:
-`cpu: "0.5"`.
+_TEMPLATE: Final = f"""The template has every field of a pod of Kubernetes {pod.source()["kubernetes"]}:
+`kubectl explain ptj.spec.template.spec` shows them. A field that it does not have, mistyped or newer, is refused by
+`kubectl apply`, and dropped with a warning where a client does not ask for strictness. A quantity with a fraction is
+written as a string: `cpu: "0.5"`.
 
 Perdure has a say in the fields below and passes every other field on as it is. The operator has the API server try the
 resulting pod in a dry run: what is wrong with it is told by the condition `Running` with the reason `TemplateInvalid`.
