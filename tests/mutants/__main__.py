@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from tests.mutants.catalogue import CATALOGUE
+
 from tests.mutants.judge import REPOSITORY, Effort, Found, judge
 from tests.mutants.mechanical import draw
 from tests.mutants.mutant import Mutant

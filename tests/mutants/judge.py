@@ -44,7 +44,7 @@ def judge(mutant: Mutant | None, effort: Effort) -> tuple[Found, str]:
     with _copy() as root:
         if mutant:
             mutant.plant(root)
-        simulated = [*"-m tests.simulation run --cores 1 --shrink 0 --stop-at-first".split()]
+        simulated = [*["-m", "tests.simulation", "run", "--cores", "1", "--shrink", "0", "--stop-at-first"]]
         simulated += ["--histories", str(effort.histories), "--seed", str(effort.seed)]
         words = _complaint(root, simulated)
         if words is not None:

@@ -78,7 +78,9 @@ def _changes(node: ast.expr, text: str, begin: int, end: int, where: object) -> 
             yield begin, str(value), str(value + 1)
 
 
-def _between(text: str, left: ast.expr, right: ast.expr, old: str, new: str, where: object) -> Iterator[tuple[int, str, str]]:
+def _between(
+    text: str, left: ast.expr, right: ast.expr, old: str, new: str, where: object
+) -> Iterator[tuple[int, str, str]]:
     begin = where(left.end_lineno, left.end_col_offset)  # type: ignore[operator]
     end = where(right.lineno, right.col_offset)  # type: ignore[operator]
     index = text.find(old, begin, end)

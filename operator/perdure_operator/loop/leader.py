@@ -107,6 +107,10 @@ class Leader:
                 logger.warning("resync: %s", error)
                 await self.clocks.sleep(1)
                 continue
+            except Exception:
+                logger.exception("resync failed")  # what the watch tells is worth going on for
+                await self.clocks.sleep(10)
+                continue
             await self.clocks.sleep(RESYNC_SECONDS * (0.8 + 0.4 * self.clocks.chance()))
 
     async def _sync(self) -> None:

@@ -22,6 +22,7 @@ from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import TrainingJobStatus
 from perdure_operator.schema import generated
 from perdure_operator.schema.cel import Json, Rule, checked
+from perdure_operator.schema.template import template_schema
 
 VERSION: Final = "v1alpha1"
 KIND: Final = "TrainingJob"
@@ -116,7 +117,9 @@ def root_schema() -> Json:
 
 def spec_schema() -> Json:
     """The structural schema of spec."""
-    return structural(TrainingJobSpec.model_json_schema())
+    schema = structural(TrainingJobSpec.model_json_schema())
+    schema["properties"]["template"] = template_schema()
+    return schema
 
 
 def status_schema() -> Json:
