@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import ast
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 from tests.mutants.mutant import At
+
+Where = Callable[[int, int], int]
+"""Line and column, as ast counts them, to an index into the text."""
 
 FOLDERS: Final = (
     "operator/perdure_operator/decide",
@@ -56,20 +59,19 @@ def of_text(file: str, text: str) -> Iterator[At]:
     for node in ast.walk(ast.parse(text)):
         if not isinstance(node, ast.expr):
             continue
-        begin = where(node.lineno, node.col_offset)
-        end = where(node.end_lineno or node.lineno, node.end_col_offset or 0)
-        for offset, old, new in _changes(node, text, begin, end, where):
+        for offset, old, new in _changes(node, text, where):
             yield At(f"{file}:{node.lineno}: {old.strip()} for {new.strip()}", file, old, new, offset)
 
 
-def _changes(node: ast.expr, text: str, begin: int, end: int, where: object) -> Iterator[tuple[int, str, str]]:
+def _changes(node: ast.expr, text: str, where: Where) -> Iterator[tuple[int, str, str]]:
+    begin, end = where(node.lineno, node.col_offset), _end(node, where)
     match node:
         case ast.Compare(left=left, ops=[operator], comparators=[right]) if type(operator) in _COMPARISONS:
-            old, new = _COMPARISONS[type(operator)]
-            yield from _between(text, left, right, old, new, where)
+            span = _end(left, where), where(right.lineno, right.col_offset)
+            yield from _between(text, span, _COMPARISONS[type(operator)])
         case ast.BoolOp(op=operator, values=[first, second, *_]):
-            old, new = (" and ", " or ") if isinstance(operator, ast.And) else (" or ", " and ")
-            yield from _between(text, first, second, old, new, where)
+            span = _end(first, where), where(second.lineno, second.col_offset)
+            yield from _between(text, span, (" and ", " or ") if isinstance(operator, ast.And) else (" or ", " and "))
         case ast.UnaryOp(op=ast.Not()):
             yield begin, text[begin:end], text[begin:end].removeprefix("not").lstrip()
         case ast.Constant(value=bool() as value):
@@ -78,14 +80,15 @@ def _changes(node: ast.expr, text: str, begin: int, end: int, where: object) -> 
             yield begin, str(value), str(value + 1)
 
 
-def _between(
-    text: str, left: ast.expr, right: ast.expr, old: str, new: str, where: object
-) -> Iterator[tuple[int, str, str]]:
-    begin = where(left.end_lineno, left.end_col_offset)  # type: ignore[operator]
-    end = where(right.lineno, right.col_offset)  # type: ignore[operator]
-    index = text.find(old, begin, end)
+def _between(text: str, span: tuple[int, int], words: tuple[str, str]) -> Iterator[tuple[int, str, str]]:
+    """The operator between two operands, once: brackets and comments may be there as well."""
+    index = text.find(words[0], *span)
     if index >= 0:
-        yield index, old, new
+        yield index, *words
+
+
+def _end(node: ast.expr, where: Where) -> int:
+    return where(node.end_lineno or node.lineno, node.end_col_offset or 0)
 
 
 def _line_starts(text: str) -> list[int]:

@@ -54,9 +54,8 @@ def check_template(draft: Draft) -> Draft:
     if check.verdict is TemplateVerdict.GOOD:
         return draft
     if check.verdict is TemplateVerdict.BAD:
-        return draft.block(
-            Reason.TEMPLATE_INVALID, f"the API server refuses members of spec.template: {check.message}", again
-        )
+        message = f"the API server refuses members of spec.template: {check.message}"
+        return draft.block(Reason.TEMPLATE_INVALID, message, again)
     if check.verdict is TemplateVerdict.WAIT:
         message = f"a member was refused in a dry run: {check.message}"
         return draft.block(refusal_reason(check.message), message, again)

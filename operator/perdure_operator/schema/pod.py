@@ -65,7 +65,8 @@ def source() -> Json:
 
 def schema(name: str = ROOT) -> Json:
     """The structural schema of one definition, with the others inside it; a fresh value each time."""
-    return _expanded(source()["definitions"][name])
+    expanded: Json = _expanded(source()["definitions"][name])
+    return expanded
 
 
 def _definition(name: str, given: Json) -> Json:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from perdure_operator.api.status import TrainingJobStatus
-from perdure_operator.cluster.protocol import JOBS, NODES, PODS, ClusterApi, Json
+from perdure_operator.cluster.protocol import EVENTS, JOBS, NODES, PODS, ClusterApi, Json
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.observe import Observer
 from perdure_operator.cluster.write.act import Actor
@@ -34,7 +34,7 @@ class Stage:
         self.queue = Queue(monotonic=self._monotonic)
         watch = Watch(self.cache, self.queue)
         self.cluster.time = lambda: self.now
-        self.cluster.watch = lambda kind, resource, raw: watch.take_in(resource, kind, raw)
+        self.cluster.watch = lambda kind, resource, raw: resource != EVENTS and watch.take_in(resource, kind, raw)
         calls = api or self.cluster
         self.observer = Observer(calls, self.cache, clock=lambda: self.now)
         self.actor = Actor(calls, self.cache, instance="test", clock=lambda: self.now)

@@ -15,6 +15,7 @@ from perdure.contract import LABEL_JOB, LABEL_ROLE, ContractError, Role, Standby
 from perdure_operator.api.names import LABEL_UID
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import TrainingJobStatus
+from perdure_operator.cluster import decode
 from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, Json, Resource
 from perdure_operator.cluster.read import parse, roots
 from perdure_operator.cluster.read.roots import Root
@@ -46,6 +47,8 @@ class JobRecord(Record):
     """None where it cannot be read: see `fault`."""
     unknown: tuple[str, ...]
     """Fields of the spec that only a newer CRD knows."""
+    ignored: tuple[str, ...]
+    """Paths of all that was left out: those, and what no parser could read."""
     status: TrainingJobStatus | None
     fault: str
     """Why spec or status cannot be read, "" where they can."""
@@ -196,6 +199,7 @@ def _job(base: tuple[Key, str, int], raw: Json, known: JobRecord | None) -> JobR
         created=str(metadata.get("creationTimestamp", "")),
         spec=spec,
         unknown=unknown,
+        ignored=(*(f"spec.{field}" for field in unknown), *decode.left_out(raw)),
         status=status,
         fault=fault,
         root=roots.of(base[0][0], spec) if spec is not None else None,
