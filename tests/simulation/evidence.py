@@ -100,6 +100,8 @@ class LogReader:
     _newest: dict[str, int] = field(default_factory=dict)
     """By uid the highest run that was opened."""
     _owner: str = ""
+    _commit: Line | None = None
+    """The newest."""
 
     def advance(self) -> list[str]:
         """What is wrong with the entries that are new."""
@@ -107,14 +109,14 @@ class LogReader:
         before = len(self.lines)
         while (data := self.objects.get(self._key(len(self.lines) + 1))) is not None:
             found += self._read(data)
-        return [*found, *self._newest_is_whole(before)]
+        return [*found, *self._newest_is_whole(before), *self._newest_is_there()]
 
     def cleared(self) -> None:
         """Somebody has emptied the root, on purpose of the history: reading begins anew."""
         self.lines.clear()
         self._writers.clear()
         self._newest.clear()
-        self._owner = ""
+        self._owner, self._commit = "", None
 
     def commits(self) -> list[Line]:
         """The commits, oldest first."""
@@ -145,6 +147,7 @@ class LogReader:
             self.lines.append(Line(seq, data, {"kind": "?", "uid": "?", "run": 0}))
             return [f"log: entry {seq} cannot be read: {error!r}"]
         self.lines.append(line)
+        self._commit = line if line.kind == "Committed" else self._commit
         return [f"{text} (entry {seq}, {line.kind} of run {line.run[1]})" for text in found]
 
     def _chain(self, line: Line) -> Iterable[str]:
@@ -177,7 +180,7 @@ class LogReader:
     def _links(self, line: Line) -> Iterable[str]:
         """What it says about the entries before it, and whether a commit is whole."""
         body = line.body
-        commit = next((old for old in reversed(self.lines) if old.kind == "Committed"), None)
+        commit = self._commit
         opened = next((old.seq for old in reversed(self.lines) if old.kind == "Opened"), None)
         seq = commit.seq if commit else None
         if body["lastCommit"] != seq or body["lastOpened"] != opened:
@@ -192,6 +195,11 @@ class LogReader:
         new = [line for line in self.lines[before:] if line.kind == "Committed"]
         return self._whole(new[-1].body["manifest"]) if new else ()
 
+    def _newest_is_there(self) -> Iterable[str]:
+        """Whoever retires commits, the newest stays."""
+        if self._commit and f"{self.root}/{self._commit.body['manifest']['key']}" not in self.objects:
+            yield f"log: the newest commit, entry {self._commit.seq} of step {self._commit.step}, has lost its manifest"
+
     def _whole(self, reference: Mapping[str, Any]) -> Iterable[str]:
         data = self.objects.get(f"{self.root}/{reference['key']}")
         if data is None or len(data) != reference["size"] or crc64(data) != reference["crc"]:
@@ -205,14 +213,22 @@ class LogReader:
 
 
 def verdict(
-    reader: LogReader, witness: Witness, *, goal: int | None = None, announced: Iterable[Run] = (), done: bool = False
+    reader: LogReader,
+    witness: Witness,
+    *,
+    goal: int | None = None,
+    keep: int = 1,
+    announced: Iterable[Run] = (),
+    done: bool = False,
 ) -> list[str]:
     """What is wrong with the whole history: the log against what was trained.
 
-    `announced`: runs that a disruption ended which was announced in time for a save, beside those that `asked_in_time`
-    finds. `done`: the job is said to be completed, so the log must say so too.
+    `keep`: so many of the newest commits are there. `announced`: runs that a disruption ended which was announced in
+    time for a save, beside those that `asked_in_time` finds. `done`: the job is said to be completed, so the log must
+    say so too.
     """
     found = [*reader.intact(), *_resumptions(reader, witness), *_samples(reader, witness)]
+    found += _retired(reader, keep)
     found += _announced(reader, witness, {*announced, *asked_in_time(witness)})
     completed = [line for line in reader.lines if line.kind == "Completed"]
     if done and not completed:
@@ -257,6 +273,12 @@ def steps_lost(reader: LogReader, witness: Witness) -> dict[Run, int]:
         kept = next((base[later] for later in after if later in base), newest)
         lost[run] = max(0, step - kept)
     return lost
+
+
+def _retired(reader: LogReader, keep: int) -> Iterable[str]:
+    for line in reader.commits()[-keep:]:
+        if f"{reader.root}/{line.body['manifest']['key']}" not in reader.objects:
+            yield f"log: commit {line.seq} of step {line.step} is one of the newest {keep} and is retired"
 
 
 def asked_in_time(witness: Witness) -> set[Run]:
@@ -384,6 +406,11 @@ class Evidence:
         """The engine has done what no announced save survives: a pod's object is gone before its container, say."""
         for root in roots(self._network):
             Witness.of(self._network, root).trouble.append(Trouble(at, what))
+
+    def cleared(self, root: str) -> None:
+        """The engine has emptied this root."""
+        if root in self.readers:
+            self.readers[root].cleared()
 
     def figures(self) -> dict[str, Figures]:
         """By root."""

@@ -188,6 +188,16 @@ def test_a_commit_without_all_its_shards_is_found() -> None:
     assert any("is missing or damaged" in text for text in findings(pods))
 
 
+def test_a_newest_commit_that_was_retired_is_found_at_once_and_others_that_were_to_be_kept_at_the_end() -> None:
+    pods = trained()
+    reader, commits = pods.log, pods.log.commits()
+    del pods.bucket.objects[f"{ROOT}/{commits[-2].body['manifest']['key']}"]
+    assert reader.advance() == verdict(reader, pods.witness) == []
+    assert any("one of the newest 2 and is retired" in text for text in verdict(reader, pods.witness, keep=2))
+    del pods.bucket.objects[f"{ROOT}/{commits[-1].body['manifest']['key']}"]
+    assert any("has lost its manifest" in text for text in reader.advance())
+
+
 def test_bytes_that_are_no_entry_are_found() -> None:
     pods = trained()
     pods.bucket.objects[key(len(pods.log.lines))] = b"[]"

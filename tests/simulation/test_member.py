@@ -7,7 +7,7 @@ import pytest
 from perdure.contract import Env, ExitKind, Leave, Standby
 from tests.simulation.evidence import figures, verdict
 from tests.simulation.interface import Behaviour, MemberExit
-from tests.simulation.pods import UID, Pods, in_virtual_time
+from tests.simulation.pods import ROOT, UID, Pods, in_virtual_time
 
 
 def sound(pods: Pods, **facts: object) -> None:
@@ -269,6 +269,37 @@ def test_the_next_run_waits_until_the_one_before_has_saved() -> None:
     sound(pods, announced=[(UID, 1)])
 
 
+def test_a_run_number_is_used_once_and_the_refusal_tells_the_highest() -> None:
+    pods = Pods()
+
+    async def story() -> tuple[ExitKind, int]:
+        pods.train(7, pods.start(2))
+        await pods.reaches(12)
+        (late,) = pods.start(1)
+        pods.train(7, [late])
+        outcome = await late.outcome()
+        return outcome.outcome, outcome.opened
+
+    assert in_virtual_time(story) == (ExitKind.FENCED, 7)
+    sound(pods)
+
+
+def test_a_store_that_lists_in_no_order_changes_nothing() -> None:
+    pods = Pods(Behaviour(goal=60))
+    pods.wires.shared["unordered", ROOT] = True
+
+    async def story() -> None:
+        first = pods.start(2)
+        pods.train(1, first)
+        await pods.reaches(45)
+        second = pods.start(2)
+        pods.train(2, second, lost=(1,))
+        await second[0].exit()
+
+    in_virtual_time(story)
+    sound(pods, done=True)
+
+
 def test_a_seed_always_gives_the_same_history() -> None:
     def history() -> tuple[dict[str, bytes], list[object]]:
         pods = Pods(Behaviour(goal=60, crash_per_step=0.002), seed=7)
@@ -308,4 +339,4 @@ def test_whatever_the_store_does_the_log_stays_sound(seed: int) -> None:
         await asyncio.sleep(600)
 
     in_virtual_time(story)
-    sound(pods)
+    sound(pods, keep=2)
