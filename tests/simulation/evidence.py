@@ -102,21 +102,29 @@ class LogReader:
     _owner: str = ""
     _commit: Line | None = None
     """The newest."""
+    _told: int | None = None
 
     def advance(self) -> list[str]:
         """What is wrong with the entries that are new."""
+        if self._told is not None:
+            return self._begun_anew(self._told)
         found: list[str] = []
         before = len(self.lines)
         while (data := self.objects.get(self._key(len(self.lines) + 1))) is not None:
             found += self._read(data)
         return [*found, *self._newest_is_whole(before), *self._newest_is_there()]
 
-    def cleared(self) -> None:
-        """Somebody has emptied the root, on purpose of the history: reading begins anew."""
-        self.lines.clear()
-        self._writers.clear()
-        self._newest.clear()
-        self._owner, self._commit = "", None
+    def emptied(self, told: int) -> None:
+        """Somebody has emptied the root, on purpose of the history; commit `told` was known from outcomes by then.
+
+        What still appends goes on beyond a gap, so the rest of the log is not judged: only that no run begins anew.
+        """
+        self._told = told
+
+    @property
+    def readable(self) -> bool:
+        """Whether there is a whole log to judge."""
+        return self._told is None
 
     def commits(self) -> list[Line]:
         """The commits, oldest first."""
@@ -134,6 +142,15 @@ class LogReader:
         if there > len(self.lines):
             found.append(f"log: {there} objects, {len(self.lines)} entries without a gap")
         return found
+
+    def _begun_anew(self, told: int) -> list[str]:
+        prefix = f"{self.root}/log/"
+        bodies = [json.loads(data) for key, data in self.objects.items() if key.startswith(prefix)]
+        return [
+            f"I1: run {body['run']} began anew, and commit {told} was known"
+            for body in bodies
+            if told and body["kind"] == "Opened" and body["resumes"] is None
+        ]
 
     def _key(self, seq: int) -> str:
         return f"{self.root}/log/{TOP - seq:016d}.json"
@@ -398,6 +415,8 @@ class Evidence:
         """What is wrong with any root's whole history; `done` names the roots of completed jobs."""
         found = self.look()
         for root, reader in self.readers.items():
+            if not reader.readable:
+                continue
             said = verdict(reader, Witness.of(self._network, root), goal=(goals or {}).get(root), done=root in done)
             found += [f"{root}: {text}" for text in said]
         return found
@@ -407,10 +426,11 @@ class Evidence:
         for root in roots(self._network):
             Witness.of(self._network, root).trouble.append(Trouble(at, what))
 
-    def cleared(self, root: str) -> None:
-        """The engine has emptied this root."""
+    def emptied(self, root: str, told: int) -> None:
+        """The engine has emptied this root; `told` is the newest commit (its seq) that an outcome had told, or 0."""
+        self.look()
         if root in self.readers:
-            self.readers[root].cleared()
+            self.readers[root].emptied(told)
 
     def figures(self) -> dict[str, Figures]:
         """By root."""

@@ -85,7 +85,9 @@ class Host:
     def __init__(self, pods: Pods, number: int) -> None:
         self.ip = f"10.0.0.{number}"
         env = {Env.ROOT: ROOT, Env.UID: UID, **pods.env}
-        container = {"name": "trainer", "env": [{"name": name, "value": value} for name, value in env.items()]}
+        container: Json = {"name": "trainer", "env": [{"name": name, "value": value} for name, value in env.items()]}
+        if pods.hook:
+            container["lifecycle"] = {"preStop": {"exec": {"command": ["perdure", "stop"]}}}
         self.pod: Json = {"metadata": {"name": f"job-{UID}-{number}"}, "spec": {"containers": [container]}}
         self.behaviour: Behaviour = pods.behaviour
         self.bucket: Bucket = pods.bucket
@@ -144,6 +146,8 @@ class Pods:
     behaviour: Behaviour = field(default_factory=Behaviour)
     seed: int = 1
     env: dict[str, str] = field(default_factory=dict)
+    hook: bool = False
+    """Whether pods have a preStop hook."""
     bucket: Bucket = field(default_factory=Bucket)
     wires: Wires = field(default_factory=Wires)
     facts: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
