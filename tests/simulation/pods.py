@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-import selectors
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from perdure.contract import Assignment, Env, Outcome, Train, read_outcome, write_assignment
+from tests.simulation.clock import VirtualLoop
 from tests.simulation.evidence import LogReader
 from tests.simulation.interface import Behaviour, Bucket, Json, MemberExit, Network
 from tests.simulation.member import run_member
@@ -24,38 +24,11 @@ ROOT = "s3://bucket/job"
 UID = "8a6d"
 
 
-class _Jumping(selectors.SelectSelector):
-    """Waits for nobody: time jumps to the next timer."""
-
-    now = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None:
-            raise RuntimeError("nothing will ever happen again")
-        self.now += max(0.0, timeout)
-        return []
-
-
-class _Loop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self._clock = _Jumping()
-        super().__init__(self._clock)
-
-    def time(self) -> float:
-        return self._clock.now
-
-
-def in_virtual_time(story: Callable[[], Awaitable[T]]) -> T:
-    """What the story returns."""
-
-    failed: list[str] = []
-
-    async def told() -> T:
-        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failed.append(repr(context)))
-        return await story()
-
-    with asyncio.Runner(loop_factory=_Loop) as runner:
-        result = runner.run(told())
+def in_virtual_time(story: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """What the story returns; a mistake in a callback that nobody awaits is one of the story too."""
+    loop, failed = VirtualLoop(), []
+    loop.set_exception_handler(lambda _loop, context: failed.append(context))
+    result = loop.run(story())
     assert failed == []
     return result
 
