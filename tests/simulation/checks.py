@@ -152,6 +152,7 @@ class Checks:
         ended = change.old is not None and terminal(change.old) and change.by != "pod-gc"
         if change.event == "DELETED" and change.kind == PODS and node_of(change.raw) and not ended:
             self._excuse(node_of(change.raw), 200.0)
+            self.evidence.excuse(self._world.now, "a pod's object is gone before its container")
 
     def _excuse(self, what: str, seconds: float) -> None:
         self._excused[what] = max(self._excused.get(what, 0.0), self._world.now + seconds)
@@ -244,8 +245,10 @@ class Checks:
     def _on_fact(self, fact: Fact) -> None:
         if fact.what == "evicted":
             self._check_eviction(fact.facts["raw"])
-        elif fact.what == "cut off":
-            self._excuse(fact.facts["node"], 1e9)
+        elif fact.what in ("cut off", "reached again", "power off", "kills"):
+            self.evidence.excuse(self._world.now, fact.what)
+            if fact.what == "cut off":
+                self._excuse(fact.facts["node"], 1e9)
         elif fact.what in ("opened", "committed"):
             self._judge(self.evidence.look())
         elif fact.what == "step":
@@ -275,7 +278,7 @@ class Checks:
         newest = self.training[record.name]
         older = run < newest.run if uid == newest.uid else self._is_older(uid, newest.uid)
         if older:
-            if not self._may_be_zombie(pod, fact.who):
+            if not self._may_be_zombie(pod):
                 self.fail(
                     "I3", f"{fact.who} steps in run {run} of {uid[:8]} after run {newest.run} of {newest.uid[:8]}"
                 )
