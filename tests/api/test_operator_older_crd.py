@@ -1,4 +1,4 @@
-"""A job of 9,000 levels, stored under a CRD that preserved unknown fields: the operator goes on with everybody else."""
+"""Under an older CRD, which preserved unknown fields: jobs of 9,000 levels stop nobody, a newer CRD replaces no pod."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster.apiserver import ApiServer
+from perdure_operator.api.status import Phase
 from perdure_operator.schema import crd
-from tests.api.conftest import SYSTEM
+from tests.api.conftest import REPOSITORY, SYSTEM
 from tests.api.manifests import Json, job, template
 from tests.api.process import OperatorProcess
 from tests.api.scene import Scene, until
@@ -70,6 +71,28 @@ def test_deep_jobs_before_and_after_the_start_stop_no_other_job(server: ApiServe
         assert "Traceback" not in log
 
 
+def test_a_newer_crd_under_a_waiting_job_replaces_no_pod(server: ApiServer, tmp_path: Path) -> None:
+    scene = Scene(server, TEAM, "one")
+    scene.apply()
+    with OperatorProcess(server.kubeconfig, tmp_path / "log", name="older"):
+        until("two pods", lambda: pods_of(server, "one") == 2)
+        before = uids_of(server, "one")
+    server.kubectl("apply", "--server-side", "--force-conflicts", "-f", REPOSITORY / "crds")
+    with OperatorProcess(server.kubeconfig, tmp_path / "log", name="newer") as operator:
+        until("leading", lambda: operator.leading)
+        Scene(server, TEAM, "two").apply()
+        until("pods of another job", lambda: pods_of(server, "two") == 2)
+        scene.kubectl("annotate", "ptj", "one", "look=again")
+        node = scene.node("n1")
+        scene.run_pods(node)
+        until("phase Running", lambda: scene.status().phase is Phase.RUNNING)
+    assert uids_of(server, "one") == before
+
+
 def pods_of(server: ApiServer, name: str) -> int:
-    listed = server.kubectl("get", "pods", f"--namespace={TEAM}", f"--selector=perdure.dev/job={name}", "--output=name")
-    return len(listed.stdout.split())
+    return len(uids_of(server, name))
+
+
+def uids_of(server: ApiServer, name: str) -> set[str]:
+    how = (f"--namespace={TEAM}", f"--selector=perdure.dev/job={name}", "--output=jsonpath={.items[*].metadata.uid}")
+    return set(server.kubectl("get", "pods", *how).stdout.split())
