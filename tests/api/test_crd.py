@@ -28,6 +28,7 @@ from perdure_operator.cluster.read import parse
 from perdure_operator.cluster.write.manifests import template_hash
 from perdure_operator.schema import pod
 from perdure_operator.state.snapshot import Snapshot
+from tests.api.conftest import REPOSITORY
 from tests.api.manifests import Json, checkpoint, full, job, template
 from tests.unit.operator.builders import snapshot
 
@@ -206,6 +207,11 @@ def test_a_template_is_stored_as_it_is_written_and_a_pod_of_it_is_the_same_in_ev
     assert stored["spec"]["template"] == RICH
     assert template_hash(_seen(stored)) == template_hash(_seen(stored | {"spec": _turned(stored["spec"])}))
     assert template_hash(_seen(stored)) == template_hash(_seen({**stored, "spec": written["spec"]}))
+
+
+def test_the_example_is_taken_without_a_warning(jobs: Jobs) -> None:
+    done = jobs.kubectl("create", "--dry-run=server", "-f", str(REPOSITORY / "examples" / "digits" / "job.yaml"))
+    assert done.stderr == ""
 
 
 def test_nulls_in_a_template_are_dropped(jobs: Jobs) -> None:
