@@ -119,7 +119,7 @@ class Agent:
         self._file = AssignmentFile(paths.assignment)
         self._stop = StopMarker(paths.scratch)
         self._selector = selectors.DefaultSelector()
-        self._children = Children()
+        self._children = Children(paths.cgroups)
         self._log = Outlet(STDERR)
         self._events: deque[Event] = deque()
         self._exit: int | None = None
