@@ -200,7 +200,7 @@ def test_an_assignment_that_rests_on_old_news_is_a_conflict(change: dict[str, st
     assert desk.get(PODS, desk.name(0))["metadata"]["labels"][LABEL_ROLE] == "standby"
 
 
-def member(desk: Desk) -> dict[str, str]:
+def member(desk: Desk) -> dict[str, Any]:
     """A pod of the job's, as its name and uid."""
     desk.act(CreatePod(name=desk.name(0)))
     return {"name": desk.name(0), "uid": desk.get(PODS, desk.name(0))["metadata"]["uid"]}

@@ -19,7 +19,6 @@ from perdure_operator.api import names
 from perdure_operator.api.names import LABEL_UID
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import TrainingJobStatus
-from perdure_operator.cluster import decode
 from perdure_operator.cluster.memory import Memory
 from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, ClusterApi, Conflict, NotFound, Resource
 from perdure_operator.cluster.read import parse
@@ -161,7 +160,7 @@ class Observer:
             deleting=record.deleting,
             creation_time=datetime.fromisoformat(record.created),
             spec=spec,
-            unknown_fields=(*(f"spec.{field}" for field in unknown), *decode.left_out(raw)),
+            unknown_fields=(*(f"spec.{field}" for field in record.unknown), *record.left_out),
             status=status,
             pods=tuple(sorted(views, key=lambda pod: (pod.name, pod.uid))),
             pods_complete=self._current.get(record.key) == record.uid,

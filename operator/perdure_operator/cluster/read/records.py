@@ -15,6 +15,7 @@ from perdure.contract import LABEL_JOB, LABEL_ROLE, ContractError, Role, Standby
 from perdure_operator.api.names import LABEL_UID
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import TrainingJobStatus
+from perdure_operator.cluster import decode
 from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, Json, Resource
 from perdure_operator.cluster.read import parse, roots
 from perdure_operator.cluster.read.roots import Root
@@ -45,7 +46,9 @@ class JobRecord(Record):
     spec: TrainingJobSpec | None
     """None where it cannot be read: see `fault`."""
     unknown: tuple[str, ...]
-    """Fields of the spec that only a newer CRD knows."""
+    """Fields and words of the spec that only a newer CRD knows."""
+    left_out: tuple[str, ...]
+    """Paths of what nobody could read."""
     status: TrainingJobStatus | None
     fault: str
     """Why spec or status cannot be read, "" where they can."""
@@ -67,8 +70,12 @@ class JobRecord(Record):
 
     def tells_the_same(self, other: JobRecord) -> bool:
         """See above."""
-        mine = (self.uid, self.generation, self.deleting, self.fault, self.spec, self.status)
-        return mine == (other.uid, other.generation, other.deleting, other.fault, other.spec, other.status)
+        return self._told == other._told
+
+    @property
+    def _told(self) -> tuple[object, ...]:
+        problems = (self.fault, self.unknown, self.left_out)
+        return self.uid, self.generation, self.deleting, problems, self.spec, self.status
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +203,7 @@ def _job(base: tuple[Key, str, int], raw: Json, known: JobRecord | None) -> JobR
         created=str(metadata.get("creationTimestamp", "")),
         spec=spec,
         unknown=unknown,
+        left_out=decode.left_out(raw),
         status=status,
         fault=fault,
         root=roots.of(base[0][0], spec) if spec is not None else None,
