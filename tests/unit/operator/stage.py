@@ -15,6 +15,7 @@ from perdure_operator.cluster.protocol import JOBS, NODES, PODS, ClusterApi, Jso
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.observe import Observer
 from perdure_operator.cluster.write.act import Actor
+from perdure_operator.loop.orphans import Orphans
 from perdure_operator.loop.queue import Queue
 from perdure_operator.loop.watch import WATCHED, Watch
 from perdure_operator.loop.worker import Worker
@@ -38,7 +39,7 @@ class Stage:
         calls = api or self.cluster
         self.observer = Observer(calls, self.cache, clock=lambda: self.now)
         self.actor = Actor(calls, self.cache, instance="test", clock=lambda: self.now)
-        self.worker = Worker(self.queue, self.observer, self.actor, jitter=lambda: 0.5)
+        self.worker = Worker(self.queue, self.observer, self.actor, Orphans(calls, self.cache), jitter=lambda: 0.5)
 
     def _monotonic(self) -> float:
         return self.now.timestamp()
