@@ -21,8 +21,8 @@ from perdure_operator.cluster.election import Election
 from perdure_operator.cluster.protocol import ApiError, ClusterApi
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.observe import Observer
-from perdure_operator.cluster.write.act import Actor
 from perdure_operator.cluster.read.records import Key
+from perdure_operator.cluster.write.act import Actor
 from perdure_operator.loop.concern import concerned
 from perdure_operator.loop.orphans import Orphans
 from perdure_operator.loop.queue import Queue

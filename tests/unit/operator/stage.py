@@ -85,10 +85,14 @@ class Stage:
 
     # The operator.
 
-    def start(self) -> None:
+    def sync(self) -> None:
+        """Everything is read, and every job is due."""
         asyncio.run(self.observer.sync())
         for known in self.cache.jobs():
             self.queue.add(known.key)
+
+    def start(self) -> None:
+        self.sync()
         self.settle()
 
     def settle(self, *, rounds: int = 60) -> None:

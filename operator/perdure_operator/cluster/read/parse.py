@@ -57,8 +57,11 @@ def spec(raw: Json) -> tuple[TrainingJobSpec, tuple[str, ...]]:
 
 
 def time(value: object) -> datetime | None:
-    """An RFC 3339 time."""
-    return datetime.fromisoformat(value) if isinstance(value, str) else None
+    """An RFC 3339 time; None for anything else."""
+    try:
+        return datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
 
 
 def node(raw: Json) -> NodeView:
