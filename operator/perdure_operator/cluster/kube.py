@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -224,7 +223,7 @@ class KubeApi:
             body=body,
             auth_settings=["BearerToken"],
         )
-        sent = time.monotonic()
+        sent = self._clock.monotonic()
         answer = await self._transport.call_api(*request, _request_timeout=seconds)
         self._clock.heard(answer.headers.get("Date"), sent=sent)
         return answer

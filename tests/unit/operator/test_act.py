@@ -94,7 +94,7 @@ def test_status_comes_first_and_events_last() -> None:
     desk = Desk()
     sent: list[str] = []
     desk.cluster.watch = lambda kind, resource, _raw: sent.append(f"{kind} {resource.plural}")
-    status = TrainingJobStatus(phase=Phase.STARTING, members=(desk.name(0),))
+    status = TrainingJobStatus(phase=Phase.STARTING, next=NextRun(run=1, members=(desk.name(0),)))
     event = Event(reason="R", message="m")
     desk.act(SetBudget(min_available=1), CreatePod(name=desk.name(0)), status=status, events=(event,))
     assert sent == ["MODIFIED trainingjobs", "ADDED poddisruptionbudgets", "ADDED pods", "ADDED events"]
@@ -200,7 +200,7 @@ def test_an_assignment_that_rests_on_old_news_is_a_conflict(change: dict[str, st
     assert desk.get(PODS, desk.name(0))["metadata"]["labels"][LABEL_ROLE] == "standby"
 
 
-def member(desk: Desk) -> dict[str, str]:
+def member(desk: Desk) -> dict[str, Any]:
     """A pod of the job's, as its name and uid."""
     desk.act(CreatePod(name=desk.name(0)))
     return {"name": desk.name(0), "uid": desk.get(PODS, desk.name(0))["metadata"]["uid"]}
