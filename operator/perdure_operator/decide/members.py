@@ -218,7 +218,11 @@ def _await_ready(draft: Draft, pods: list[PodView]) -> Draft:
     nodes = {pod.node for pod in pods}
     ends = [at for node in nodes if (at := given_up_at(draft, node))]
     if any(one.outage for one in draft.status.unready if one.node in nodes):
-        until = f"given up from {clock(min(ends))} on, one node after the other" if ends else "no node is Ready at all"
+        until = (
+            f"given up from {clock(min(ends))} on, one node after the other"
+            if ends
+            else "no time limit while no node is Ready"
+        )
         message = f"most nodes are not Ready: {listed(pods)} may well be training, and none is given up yet; {until}"
         return draft.wait(Reason.MASS_OUTAGE, message)
     if ends:
