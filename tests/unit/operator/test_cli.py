@@ -32,10 +32,10 @@ def test_explain_prints_reasons_actions_and_status(tmp_path: Path, capsys: pytes
     text = snapshot(template_hash="abc").model_dump_json(by_alias=True)
     assert cli.main(["explain", write(tmp_path / "s.json", text)]) == 0
     said = capsys.readouterr().out
-    assert "Why:\n  waiting: CheckingTemplate" in said
+    assert "Waiting: CheckingTemplate: " in said
     assert "1. CheckTemplate" in said
-    assert 'phase: "Pending"' in said
-    assert "Look again: in 10 s" in said
+    assert "condition Protected: False, BudgetMissing" in said
+    assert "Looks again: in 10 s, at " in said
 
 
 @pytest.mark.parametrize(
