@@ -83,7 +83,7 @@ WAITS: dict[Reason, tuple[Callable[[], Job], str]] = {
     ),
     Reason.LOG_LOST: (
         lambda: job().running(1).ended(0, ExitKind.FAILED, error=raised(ErrorName.LOG_LOST, "no log")),
-        "digits-ab12-0: failed exception LogLost\nno log",
+        "digits-ab12-0: failed (exception LogLost)\nno log",
     ),
     Reason.EXIT_SAVE: (lambda: job().running().leaving("n1"), "digits-ab12-0 (node n1), digits-ab12-1 (node n2)"),
     Reason.STOPPING: (lambda: job().running().exited(1), "digits-ab12-0 (node n1)"),
