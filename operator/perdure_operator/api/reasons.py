@@ -19,11 +19,11 @@ class ConditionType(StrEnum):
     DISRUPTED = "Disrupted"
     SAVED = "Saved"
     PROTECTED = "Protected"
+    TEMPLATE_ACCEPTED = "TemplateAccepted"
     SPEC_UNDERSTOOD = "SpecUnderstood"
     SUSPENDED = "Suspended"
     COMPLETED = "Completed"
     FAILED = "Failed"
-    TEMPLATE_ACCEPTED = "TemplateAccepted"
 
 
 CONDITION_TYPES: Final[Mapping[ConditionType, str]] = {
@@ -32,13 +32,13 @@ CONDITION_TYPES: Final[Mapping[ConditionType, str]] = {
     ConditionType.DISRUPTED: "True from the first signal that the run has to end until its successor is planned.",
     ConditionType.SAVED: "How the last run ended: True where its last step is in a commit, False where steps are lost.",
     ConditionType.PROTECTED: "True while the job's PodDisruptionBudget, and no other, covers its members.",
+    ConditionType.TEMPLATE_ACCEPTED: "False while the API server would refuse pods of spec.template; absent while "
+    "nothing was ever wrong with it.",
     ConditionType.SPEC_UNDERSTOOD: "False while the spec has fields that this operator ignores; absent where it never "
     "had any.",
     ConditionType.SUSPENDED: "True while spec.suspend keeps the job without members.",
     ConditionType.COMPLETED: "True once the training has reached its goal. Final.",
     ConditionType.FAILED: "True once the job has been given up; the message says why. Final.",
-    ConditionType.TEMPLATE_ACCEPTED: "False while the API server would refuse pods of spec.template; absent while "
-    "nothing was ever wrong with it.",
 }
 
 

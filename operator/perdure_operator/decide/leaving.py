@@ -22,6 +22,7 @@ from perdure_operator.decide.facts import (
     given_up_at,
     in_outage,
     listed,
+    node_of,
     size_of,
     still_running,
     terminated,
@@ -165,7 +166,9 @@ def _lost(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: ARG001 (o
 
 
 def _deleted(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: ARG001
-    deleted = [signal for pod in still_running(draft) if (signal := signal_of_deletion(pod))]
+    deleted = [
+        signal for pod in still_running(draft) if (signal := signal_of_deletion(pod, node_of(draft.snapshot, pod)))
+    ]
     return Found(Disruption.MEMBER_DELETED, f"deleted: {_causes(deleted)}") if deleted else None
 
 
@@ -240,7 +243,9 @@ def _shorten(draft: Draft, current: CurrentRun, intent: Intent) -> tuple[Draft, 
 
 def _ends_of_grace(draft: Draft) -> list[datetime]:
     """Until when each deleted member can still save: it has only its own grace."""
-    signals = [signal for pod in still_running(draft) if (signal := signal_of_deletion(pod))]
+    signals = [
+        signal for pod in still_running(draft) if (signal := signal_of_deletion(pod, node_of(draft.snapshot, pod)))
+    ]
     deadlines = [signal.deadline for signal in signals if signal.deadline]
     return [max(later(end, -GRACE_MARGIN_SECONDS), later(draft.now, 1)) for end in deadlines]
 

@@ -37,7 +37,6 @@ FIRST_PORT: Final = 29500
 PORTS: Final = 100
 """Two runs in a row never use the same port: the older one may still hold it."""
 
-_NO_NODE: Final = "no time limit: no node is Ready at all"
 _COSTS_NOTHING: Final = frozenset({ExitKind.CHECKPOINTED, ExitKind.STOPPED, ExitKind.EXIT_TIMEOUT})
 
 
@@ -219,7 +218,11 @@ def _await_ready(draft: Draft, pods: list[PodView]) -> Draft:
     nodes = {pod.node for pod in pods}
     ends = [at for node in nodes if (at := given_up_at(draft, node))]
     if any(one.outage for one in draft.status.unready if one.node in nodes):
-        until = f"given up one node after the other, the first at {clock(min(ends))}" if ends else _NO_NODE
+        until = (
+            f"given up from {clock(min(ends))} on, one node after the other"
+            if ends
+            else "no time limit while no node is Ready"
+        )
         message = f"most nodes are not Ready: {listed(pods)} may well be training, and none is given up yet; {until}"
         return draft.wait(Reason.MASS_OUTAGE, message)
     if ends:

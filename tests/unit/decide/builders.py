@@ -37,7 +37,7 @@ ROUNDS = 5
 """Invariant I10: deciding again after acting comes to rest within so many rounds."""
 
 
-_UNTIL = re.compile(r"(until|at) \d\d:\d\d:\d\dZ|; no time limit: \w")
+_UNTIL = re.compile(r"(until|at|from) \d\d:\d\d:\d\dZ|; no time limit")
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,14 @@ from datetime import timedelta
 
 import pytest
 
-from perdure.contract import ExitKind
+from perdure.contract import ErrorName, ExitKind
 from perdure_operator.api.reasons import CONDITION_TYPES, REASONS, ConditionType, Reason
 from perdure_operator.api.status import Disruption
 from perdure_operator.state.decision import CheckTemplate
-from perdure_operator.state.snapshot import PodView, TemplateCheck, TemplateVerdict, Terminated, Toleration
+from perdure_operator.state.snapshot import PodView, TemplateCheck, TemplateVerdict, Terminated, Toleration, Zone
 from tests.unit.decide.builders import START, Job, creates, deletes, job, raised, written
 
+INVALID = 'Pod "digits-ab12-dry-run" is invalid: spec.containers[0].image: Required value'
 NO_AGENT = 'failed to create containerd task: exec: "perdure": executable file not found in $PATH: unknown'
 
 
@@ -32,6 +33,10 @@ def _checked(verdict: TemplateVerdict, message: str = "") -> Job:
 def _predecessor(**fields: object) -> PodView:
     given = {"name": "digits-0000-0", "uid": "old", "owner_uid": "0000", "node": "n1", "phase": "Running", **fields}
     return PodView.model_validate(given)
+
+
+def _down(here: Job, zone: Zone) -> Job:
+    return here.node("n2", ready=False).having(zones=(zone,)).settle()
 
 
 WAITS: dict[Reason, tuple[Callable[[], Job], str]] = {
@@ -72,6 +77,14 @@ WAITS: dict[Reason, tuple[Callable[[], Job], str]] = {
         lambda: job().running().node("n2", ready=False).pod(1, ready=False),
         "digits-ab12-1 (node n2)",
     ),
+    Reason.MASS_OUTAGE: (
+        lambda: _down(job().running(), Zone(ready=2, not_ready=3)).pod(1, ready=False),
+        "digits-ab12-1 (node n2)",
+    ),
+    Reason.LOG_LOST: (
+        lambda: job().running(1).ended(0, ExitKind.FAILED, error=raised(ErrorName.LOG_LOST, "no log")),
+        "digits-ab12-0: failed (exception LogLost)\nno log",
+    ),
     Reason.EXIT_SAVE: (lambda: job().running().leaving("n1"), "digits-ab12-0 (node n1), digits-ab12-1 (node n2)"),
     Reason.STOPPING: (lambda: job().running().exited(1), "digits-ab12-0 (node n1)"),
     Reason.DELETING_MEMBERS: (
@@ -94,7 +107,7 @@ def test_a_wait_says_for_whom_and_why_until_when_and_what_to_do(reason: Reason) 
     assert awaited in running.message
     known = REASONS[reason]
     assert known.remedy
-    timed = re.search(r"(until|at) \d\d:\d\d:\d\dZ", running.message)
+    timed = re.search(r"(until|at|from) \d\d:\d\d:\d\dZ", running.message)
     assert bool(timed) is not bool(known.ends), running.message
     assert running.message.count("no time limit: ") == bool(known.ends)
 
@@ -105,11 +118,29 @@ def test_every_reason_without_a_time_limit_is_in_the_table() -> None:
 
 class TestTemplate:
     def test_an_invalid_one_waits_for_a_correction_and_creates_nothing(self) -> None:
-        here = _checked(TemplateVerdict.BAD, "spec.containers[0].image: Required value")
+        here = _checked(TemplateVerdict.BAD, f"pods/digits-ab12-dry-run: {INVALID}")
         assert here.plan().actions == ()
         reason, message = _waits(here)
         assert reason == "TemplateInvalid"
-        assert "spec.containers[0].image: Required value" in message
+        assert message.startswith("spec.template.spec.containers[0].image: Required value; ")
+
+    @pytest.mark.parametrize(
+        ("answer", "words"),
+        [
+            (
+                'Pod "d" is invalid: [spec.volumes[0].name: Required value, metadata.labels: Invalid value: "spec.x"]',
+                '[spec.template.spec.volumes[0].name: Required value, spec.template.metadata.labels: Invalid value: "',
+            ),
+            (
+                'pods "d" is forbidden: violates PodSecurity "restricted:v1": runAsNonRoot != true',
+                'violates PodSecurity "restricted:v1": runAsNonRoot != true',
+            ),
+            ("Pod in version v1 cannot be handled as a Pod", "Pod in version v1 cannot be handled as a Pod"),
+        ],
+        ids=["two-fields", "pod-security", "another-answer"],
+    )
+    def test_the_field_comes_first_by_its_path_in_the_job(self, answer: str, words: str) -> None:
+        assert _waits(_checked(TemplateVerdict.BAD, answer))[1].startswith(words)
 
     def test_a_correction_is_tried_at_once(self) -> None:
         here = _checked(TemplateVerdict.BAD).having(template_hash="t2")

@@ -174,6 +174,13 @@ def test_a_budget_covers_members_of_this_very_job_and_no_standby() -> None:
     assert not parse.selects(selector, labels | {LABEL_ROLE: "member", LABEL_UID: "predecessor"})
 
 
+def test_a_long_event_keeps_its_advice_and_its_end() -> None:
+    said = Event(reason="R", message="check the Secret\n" + "x" * 2000 + "\nValueError: no")
+    note = manifests.event(snapshot(), said, now=NOW, instance="me", number="1")["note"]
+    assert note.startswith("check the Secret\n")
+    assert note.endswith("\nValueError: no")
+
+
 def test_an_event_fits_whatever_its_message() -> None:
     raw = manifests.event(snapshot(), Event(reason="R", message="ä" * 2000), now=NOW, instance="me", number="1")
     assert len(raw["note"].encode()) <= 1024

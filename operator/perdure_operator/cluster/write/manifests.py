@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from perdure import contract
 from perdure.contract import Env
+from perdure.words import fitting
 from perdure_operator.api import names
 from perdure_operator.api.spec import Checkpoint
 from perdure_operator.cluster.protocol import BUDGETS, EVENTS, JOBS, Json
@@ -83,7 +84,7 @@ def event(job: Snapshot, said: Event, *, now: datetime, instance: str, number: s
         "eventTime": now.isoformat(timespec="microseconds").replace("+00:00", "Z"),
         "type": said.type,
         "reason": said.reason,
-        "note": said.message.encode()[:NOTE_BYTES].decode(errors="ignore"),
+        "note": fitting(said.message, NOTE_BYTES),
         "action": "Reconcile",
         "reportingController": _CONTROLLER,
         "reportingInstance": instance[:128],
