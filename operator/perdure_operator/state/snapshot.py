@@ -177,5 +177,7 @@ class Snapshot(Model):
     template_hash: str = ""
     template_check: TemplateCheck = TemplateCheck()
     refusals: tuple[Refusal, ...] = ()
+    allotted: tuple[str, ...] = ()
+    """Names in status that this process has written there: no other can have created their pods."""
     created: tuple[str, ...] = ()
     """Names in status whose pod this process has created, or may have: without a pod here, such a name is burnt."""
