@@ -122,13 +122,15 @@ class Client:
             name,
         )
 
-    async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str, version: str = "") -> None:
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, *, uid: str, version: str = "", grace: int | None = None
+    ) -> None:
         """See ClusterApi."""
         await self._call(
             "delete",
             resource,
             lambda api: api.delete(
-                resource.plural, namespace, name, by=self._link.name, uid=uid, version=version or None
+                resource.plural, namespace, name, by=self._link.name, uid=uid, version=version or None, grace=grace
             ),
             name,
         )

@@ -60,7 +60,7 @@ class Reason(StrEnum):
     IMAGE_PULL_FAILED = "ImagePullFailed"
     AGENT_MISSING = "AgentMissing"
     CONTAINER_NOT_CREATED = "ContainerNotCreated"
-    TOLERATES_LEAVING_NODE = "ToleratesLeavingNode"
+    REPLACING_MEMBERS = "ReplacingMembers"
     ASSIGNING = "Assigning"
     NODE_UNREACHABLE = "NodeUnreachable"
     MASS_OUTAGE = "MassOutage"
@@ -194,10 +194,11 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         "Create what the message names.",
         ends="the kubelet goes on trying",
     ),
-    Reason.TOLERATES_LEAVING_NODE: Explained(
-        "A member tolerates every taint and was placed on a node that is leaving.",
-        "Remove the catch-all toleration from spec.template.",
-        ends="the member is used if the node stays after all",
+    Reason.REPLACING_MEMBERS: Explained(
+        "Members could not train and were replaced, several times in a row: a pause comes before the next ones, doubled"
+        " each time.",
+        "Stop what the message names: who deletes the pods, or a toleration in spec.template of the leaving node's "
+        "taint; any edit of the spec ends the pause.",
     ),
     Reason.ASSIGNING: Explained(
         "The members are being told their ranks.",

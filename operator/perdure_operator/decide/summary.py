@@ -20,7 +20,7 @@ _WARNINGS: Final = frozenset(
         Reason.IMAGE_PULL_FAILED,
         Reason.AGENT_MISSING,
         Reason.CONTAINER_NOT_CREATED,
-        Reason.TOLERATES_LEAVING_NODE,
+        Reason.REPLACING_MEMBERS,
         Reason.UNSCHEDULABLE,
     }
 )

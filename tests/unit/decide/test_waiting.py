@@ -12,7 +12,7 @@ from perdure.contract import ErrorName, ExitKind
 from perdure_operator.api.reasons import CONDITION_TYPES, REASONS, ConditionType, Reason
 from perdure_operator.api.status import Disruption
 from perdure_operator.state.decision import CheckTemplate
-from perdure_operator.state.snapshot import PodView, TemplateCheck, TemplateVerdict, Terminated, Toleration, Zone
+from perdure_operator.state.snapshot import PodView, TemplateCheck, TemplateVerdict, Terminated, Zone
 from tests.unit.decide.builders import START, Job, creates, deletes, job, raised, written
 
 INVALID = 'Pod "digits-ab12-dry-run" is invalid: spec.containers[0].image: Required value'
@@ -43,11 +43,11 @@ WAITS: dict[Reason, tuple[Callable[[], Job], str]] = {
     Reason.CHECKING_TEMPLATE: (job, "the pod template"),
     Reason.TEMPLATE_INVALID: (lambda: _checked(TemplateVerdict.BAD, "image: Required value"), "image: Required value"),
     Reason.QUOTA_EXCEEDED: (
-        lambda: job().step().step(writes=2).refused("digits-ab12-0"),
+        lambda: job().refused("digits-ab12-0").step().step(),
         'digits-ab12-0 was refused: exceeded quota: "q"',
     ),
     Reason.POD_REFUSED: (
-        lambda: job().step().step(writes=2).refused("digits-ab12-0", 'webhook "w" denied'),
+        lambda: job().refused("digits-ab12-0", 'webhook "w" denied').step().step(),
         'digits-ab12-0 was refused: webhook "w" denied',
     ),
     Reason.WAITING_FOR_PREDECESSOR: (lambda: job().having(pods=(_predecessor(),)), "digits-0000-0 (node n1)"),
@@ -68,9 +68,9 @@ WAITS: dict[Reason, tuple[Callable[[], Job], str]] = {
         lambda: job().starting().pod(1, waiting_reason="CreateContainerConfigError", waiting_message='secret "s"'),
         'digits-ab12-1 (node n2) waits: CreateContainerConfigError: secret "s"',
     ),
-    Reason.TOLERATES_LEAVING_NODE: (
-        lambda: job().starting().pod(1, tolerations=(Toleration(operator="Exists"),)).cordon("n2"),
-        "digits-ab12-1 tolerates a cordon, and node n2 is cordoned",
+    Reason.REPLACING_MEMBERS: (
+        lambda: job().starting().pod(1, gone=True).settle().pod(2, gone=True).settle(),
+        "2 times in a row members could not train and were replaced: digits-ab12-2 was deleted",
     ),
     Reason.ASSIGNING: (lambda: job().starting().ready().step(writes=1), "the members of run 1"),
     Reason.NODE_UNREACHABLE: (
@@ -226,8 +226,7 @@ class TestPods:
         assert after.now.failures.infrastructure == 0
 
     def test_a_refused_name_is_tried_again_and_not_burnt(self) -> None:
-        here = job().step().step(writes=2).refused("digits-ab12-0")
-        after = here.step()
+        after = job().refused("digits-ab12-0").step().step().step()
         running = after.condition(ConditionType.RUNNING)
         assert running.reason == "QuotaExceeded"
         assert "exceeded quota" in running.message
@@ -235,13 +234,13 @@ class TestPods:
         assert after.plan().status is None
 
     def test_another_refusal_names_who_refused(self) -> None:
-        here = job().step().step(writes=2).refused("digits-ab12-0", 'admission webhook "w" denied')
+        here = job().step().refused("digits-ab12-0", 'admission webhook "w" denied').step()
         plan = here.plan()
         assert plan.status is not None
         assert "PodRefused" in str(plan.status.conditions)
 
     def test_a_name_that_somebody_else_has_is_burnt(self) -> None:
-        here = job().step().step(writes=2).refused("digits-ab12-0", "exists", "NameTaken")
+        here = job().refused("digits-ab12-0", "exists", "NameTaken").step().step()
         assert creates(here.plan()) == ["digits-ab12-1", "digits-ab12-2"]
 
     def test_a_warning_is_sent_once(self) -> None:

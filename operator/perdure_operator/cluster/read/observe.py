@@ -25,7 +25,7 @@ from perdure_operator.cluster.read import parse
 from perdure_operator.cluster.read.cache import Cache, Change
 from perdure_operator.cluster.read.records import JobRecord, Key, PodRecord, key_of
 from perdure_operator.cluster.write import manifests
-from perdure_operator.state.snapshot import Budget, NodeView, PodView, Snapshot
+from perdure_operator.state.snapshot import Budget, NodeView, PodView, RefusalKind, Snapshot
 
 SLICE: Final = 25
 """Objects of a LIST that are read before others get their turn: some milliseconds."""
@@ -186,6 +186,7 @@ class Observer:
             update={
                 "template_hash": _template_hash(seen, memory),
                 "refusals": tuple(memory.refusals.values()),
+                "allotted": tuple(sorted(memory.allotted)),
                 "created": tuple(sorted(memory.created)),
             }
         )
@@ -249,11 +250,16 @@ def _template_hash(seen: Snapshot, memory: Memory) -> str:
 
 def _forget_settled(memory: Memory, record: JobRecord, own: set[str], budget: Budget | None) -> None:
     """Answers about names that nobody wants any more; refusals of names that are there now, whoever created them."""
+    memory.allotted &= record.members
     memory.created &= record.members
     wanted = record.members - own
     if budget is None:
         wanted |= {names.budget(record.key[1], record.uid)}
-    memory.refusals = {name: refusal for name, refusal in memory.refusals.items() if name in wanted}
+    memory.refusals = {
+        name: refusal
+        for name, refusal in memory.refusals.items()
+        if name in (own if refusal.kind is RefusalKind.PATCH_REFUSED else wanted)
+    }
 
 
 def _tell(record: JobRecord, memory: Memory) -> None:

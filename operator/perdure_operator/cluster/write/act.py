@@ -99,6 +99,7 @@ class Actor:
         self._require_lead()
         if decision.status is not None:
             await self._write_status(job, decision.status)
+            memory.allotted |= _upcoming(decision.status) - _upcoming(job.status)
         elif any(not isinstance(action, CheckTemplate) for action in decision.actions):
             await self._require_unchanged(job)
         try:
@@ -159,12 +160,12 @@ class Actor:
                 await self._set_budget(job, action, memory)
             case DeleteBudget(uid=uid):
                 await self._delete_budget(job, uid)
-            case CreatePod(name=name):
-                await self._create_pod(job, name, memory)
+            case CreatePod():
+                await self._create_pod(job, action, memory)
             case Assign():
-                await self._assign(job, action, work.pods.get(action.uid))
-            case DeletePod(name=name, uid=uid):
-                await self._delete_pod(job, name, uid, work.pods.get(uid))
+                await self._assign(work, action)
+            case DeletePod():
+                await self._delete_pod(job, action, work.pods.get(action.uid))
             case DeleteJob(uid=uid):
                 await self._delete_job(job, uid)
             case _:
@@ -208,15 +209,15 @@ class Actor:
         if known is not None and known.uid == uid:
             self._cache.drop(BUDGETS, key, since=self._cache.mark())
 
-    async def _create_pod(self, job: Snapshot, name: str, memory: Memory) -> None:
+    async def _create_pod(self, job: Snapshot, action: CreatePod, memory: Memory) -> None:
         try:
-            await self._create(PODS, job, manifests.pod(job, name), memory)
+            await self._create(PODS, job, manifests.pod(job, action.name, apart=action.apart), memory)
         except (Forbidden, Invalid, AlreadyExists):
             raise  # it does not exist, or is not ours
         except BaseException:
-            memory.created.add(name)  # nobody has said that it was not
+            memory.created.add(action.name)  # nobody has said that it was not
             raise
-        memory.created.add(name)
+        memory.created.add(action.name)
 
     async def _create(self, resource: Resource, job: Snapshot, body: Json, memory: Memory) -> Json:
         """Create an object of the job's; one that is there already and is the job's own counts as created."""
@@ -236,18 +237,26 @@ class Actor:
         self._cache.apply(resource, raw)
         return raw
 
-    async def _assign(self, job: Snapshot, action: Assign, seen: PodView | None) -> None:
-        patch = _assign_patch(action, seen)
+    async def _assign(self, work: _Round, action: Assign) -> None:
+        """Who refuses it, most often a webhook, has to be named: until it is mended nobody can be told anything."""
+        patch = _assign_patch(action, work.pods.get(action.uid))
         try:
-            self._cache.apply(PODS, await self._api.patch(PODS, job.namespace, action.name, patch))
+            self._cache.apply(PODS, await self._api.patch(PODS, work.job.namespace, action.name, patch))
         except NotFound as error:
             raise Conflict(str(error)) from None
+        except (Forbidden, Invalid) as error:
+            kind, message = RefusalKind.PATCH_REFUSED, str(error)
+            work.memory.refusals[action.name] = Refusal(pod=action.name, kind=kind, message=message)
+            raise
+        work.memory.refusals.pop(action.name, None)
 
-    async def _delete_pod(self, job: Snapshot, name: str, uid: str, seen: PodView | None) -> None:
+    async def _delete_pod(self, job: Snapshot, action: DeletePod, seen: PodView | None) -> None:
         """A pod that has changed since may have been promoted by the next leader."""
         version = seen.resource_version if seen else ""
         with suppress(NotFound):  # somebody was faster
-            await self._api.delete(PODS, job.namespace, name, uid=uid, version=version)
+            await self._api.delete(
+                PODS, job.namespace, action.name, uid=action.uid, version=version, grace=action.grace
+            )
 
     async def _delete_job(self, job: Snapshot, uid: str) -> None:
         with suppress(NotFound):  # somebody was faster
@@ -277,6 +286,11 @@ class Actor:
             return False
         self._said[key] = now
         return True
+
+
+def _upcoming(status: TrainingJobStatus) -> set[str]:
+    """The names allocated for the next run."""
+    return set(status.next.members) if status.next else set()
 
 
 def _batches(actions: Iterable[Action]) -> Iterator[Sequence[Action]]:
