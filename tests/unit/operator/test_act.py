@@ -205,10 +205,10 @@ def test_an_assignment_that_rests_on_old_news_is_a_conflict(change: dict[str, st
     assert desk.get(PODS, desk.name(0))["metadata"]["labels"][LABEL_ROLE] == "standby"
 
 
-def member(desk: Desk) -> dict[str, Any]:
+def member(desk: Desk, number: int = 0) -> dict[str, Any]:
     """A pod of the job's, as its name and uid."""
-    desk.act(CreatePod(name=desk.name(0)))
-    return {"name": desk.name(0), "uid": desk.get(PODS, desk.name(0))["metadata"]["uid"]}
+    desk.act(CreatePod(name=desk.name(number)))
+    return {"name": desk.name(number), "uid": desk.get(PODS, desk.name(number))["metadata"]["uid"]}
 
 
 @pytest.mark.parametrize("role", ["member", None])
@@ -306,12 +306,12 @@ def test_who_refuses_to_let_a_member_be_told_is_remembered_until_it_could_be() -
     desk.cluster.refuses[PODS] = Forbidden('webhook "w" denied', reason="Forbidden")
     with pytest.raises(Forbidden):
         desk.act(told)
-    (refusal,) = desk.snapshot().refusals
+    (refusal,) = desk.memory.refusals.values()
     assert (refusal.pod, refusal.kind) == (pod["name"], "PatchRefused")
     assert 'webhook "w" denied' in refusal.message
     del desk.cluster.refuses[PODS]
     desk.act(told)
-    assert desk.snapshot().refusals == ()
+    assert desk.memory.refusals == {}
 
 
 def test_a_pod_may_be_given_another_grace_than_its_own() -> None:
