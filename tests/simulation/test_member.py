@@ -132,7 +132,7 @@ def test_a_partition_stops_training_and_healing_lets_it_go_on() -> None:
 
 
 def test_a_lost_answer_is_no_fence() -> None:
-    pods = Pods(Behaviour(goal=60))
+    pods = Pods(Behaviour(goal=60, every_steps=2))
     pods.bucket.lost_answer_rate = 0.3
 
     async def story() -> list[ExitKind]:
