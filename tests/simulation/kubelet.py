@@ -167,6 +167,10 @@ class Kubelet:
         for worker in self._workers.values():
             worker.set_free()
 
+    def holds(self, uid: str) -> bool:
+        """Whether the pod is one that does not go away."""
+        return uid in self._workers and self._workers[uid].stuck
+
     def forget(self, uid: str) -> None:
         self._workers.pop(uid, None)
 
