@@ -17,7 +17,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from perdure.errors import UserError
-from perdure_operator.state.decision import Decision
+from perdure_operator.decide import decide
+from perdure_operator.explain import explain
 from perdure_operator.state.snapshot import Snapshot
 
 
@@ -48,9 +49,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--log-format", default="json", choices=["json", "text"])
     run.set_defaults(command=_run)
 
-    explain = commands.add_parser("explain", help="print what the operator would do with a snapshot, and why")
-    explain.add_argument("snapshot", metavar="SNAPSHOT.json", help="from `perdure-operator snapshot` or a debug log")
-    explain.set_defaults(command=_explain)
+    explaining = commands.add_parser("explain", help="print what the operator would do with a snapshot, and why")
+    explaining.add_argument("snapshot", metavar="SNAPSHOT.json", help="from `perdure-operator snapshot` or a debug log")
+    explaining.set_defaults(command=_explain)
 
     snapshot = commands.add_parser("snapshot", help="print what the operator sees of a job")
     snapshot.add_argument("job", metavar="NAMESPACE/NAME")
@@ -79,9 +80,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _explain(arguments: argparse.Namespace) -> int:
-    from perdure_operator.decide import decide  # noqa: PLC0415
-
-    sys.stdout.write(_told(decide(_read_snapshot(Path(arguments.snapshot)))))
+    snapshot = _read_snapshot(Path(arguments.snapshot))
+    sys.stdout.write(explain(snapshot, decide(snapshot)))
     return 0
 
 
@@ -130,31 +130,6 @@ def _read_snapshot(path: Path) -> Snapshot:
         raise UserError(f"{path}: not a snapshot of this version: field {where}: {first['msg']}") from None
     except ValueError as error:
         raise UserError(f"{path}: not JSON: {error}") from None
-
-
-def _told(decision: Decision) -> str:
-    """The decision as text: why, then what, then when to look again."""
-    lines = ["Why:"] + [f"  {reason}" for reason in decision.reasons or ("nothing to do",)]
-    if decision.status is not None:
-        lines += ["Status:", *(f"  {line}" for line in _status_lines(decision))]
-    if decision.actions:
-        lines.append("Actions:")
-        lines += [f"  {number}. {_action_line(action)}" for number, action in enumerate(decision.actions, 1)]
-    lines += [f"Event: {event.type} {event.reason}: {event.message}" for event in decision.events]
-    if decision.requeue_after is not None:
-        lines.append(f"Look again: in {decision.requeue_after:g} s")
-    return "\n".join(lines) + "\n"
-
-
-def _status_lines(decision: Decision) -> list[str]:
-    document = decision.status.model_dump(mode="json", by_alias=True, exclude_none=True) if decision.status else {}
-    return [f"{name}: {json.dumps(value)}" for name, value in document.items() if value not in ("", [], {}, 0)]
-
-
-def _action_line(action: object) -> str:
-    document = getattr(action, "model_dump", dict)(mode="json", by_alias=True, exclude_none=True)
-    kind = document.pop("kind", "")
-    return " ".join([str(kind), *(f"{name}={json.dumps(value)}" for name, value in document.items())])
 
 
 def _positive(text: str) -> int:

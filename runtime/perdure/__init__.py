@@ -6,11 +6,12 @@ need torch are loaded when they are first used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from perdure.errors import Corrupt, Fenced, LogLost, PeerLost, PerdureError, RootTakenOver, StorageError, UserError
 
+TYPE_CHECKING = False  # typing would be the longest part of the way to the first line of `perdure run`
 if TYPE_CHECKING:
+    from typing import Any
+
     from perdure.session import Session
 
 __all__ = [

@@ -2,6 +2,7 @@
 
     perdure run [options] -- COMMAND...    PID 1 of a member: follows the assignment, runs COMMAND, leaves an outcome
     perdure warm [--state FOLDER]          succeeds once that agent has read an assignment
+    perdure stop [--state FOLDER]          tells that agent that its pod is being deleted: the pod's preStop hook
     perdure log | show | verify URI        what a checkpoint root holds, its newest commit, whether all of it is whole
 
 Modules are imported where they are used: `perdure warm` runs every second in a starting pod.
@@ -33,7 +34,7 @@ INSPECTIONS: Final = {
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit status of `perdure ARGV`."""
     options = _parser().parse_args(argv)
-    commands = {"run": _run, "warm": _warm}
+    commands = {"run": _run, "warm": _warm, "stop": _stop}
     try:
         return commands.get(options.command, _inspect)(options)
     except PerdureError as error:
@@ -52,7 +53,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--termination-log", type=Path, metavar="FILE", help="where the outcome is written")
     run.add_argument("trainer", nargs=argparse.REMAINDER, metavar="-- COMMAND...", help="the training command")
     warm = commands.add_parser("warm", help="succeed if the agent has read an assignment")
-    for command in (run, warm):
+    stop = commands.add_parser("stop", help="tell the agent that its pod is being deleted")
+    for command in (run, warm, stop):
         command.add_argument("--state", type=Path, metavar="FOLDER", help="default: perdure below $TMPDIR")
     for name, what in INSPECTIONS.items():
         commands.add_parser(name, help=what).add_argument("uri", help="s3://BUCKET/PREFIX or file:///FOLDER")
@@ -63,6 +65,18 @@ def _warm(options: argparse.Namespace) -> int:
     from perdure.agent.paths import default_scratch, warm_marker  # noqa: PLC0415
 
     return 0 if warm_marker(options.state or default_scratch(os.environ)).exists() else 1
+
+
+def _stop(options: argparse.Namespace) -> int:
+    from perdure.agent.paths import default_scratch  # noqa: PLC0415
+    from perdure.agent.stop import write_stop  # noqa: PLC0415
+
+    scratch = options.state or default_scratch(os.environ)
+    try:
+        write_stop(scratch)
+    except OSError as error:
+        raise UserError(f"{scratch} is not writable: {error.strerror}: name the agent's folder with --state") from None
+    return 0
 
 
 def _inspect(options: argparse.Namespace) -> int:

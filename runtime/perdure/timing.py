@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+
+from perdure.age import age as age_of
+from perdure.age import born
 
 
 class Timings:
@@ -30,20 +31,11 @@ class Timings:
 
     def begin(self, started: float | None) -> None:
         """Splits the time since the agent started this process into start and import."""
-        age = _age_of_this_process()
+        made = born()
+        age = None if made is None else max(0.0, age_of(made))
         if started is None:
             self.seconds |= {"start": 0.0, "import": age or 0.0}
             return
         total = time.monotonic() - started
         imported = total if age is None else min(age, total)
         self.seconds |= {"start": total - imported, "import": imported}
-
-
-def _age_of_this_process() -> float | None:
-    """Seconds since the process was made; None where there is no Linux to ask."""
-    try:
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        born = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - born)
-    except (OSError, AttributeError, ValueError, IndexError):
-        return None

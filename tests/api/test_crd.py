@@ -24,7 +24,13 @@ from perdure_operator.api.status import (
     TrainingJobStatus,
     Unready,
 )
+from perdure_operator.cluster.read import parse
+from perdure_operator.cluster.write.manifests import template_hash
+from perdure_operator.schema import pod
+from perdure_operator.state.snapshot import Snapshot
+from tests.api.conftest import REPOSITORY
 from tests.api.manifests import Json, checkpoint, full, job, template
+from tests.unit.operator.builders import snapshot
 
 pytestmark = pytest.mark.api
 
@@ -100,6 +106,24 @@ STATUS = TrainingJobStatus(
 )
 
 
+RICH = template(
+    {
+        "ports": [{"containerPort": 8080}],
+        "resources": {"requests": {"cpu": 1, "memory": "1Gi"}, "limits": {"nvidia.com/gpu": 1}},
+        "livenessProbe": {"httpGet": {"port": "http", "path": "/"}},
+        "env": [{"name": "B", "value": "2"}, {"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+    },
+    metadata={"labels": {"z": "1", "a": "2"}},
+    volumes=[{"name": "data", "ephemeral": {"volumeClaimTemplate": {"metadata": {"labels": {"a": "b"}}, "spec": {}}}}],
+    tolerations=[{"operator": "Exists"}, {"key": "a", "effect": "NoExecute", "tolerationSeconds": 5}],
+    affinity={"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}]}},
+    topologySpreadConstraints=[{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}],
+    securityContext={"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+)
+"""Of a template's fields those that Kubernetes gives defaults to, or keeps in lists with keys."""
+
+
 class Jobs:
     """The jobs of one namespace, as kubectl shows and changes them."""
 
@@ -164,10 +188,79 @@ def test_a_null_is_as_good_as_an_absent_field(jobs: Jobs) -> None:
     assert stored["spec"]["suspend"] is False
 
 
-def test_what_perdure_does_not_know_of_a_pod_is_preserved(jobs: Jobs) -> None:
-    affinity = {"nodeAffinity": {"futureField": [{"a": 1}]}}
-    pod = template({"futureField": {"deep": [1, 2]}}, affinity=affinity, futureList=[{"x": "y"}])
-    assert jobs.create(job(template=pod))["spec"]["template"] == pod
+def test_an_unknown_field_of_a_pod_is_told_and_dropped_where_the_client_does_not_ask(jobs: Jobs) -> None:
+    """Kubernetes would drop it from the pod as well, in silence."""
+    mistyped = job(template=template({"imagePullPolcy": "Always"}, affinity={"nodeAffinity": {"future": [{"a": 1}]}}))
+    refused = jobs.kubectl("apply", "-f", "-", given=mistyped, check=False)
+    assert refused.returncode != 0
+    assert 'unknown field "spec.template.spec.containers[0].imagePullPolcy"' in refused.stderr
+    assert 'unknown field "spec.template.spec.affinity.nodeAffinity.future"' in refused.stderr
+    told = jobs.kubectl("apply", "--validate=warn", "-f", "-", given=mistyped)
+    assert 'Warning: unknown field "spec.template.spec.containers[0].imagePullPolcy"' in told.stderr
+    assert jobs.get("digits")["spec"]["template"] == template(affinity={"nodeAffinity": {}})
+
+
+def test_a_template_is_stored_as_it_is_written_and_a_pod_of_it_is_the_same_in_every_order(jobs: Jobs) -> None:
+    """The operator compares templates by a hash: the API server may neither add nor move anything."""
+    written = job(template=RICH)
+    stored = jobs.create(written)
+    assert stored["spec"]["template"] == RICH
+    assert template_hash(_seen(stored)) == template_hash(_seen(stored | {"spec": _turned(stored["spec"])}))
+    assert template_hash(_seen(stored)) == template_hash(_seen({**stored, "spec": written["spec"]}))
+
+
+def test_the_example_is_taken_without_a_warning(jobs: Jobs) -> None:
+    done = jobs.kubectl("create", "--dry-run=server", "-f", str(REPOSITORY / "examples" / "digits" / "job.yaml"))
+    assert done.stderr == ""
+
+
+def test_nulls_in_a_template_are_dropped(jobs: Jobs) -> None:
+    pod = template({"env": None, "resources": {"limits": None}}, volumes=None, terminationGracePeriodSeconds=None)
+    assert jobs.create(job(template=pod))["spec"]["template"] == template({"resources": {}})
+
+
+@pytest.mark.parametrize("value", ['"4"', "4", '"500m"', '"1Gi"'])
+def test_a_quantity_may_be_a_number_or_a_string(jobs: Jobs, value: str) -> None:
+    limits = {"cpu": json.loads(value)}
+    stored = jobs.create(job(template=template({"resources": {"limits": limits}})))
+    assert stored["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] == limits
+
+
+def test_a_fraction_as_a_quantity_is_told_to_be_written_as_a_string(jobs: Jobs) -> None:
+    pod = template({"resources": {"limits": {"cpu": 0.5}}})
+    refused = jobs.kubectl("create", "-f", "-", given=job(template=pod), check=False)
+    assert "resources.limits.cpu" in refused.stderr
+    assert "integer,string" in refused.stderr
+
+
+@pytest.mark.parametrize("levels", [1_200, 9_000])
+@pytest.mark.parametrize("validate", ["strict", "ignore"])
+def test_a_template_is_never_stored_deeper_than_a_pod(
+    jobs: Jobs, api_server: ApiServer, namespace: str, levels: int, validate: str
+) -> None:
+    deep = '{"a":' * levels + "{}" + "}" * levels
+    affinity = json.dumps(job(template=template(affinity="<here>"))).replace('"<here>"', deep)
+    path = f"/apis/perdure.dev/v1alpha1/namespaces/{namespace}/trainingjobs?fieldValidation={validate.capitalize()}"
+    done = api_server.kubectl("create", f"--raw={path}", "-f", "-", input=affinity, check=False)
+    if validate == "strict":
+        assert done.returncode != 0
+        return
+    assert done.returncode == 0, done.stderr
+    assert jobs.get("digits")["spec"]["template"] == template(affinity={})
+
+
+def test_two_appliers_may_own_different_containers_and_volumes(jobs: Jobs) -> None:
+    own = job()
+    jobs.kubectl("apply", "--server-side", "-f", "-", given=own)
+    sidecar = {"name": "metrics", "image": "metrics:1", "restartPolicy": "Always"}
+    other = {**own, "spec": {"template": {"spec": {"initContainers": [sidecar], "volumes": [{"name": "v"}]}}}}
+    other["spec"]["template"]["spec"]["containers"] = [{"name": "trainer", "workingDir": "/data"}]
+    jobs.kubectl("apply", "--server-side", "--field-manager=other", "-f", "-", given=other)
+    pod = jobs.get("digits")["spec"]["template"]["spec"]
+    assert [one["name"] for one in pod["containers"]] == ["trainer"]
+    assert pod["containers"][0]["workingDir"] == "/data"
+    assert pod["containers"][0]["command"] == ["python", "train.py"]
+    assert pod["initContainers"] == [sidecar]
 
 
 def test_an_unknown_field_of_the_spec_is_dropped_where_the_client_does_not_ask_for_strictness(jobs: Jobs) -> None:
@@ -253,12 +346,21 @@ def test_a_status_in_a_manifest_is_ignored(jobs: Jobs) -> None:
     assert "status" not in jobs.get("digits")
 
 
-def test_kubectl_get_shows_phase_run_replicas_step_and_age(jobs: Jobs) -> None:
+def test_kubectl_get_shows_where_a_job_is_and_what_it_waits_for(jobs: Jobs) -> None:
     jobs.create(job())
-    jobs.write_status("digits", STATUS.model_dump(mode="json", by_alias=True, exclude_none=True))
+    waiting = Condition(
+        type="Running",
+        status="False",
+        reason="Unschedulable",
+        message="no node for digits-ab12-0",
+        last_transition_time=NOON,
+    )
+    status = STATUS.model_copy(update={"conditions": (waiting,)})
+    jobs.write_status("digits", status.model_dump(mode="json", by_alias=True, exclude_none=True))
     head, line = jobs.kubectl("get", "ptj").stdout.splitlines()
-    assert head.split() == ["NAME", "PHASE", "RUN", "REPLICAS", "STEP", "AGE"]
-    assert line.split()[:5] == ["digits", "Vacating", "8", "2", "100"]
+    assert head.split() == ["NAME", "PHASE", "RUN", "MEMBERS", "STEP", "WHY", "AGE"]
+    assert line.split()[:6] == ["digits", "Vacating", "8", "2", "100", "Unschedulable"]
+    assert jobs.kubectl("get", "ptj", "--output=wide").stdout.rstrip().endswith("no node for digits-ab12-0")
 
 
 def test_a_job_is_found_under_its_short_name_and_its_categories(jobs: Jobs) -> None:
@@ -267,9 +369,34 @@ def test_a_job_is_found_under_its_short_name_and_its_categories(jobs: Jobs) -> N
         assert "trainingjob.perdure.dev/digits" in jobs.kubectl("get", name, "--output=name").stdout.split()
 
 
+def test_kubectl_explains_a_pods_fields(jobs: Jobs) -> None:
+    told = jobs.kubectl("explain", "ptj.spec.template.spec").stdout
+    assert "terminationGracePeriodSeconds" in told
+    deep = jobs.kubectl("explain", "ptj.spec.template.spec.containers.resources.limits").stdout
+    assert "Limits describes the maximum amount of compute resources allowed" in " ".join(deep.split())
+
+
+def test_the_schema_is_the_one_of_the_pinned_api_server(api_server: ApiServer) -> None:
+    document = json.loads(api_server.kubectl("get", "--raw", "/openapi/v3/api/v1").stdout)
+    command = "kubectl get --raw /openapi/v3/api/v1 | python -m perdure_operator.schema.pod"
+    assert pod.text(pod.extract(document)) == pod.text(pod.source()), f"write anew: {command}"
+
+
 def test_kubectl_explains_a_field(jobs: Jobs) -> None:
     told = " ".join(jobs.kubectl("explain", "ptj.spec.disruption.exitTimeoutSeconds").stdout.split())
     assert "How long members that must leave may take to save." in told
+
+
+def _seen(raw: Json) -> Snapshot:
+    """As the operator sees the job."""
+    return snapshot(spec=parse.spec(raw["spec"])[0])
+
+
+def _turned(value: Any) -> Any:
+    """The same value with the keys of every map in another order."""
+    if isinstance(value, dict):
+        return {key: _turned(value[key]) for key in reversed(value)}
+    return [_turned(one) for one in value] if isinstance(value, list) else value
 
 
 def _leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:

@@ -64,7 +64,7 @@ def test_every_object_is_taken_by_the_api_server(
 
 def test_one_namespace_needs_no_rights_on_jobs_elsewhere(tools: dict[str, Path]) -> None:
     (everywhere,) = of_kind(rendered(tools, "watchNamespace=team", "userRoles=false"), "ClusterRole")
-    assert [rule["resources"] for rule in everywhere["rules"]] == [["nodes"]]
+    assert [rule["resources"] for rule in everywhere["rules"]] == [["nodes"], ["customresourcedefinitions"]]
     roles = {role["metadata"]["namespace"] for role in of_kind(rendered(tools, "watchNamespace=team"), "Role")}
     assert roles == {"team", SYSTEM}
 

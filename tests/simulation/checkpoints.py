@@ -22,7 +22,7 @@ from perdure.checkpoint.retention import retire
 from perdure.checkpoint.state import Position
 from perdure.checkpoint.writer import NotYet, Writer
 from perdure.contract import CommitRef
-from perdure.errors import Corrupt, Fenced, PeerLost, PerdureError, RootTakenOver, StorageError, UserError
+from perdure.errors import Corrupt, Fenced, LogLost, PeerLost, PerdureError, RootTakenOver, StorageError, UserError
 from perdure.settings import Settings
 from tests.simulation.gang import LOADER, Gang, Seat
 from tests.simulation.interface import MemberHost
@@ -31,7 +31,7 @@ from tests.simulation.store import Access, AtOnce, Call, Tape
 ASK_AGAIN_SECONDS: Final = 0.2
 LOOK_AGAIN_SECONDS: Final = 5.0
 AGAIN_SECONDS: Final = 1.0
-GRAVEST: Final = (RootTakenOver, Fenced, UserError, StorageError, Corrupt)
+GRAVEST: Final = (RootTakenOver, Fenced, LogLost, UserError, StorageError, Corrupt)
 EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
 SHARD_BLOCK: Final = 8 * 1024 * 1024
 
@@ -54,7 +54,9 @@ class Checkpoints:
         self._pen: Writer | None = None
         if settings.rank == 0:
             with self._repeatable():
-                self._pen = Writer(Log(self._tape), uid=settings.uid, run=settings.run, lost=settings.lost)
+                self._pen = Writer(
+                    Log(self._tape), uid=settings.uid, run=settings.run, lost=settings.lost, floor=settings.floor
+                )
 
     # opening
 

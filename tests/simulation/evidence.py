@@ -100,21 +100,31 @@ class LogReader:
     _newest: dict[str, int] = field(default_factory=dict)
     """By uid the highest run that was opened."""
     _owner: str = ""
+    _commit: Line | None = None
+    """The newest."""
+    _told: int | None = None
 
     def advance(self) -> list[str]:
         """What is wrong with the entries that are new."""
+        if self._told is not None:
+            return self._begun_anew(self._told)
         found: list[str] = []
         before = len(self.lines)
         while (data := self.objects.get(self._key(len(self.lines) + 1))) is not None:
             found += self._read(data)
-        return [*found, *self._newest_is_whole(before)]
+        return [*found, *self._newest_is_whole(before), *self._newest_is_there()]
 
-    def cleared(self) -> None:
-        """Somebody has emptied the root, on purpose of the history: reading begins anew."""
-        self.lines.clear()
-        self._writers.clear()
-        self._newest.clear()
-        self._owner = ""
+    def emptied(self, told: int) -> None:
+        """Somebody has emptied the root, on purpose of the history; commit `told` was known from outcomes by then.
+
+        What still appends goes on beyond a gap, so the rest of the log is not judged: only that no run begins anew.
+        """
+        self._told = told
+
+    @property
+    def readable(self) -> bool:
+        """Whether there is a whole log to judge."""
+        return self._told is None
 
     def commits(self) -> list[Line]:
         """The commits, oldest first."""
@@ -133,6 +143,15 @@ class LogReader:
             found.append(f"log: {there} objects, {len(self.lines)} entries without a gap")
         return found
 
+    def _begun_anew(self, told: int) -> list[str]:
+        prefix = f"{self.root}/log/"
+        bodies = [json.loads(data) for key, data in self.objects.items() if key.startswith(prefix)]
+        return [
+            f"I1: run {body['run']} began anew, and commit {told} was known"
+            for body in bodies
+            if told and body["kind"] == "Opened" and body["resumes"] is None
+        ]
+
     def _key(self, seq: int) -> str:
         return f"{self.root}/log/{TOP - seq:016d}.json"
 
@@ -145,6 +164,7 @@ class LogReader:
             self.lines.append(Line(seq, data, {"kind": "?", "uid": "?", "run": 0}))
             return [f"log: entry {seq} cannot be read: {error!r}"]
         self.lines.append(line)
+        self._commit = line if line.kind == "Committed" else self._commit
         return [f"{text} (entry {seq}, {line.kind} of run {line.run[1]})" for text in found]
 
     def _chain(self, line: Line) -> Iterable[str]:
@@ -177,7 +197,7 @@ class LogReader:
     def _links(self, line: Line) -> Iterable[str]:
         """What it says about the entries before it, and whether a commit is whole."""
         body = line.body
-        commit = next((old for old in reversed(self.lines) if old.kind == "Committed"), None)
+        commit = self._commit
         opened = next((old.seq for old in reversed(self.lines) if old.kind == "Opened"), None)
         seq = commit.seq if commit else None
         if body["lastCommit"] != seq or body["lastOpened"] != opened:
@@ -192,6 +212,11 @@ class LogReader:
         new = [line for line in self.lines[before:] if line.kind == "Committed"]
         return self._whole(new[-1].body["manifest"]) if new else ()
 
+    def _newest_is_there(self) -> Iterable[str]:
+        """Whoever retires commits, the newest stays."""
+        if self._commit and f"{self.root}/{self._commit.body['manifest']['key']}" not in self.objects:
+            yield f"log: the newest commit, entry {self._commit.seq} of step {self._commit.step}, has lost its manifest"
+
     def _whole(self, reference: Mapping[str, Any]) -> Iterable[str]:
         data = self.objects.get(f"{self.root}/{reference['key']}")
         if data is None or len(data) != reference["size"] or crc64(data) != reference["crc"]:
@@ -205,14 +230,22 @@ class LogReader:
 
 
 def verdict(
-    reader: LogReader, witness: Witness, *, goal: int | None = None, announced: Iterable[Run] = (), done: bool = False
+    reader: LogReader,
+    witness: Witness,
+    *,
+    goal: int | None = None,
+    keep: int = 1,
+    announced: Iterable[Run] = (),
+    done: bool = False,
 ) -> list[str]:
     """What is wrong with the whole history: the log against what was trained.
 
-    `announced`: runs that a disruption ended which was announced in time for a save, beside those that `asked_in_time`
-    finds. `done`: the job is said to be completed, so the log must say so too.
+    `keep`: so many of the newest commits are there. `announced`: runs that a disruption ended which was announced in
+    time for a save, beside those that `asked_in_time` finds. `done`: the job is said to be completed, so the log must
+    say so too.
     """
     found = [*reader.intact(), *_resumptions(reader, witness), *_samples(reader, witness)]
+    found += _retired(reader, keep)
     found += _announced(reader, witness, {*announced, *asked_in_time(witness)})
     completed = [line for line in reader.lines if line.kind == "Completed"]
     if done and not completed:
@@ -257,6 +290,12 @@ def steps_lost(reader: LogReader, witness: Witness) -> dict[Run, int]:
         kept = next((base[later] for later in after if later in base), newest)
         lost[run] = max(0, step - kept)
     return lost
+
+
+def _retired(reader: LogReader, keep: int) -> Iterable[str]:
+    for line in reader.commits()[-keep:]:
+        if f"{reader.root}/{line.body['manifest']['key']}" not in reader.objects:
+            yield f"log: commit {line.seq} of step {line.step} is one of the newest {keep} and is retired"
 
 
 def asked_in_time(witness: Witness) -> set[Run]:
@@ -376,6 +415,8 @@ class Evidence:
         """What is wrong with any root's whole history; `done` names the roots of completed jobs."""
         found = self.look()
         for root, reader in self.readers.items():
+            if not reader.readable:
+                continue
             said = verdict(reader, Witness.of(self._network, root), goal=(goals or {}).get(root), done=root in done)
             found += [f"{root}: {text}" for text in said]
         return found
@@ -384,6 +425,12 @@ class Evidence:
         """The engine has done what no announced save survives: a pod's object is gone before its container, say."""
         for root in roots(self._network):
             Witness.of(self._network, root).trouble.append(Trouble(at, what))
+
+    def emptied(self, root: str, told: int) -> None:
+        """The engine has emptied this root; `told` is the newest commit (its seq) that an outcome had told, or 0."""
+        self.look()
+        if root in self.readers:
+            self.readers[root].emptied(told)
 
     def figures(self) -> dict[str, Figures]:
         """By root."""

@@ -117,6 +117,7 @@ class Gang:
         self._stepping = False
         self._stalled_since: float | None = None
         self._pending_exit = False
+        self._gone = 0
 
     # meeting
 
@@ -132,14 +133,16 @@ class Gang:
 
     def leave(self, seat: Seat) -> None:
         """The rank's process has ended: whoever can be reached gets a reset."""
-        seat.gone = True
-        seat.waiting = None
+        seat.gone, seat.waiting = True, None
+        self._gone += 1
         self.arrived.tell()
         self._look()
 
     def lost_by(self, seat: Seat) -> Seat | None:
         """A rank that is gone, as far as this one can know."""
         reach = self._network.reachable
+        if not self._gone:
+            return None
         return next((other for other in self.seats.values() if other.gone and reach(other.ip, seat.ip)), None)
 
     # collectives
@@ -158,10 +161,6 @@ class Gang:
         verdict: Verdict = await self._take_part(seat, None, training=True)
         return verdict
 
-    def settle(self) -> None:
-        """What was said and not read yet counts no more: the goal is reached."""
-        self._pending_exit = False
-
     async def _take_part(self, seat: Seat, value: Any, *, training: bool) -> Any:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         seat.waiting, self._said[seat.rank], self._training = answer, value, training
@@ -170,8 +169,7 @@ class Gang:
 
     def _look(self) -> None:
         """The collective goes on, fails, or waits."""
-        lost = any(seat.gone for seat in self.seats.values())
-        if self._stepping and self._timer and not lost:
+        if self._stepping and self._timer and not self._gone:
             return
         self._tell_losses()
         if not any(_waits(seat) for seat in self.seats.values()):
@@ -183,8 +181,7 @@ class Gang:
                 self._rest()
                 self._finish([self._said[rank] for rank in range(self.world)])
             else:
-                pace = self._behaviour.step_seconds * self.seats[0].rng.uniform(0.8, 1.3)
-                self._wake_in(pace, stepping=True)
+                self._begin_step()
         elif self._broken():
             self._stall()
 
@@ -209,7 +206,11 @@ class Gang:
         if verdict:
             self._finish(verdict)
         else:
-            self._look()
+            self._begin_step()
+
+    def _begin_step(self) -> None:
+        pace = self._behaviour.step_seconds * self.seats[0].rng.uniform(0.8, 1.3)
+        self._wake_in(pace, stepping=True)
 
     def _check(self) -> Verdict | None:
         """What all ranks agree on after a step; said in one step, read in the next, but in a world of one."""
@@ -249,7 +250,7 @@ class Gang:
 
     def _whole(self) -> bool:
         """Whether every rank lives and hears the next one."""
-        if any(seat.gone for seat in self.seats.values()):
+        if self._gone:
             return False
         if self.world == 1:
             return True
@@ -257,10 +258,10 @@ class Gang:
         return all(reach(seats[rank].ip, seats[(rank + 1) % self.world].ip) for rank in range(self.world))
 
     def _broken(self) -> bool:
-        return len(self._said) == self.world or any(seat.gone for seat in self.seats.values())
+        return len(self._said) == self.world or self._gone > 0
 
     def _tell_losses(self) -> None:
-        if not any(seat.gone for seat in self.seats.values()):
+        if not self._gone:
             return
         for seat in list(self.seats.values()):
             if _waits(seat) and seat.waiting and not seat.hung:
@@ -271,7 +272,7 @@ class Gang:
     def _stall(self) -> None:
         """Nothing comes from somebody: it is looked at again, until the collectives' own time is up."""
         loop = asyncio.get_running_loop()
-        if not any(seat.gone for seat in self.seats.values()):
+        if not self._gone:
             self._told.trouble("a rank is cut off, hangs or closes the log")
         self._stalled_since = loop.time() if self._stalled_since is None else self._stalled_since
         if loop.time() - self._stalled_since >= COLLECTIVE_SECONDS:

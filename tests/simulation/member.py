@@ -2,8 +2,8 @@
 
 Real: `perdure.agent` but for its shell and its processes (the machine, the state, the verdict, the trainer's
 environment), the contract's reading and writing, and what `trainer` lists. Modelled: the shell's loop (an event wakes
-it, where the real one also looks every 50 ms), starting and killing processes, pipes without delay, one SIGTERM that
-is lost if it comes before the agent has its handlers.
+it, where the real one also looks every 50 ms), starting and killing processes, pipes without delay, the preStop hook,
+a SIGTERM that is lost if it comes before the agent's first line.
 
 The simulated kubelet runs `run_member` and cancels it for SIGKILL; nothing of it is left then.
 """
@@ -52,6 +52,10 @@ from tests.simulation.interface import MemberExit, MemberHost
 from tests.simulation.trainer import Process
 
 POLL_SECONDS: Final = 0.05
+DEAF_SECONDS: Final = (0.02, 0.15)
+"""From the container's start to the first line of PID 1: the kernel drops a signal that comes meanwhile."""
+HOOK_SECONDS: Final = (0.08, 0.6)
+"""What `perdure stop` takes until the agent sees its marker."""
 CONTAINER_DIES_SHARE: Final = 0.8
 """Of the kills for lack of memory those that take the whole container: with cgroups v2 the kubelet asks for it."""
 
@@ -80,10 +84,14 @@ class _Agent:
 
     async def run(self) -> MemberExit:
         host, loop = self._host, asyncio.get_running_loop()
-        await asyncio.sleep(host.behaviour.warm_seconds * host.rng.uniform(0.6, 1.4))
-        followers = [loop.create_task(self._follow_assignment())]
-        if not host.sigterm.is_set():
-            followers.append(loop.create_task(self._follow_sigterm()))
+        deletion = loop.create_task(self._follow_deletion())
+        followers = [deletion]
+        try:
+            await asyncio.sleep(host.behaviour.warm_seconds * host.rng.uniform(0.6, 1.4))
+        except asyncio.CancelledError:
+            deletion.cancel()
+            raise
+        followers.append(loop.create_task(self._follow_assignment()))
         for task in followers:
             task.add_done_callback(self._follower_ended)
         try:
@@ -126,9 +134,20 @@ class _Agent:
             await self._host.assignment_changed()
             await asyncio.sleep(self._host.rng.uniform(0, POLL_SECONDS))
 
-    async def _follow_sigterm(self) -> None:
-        await self._host.sigterm.wait()
-        self._learn(SigtermReceived())
+    async def _follow_deletion(self) -> None:
+        """The preStop hook's marker is found however early it came; a signal counts once PID 1 blocks or handles it."""
+        host = self._host
+        lifecycle = host.pod["spec"]["containers"][0].get("lifecycle") or {}
+        if "preStop" in lifecycle:
+            await host.sigterm.wait()
+            began = host.monotonic()
+            await asyncio.sleep(host.rng.uniform(*HOOK_SECONDS))
+            self._learn(SigtermReceived(began))
+            return
+        await asyncio.sleep(host.rng.uniform(*DEAF_SECONDS))
+        if not host.sigterm.is_set():
+            await host.sigterm.wait()
+            self._learn(SigtermReceived())
 
     def _follower_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception():

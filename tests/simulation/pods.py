@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-import selectors
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from perdure.contract import Assignment, Env, Outcome, Train, read_outcome, write_assignment
+from tests.simulation.clock import VirtualLoop
 from tests.simulation.evidence import LogReader
 from tests.simulation.interface import Behaviour, Bucket, Json, MemberExit, Network
 from tests.simulation.member import run_member
@@ -24,38 +24,11 @@ ROOT = "s3://bucket/job"
 UID = "8a6d"
 
 
-class _Jumping(selectors.SelectSelector):
-    """Waits for nobody: time jumps to the next timer."""
-
-    now = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None:
-            raise RuntimeError("nothing will ever happen again")
-        self.now += max(0.0, timeout)
-        return []
-
-
-class _Loop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self._clock = _Jumping()
-        super().__init__(self._clock)
-
-    def time(self) -> float:
-        return self._clock.now
-
-
-def in_virtual_time(story: Callable[[], Awaitable[T]]) -> T:
-    """What the story returns."""
-
-    failed: list[str] = []
-
-    async def told() -> T:
-        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failed.append(repr(context)))
-        return await story()
-
-    with asyncio.Runner(loop_factory=_Loop) as runner:
-        result = runner.run(told())
+def in_virtual_time(story: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """What the story returns; a mistake in a callback that nobody awaits is one of the story too."""
+    loop, failed = VirtualLoop(), []
+    loop.set_exception_handler(lambda _loop, context: failed.append(context))
+    result = loop.run(story())
     assert failed == []
     return result
 
@@ -85,7 +58,9 @@ class Host:
     def __init__(self, pods: Pods, number: int) -> None:
         self.ip = f"10.0.0.{number}"
         env = {Env.ROOT: ROOT, Env.UID: UID, **pods.env}
-        container = {"name": "trainer", "env": [{"name": name, "value": value} for name, value in env.items()]}
+        container: Json = {"name": "trainer", "env": [{"name": name, "value": value} for name, value in env.items()]}
+        if pods.hook:
+            container["lifecycle"] = {"preStop": {"exec": {"command": ["perdure", "stop"]}}}
         self.pod: Json = {"metadata": {"name": f"job-{UID}-{number}"}, "spec": {"containers": [container]}}
         self.behaviour: Behaviour = pods.behaviour
         self.bucket: Bucket = pods.bucket
@@ -144,6 +119,8 @@ class Pods:
     behaviour: Behaviour = field(default_factory=Behaviour)
     seed: int = 1
     env: dict[str, str] = field(default_factory=dict)
+    hook: bool = False
+    """Whether pods have a preStop hook."""
     bucket: Bucket = field(default_factory=Bucket)
     wires: Wires = field(default_factory=Wires)
     facts: list[tuple[str, dict[str, Any]]] = field(default_factory=list)

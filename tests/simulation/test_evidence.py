@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.evidence import TOP, LogReader, crc64, figures, verdict
+from tests.simulation.evidence import TOP, Evidence, LogReader, crc64, figures, verdict
 from tests.simulation.interface import Behaviour
 from tests.simulation.pods import ROOT, UID, Pods, in_virtual_time
 from tests.simulation.witness import Resumed, Witness
@@ -188,6 +188,16 @@ def test_a_commit_without_all_its_shards_is_found() -> None:
     assert any("is missing or damaged" in text for text in findings(pods))
 
 
+def test_a_newest_commit_that_was_retired_is_found_at_once_and_others_that_were_to_be_kept_at_the_end() -> None:
+    pods = trained()
+    reader, commits = pods.log, pods.log.commits()
+    del pods.bucket.objects[f"{ROOT}/{commits[-2].body['manifest']['key']}"]
+    assert reader.advance() == verdict(reader, pods.witness) == []
+    assert any("one of the newest 2 and is retired" in text for text in verdict(reader, pods.witness, keep=2))
+    del pods.bucket.objects[f"{ROOT}/{commits[-1].body['manifest']['key']}"]
+    assert any("has lost its manifest" in text for text in reader.advance())
+
+
 def test_bytes_that_are_no_entry_are_found() -> None:
     pods = trained()
     pods.bucket.objects[key(len(pods.log.lines))] = b"[]"
@@ -220,12 +230,14 @@ def test_a_completed_job_needs_its_goal_in_the_log() -> None:
     ]
 
 
-def test_reading_is_done_once_for_each_entry_and_begins_anew_when_the_root_is_emptied() -> None:
+def test_a_run_that_begins_anew_on_an_emptied_root_is_found_where_a_commit_was_told() -> None:
     pods = trained()
-    objects = dict(pods.bucket.objects)
-    reader = LogReader(objects, ROOT)
-    assert reader.advance() == []
-    objects.clear()
-    assert any("changed or deleted" in text for text in reader.intact())
-    reader.cleared()
-    assert reader.intact() == []
+    evidence = Evidence(pods.bucket.objects, pods.wires)
+    assert evidence.verdict([ROOT], {ROOT: 60}) == []
+    opened = pods.bucket.objects[key(1)]
+    pods.bucket.objects.clear()
+    assert any("changed or deleted" in text for text in evidence.verdict())
+    evidence.emptied(ROOT, told=5)
+    assert evidence.verdict() == []
+    pods.bucket.objects[key(1)] = opened
+    assert evidence.verdict() == [f"{ROOT}: I1: run 1 began anew, and commit 5 was known"]

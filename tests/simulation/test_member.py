@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from perdure.contract import Env, ExitKind, Leave, Standby
+from perdure.contract import CommitRef, Env, ErrorName, ExitKind, Leave, Outcome, Standby
 from tests.simulation.evidence import figures, verdict
 from tests.simulation.interface import Behaviour, MemberExit
-from tests.simulation.pods import UID, Pods, in_virtual_time
+from tests.simulation.pods import ROOT, UID, Pods, in_virtual_time
 
 
 def sound(pods: Pods, **facts: object) -> None:
@@ -236,18 +236,46 @@ def test_out_of_memory_ends_the_container_without_a_word_or_its_trainer_alone() 
     assert all(bool(each.termination_message) == (each.exit_code == 1) for each in ends)
 
 
-def test_a_sigterm_before_the_agent_has_its_handlers_is_lost() -> None:
-    pods = Pods(Behaviour(warm_seconds=1.0))
+@pytest.mark.parametrize(("hook", "seconds", "found"), [(False, 0.01, False), (False, 0.3, True), (True, 0.01, True)])
+def test_a_deletion_before_the_first_line_of_the_agent_is_found_by_its_hook_alone(
+    hook: bool, seconds: float, found: bool
+) -> None:
+    pods = Pods(Behaviour(warm_seconds=1.0), hook=hook)
 
     async def story() -> bool:
         (member,) = pods.start(1)
         member.assign(Standby())
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(seconds)
         member.sigterm.set()
         await asyncio.sleep(60)
-        return member.ready and not any("leaving" in line for line in member.lines)
+        return any("leaving" in line for line in member.lines)
 
-    assert in_virtual_time(story)
+    assert in_virtual_time(story) is found
+
+
+def test_an_emptied_log_is_refused_where_a_commit_was_told_and_begun_anew_where_none_was() -> None:
+    def story_of(floor: CommitRef | None) -> tuple[Pods, Outcome]:
+        pods = Pods(Behaviour(goal=40))
+
+        async def story() -> Outcome:
+            first = pods.start(2)
+            pods.train(1, first)
+            await pods.reaches(25)
+            for member in first:
+                member.kill()
+            await asyncio.sleep(1)
+            pods.bucket.objects.clear()
+            second = pods.start(2)
+            pods.train(2, second, lost=(1,), floor=floor)
+            return await second[0].outcome()
+
+        return pods, in_virtual_time(story)
+
+    pods, refused = story_of(CommitRef(2, 20))
+    assert (refused.outcome, refused.error and refused.error.name) == (ExitKind.FAILED, ErrorName.LOG_LOST)
+    assert pods.bucket.objects == {}
+    pods, anew = story_of(None)
+    assert anew.outcome is ExitKind.COMPLETED
 
 
 def test_the_next_run_waits_until_the_one_before_has_saved() -> None:
@@ -267,6 +295,37 @@ def test_the_next_run_waits_until_the_one_before_has_saved() -> None:
     assert pods.story()[-2].startswith("Committed 1")
     assert pods.story()[-2].endswith("!")
     sound(pods, announced=[(UID, 1)])
+
+
+def test_a_run_number_is_used_once_and_the_refusal_tells_the_highest() -> None:
+    pods = Pods()
+
+    async def story() -> tuple[ExitKind, int]:
+        pods.train(7, pods.start(2))
+        await pods.reaches(12)
+        (late,) = pods.start(1)
+        pods.train(7, [late])
+        outcome = await late.outcome()
+        return outcome.outcome, outcome.opened
+
+    assert in_virtual_time(story) == (ExitKind.FENCED, 7)
+    sound(pods)
+
+
+def test_a_store_that_lists_in_no_order_changes_nothing() -> None:
+    pods = Pods(Behaviour(goal=60))
+    pods.wires.shared["unordered", ROOT] = True
+
+    async def story() -> None:
+        first = pods.start(2)
+        pods.train(1, first)
+        await pods.reaches(45)
+        second = pods.start(2)
+        pods.train(2, second, lost=(1,))
+        await second[0].exit()
+
+    in_virtual_time(story)
+    sound(pods, done=True)
 
 
 def test_a_seed_always_gives_the_same_history() -> None:
@@ -308,4 +367,4 @@ def test_whatever_the_store_does_the_log_stays_sound(seed: int) -> None:
         await asyncio.sleep(600)
 
     in_virtual_time(story)
-    sound(pods)
+    sound(pods, keep=2)

@@ -13,12 +13,13 @@ from typing import Final
 
 
 class ConditionType(StrEnum):
-    """The `type` of a condition."""
+    """The `type` of a condition, in the order in which status lists them: what people look for comes first."""
 
     RUNNING = "Running"
     DISRUPTED = "Disrupted"
     SAVED = "Saved"
     PROTECTED = "Protected"
+    SPEC_UNDERSTOOD = "SpecUnderstood"
     SUSPENDED = "Suspended"
     COMPLETED = "Completed"
     FAILED = "Failed"
@@ -26,11 +27,13 @@ class ConditionType(StrEnum):
 
 
 CONDITION_TYPES: Final[Mapping[ConditionType, str]] = {
-    ConditionType.RUNNING: "True while every member is Ready and has its ranks; otherwise says what is awaited, from "
-    "whom and until when.",
+    ConditionType.RUNNING: "True while every member is Ready and has its ranks, which does not say that they get on; "
+    "otherwise says what is awaited, from whom and until when.",
     ConditionType.DISRUPTED: "True from the first signal that the run has to end until its successor is planned.",
     ConditionType.SAVED: "How the last run ended: True where its last step is in a commit, False where steps are lost.",
     ConditionType.PROTECTED: "True while the job's PodDisruptionBudget, and no other, covers its members.",
+    ConditionType.SPEC_UNDERSTOOD: "False while the spec has fields that this operator ignores; absent where it never "
+    "had any.",
     ConditionType.SUSPENDED: "True while spec.suspend keeps the job without members.",
     ConditionType.COMPLETED: "True once the training has reached its goal. Final.",
     ConditionType.FAILED: "True once the job has been given up; the message says why. Final.",
@@ -43,7 +46,7 @@ class Reason(StrEnum):
     """The `reason` of a condition or of an event."""
 
     # Running
-    TRAINING = "Training"
+    ASSIGNED = "Assigned"
     CHECKING_TEMPLATE = "CheckingTemplate"
     TEMPLATE_INVALID = "TemplateInvalid"
     QUOTA_EXCEEDED = "QuotaExceeded"
@@ -89,6 +92,9 @@ class Reason(StrEnum):
     PDB_CONFLICT = "PDBConflict"
     # TemplateAccepted
     TEMPLATE_ACCEPTED = "TemplateAccepted"
+    # SpecUnderstood
+    UNKNOWN_FIELDS = "UnknownFields"
+    ALL_FIELDS_KNOWN = "AllFieldsKnown"
     # Suspended
     SUSPENDED = "Suspended"
     RESUMED = "Resumed"
@@ -115,51 +121,89 @@ class Explained:
 
     meaning: str
     remedy: str = ""
+    ends: str = ""
+    """What ends a wait for this reason that has no time limit; "" where the message names the time."""
 
 
 REASONS: Final[Mapping[Reason, Explained]] = {
-    Reason.TRAINING: Explained("Every member is Ready and has its ranks."),
-    Reason.CHECKING_TEMPLATE: Explained("The pod template is being tried in a server-side dry run."),
+    Reason.ASSIGNED: Explained(
+        "Every member is Ready and has its ranks. Whether they train is not known: members report when they end.",
+        "Nothing; `kubectl logs` of a member shows what it does.",
+    ),
+    Reason.CHECKING_TEMPLATE: Explained(
+        "The pod template is being tried in a server-side dry run.",
+        "Nothing; if it stays, the operator's log says what the API server answers.",
+        ends="the dry run is repeated every 10 s until the API server answers",
+    ),
     Reason.TEMPLATE_INVALID: Explained(
-        "The API server refuses pods of this template.", "Correct spec.template as the message says; the job goes on."
+        "The API server refuses pods of this template.",
+        "Correct spec.template as the message says; the job goes on.",
+        ends="it is tried again every minute, and at once when it changes",
     ),
     Reason.QUOTA_EXCEEDED: Explained(
-        "A resource quota of the namespace leaves no room for a member.", "Raise the quota or free some of it."
+        "A resource quota of the namespace leaves no room for a member.",
+        "Raise the quota or free some of it.",
+        ends="it is tried again until there is room",
     ),
     Reason.POD_REFUSED: Explained(
-        "The API server or an admission webhook refuses a member.", "Follow the message of whoever refused it."
+        "The API server or an admission webhook refuses a member.",
+        "Follow the message of whoever refused it.",
+        ends="it is tried again until the member is admitted",
     ),
     Reason.WAITING_FOR_PREDECESSOR: Explained(
         "Pods of an earlier job of this name may still be writing to the same checkpoints.",
         "Wait, or delete those pods.",
+        ends="they have to end by themselves; one on an unreachable node is given up after failure.lostNodeSeconds",
     ),
     Reason.SHARED_ROOT: Explained(
         "An older live job has the same checkpoint.uri; two jobs cannot write one log.",
         "Give this job a uri of its own, or delete the other job.",
+        ends="this job starts once the other one is finished or deleted",
     ),
     Reason.BEING_DELETED: Explained(
         "The job is being deleted, a finalizer still keeps it, and its last run is over: no other follows.",
         "Nothing; if it stays, look who has put a finalizer into its metadata.",
+        ends="the job goes when its last finalizer is removed",
     ),
-    Reason.BACKOFF: Explained("A pause after a failure, doubled with each failure that brought no new commit."),
-    Reason.STARTING_MEMBERS: Explained("Members have been created and are not Ready yet."),
-    Reason.UNSCHEDULABLE: Explained("The scheduler finds no node for a member.", "Add nodes or lower the requests."),
+    Reason.BACKOFF: Explained(
+        "A pause after a failure, doubled with each failure that brought no new commit.",
+        "Nothing; the condition Saved tells of the failure.",
+    ),
+    Reason.STARTING_MEMBERS: Explained(
+        "Members have been created and are not Ready yet.",
+        "Nothing; if it stays, `kubectl describe pod` shows what they wait for.",
+        ends="the job goes on when the kubelets report every member Ready",
+    ),
+    Reason.UNSCHEDULABLE: Explained(
+        "The scheduler finds no node for a member.",
+        "Add nodes or lower the requests.",
+        ends="the job goes on when the scheduler finds a node",
+    ),
     Reason.IMAGE_PULL_FAILED: Explained(
-        "A node cannot pull the image of a member.", "Correct the image's name or its pull secret in spec.template."
+        "A node cannot pull the image of a member.",
+        "Correct the image's name or its pull secret in spec.template.",
+        ends="the kubelet goes on trying",
     ),
     Reason.AGENT_MISSING: Explained(
         "The image of container 0 has no `perdure` on its PATH.",
         "Install perdure in the image, change spec.template or delete the pod to try again.",
+        ends="nothing is tried again by itself",
     ),
     Reason.CONTAINER_NOT_CREATED: Explained(
         "A node cannot create the container of a member, most often because of a missing Secret or ConfigMap.",
         "Create what the message names.",
+        ends="the kubelet goes on trying",
     ),
     Reason.TOLERATES_LEAVING_NODE: Explained(
         "A member tolerates every taint and was placed on a node that is leaving.",
         "Remove the catch-all toleration from spec.template.",
+        ends="the member is used if the node stays after all",
     ),
-    Reason.ASSIGNING: Explained("The members are being told their ranks."),
+    Reason.ASSIGNING: Explained(
+        "The members are being told their ranks.",
+        "Nothing; if it stays, the operator's log says what the API server answers.",
+        ends="it is tried again until every member has been told",
+    ),
     Reason.MASS_OUTAGE: Explained(
         "So many nodes are not Ready at once that the control plane is more likely at fault: members may well be "
         "training, and none is given up yet.",
@@ -169,9 +213,18 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         "A node under a member is not Ready: nobody there can be asked to save.",
         "Nothing, if it comes back; failure.lostNodeSeconds after it went its members are given up.",
     ),
-    Reason.EXIT_SAVE: Explained("Members save and leave; the message names them and the time they have."),
-    Reason.STOPPING: Explained("A member is lost: the others of its run are being stopped."),
-    Reason.DELETING_MEMBERS: Explained("Members did not leave in time and have been deleted."),
+    Reason.EXIT_SAVE: Explained(
+        "Members save and leave; the message names them and the time they have.",
+        "Nothing; whoever has not saved by then is deleted 30 s later, and the steps since the last commit are lost.",
+    ),
+    Reason.STOPPING: Explained(
+        "A member is lost: the others of its run are being stopped.",
+        "Nothing; whoever still runs by then is deleted.",
+    ),
+    Reason.DELETING_MEMBERS: Explained(
+        "Members did not leave in time and have been deleted.",
+        "Nothing; a pod that stays Terminating is kept by a finalizer or by its node.",
+    ),
     Reason.NODE_LEAVING: Explained("A node under a member is about to go away."),
     Reason.SIZE_CHANGE: Explained("replicas or processesPerReplica have changed."),
     Reason.MEMBER_LOST: Explained("A member ended without being asked to."),
@@ -212,7 +265,16 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         "A second PodDisruptionBudget matches the members: Kubernetes refuses every eviction of such a pod.",
         "Change the selector of the budget that the message names.",
     ),
-    Reason.SUSPENDED: Explained("The job has no members.", "Set spec.suspend to false to go on."),
+    Reason.UNKNOWN_FIELDS: Explained(
+        "The CRD takes fields that this operator does not know: they have no effect.",
+        "Install the operator that belongs to the CRD, or remove the fields that the message names.",
+    ),
+    Reason.ALL_FIELDS_KNOWN: Explained("The operator knows every field of the spec again."),
+    Reason.SUSPENDED: Explained(
+        "The job has no members.",
+        "Set spec.suspend to false to go on.",
+        ends="the job goes on once spec.suspend is false",
+    ),
     Reason.RESUMED: Explained("spec.suspend is false again."),
     Reason.COMPLETED: Explained("The training has reached its goal."),
     Reason.FAILED: Explained("The job has been given up; the condition Failed says why."),

@@ -7,13 +7,12 @@ these models read what it has let through. The string under a field is its descr
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import ConfigDict, Field, WithJsonSchema
+from pydantic import ConfigDict, Field
 
 from perdure_operator.api.model import Model
 from perdure_operator.schema.cel import Rule, at_least, between, checked, one_of
-from perdure_operator.schema.template import template_schema
 
 _ROOT = r"^(s3://[a-z0-9][a-z0-9.-]+(/[^/?#\s]+)+|file://(/[^/?#\s]+)+)$"
 _URL = r"^https?://[^/?#@\s]+(/[^?#\s]*)?$"
@@ -221,6 +220,5 @@ class TrainingJobSpec(Model):
         default=None, json_schema_extra=at_least("ttlSecondsAfterFinished", 0, "remove it to keep finished jobs")
     )
     """A finished job is deleted with its pods after this long; its checkpoints stay. Absent: never."""
-    template: Annotated[dict[str, Any], WithJsonSchema(template_schema())] = Field(default_factory=dict)
-    """An ordinary pod template. Container 0 is the trainer: Perdure puts its agent in front of that container's
-    command, so the command must be given, and the image must have perdure installed."""
+    template: dict[str, Any] = Field(default_factory=dict)
+    """An ordinary pod template; `schema.template` has its fields and its rules."""

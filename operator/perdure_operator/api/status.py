@@ -239,52 +239,52 @@ class Condition(TolerantModel):
 
 
 class TrainingJobStatus(TolerantModel):
-    """The operator's memory of one job."""
+    """The operator's memory of one job: first what people read, from `current` on what only the operator needs."""
 
-    observed_generation: int = 0
-    """The generation of the spec the operator has seen."""
     phase: Phase = Phase.PENDING
     """Where the job is in its life; for people."""
-    run: int = 0
-    """The newest run number used by a plan or an intent."""
-    replicas: int = 0
-    """Members alive now, for the scale subresource."""
-    selector: str = ""
-    """Selects the job's members, for the scale subresource."""
-    next_member: int = 0
-    """The next member number; numbers are never reused."""
-    current: CurrentRun | None = None
-    """The run that is on."""
-    next: NextRun | None = None
-    """The run that comes next; it gets its members while the current one may still train."""
-    lost: tuple[int, ...] = ()
-    """Runs that ended without telling: they can no longer save together. The newest 32."""
-    opened: int = 0
-    """The highest run number an outcome has seen in the log."""
-    step: int | None = None
-    """Step of the last commit an outcome has told."""
-    commit_seq: int = 0
-    """Its number in the log: a higher one is a new commit, and new commits reset the backoff."""
-    steps_lost: int = 0
-    """Steps done but not committed when a run ended, summed over the job's life."""
-    log_lost: LostLog | None = None
-    """Set while the log holds less than it should."""
-    failures: Failures = Failures()
-    """Budgets used up so far."""
-    unready: tuple[Unready, ...] = ()
-    """Nodes under members that are not Ready, and since when."""
-    start_time: datetime | None = None
-    """When members were first wanted, after the last suspension; activeDeadlineSeconds counts from here."""
-    completion_time: datetime | None = None
-    """When the job was Completed."""
-    template_checked: str = ""
-    """Hash of the pod template that passed the server-side dry run last."""
     conditions: tuple[Condition, ...] = Field(
         default=(),
         max_length=16,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     """What is true of the job now, and why."""
+    run: int = 0
+    """The newest run number used by a plan or an intent."""
+    step: int | None = None
+    """Step of the last commit an outcome has told."""
+    steps_lost: int = 0
+    """Steps done but not committed when a run ended, summed over the job's life."""
+    log_lost: LostLog | None = None
+    """Set while the log holds less than it should."""
+    replicas: int = 0
+    """Members alive now, for the scale subresource."""
+    selector: str = ""
+    """Selects the job's members, for the scale subresource."""
+    failures: Failures = Failures()
+    """Budgets used up so far."""
+    start_time: datetime | None = None
+    """When members were first wanted, after the last suspension; activeDeadlineSeconds counts from here."""
+    completion_time: datetime | None = None
+    """When the job was Completed."""
+    observed_generation: int = 0
+    """The generation of the spec the operator has seen."""
+    current: CurrentRun | None = None
+    """The run that is on."""
+    next: NextRun | None = None
+    """The run that comes next; it gets its members while the current one may still train."""
+    next_member: int = 0
+    """The next member number; numbers are never reused."""
+    lost: tuple[int, ...] = ()
+    """Runs that ended without telling: they can no longer save together. The newest 32."""
+    opened: int = 0
+    """The highest run number an outcome has seen in the log."""
+    commit_seq: int = 0
+    """Its number in the log: a higher one is a new commit, and new commits reset the backoff."""
+    unready: tuple[Unready, ...] = ()
+    """Nodes under members that are not Ready, and since when."""
+    template_checked: str = ""
+    """Hash of the pod template that passed the server-side dry run last."""
 
     def find(self, kind: ConditionType) -> Condition | None:
         """The condition of this type, if status has it."""

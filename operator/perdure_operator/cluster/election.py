@@ -19,7 +19,6 @@ from typing import Final
 
 from perdure_operator.cluster.protocol import LEASES, AlreadyExists, ApiError, ClusterApi, Conflict, Json, NotFound
 from perdure_operator.cluster.read import parse
-from perdure_operator.cluster.read.observe import utc_now
 
 logger = logging.getLogger(__name__)
 
@@ -65,14 +64,14 @@ class Election:
         *,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        now: Callable[[], datetime] = utc_now,
+        now: Callable[[], datetime] | None = None,
     ) -> None:
         self._api = api
         self._settings = settings
         self._me = me
         self._monotonic = monotonic
         self._sleep = sleep
-        self._now = now
+        self._now = now or api.server_time
         self._seen: tuple[str, float] = ("", 0.0)
         self._renewed = 0.0
         self.leading = False

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.state.snapshot import Refusal, TemplateCheck
 
 
@@ -17,5 +18,9 @@ class Memory:
     template_check: TemplateCheck = field(default_factory=TemplateCheck)
     refusals: dict[str, Refusal] = field(default_factory=dict)
     """By the name of the object that could not be created."""
+    created: set[str] = field(default_factory=set)
+    """Names of pods that were created, or may have been: the answer did not come."""
     told_generation: int = 0
     """Generation of the spec whose unknown fields have been logged."""
+    template_hash: tuple[TrainingJobSpec, str] | None = None
+    """Of the pod that this very spec makes: building one at each look would cost more than all the rest."""

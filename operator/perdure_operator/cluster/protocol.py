@@ -47,6 +47,7 @@ PODS: Final = Resource("", "v1", "pods")
 NODES: Final = Resource("", "v1", "nodes", namespaced=False)
 BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets")
 EVENTS: Final = Resource("events.k8s.io", "v1", "events")
+CRDS: Final = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases")
 
 

@@ -10,14 +10,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from perdure.words import shortened
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.status import Condition, CurrentRun, Intent, NextRun, TrainingJobStatus
 from perdure_operator.state.decision import Action, Decision, Event
 from perdure_operator.state.snapshot import Snapshot
 
 MESSAGE_LENGTH: Final = 4000
-"""A condition's message is shown whole by kubectl; what is longer loses its beginning."""
+"""A condition's message is shown whole by kubectl; what is longer loses its middle."""
 
+_ORDER: Final = {kind.value: place for place, kind in enumerate(ConditionType)}
 _FOREVER: Final = 10**9
 _SOONEST: Final = 0.05
 
@@ -126,12 +128,12 @@ class Draft:
             type=kind,
             status=value,
             reason=reason,
-            message=message[-MESSAGE_LENGTH:],
+            message=shortened(message, MESSAGE_LENGTH),
             last_transition_time=old.last_transition_time if old and old.status == value else self.now,
             observed_generation=self.snapshot.generation,
         )
         others = [condition for condition in self.status.conditions if condition.type != kind]
-        return self.update(conditions=tuple(sorted([*others, new], key=lambda condition: condition.type)))
+        return self.update(conditions=tuple(sorted([*others, new], key=_weight)))
 
     def finish(self, kind: ConditionType, reason: Reason, message: str) -> Draft:
         """The job is Completed or Failed, for good: no run is on and none follows."""
@@ -148,6 +150,11 @@ class Draft:
             requeue_after=max(min(seconds), _SOONEST) if seconds else None,
             reasons=self.reasons,
         )
+
+
+def _weight(condition: Condition) -> tuple[int, str]:
+    """What people look for comes first: the order of ConditionType."""
+    return _ORDER.get(condition.type, len(_ORDER)), condition.type
 
 
 def next_run(status: TrainingJobStatus) -> int:

@@ -25,7 +25,7 @@ def release(draft: Draft) -> Draft:
     """A finalizer may keep a deleted job for long; what runs goes on until it has to leave, nothing new begins."""
     if not draft.snapshot.deleting:
         return draft
-    message = "the job is being deleted and a finalizer still keeps it; no member exists and none is created"
+    message = "the job is being deleted and a finalizer still keeps it: no member exists and none is created"
     return _without_members(draft).block(Reason.BEING_DELETED, message)
 
 
@@ -42,7 +42,7 @@ def suspend(draft: Draft) -> Draft:
     """Standbys are released; the next run keeps its number."""
     if not draft.snapshot.spec.suspend:
         return draft
-    message = "spec.suspend is true; no member exists until it is false"
+    message = "spec.suspend is true: no member exists"
     return _without_members(draft).update(start_time=None).block(Reason.SUSPENDED, message)
 
 

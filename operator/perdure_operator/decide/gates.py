@@ -31,11 +31,7 @@ def wait_for_predecessor(draft: Draft) -> Draft:
     alive = [pod for pod in foreign if not terminated(pod) and not node_lost(draft, pod)]
     if not alive:
         return draft
-    limit = draft.snapshot.spec.failure.lost_node_seconds
-    message = (
-        f"waiting for pods of an earlier job of this name to end: {listed(alive)}; "
-        f"no time limit, but a pod on an unreachable node is given up after {limit} s"
-    )
+    message = f"waiting for pods of an earlier job of this name to end: {listed(alive)}"
     return draft.block(Reason.WAITING_FOR_PREDECESSOR, message)
 
 
@@ -45,7 +41,7 @@ def keep_root_to_one_job(draft: Draft) -> Draft:
     if draft.blocked or not others:
         return draft
     uri = draft.snapshot.spec.checkpoint.uri
-    message = f"waiting until {', '.join(others[:3])} is finished or deleted: it has the same checkpoint.uri {uri}"
+    message = f"{', '.join(others[:3])}, older and live, has the same checkpoint.uri {uri}"
     # The other's end is its own event, not this job's, and none at all where the cache has learned of it otherwise.
     return draft.block(Reason.SHARED_ROOT, message, later(draft.now, RECHECK_SECONDS))
 
@@ -58,9 +54,10 @@ def check_template(draft: Draft) -> Draft:
     if check.verdict is TemplateVerdict.GOOD:
         return draft
     if check.verdict is TemplateVerdict.BAD:
-        return draft.block(Reason.TEMPLATE_INVALID, f"correct spec.template: {check.message}", again)
+        message = f"the API server refuses members of spec.template: {check.message}"
+        return draft.block(Reason.TEMPLATE_INVALID, message, again)
     if check.verdict is TemplateVerdict.WAIT:
-        message = f"refused in a dry run, which is repeated every {RECHECK_SECONDS} s: {check.message}"
+        message = f"a member was refused in a dry run: {check.message}"
         return draft.block(refusal_reason(check.message), message, again)
     return draft.block(Reason.CHECKING_TEMPLATE, "waiting for the dry run of the pod template", again)
 

@@ -263,5 +263,5 @@ def _delete_late(draft: Draft, pods: list[PodView]) -> Draft:
     late = [pod for pod in pods if not pod.deleting]
     draft = draft.act("its time to save is over", *(DeletePod(name=pod.name, uid=pod.uid) for pod in late))
     ends = [pod.deletion_deadline for pod in pods if pod.deletion_deadline]
-    until = f" until {clock(max(ends))}" if ends else ""
-    return draft.wait(Reason.DELETING_MEMBERS, f"deleted, for their time is over: {listed(pods)}; waiting{until}")
+    until = f"until {clock(max(ends))}" if ends else "no time limit: known once the API server has taken the deletion"
+    return draft.wait(Reason.DELETING_MEMBERS, f"deleted, for their time is over: {listed(pods)}; {until}")

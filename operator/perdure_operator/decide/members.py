@@ -37,6 +37,7 @@ FIRST_PORT: Final = 29500
 PORTS: Final = 100
 """Two runs in a row never use the same port: the older one may still hold it."""
 
+_NO_NODE: Final = "no time limit: no node is Ready at all"
 _COSTS_NOTHING: Final = frozenset({ExitKind.CHECKPOINTED, ExitKind.STOPPED, ExitKind.EXIT_TIMEOUT})
 
 
@@ -218,10 +219,12 @@ def _await_ready(draft: Draft, pods: list[PodView]) -> Draft:
     nodes = {pod.node for pod in pods}
     ends = [at for node in nodes if (at := given_up_at(draft, node))]
     if any(one.outage for one in draft.status.unready if one.node in nodes):
-        until = f"given up from {clock(min(ends))} on, one node after the other" if ends else "no node is Ready at all"
+        until = f"given up one node after the other, the first at {clock(min(ends))}" if ends else _NO_NODE
         message = f"most nodes are not Ready: {listed(pods)} may well be training, and none is given up yet; {until}"
         return draft.wait(Reason.MASS_OUTAGE, message)
     if ends:
         message = f"waiting for the nodes of {listed(pods)} to be Ready again; given up at {clock(min(ends))}"
         return draft.wait(Reason.NODE_UNREACHABLE, message)
-    return draft.wait(Reason.STARTING_MEMBERS, f"not Ready: {listed(pods)}; waiting for the kubelet's next report")
+    return draft.wait(
+        Reason.STARTING_MEMBERS, f"these members train and are not Ready, which their kubelets report: {listed(pods)}"
+    )

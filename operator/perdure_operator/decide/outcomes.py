@@ -5,10 +5,12 @@ Questions only. A container writes the termination message itself: any bytes may
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Final
 
 from perdure.contract import ContractError, ErrorName, ExitKind, Outcome, read_outcome
+from perdure.words import shortened
 from perdure_operator.api.status import Assigned, MemberOutcome
 from perdure_operator.decide.draft import Draft, later
 from perdure_operator.decide.facts import node_lost, terminated
@@ -19,8 +21,9 @@ NOTICED_AFTER_SECONDS: Final = 60
 
 _NAME_LENGTH: Final = 100
 """As the agent writes it; an image without our agent may leave anything."""
-_TAIL_LINES: Final = 15
 _TAIL_LENGTH: Final = 2000
+_CHATTER: Final = re.compile(r"(\[rank\d+\]:\s*)?(\[[WI]\d{4} [^\]]*\.(cpp|h|hpp|cc|cu):\d+\]|\[Gloo\] Rank )")
+"""Notes and warnings of torch's native code, in the form of glog: `[W1121 12:00:00.123 socket.cpp:200] [c10d] ...`."""
 
 
 def read_end(draft: Draft, member: Assigned, pod: PodView | None) -> MemberOutcome | None:
@@ -52,7 +55,7 @@ def end_of(pod: PodView) -> MemberOutcome:
         commit_step=commit.step if commit else None,
         error_kind=error.kind if error else "",
         error_name=_error_name(pod, _printable(error.name)[:_NAME_LENGTH] if error else ""),
-        error_tail=_last_lines(_printable(error.tail)) if error else "",
+        error_tail=_own_words(_printable(error.tail)) if error else "",
         time=died,
         infrastructure=outcome.infrastructure or (outcome.outcome is ExitKind.FAILED and _killed(pod)),
     )
@@ -114,8 +117,11 @@ def _killed(pod: PodView) -> bool:
     return pod.evicted or _out_of_memory(pod)
 
 
-def _last_lines(text: str) -> str:
-    return "\n".join(text.strip().splitlines()[-_TAIL_LINES:])[-_TAIL_LENGTH:]
+def _own_words(text: str) -> str:
+    """Without the notes that torch leaves on stderr in every run: whoever was killed says nothing else, and they would
+    pass for the cause."""
+    said = [line for line in text.strip().splitlines() if not _CHATTER.match(line)]
+    return shortened("\n".join(said), _TAIL_LENGTH)
 
 
 def _printable(text: str) -> str:

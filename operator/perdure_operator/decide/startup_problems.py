@@ -46,22 +46,18 @@ def not_ready(draft: Draft, names: tuple[str, ...]) -> Draft:
             return draft.wait(*found)
     stuck = [pod for pod in here if pod.unschedulable]
     if stuck:
-        return draft.wait(
-            Reason.UNSCHEDULABLE, f"no node for {listed(stuck)}, waiting for one: {stuck[0].unschedulable}"
-        )
+        return draft.wait(Reason.UNSCHEDULABLE, f"no node for {listed(stuck)}: {stuck[0].unschedulable}")
     waiting = listed([pod for pod in here if not pod.ready] or here)
     missing = ", ".join(name for name in names if name not in pods)
     awaited = "; ".join(part for part in (waiting, f"to be created: {missing}" if missing else "") if part)
-    return draft.wait(
-        Reason.STARTING_MEMBERS, f"waiting until these members are Ready, without a time limit: {awaited}"
-    )
+    return draft.wait(Reason.STARTING_MEMBERS, f"waiting until these members are Ready: {awaited}")
 
 
 def _agent(pods: list[PodView]) -> tuple[Reason, str] | None:
     for pod in pods:
         if agent_missing(pod):
             words = pod.terminated.message if pod.terminated else pod.waiting_message
-            message = f"the image of container 0 has no perdure; install it there, or delete {pod.name} to try again: "
+            message = f"the image of container 0 of {pod.name} has no perdure: "
             return Reason.AGENT_MISSING, message + words
     return None
 
@@ -70,7 +66,7 @@ def _refusal(draft: Draft, names: tuple[str, ...]) -> tuple[Reason, str] | None:
     refusal = refused(draft, names)
     if refusal is None:
         return None
-    return refusal_reason(refusal.message), f"creating {refusal.pod} was refused and is tried again: {refusal.message}"
+    return refusal_reason(refusal.message), f"creating {refusal.pod} was refused: {refusal.message}"
 
 
 def refusal_reason(message: str) -> Reason:
@@ -98,6 +94,6 @@ def _placed_wrong(draft: Draft, pods: list[PodView]) -> tuple[Reason, str] | Non
     for pod in pods:
         signal = signal_of_node(node_of(draft.snapshot, pod), pod)
         if signal:
-            message = f"{pod.name} tolerates a cordon, and {signal.cause}: waiting until the node stays"
+            message = f"{pod.name} tolerates a cordon, and {signal.cause}"
             return Reason.TOLERATES_LEAVING_NODE, message
     return None

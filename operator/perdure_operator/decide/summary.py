@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from perdure.contract import LABEL_JOB
-from perdure_operator.api.reasons import ConditionType, Reason
-from perdure_operator.api.status import Disruption, Phase
+from perdure.contract import LABEL_JOB, LABEL_ROLE, Role
+from perdure_operator.api import names
+from perdure_operator.api.reasons import REASONS, ConditionType, Reason
+from perdure_operator.api.status import Disruption, Phase, RunPlan
 from perdure_operator.decide.draft import Draft, Waiting
-from perdure_operator.decide.facts import own, terminated
+from perdure_operator.decide.facts import joined, own, terminated
 
 _WARNINGS: Final = frozenset(
     {
@@ -34,11 +35,12 @@ def summarise(draft: Draft) -> Draft:
     draft = _running(draft)
     draft = _disrupted(draft)
     draft = _protected(draft)
+    draft = _understood(draft)
     draft = _suspended(draft)
     return draft.update(
         phase=_phase(draft),
         replicas=len(alive),
-        selector=f"{LABEL_JOB}={draft.snapshot.name}",
+        selector=_selector(draft),
         observed_generation=draft.snapshot.generation,
     )
 
@@ -48,21 +50,48 @@ def _running(draft: Draft) -> Draft:
     if status.finished_at:
         reason = Reason.COMPLETED if status.holds(ConditionType.COMPLETED) else Reason.FAILED
         return draft.condition(ConditionType.RUNNING, False, reason, "the job is finished")
-    if _trains(draft) and status.current:
-        plan = status.current.plan
-        message = f"run {plan.run}: {len(plan.members)} members, {plan.world} processes"
-        if draft.snapshot.deleting:
-            message += "; the job is being deleted: no run follows this one"
-        return draft.condition(ConditionType.RUNNING, True, Reason.TRAINING, message)
+    if _all_assigned(draft) and status.current:
+        return draft.condition(ConditionType.RUNNING, True, Reason.ASSIGNED, _assigned(draft, status.current.plan))
     waiting = draft.waiting or Waiting(Reason.STARTING_MEMBERS, "waiting for the next look at the cluster")
-    old = status.find(ConditionType.RUNNING)
-    draft = draft.condition(ConditionType.RUNNING, False, waiting.reason, waiting.message)
+    old, message = status.find(ConditionType.RUNNING), _awaited(waiting)
+    draft = draft.condition(ConditionType.RUNNING, False, waiting.reason, message)
     if waiting.reason in _WARNINGS and (old is None or old.reason != waiting.reason):
-        draft = draft.tell(waiting.reason, waiting.message, warning=True)
+        draft = draft.tell(waiting.reason, message, warning=True)
     return draft
 
 
-def _trains(draft: Draft) -> bool:
+def _awaited(waiting: Waiting) -> str:
+    """Who is awaited and why, in the policy's words; then until when, or what else ends the wait; then what to do."""
+    known = REASONS[waiting.reason]
+    limit = f"no time limit: {known.ends}" if known.ends else ""
+    return "; ".join(part for part in (waiting.message, limit, f"to do: {_begun(known.remedy)}") if part)
+
+
+def _begun(sentence: str) -> str:
+    """As a part of another sentence."""
+    return sentence[:1].lower() + sentence[1:].rstrip(".")
+
+
+def _assigned(draft: Draft, plan: RunPlan) -> str:
+    """What is known of a run that is on, and what is not: a member tells how far it came when it ends."""
+    step, first = draft.status.step, next((member.name for member in plan.members), "")
+    parts = [
+        f"run {plan.run}: {len(plan.members)} members have their ranks, {plan.world} processes in all",
+        f"whether they train is not known until they end: see kubectl logs {first}",
+        "no commit is known yet" if step is None else f"the last commit known is of step {step}",
+    ]
+    if draft.snapshot.deleting:
+        parts.append("the job is being deleted: no run follows this one")
+    return "; ".join(parts)
+
+
+def _selector(draft: Draft) -> str:
+    """The members of this very job: no standbys, no pods written off, none of an earlier job of this name."""
+    labels = {LABEL_JOB: draft.snapshot.name, names.LABEL_UID: draft.snapshot.uid, LABEL_ROLE: Role.MEMBER.value}
+    return ",".join(f"{name}={value}" for name, value in labels.items())
+
+
+def _all_assigned(draft: Draft) -> bool:
     return draft.current is not None and not draft.waiting and not (draft.intent and draft.intent.leave)
 
 
@@ -83,11 +112,29 @@ def _protected(draft: Draft) -> Draft:
         text = "evictions wait for the exit save"
         return draft.condition(ConditionType.PROTECTED, True, Reason.BUDGET_IN_PLACE, text)
     old = draft.status.find(ConditionType.PROTECTED)
-    names = ", ".join(foreign[:3])
-    message = f"PodDisruptionBudget {names} also matches the members: evictions fail until its selector is changed"
+    others = joined(list(foreign))
+    message = f"PodDisruptionBudget {others} also matches the members: evictions fail until its selector is changed"
     if old is None or old.reason != Reason.PDB_CONFLICT:
         draft = draft.tell(Reason.PDB_CONFLICT, message, warning=True)
     return draft.condition(ConditionType.PROTECTED, False, Reason.PDB_CONFLICT, message)
+
+
+def _understood(draft: Draft) -> Draft:
+    """Refusing a job for a field would let its nodes' drains hang: it goes on without."""
+    unknown = draft.snapshot.unknown_fields
+    old = draft.status.find(ConditionType.SPEC_UNDERSTOOD)
+    if unknown:
+        message = (
+            f"this operator ignores {joined(list(unknown))}: it does not know them, or cannot read them; "
+            "install the operator that belongs to the CRD, or remove them"
+        )
+        if old is None or old.message != message:
+            draft = draft.tell(Reason.UNKNOWN_FIELDS, message, warning=True)
+        return draft.condition(ConditionType.SPEC_UNDERSTOOD, False, Reason.UNKNOWN_FIELDS, message)
+    if old is None:
+        return draft
+    text = "every field of the spec is known"
+    return draft.condition(ConditionType.SPEC_UNDERSTOOD, True, Reason.ALL_FIELDS_KNOWN, text)
 
 
 def _suspended(draft: Draft) -> Draft:
@@ -109,6 +156,6 @@ def _phase(draft: Draft) -> Phase:
     if draft.intent and draft.intent.leave:
         ends = {Disruption.SIZE_CHANGE: Phase.RESCALING, Disruption.MEMBER_LOST: Phase.RECOVERING}
         return ends.get(draft.intent.disruption, Phase.VACATING)
-    if _trains(draft):
+    if _all_assigned(draft):
         return Phase.RUNNING
     return Phase.STARTING if draft.waiting and draft.waiting.reason is Reason.ASSIGNING else Phase.RECOVERING

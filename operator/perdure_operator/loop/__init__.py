@@ -5,6 +5,7 @@ queue      the schedule with a clock to wait on
 watch      kopf's events -> cache and queue; kopf's settings
 guard      what the API server sends made harmless for kopf
 worker     one round: observe, decide, act, and when to look again
+install    whether the CRD is there and new enough
 leader     election, resync and workers; knows no kopf
 operator   everything put together: login, start and stop
 logs       log lines as JSON

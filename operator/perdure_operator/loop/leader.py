@@ -20,8 +20,9 @@ from perdure_operator.cluster import election
 from perdure_operator.cluster.election import Election
 from perdure_operator.cluster.protocol import ApiError, ClusterApi
 from perdure_operator.cluster.read.cache import Cache
-from perdure_operator.cluster.read.observe import Observer, utc_now
+from perdure_operator.cluster.read.observe import Observer
 from perdure_operator.cluster.write.act import Actor
+from perdure_operator.loop.concern import concerned
 from perdure_operator.loop.queue import Queue
 from perdure_operator.loop.worker import RESYNC_SECONDS, Worker
 
@@ -32,7 +33,8 @@ logger = logging.getLogger(__name__)
 class Clocks:
     """Where time and chance come from."""
 
-    now: Callable[[], datetime] = utc_now
+    now: Callable[[], datetime] | None = None
+    """None: the API server's."""
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     chance: Callable[[], float] = random.random
@@ -53,6 +55,7 @@ class Leader:
     over: asyncio.Event = field(default_factory=asyncio.Event)
     failed: bool = False
     _task: asyncio.Task[None] | None = None
+    _synced: bool = False
 
     def __post_init__(self) -> None:
         clocks = self.clocks
@@ -99,13 +102,25 @@ class Leader:
         """Read everything live at the start and now and then: a watch may miss a deletion while it reconnects."""
         while True:
             try:
-                for job in await self._observer.sync():
-                    self.queue.add(job)
+                await self._sync()
             except ApiError as error:
                 logger.warning("resync: %s", error)
                 await self.clocks.sleep(1)
                 continue
+            except Exception:
+                logger.exception("resync failed")  # what the watch tells is worth going on for
+                await self.clocks.sleep(10)
+                continue
             await self.clocks.sleep(RESYNC_SECONDS * (0.8 + 0.4 * self.clocks.chance()))
+
+    async def _sync(self) -> None:
+        changes = await self._observer.sync()
+        jobs = {job for change in changes for job in concerned(self.cache, change)}
+        if not self._synced:  # the watch may have told everything before, and nobody has looked at it yet
+            jobs |= {job.key for job in self.cache.jobs()}
+        for job in jobs:
+            self.queue.add(job)
+        self._synced = True
 
 
 def _spawn(group: asyncio.TaskGroup, *works: Coroutine[Any, Any, None]) -> None:

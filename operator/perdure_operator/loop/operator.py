@@ -10,10 +10,8 @@ from typing import Any
 
 import kopf
 
-from perdure.errors import UserError
 from perdure_operator.cluster import election, kube
-from perdure_operator.cluster.protocol import JOBS, ApiError, ClusterApi, NotFound
-from perdure_operator.loop import guard, watch
+from perdure_operator.loop import guard, install, watch
 from perdure_operator.loop.leader import Leader
 
 
@@ -33,7 +31,7 @@ class Options:
 async def run(options: Options) -> bool:
     """Run until SIGTERM or SIGINT (True), or until the Lease is lost or the operator itself fails (False)."""
     async with await kube.login(options.kubeconfig) as api:
-        await _require_crd(api, options.namespace)
+        await install.check(api, options.namespace)
         leader = Leader(api, options.lease, options.identity, namespace=options.namespace, workers=options.workers)
         registry = kopf.OperatorRegistry()
         guard.install()
@@ -78,16 +76,3 @@ def _hook(registry: kopf.OperatorRegistry, leader: Leader, kubeconfig: str | Non
     kopf.on.cleanup(registry=registry, id="stop")(stop)
     kopf.on.login(registry=registry, id="login")(login)
     kopf.on.probe(registry=registry, id="leading")(health)
-
-
-async def _require_crd(api: ClusterApi, namespace: str | None) -> None:
-    """kopf watches what it has discovered at the start: without the CRD it would wait in silence."""
-    try:
-        await api.list(JOBS, namespace)
-    except NotFound:
-        crd = f"{JOBS.plural}.{JOBS.group}"
-        raise UserError(
-            f"CustomResourceDefinition {crd} is not installed: kubectl apply -f crds/, or helm install"
-        ) from None
-    except ApiError as error:
-        raise UserError(f"cannot list {JOBS.plural}: {error}") from None

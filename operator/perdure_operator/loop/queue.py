@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from perdure_operator.cluster.read.cache import Key
+from perdure_operator.cluster.read.records import Key
 from perdure_operator.loop.schedule import Schedule
 
 
@@ -46,8 +46,8 @@ class Queue:
         self._schedule.done(job)
         self._changed.set()
 
-    def failed(self, job: Key) -> float:
-        """The round has failed; the job is due again after the delay that is returned."""
-        delay = self._schedule.failed(job, self._monotonic())
+    def failed(self, job: Key, *, at_least: float = 0.0) -> float:
+        """The round has failed; the job is due again after the delay that is returned, `at_least` so long."""
+        delay = self._schedule.failed(job, self._monotonic(), at_least=at_least)
         self._changed.set()
         return delay

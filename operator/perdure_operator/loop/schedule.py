@@ -1,62 +1,119 @@
 """Which key is due when: de-duplicated, serial per key, with a back-off per key. Pure: the time is passed in.
 
 A key is waiting at most once; of several due times the earliest counts. A key that is being worked on and is added
-again is due as soon as that work is done, so that no news is lost and no key is worked on twice at once. Wrapped by
-`queue`.
+again is due as soon as that work is done, so that no news is lost and no key is worked on twice at once. News about a
+key that has failed bring it forward once in each back-off, and not at once: a server that refuses because it is
+overloaded must not be asked again by each of its own events. Wrapped by `queue`.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable
+from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Final, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
 FIRST_SECONDS: Final = 0.2
 LONGEST_SECONDS: Final = 60.0
+SOONEST_SECONDS: Final = 0.05
+"""After a failure, even if there are news."""
+
+
+@dataclass(slots=True)
+class _BackOff:
+    failures: int
+    soonest: float
+    """News do not bring the key forward to before this."""
+    until: float
+    early: bool
+    """Whether news may still bring it forward before `until`."""
 
 
 class Schedule(Generic[K]):
-    """Due times of keys."""
+    """Due times of keys; no step takes longer because more of them wait."""
 
     def __init__(self, *, first: float = FIRST_SECONDS, longest: float = LONGEST_SECONDS) -> None:
         self._first = first
         self._longest = longest
         self._due: dict[K, float] = {}
+        self._heap: list[tuple[float, int, K]] = []
+        self._count = itertools.count()
         self._busy: set[K] = set()
-        self._failures: dict[K, int] = {}
+        self._back_offs: dict[K, _BackOff] = {}
 
     def __len__(self) -> int:
         """Keys waiting."""
         return len(self._due)
 
     def add(self, key: K, at: float) -> None:
-        """Due at `at`, or earlier where that was known already."""
-        self._due[key] = min(at, self._due.get(key, at))
+        """Due at `at`, or earlier where that was known already; not before its back-off allows."""
+        if key not in self._busy:
+            at = self._allowed(key, at)
+        if at < self._due.get(key, float("inf")):
+            self._due[key] = at
+            if key not in self._busy:
+                self._push(key, at)
 
     def next_at(self) -> float | None:
         """When the next key that nobody works on is due."""
-        return min((at for key, at in self._due.items() if key not in self._busy), default=None)
+        self._skip()
+        return self._heap[0][0] if self._heap else None
 
     def pop(self, now: float) -> K | None:
         """The longest overdue key that nobody works on; it is busy until `done` or `failed`."""
-        ready = [(at, index, key) for index, (key, at) in enumerate(self._due.items()) if key not in self._busy]
-        at, _, key = min(ready, key=lambda one: one[:2], default=(now + 1, 0, None))
-        if key is None or at > now:
+        at = self.next_at()
+        if at is None or at > now:
             return None
+        _, _, key = heappop(self._heap)
         del self._due[key]
         self._busy.add(key)
         return key
 
     def done(self, key: K) -> None:
         """The work on a popped key has succeeded."""
-        self._busy.discard(key)
-        self._failures.pop(key, None)
+        self._back_offs.pop(key, None)
+        self._release(key)
 
-    def failed(self, key: K, now: float) -> float:
-        """The work on a popped key has failed: due again after a growing delay, which is returned."""
+    def failed(self, key: K, now: float, *, at_least: float = 0.0) -> float:
+        """The work on a popped key has failed: due again after a growing delay, which is returned.
+
+        `at_least` so many seconds pass in any case.
+        """
+        back_off = self._back_offs.get(key)
+        least = now + min(at_least, self._longest)
+        if back_off is not None and now < back_off.until:  # the one attempt that news have brought forward
+            back_off.early = False
+            back_off.until = max(back_off.until, least)
+        else:
+            failures = back_off.failures + 1 if back_off else 1
+            delay = min(self._longest, self._first * 2.0 ** min(failures - 1, 30))
+            back_off = _BackOff(failures, max(now + SOONEST_SECONDS, least), max(now + delay, least), early=True)
+        self._back_offs[key] = back_off
+        self._due[key] = min(self._due.get(key, back_off.until), back_off.until)
+        self._release(key)
+        return self._due[key] - now
+
+    def _allowed(self, key: K, at: float) -> float:
+        back_off = self._back_offs.get(key)
+        return at if back_off is None else max(at, back_off.soonest if back_off.early else back_off.until)
+
+    def _release(self, key: K) -> None:
+        """What was added during the work counts from now on."""
         self._busy.discard(key)
-        failures = self._failures[key] = self._failures.get(key, 0) + 1
-        delay = min(self._longest, self._first * 2.0 ** min(failures - 1, 30))
-        self.add(key, now + delay)
-        return delay
+        if key in self._due:
+            self._due[key] = self._allowed(key, self._due[key])
+            self._push(key, self._due[key])
+
+    def _push(self, key: K, at: float) -> None:
+        heappush(self._heap, (at, next(self._count), key))
+
+    def _skip(self) -> None:
+        """Entries that an earlier time has replaced, or whose key is being worked on."""
+        while self._heap:
+            at, _, key = self._heap[0]
+            if key not in self._busy and self._due.get(key) == at:
+                return
+            heappop(self._heap)

@@ -13,8 +13,9 @@ import kopf
 
 from perdure.contract import LABEL_JOB
 from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, Json, Resource
-from perdure_operator.cluster.read import parse
-from perdure_operator.cluster.read.cache import Cache, Key, job_of, key_of
+from perdure_operator.cluster.read.cache import Cache
+from perdure_operator.cluster.read.records import key_of
+from perdure_operator.loop.concern import concerned
 from perdure_operator.loop.queue import Queue
 
 SELECTOR_KEY: Final = ("v1", "pods")
@@ -32,33 +33,10 @@ class Watch:
 
     def take_in(self, resource: Resource, kind: str | None, raw: Json) -> None:
         """One event: `kind` is ADDED, MODIFIED, DELETED, or None for an object of an initial list."""
-        before = self._cache.get(resource, key_of(raw))
-        if kind == "DELETED":
-            self._cache.delete(resource, raw)
-        elif not self._cache.apply(resource, raw):
-            return  # we knew: an answer to our own write, or an event that was overtaken
-        for job in self._concerned(resource, before, raw, deleted=kind == "DELETED"):
-            self._queue.add(job)
-
-    def _concerned(self, resource: Resource, before: Json | None, raw: Json, *, deleted: bool) -> set[Key]:
-        if resource == JOBS:
-            return {key_of(raw)} | self._sharing_root(before, raw, deleted=deleted)
-        if resource == PODS:
-            job = job_of(raw)
-            return {job} if job else set()
-        if resource == NODES:
-            # Nodes report every few minutes: only what a decision can depend on makes a job due.
-            same = before is not None and not deleted and parse.node(before) == parse.node(raw)
-            return set() if same else self._cache.jobs_on(parse.meta(raw)["name"])
-        same = before is not None and not deleted and _generation(before) == _generation(raw)
-        namespace = key_of(raw)[0]
-        return set() if same else {job for job in self._cache.known(JOBS) if job[0] == namespace}
-
-    def _sharing_root(self, before: Json | None, raw: Json, *, deleted: bool) -> set[Key]:
-        """Jobs that may wait for this one to be finished or deleted, now that it is."""
-        if before is None or not parse.job_is_live(before) or (parse.job_is_live(raw) and not deleted):
-            return set()
-        return {key_of(other) for other in self._cache.all(JOBS) if parse.job_uri(other) == parse.job_uri(raw)}
+        change = self._cache.delete(resource, raw) if kind == "DELETED" else self._cache.apply(resource, raw)
+        if change is not None:  # else we knew: an answer to our own write, or an event that was overtaken
+            for job in concerned(self._cache, change):
+                self._queue.add(job)
 
 
 def register(registry: kopf.OperatorRegistry, watch: Watch) -> None:
@@ -92,7 +70,9 @@ def settings() -> kopf.OperatorSettings:
     chosen.scanning.disabled = True
     chosen.peering.standalone = True
     chosen.watching.label_selectors[SELECTOR_KEY] = LABEL_JOB
-    chosen.watching.chunk_size = 500
+    chosen.watching.chunk_size = 100
+    # A worker holds its object whole for this long after the last event: seconds of it are all pods at a start.
+    chosen.queueing.idle_timeout = 0.1
     chosen.watching.reconnect_backoff = 1.0  # between a watch that failed and the next LIST
     chosen.persistence.finalizer = "perdure.dev/never-set"  # kopf removes its own wherever it has no use for it
     chosen.persistence.diffbase_storage = _NoDiffs()
@@ -113,7 +93,3 @@ class _NoDiffs(kopf.DiffBaseStorage):  # type: ignore[misc]  # kopf is not typed
 
     def store(self, **_: Any) -> None:
         """Nowhere."""
-
-
-def _generation(raw: Json) -> Any:
-    return parse.meta(raw).get("generation")

@@ -6,6 +6,7 @@ Called by `operator` once this process leads.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections.abc import Callable
@@ -13,8 +14,8 @@ from typing import Final
 
 from perdure.errors import UserError
 from perdure_operator.cluster.protocol import ApiError, Conflict
-from perdure_operator.cluster.read.cache import Key
 from perdure_operator.cluster.read.observe import Observer
+from perdure_operator.cluster.read.records import Key
 from perdure_operator.cluster.write.act import Actor
 from perdure_operator.decide import decide
 from perdure_operator.loop.queue import Queue
@@ -46,6 +47,7 @@ class Worker:
         """Work for ever."""
         while True:
             await self.work(await self._queue.get())
+            await asyncio.sleep(0)  # a round that asks nobody anything would keep the watch waiting
 
     async def work(self, job: Key) -> None:
         """One round of a job that the queue has handed out."""
@@ -55,7 +57,8 @@ class Worker:
         except Conflict as error:
             self._again(job, logging.DEBUG, "%s: overtaken, observing again: %s", where, error)
         except (ApiError, UserError) as error:
-            self._again(job, logging.WARNING, "%s: %s", where, error)
+            wait = error.retry_after if isinstance(error, ApiError) else None
+            self._again(job, logging.WARNING, "%s: %s", where, error, at_least=wait or 0.0)
         except Exception:  # noqa: BLE001 - a fault in one job's round must not stop the operator for all others
             self._again(job, logging.ERROR, "%s: round failed", where, trace=True)
         else:
@@ -88,9 +91,11 @@ class Worker:
         resync = RESYNC_SECONDS * (0.8 + 0.4 * self._jitter())
         self._queue.add(job, delay=resync if decision.requeue_after is None else min(decision.requeue_after, resync))
 
-    def _again(self, job: Key, level: int, message: str, *values: object, trace: bool = False) -> None:
+    def _again(
+        self, job: Key, level: int, message: str, *values: object, trace: bool = False, at_least: float = 0.0
+    ) -> None:
         self._observer.distrust(job)
-        delay = self._queue.failed(job)
+        delay = self._queue.failed(job, at_least=at_least)
         logger.log(level, message + " (again in %.1f s)", *values, delay, exc_info=trace)
 
 
@@ -104,7 +109,8 @@ def _log(snapshot: Snapshot, decision: Decision) -> None:
         "%s/%s: %s [%s]", snapshot.namespace, snapshot.name, "; ".join(decision.reasons), actions or "status only"
     )
     # `perdure-operator explain` reads this: a report with debug logs can be replayed.
-    logger.debug("snapshot %s", snapshot.model_dump_json(by_alias=True, exclude_none=True))
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug("snapshot %s", snapshot.model_dump_json(by_alias=True, exclude_none=True))
 
 
 def _short(kind: str, name: str) -> str:

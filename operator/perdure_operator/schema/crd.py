@@ -22,6 +22,7 @@ from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import TrainingJobStatus
 from perdure_operator.schema import generated
 from perdure_operator.schema.cel import Json, Rule, checked
+from perdure_operator.schema.template import template_schema
 
 VERSION: Final = "v1alpha1"
 KIND: Final = "TrainingJob"
@@ -54,13 +55,18 @@ _NAME_RULE: Final = Rule(
     f"metadata.name must have at most {NAME_LENGTH} characters, the names of members are made from it: shorten it",
 )
 
+_RUNNING: Final = '.status.conditions[?(@.type=="Running")]'
+
 _COLUMNS: Final = (
     ("Phase", "string", ".status.phase", "Where the job is in its life."),
     ("Run", "integer", ".status.run", "The newest run."),
-    ("Replicas", "integer", ".status.replicas", "Members alive now."),
+    ("Members", "integer", ".status.replicas", "Members alive now."),
     ("Step", "integer", ".status.step", "Step of the last commit that an outcome has told."),
+    ("Why", "string", f"{_RUNNING}.reason", "Reason of the condition Running: what is awaited, where it is False."),
     ("Age", "date", ".metadata.creationTimestamp", "Time since the job was created."),
 )
+_WIDE: Final = (("Message", "string", f"{_RUNNING}.message", "The same in words: whom, until when, what to do."),)
+"""Columns of `kubectl get --output wide` alone."""
 
 
 def crd() -> Json:
@@ -111,7 +117,9 @@ def root_schema() -> Json:
 
 def spec_schema() -> Json:
     """The structural schema of spec."""
-    return structural(TrainingJobSpec.model_json_schema())
+    schema = structural(TrainingJobSpec.model_json_schema())
+    schema["properties"]["template"] = template_schema()
+    return schema
 
 
 def status_schema() -> Json:
@@ -183,8 +191,9 @@ def _object(schema: Json, definitions: Json, defaults: bool) -> Json:
 
 def _version() -> Json:
     columns = [
-        {"name": name, "type": kind, "jsonPath": path, "description": description}
-        for name, kind, path, description in _COLUMNS
+        {"name": name, "type": kind, "jsonPath": path, "description": description, **wide}
+        for columns, wide in ((_COLUMNS, {}), (_WIDE, {"priority": 1}))
+        for name, kind, path, description in columns
     ]
     return {
         "name": VERSION,

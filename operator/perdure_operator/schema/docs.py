@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from perdure.contract import GROUP
-from perdure_operator.api.reasons import CONDITION_TYPES, REASONS
-from perdure_operator.schema import crd, generated
+from perdure_operator.api.reasons import CONDITION_TYPES, REASONS, Explained
+from perdure_operator.schema import crd, generated, pod
 from perdure_operator.schema.cel import VALIDATIONS, Json
 
 FILES: Final = (Path("docs/reference.md"),)
@@ -29,9 +29,13 @@ _HEAD: Final = f"""# Reference
 {crd.NAME_LENGTH} characters. Durations are whole seconds. The API server checks every rule below when a manifest is
 applied and when a job is scaled; `kubectl explain ptj.spec` shows the fields in a terminal."""
 
-_TEMPLATE: Final = """Perdure has a say in the fields below and passes every other field of the pod on as it is. The
-operator has the API server try the resulting pod in a dry run: what is wrong with it is told by the condition `Running`
-with the reason `TemplateInvalid`.
+_TEMPLATE: Final = f"""The template has every field of a pod of Kubernetes {pod.source()["kubernetes"]}:
+`kubectl explain ptj.spec.template.spec` shows them. A field that it does not have, mistyped or newer, is refused by
+`kubectl apply`, and dropped with a warning where a client does not ask for strictness. A quantity with a fraction is
+written as a string: `cpu: "0.5"`.
+
+Perdure has a say in the fields below and passes every other field on as it is. The operator has the API server try the
+resulting pod in a dry run: what is wrong with it is told by the condition `Running` with the reason `TemplateInvalid`.
 
 Three things are worth knowing. A volume of type `emptyDir` makes `kubectl drain` refuse the node unless it is told
 `--delete-emptydir-data`. A sidecar belongs under `initContainers` with `restartPolicy: Always`, else it keeps the pod
@@ -69,7 +73,7 @@ def text() -> str:
         _REASONS,
         _table(
             ("Reason", "Meaning", "What to do"),
-            ((f"`{name}`", told.meaning, told.remedy) for name, told in REASONS.items()),
+            ((f"`{name}`", _meaning(told), told.remedy) for name, told in REASONS.items()),
         ),
     ]
     return "\n\n".join(sections) + "\n"
@@ -112,6 +116,10 @@ def _status_rows(status: Json) -> Iterator[Sequence[str]]:
     for path, field, _ in fields(status):
         if not path.endswith("[]"):
             yield f"`{path}`", _type(field), field["description"]
+
+
+def _meaning(told: Explained) -> str:
+    return f"{told.meaning} No time limit: {told.ends}." if told.ends else told.meaning
 
 
 def _type(field: Json) -> str:

@@ -1,9 +1,10 @@
-"""The schema of spec.template: an ordinary pod template in which only what Perdure has a say in is declared.
+"""The schema of spec.template: an ordinary pod template, and what Perdure has a say in.
 
-CEL reads declared fields only, and only lists with an upper bound; everything else of the pod is preserved as it is and
-checked by the operator's server-side dry run. Refused is what would break the promise silently: a pod that stops being
-Ready loses the protection of its PodDisruptionBudget, and whatever the operator sets itself would be overwritten.
-Used by `api.spec`.
+Every field of a pod is declared, so that a mistyped one is told when the manifest is applied, and so that nothing can
+be nested deeper than a pod is. What a field may hold is checked by the operator's server-side dry run. CEL reads only
+lists and strings with an upper bound. Refused is what would break the promise silently: a pod that stops being Ready
+loses the protection of its PodDisruptionBudget, and whatever the operator sets itself would be overwritten.
+Used by `crd`.
 """
 
 from __future__ import annotations
@@ -13,12 +14,17 @@ from typing import Final
 from perdure import contract
 from perdure.contract import Env
 from perdure_operator.api.names import ASSIGNMENT_VOLUME
-from perdure_operator.schema.cel import Json, Rule, checked, forbidden
+from perdure_operator.schema import pod
+from perdure_operator.schema.cel import VALIDATIONS, Json, Rule, checked, forbidden
 
 USER_ENV: Final = (Env.TRACE, Env.RENDEZVOUS_SECONDS)
 """The variables named PERDURE_* that are the user's to set."""
 
-_PRESERVED: Final[Json] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+DESCRIPTION: Final = (
+    "An ordinary pod template. Container 0 is the trainer: Perdure puts its agent in front of that container's "
+    "command, so the command must be given, and the image must have perdure installed."
+)
+
 _MOUNT = contract.ASSIGNMENT_FOLDER
 
 
@@ -88,17 +94,23 @@ _POD_RULES: Final = (
 )
 
 
+_READINESS: Final = forbidden(
+    "readinessProbe",
+    "readinessProbe: a pod that stops being Ready loses the protection of its budget and is evicted without a "
+    "save: remove it from every container",
+)
+
+
 def template_schema() -> Json:
     """The structural schema of spec.template."""
     metadata = {
         "type": "object",
-        "additionalProperties": False,
         "description": "Labels and annotations of the members; their names are Perdure's.",
         "properties": {"labels": _names("labels"), "annotations": _names("annotations")},
     }
     return {
         "type": "object",
-        "additionalProperties": False,
+        "description": DESCRIPTION,
         "required": ["spec"],
         "properties": {"metadata": metadata, "spec": _pod_schema()},
     }
@@ -118,45 +130,35 @@ def _names(field: str) -> Json:
 
 
 def _pod_schema() -> Json:
-    properties: Json = {
-        "containers": checked(*_TRAINER_RULES, **_list(_container_schema(), 32)),
-        "initContainers": _list(_container_schema(), 32),
-        "volumes": _list(_object("name", 63), 256),
-        "restartPolicy": {"type": "string", "maxLength": 16},
-        "activeDeadlineSeconds": {"type": "integer", "format": "int64"},
-        "automountServiceAccountToken": {"type": "boolean"},
-        "nodeName": {"type": "string", "maxLength": 253},
-        "readinessGates": _list(_PRESERVED, 16),
-    }
-    description = "An ordinary pod spec; what is not listed here is passed on as it is."
-    rules = checked(*_POD_RULES, **_PRESERVED, description=description)
-    return {**rules, "required": ["containers"], "properties": properties}
+    schema = pod.schema()
+    schema["description"] = f"An ordinary pod spec, as Kubernetes {pod.source()['kubernetes']} has it."
+    schema |= checked(*_POD_RULES)
+    fields = schema["properties"]
+    fields["containers"] |= checked(*_TRAINER_RULES, **_by_name(32))
+    fields["initContainers"] |= _by_name(32)
+    fields["volumes"] |= _by_name(256)
+    fields["volumes"]["items"]["properties"]["name"]["maxLength"] = 63
+    fields["restartPolicy"]["maxLength"] = 16
+    fields["nodeName"]["maxLength"] = 253
+    fields["readinessGates"]["maxItems"] = 16
+    for containers in ("containers", "initContainers"):
+        _bound_container(fields[containers]["items"])
+    return schema
 
 
-def _container_schema() -> Json:
-    rule = forbidden(
-        "readinessProbe",
-        "readinessProbe: a pod that stops being Ready loses the protection of its budget and is evicted without a "
-        "save: remove it from every container",
-    )
-    named = _object("name", 63)
-    properties: Json = {
-        **named["properties"],
-        "command": _list({"type": "string"}, 1024),
-        "env": _list(_object("name", 256), 512),
-        "volumeMounts": _list(_object("mountPath", 1024), 256),
-        "readinessProbe": _PRESERVED,
-        "startupProbe": _PRESERVED,
-        "terminationMessagePath": {"type": "string", "maxLength": 1024},
-        "terminationMessagePolicy": {"type": "string", "maxLength": 64},
-    }
-    return {**checked(rule, **named), "properties": properties}
+def _by_name(most: int) -> Json:
+    """Two appliers may each own members of such a list; every other list is one value."""
+    return {"maxItems": most, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
 
 
-def _object(key: str, length: int) -> Json:
-    """An object of which one string is declared."""
-    return {**_PRESERVED, "required": [key], "properties": {key: {"type": "string", "maxLength": length}}}
-
-
-def _list(items: Json, most: int) -> Json:
-    return {"type": "array", "items": items, "maxItems": most}
+def _bound_container(schema: Json) -> None:
+    schema[VALIDATIONS] = [_READINESS.schema()]
+    fields = schema["properties"]
+    fields["name"]["maxLength"] = 63
+    fields["command"]["maxItems"] = 1024
+    fields["env"]["maxItems"] = 512
+    fields["env"]["items"]["properties"]["name"]["maxLength"] = 256
+    fields["volumeMounts"]["maxItems"] = 256
+    fields["volumeMounts"]["items"]["properties"]["mountPath"]["maxLength"] = 1024
+    fields["terminationMessagePath"]["maxLength"] = 1024
+    fields["terminationMessagePolicy"]["maxLength"] = 64

@@ -171,7 +171,11 @@ class Snapshot(Model):
     foreign_budgets: tuple[str, ...] = ()
     """Names of other PodDisruptionBudgets whose selector matches our pods."""
     same_uri: tuple[str, ...] = ()
-    """namespace/name of other live jobs with the same checkpoint.uri that were created earlier."""
+    """Jobs that write to the same root and have a better claim to it: namespace/name, or that one is elsewhere."""
+    foreign_pods: tuple[str, ...] = ()
+    """Names of pods that the job's budget counts as members and that the job does not own."""
     template_hash: str = ""
     template_check: TemplateCheck = TemplateCheck()
     refusals: tuple[Refusal, ...] = ()
+    created: tuple[str, ...] = ()
+    """Names in status whose pod this process has created, or may have: without a pod here, such a name is burnt."""

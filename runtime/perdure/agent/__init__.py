@@ -6,8 +6,11 @@
     environ   the environment of a trainer process; pure
     launch    starts one process; the place for a warm zygote beside exec
     processes the running processes: their pipes, their ends, their descendants
+    tail      the end of a process's stderr, without what libraries always write; pure
+    memory    whether the kernel has killed for want of memory
     outlet    the pod's log, written without waiting
     paths     where the agent reads and writes
+    stop      the marker of a pod that is being deleted: a file, because an early signal is lost
     linux     the few facts and calls that only Linux knows
     shell     the loop: reads files, pipes and signals, asks `machine`, carries the actions out
 

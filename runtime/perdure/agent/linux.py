@@ -13,11 +13,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from perdure.agent.paths import CGROUPS
+
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
-
-CGROUPS: Final = Path("/sys/fs/cgroup")
 
 
 def adopt_orphans() -> None:

@@ -79,8 +79,8 @@ def _note(state: State, event: Event, now: float) -> Noted:
             return _process_ended(state, event, now)
         case Cleared():
             return _cleared(state), []
-        case SigtermReceived():
-            return _terminated(state, now)
+        case SigtermReceived(at):
+            return _terminated(state, now if at is None else at)
     assert_never(event)
 
 
@@ -130,19 +130,17 @@ def _same_run(state: State, assignment: Train | Leave) -> Noted:
 def _unreadable(state: State, message: str, unsupported: bool, now: float) -> Noted:
     if not unsupported:
         return state, [Say(f"assignment ignored: {message}")]
-    if state.shutdown:
-        return state, []
     error = Failure(ErrorKind.EXIT, ErrorName.UNSUPPORTED_VERSION, message)
     return _farewell(state, f"unreadable assignment: {message}", error, now)
 
 
-def _terminated(state: State, now: float) -> Noted:
-    if state.shutdown:
-        return state, []
-    return _farewell(state, "the pod is being deleted", None, now)
+def _terminated(state: State, began: float) -> Noted:
+    return _farewell(state, "the pod is being deleted", None, began)
 
 
 def _farewell(state: State, cause: str, error: Failure | None, now: float) -> Noted:
+    if state.shutdown:
+        return state, []
     settings = state.settings
     margin = min(settings.grace_margin, settings.grace / 4)  # a short grace is not eaten up by its margin
     deadline = now + settings.grace - margin

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 def default_scratch(environ: Mapping[str, str]) -> Path:
@@ -17,9 +17,14 @@ def warm_marker(scratch: Path) -> Path:
     return scratch / "warm"
 
 
+CGROUPS: Final = Path("/sys/fs/cgroup")
+
+
 class Paths(NamedTuple):
     """Where one agent reads and writes."""
 
     assignment: Path
     termination_log: Path
     scratch: Path
+    cgroups: Path = CGROUPS
+    """The container's own limits and counters."""

@@ -13,15 +13,16 @@ import selectors
 import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from perdure.agent import linux
+from perdure.agent.memory import OutOfMemory, memory_limit, oom_kills
 from perdure.agent.outlet import Outlet
 from perdure.agent.state import Cleared, ProcessEnded, Reported
+from perdure.agent.tail import Tail
 from perdure.channel import read_report
 
-TAIL_BYTES: Final = 4096
-"""How much of a process's stderr is kept for its outcome."""
 _CHUNK: Final = 65536
 """A pipe holds no more: one read takes everything, and a process that writes without end cannot keep the agent."""
 
@@ -71,7 +72,7 @@ class Child:
     status: int | None = None
     """As ProcessEnded has it, once it has ended."""
     told: bool = False
-    tail: bytes = b""
+    tail: Tail = field(default_factory=Tail)
     """The end of what it has written to stderr."""
     _line: bytes = b""
     """The beginning of a report whose end has not come."""
@@ -84,22 +85,27 @@ class Child:
                 yield Reported(self.rank, report)
         text = self.stderr.read()
         self.log.write(text)
-        self.tail = (self.tail + text)[-TAIL_BYTES:]
+        self.tail.add(text)
 
-    def end(self, status: int, *, left_behind: bool) -> Iterator[Reported | ProcessEnded]:
+    def end(
+        self, status: int, *, left_behind: bool, out_of_memory: OutOfMemory | None
+    ) -> Iterator[Reported | ProcessEnded]:
         """Its last reports and its end."""
         self.told = True
         yield from self.pump()
         self.report.close()
         self.stderr.close()
-        yield ProcessEnded(self.rank, status, self.tail.decode(errors="replace"), left_behind)
+        yield ProcessEnded(self.rank, status, self.tail.text(), left_behind, out_of_memory)
 
 
 @dataclass
 class Children:
     """All processes of the trainer."""
 
+    cgroups: Path
     members: list[Child] = field(default_factory=list)
+    killed_before: int | None = None
+    """How many processes the kernel had killed for want of memory when the trainer was started."""
     childless: bool = True
     """Nothing below the agent is left."""
     clearing: bool = False
@@ -107,6 +113,8 @@ class Children:
 
     def add(self, child: Child) -> None:
         """Watches a new process."""
+        if not self.members:
+            self.killed_before = oom_kills(self.cgroups)
         self.members.append(child)
         self.childless = False
 
@@ -137,10 +145,16 @@ class Children:
             linux.kill(linux.session_members(child.pid))
             last = all(other.told for other in self.members if other is not child)
             self.clearing = last and not self._cleared()
-            yield from child.end(child.status, left_behind=self.clearing)
+            yield from child.end(child.status, left_behind=self.clearing, out_of_memory=self._out_of_memory())
         if self.clearing and self._cleared():
             self.clearing = False
             yield Cleared()
+
+    def _out_of_memory(self) -> OutOfMemory | None:
+        killed = oom_kills(self.cgroups)
+        if killed is None or self.killed_before is None or killed <= self.killed_before:
+            return None
+        return OutOfMemory(memory_limit(self.cgroups))
 
     def _cleared(self) -> bool:
         """Kills what the last process has left behind; whether nothing is left now."""

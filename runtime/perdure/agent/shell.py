@@ -41,6 +41,7 @@ from perdure.agent.state import (
     Tick,
     Unreadable,
 )
+from perdure.agent.stop import StopMarker
 from perdure.channel import Request, write_request
 from perdure.contract import CLEAN, ContractError, Outcome, Train, UnsupportedVersion, read_assignment, write_outcome
 
@@ -91,6 +92,7 @@ class Signals:
         for number in self.NUMBERS:
             signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, self.NUMBERS)  # what has come since perdure.start comes now
 
     def received(self) -> set[int]:
         """The signals that have come since the last call."""
@@ -115,8 +117,9 @@ class Agent:
         self._launcher = launcher or Exec()
         self._state = State(settings)
         self._file = AssignmentFile(paths.assignment)
+        self._stop = StopMarker(paths.scratch)
         self._selector = selectors.DefaultSelector()
-        self._children = Children()
+        self._children = Children(paths.cgroups)
         self._log = Outlet(STDERR)
         self._events: deque[Event] = deque()
         self._exit: int | None = None
@@ -142,16 +145,17 @@ class Agent:
         return POLL_SECONDS if at is None else max(0.0, min(POLL_SECONDS, at - time.monotonic()))
 
     def _learn(self, signals: Signals) -> Iterator[Event]:
-        """Reports before ends before the assignment: what a trainer did counts before it is asked for more."""
+        """Reports before ends before requests: what a trainer did counts before it is asked for more."""
         received = signals.received()
         yield from self._children.pump()
         self._children.reap()
         yield from self._children.ended()
+        grace_began = self._stop.seen()
+        if grace_began is not None or received & {signal.SIGTERM, signal.SIGINT}:
+            yield SigtermReceived(grace_began)  # before an assignment: nothing is started any more
         changed = self._file.changed()
         if changed:
             yield changed
-        if received & {signal.SIGTERM, signal.SIGINT}:
-            yield SigtermReceived()
         yield Tick()
 
     def _react(self) -> None:

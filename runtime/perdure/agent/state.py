@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from perdure.agent.memory import OutOfMemory
 from perdure.channel import Exiting, Report
 from perdure.contract import (
     DEFAULT_GRACE_SECONDS,
@@ -193,6 +194,8 @@ class ProcessEnded:
     """The end of what it wrote to stderr."""
     left_behind: bool = False
     """It was the last one, and what it has started is not gone yet: Cleared follows."""
+    out_of_memory: OutOfMemory | None = None
+    """The kernel has killed for want of memory since the trainer was started."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +205,10 @@ class Cleared:
 
 @dataclass(frozen=True)
 class SigtermReceived:
-    """SIGTERM: the pod is being deleted, and its assignment is not updated any more."""
+    """The pod is being deleted, and its assignment is not updated any more: SIGTERM, or its preStop hook."""
+
+    at: float | None = None
+    """When its grace began, if that was before now."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ from perdure.contract import CommitRef, Completion, ErrorKind, ErrorName, ExitKi
 SHELL_SIGNALLED: Final = 128
 """A shell whose child died of signal n exits with this + n."""
 
+KILLED_STATUSES: Final = (-signal.SIGKILL, SHELL_SIGNALLED + signal.SIGKILL)
+
 _PIPE: Final = "a pipe hides the exit status of what stands before it: `set -o pipefail`, or start python directly"
 
 _NO_SESSION: Final = (
@@ -61,8 +63,8 @@ def judge(trainer: Trainer, process: Process, end: ProcessEnded) -> Outcome:
 def _judge(trainer: Trainer, process: Process, end: ProcessEnded) -> tuple[ExitKind, Failure | None]:
     if process.ending:
         error = process.ending.error
-        if process.ending.outcome is ExitKind.FAILED and error is None:
-            error = _failure(end)
+        if process.ending.outcome is ExitKind.FAILED:
+            error = _also_out_of_memory(error, end) if error else _failure(end)
         return process.ending.outcome, error
     if trainer.killed and trainer.limit:
         return trainer.limit.outcome, None
@@ -72,19 +74,27 @@ def _judge(trainer: Trainer, process: Process, end: ProcessEnded) -> tuple[ExitK
         return ExitKind.STOPPED, None
     if end.status == 0 and trainer.completion is Completion.EXIT_CODE:
         return ExitKind.COMPLETED, None
-    if end.status == 0 and not process.attached:
+    if end.status == 0 and not process.attached and not end.out_of_memory:
         return ExitKind.FAILED, Failure(ErrorKind.EXIT, ErrorName.NO_SESSION, f"{end.tail}{_NO_SESSION}")
     return ExitKind.FAILED, failure
 
 
 def _failure(end: ProcessEnded) -> Failure:
     """What an exit status tells; a status of 128 + n is a shell's word for signal n."""
+    if end.out_of_memory:
+        told = "" if end.status in KILLED_STATUSES else end.tail
+        return Failure(ErrorKind.SIGNAL, ErrorName.OUT_OF_MEMORY, f"{told}{end.out_of_memory.words}")
     number = -end.status if end.status < 0 else end.status - SHELL_SIGNALLED
     if number in set(signal.Signals):
         return Failure(ErrorKind.SIGNAL, signal.Signals(number).name, end.tail)
     if end.status == 0:
         return Failure(ErrorKind.EXIT, "0", f"{end.tail}{_ENDED_EARLY}")
     return Failure(ErrorKind.EXIT, str(end.status), end.tail)
+
+
+def _also_out_of_memory(error: Failure, end: ProcessEnded) -> Failure:
+    """The exception may be the consequence: a loader's worker was killed."""
+    return replace(error, tail=f"{error.tail.rstrip()}\n{end.out_of_memory.words}") if end.out_of_memory else error
 
 
 def pod_outcome(trainer: Trainer) -> Outcome:

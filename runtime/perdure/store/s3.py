@@ -42,6 +42,12 @@ PART_BYTES: Final = 64 * 1024 * 1024
 """Larger objects go up in parts of this size: a single PUT may have 5 GiB at most, and a failed part is small."""
 DELETE_KEYS: Final = 1000
 PAGE_KEYS: Final = 1000
+FORBIDDEN: Final = 403
+
+_KEYS: Final = (
+    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (in Kubernetes: the Secret that "
+    "spec.checkpoint.s3.credentialsSecret names)"
+)
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,7 @@ class S3Store:
                 answer = self._client_for(length).get_object(**self._object(key), **span)
                 return answer["Body"].read()
             except ClientError as error:
-                if _status(error) == 404 and _code(error) != "NoSuchBucket":
+                if _code(error) in ("NoSuchKey", "404"):
                     raise NoSuchKey(f"{self.uri} has no {key}") from None
                 if _status(error) == 416:  # the range starts at or after the end of the object
                     return b""
@@ -208,9 +214,7 @@ def _session() -> boto3.session.Session:
     session = boto3.session.Session()
     with _configured():
         if session.get_credentials() is None:
-            raise UserError(
-                "no S3 credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or checkpoint.s3.credentialsSecret"
-            )
+            raise UserError(f"no S3 credentials: set {_KEYS}")
     return session
 
 
@@ -255,7 +259,11 @@ def _code(error: ClientError) -> str:
 def _remedy(error: ClientError) -> str:
     match _code(error):
         case "NoSuchBucket":
-            return ": create the bucket or correct checkpoint.uri"
-        case "AccessDenied" | "InvalidAccessKeyId" | "SignatureDoesNotMatch" | "ExpiredToken":
-            return ": check the credentials and what they may do in this bucket (get, put, list, delete)"
+            return ": create the bucket, or correct spec.checkpoint.uri or spec.checkpoint.s3.endpoint"
+        case "InvalidAccessKeyId" | "XAdminUserNotFound" | "SignatureDoesNotMatch" | "ExpiredToken" | "InvalidToken":
+            return f": these keys are wrong or no longer valid: check the credentials in {_KEYS}"
+        case "PermanentRedirect" | "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException":
+            return ": the bucket is in another region: correct spec.checkpoint.s3.region"
+    if _status(error) == FORBIDDEN:  # the answer to a HEAD says no more than this
+        return f": check the credentials in {_KEYS}, and that they may get, put, list and delete in this bucket"
     return "" if _status(error) < 500 else ": the server is in trouble, the same call may succeed later"

@@ -19,5 +19,5 @@ def settings_of(given: dict[str, Any]) -> Settings:
 if __name__ == "__main__":
     given, folder, *command = sys.argv[1:]
     root = Path(folder)
-    paths = Paths(root / "assignment", root / "termination-log", root / "state")
+    paths = Paths(root / "assignment", root / "termination-log", root / "state", root / "cgroup")
     sys.exit(Agent(command, paths, settings_of(json.loads(given)), os.environ).run())

@@ -72,6 +72,39 @@ def test_a_killed_trainer_is_told_by_its_signal_and_its_last_commit(tmp_path: Pa
         assert (outcome.step, outcome.commit) == (5, CommitRef(3, 4))
 
 
+def test_a_trainer_that_the_kernel_kills_for_want_of_memory_is_told_by_its_limit(tmp_path: Path) -> None:
+    cgroup = tmp_path / "cgroup"
+    cgroup.mkdir()
+    (cgroup / "memory.events").write_text("low 0\noom 1\noom_kill 1\n")  # of a process before it
+    (cgroup / "memory.max").write_text(f"{512 * 2**20}\n")
+    with Member(tmp_path, *TRAINER, "out_of_memory", str(cgroup)) as member:
+        member.assign(RUN1)
+        outcome, status = member.outcome()
+        assert outcome.error
+        assert (outcome.error.kind, outcome.error.name, status) == (ErrorKind.SIGNAL, ErrorName.OUT_OF_MEMORY, 1)
+        assert "memory limit of 512 MiB" in outcome.error.tail
+        assert "c10d" not in outcome.error.tail
+        assert "[c10d] recvValueWithTimeout failed" in "\n".join(member.log)  # the pod's log keeps it
+
+
+def test_a_kill_that_the_kernel_has_not_counted_is_no_want_of_memory(tmp_path: Path) -> None:
+    cgroup = tmp_path / "cgroup"
+    cgroup.mkdir()
+    (cgroup / "memory.events").write_text("oom_kill 1\n")
+    with Member(tmp_path, *TRAINER, "killed") as member:
+        member.assign(RUN1)
+        outcome, _ = member.outcome()
+        assert outcome.error
+        assert outcome.error.name == ErrorName.KILLED
+
+
+def test_a_run_without_a_step_of_its_own_tells_the_step_it_resumed_at(tmp_path: Path) -> None:
+    with Member(tmp_path, *TRAINER, "resumed") as member:
+        member.assign(RUN1)
+        outcome, _ = member.outcome()
+        assert (outcome.step, outcome.commit) == (72, CommitRef(3, 72))
+
+
 def test_a_trainer_that_does_not_save_in_time_is_killed(tmp_path: Path) -> None:
     with Member(tmp_path, *TRAINER, "stubborn") as member:
         member.assign(RUN1)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.agent.machine import due, react
+from perdure.agent.memory import OutOfMemory
 from perdure.agent.state import (
     Action,
     Ask,
@@ -434,6 +435,27 @@ class TestWhenATrainerHasEnded:
         assert outcome.error
         assert (outcome.outcome, outcome.error.name) == (ExitKind.FAILED, "0")
         assert "epochs()" in outcome.error.tail
+
+    def test_a_pipe_does_not_hide_that_memory_was_short(self) -> None:
+        outcome = training().outcome(replace(GONE, out_of_memory=OutOfMemory(2**30)))
+        assert outcome.error
+        assert (outcome.error.name, outcome.infrastructure) == (ErrorName.OUT_OF_MEMORY, True)
+
+    def test_an_exception_after_the_kernel_has_killed_a_worker_names_both(self) -> None:
+        error = Failure(ErrorKind.EXCEPTION, "RuntimeError", "DataLoader worker is killed by signal: Killed.\n")
+        pod = told(training(), ExitKind.FAILED, error=error)
+        outcome = pod.outcome(replace(BROKEN, out_of_memory=OutOfMemory(2**30)))
+        assert outcome.error
+        assert (outcome.error.kind, outcome.error.name) == (ErrorKind.EXCEPTION, "RuntimeError")
+        assert outcome.error.tail.startswith("DataLoader worker is killed")
+        assert "memory limit of 1024 MiB" in outcome.error.tail
+
+    def test_a_trainer_killed_by_its_agent_has_not_run_out_of_memory(self) -> None:
+        pod = training()
+        pod.sees(AssignmentRead(replace(RUN2, lost=(1,))))
+        pod.sees(ProcessEnded(0, -9, out_of_memory=OutOfMemory(2**30)))
+        assert pod.state.trainer
+        assert pod.state.trainer.run == 2
 
     def test_what_the_trainer_told_counts_more_than_how_it_died(self) -> None:
         pod = told(training(), ExitKind.CHECKPOINTED, commit=COMMIT)

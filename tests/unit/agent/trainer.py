@@ -70,6 +70,21 @@ def killed() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def out_of_memory() -> None:
+    """The kernel counts, then kills; what torch says on the way is no reason."""
+    train()
+    memory = Path(sys.argv[2])
+    memory.joinpath("memory.events").write_text("low 0\noom 3\noom_kill 2\n")
+    os.write(2, b"[W1121 13:09:09.432 TCPStore.cpp:138] [c10d] recvValueWithTimeout failed\nframe #0: c10::Error\n")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def resumed() -> None:
+    """Dies before its first step."""
+    report(Attached(os.getpid()), Opened(RUN), Opened(RUN, CommitRef(3, 72)))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def stubborn() -> None:
     train(20)
     while True:

@@ -5,6 +5,7 @@ States are reached by deciding and applying, never by writing a status down: a b
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -34,6 +35,9 @@ START = datetime(2026, 8, 1, 12, 0, 0, tzinfo=UTC)
 UID = "ab12cd34-0000-4000-8000-000000000001"
 ROUNDS = 5
 """Invariant I10: deciding again after acting comes to rest within so many rounds."""
+
+
+_UNTIL = re.compile(r"(until|at) \d\d:\d\d:\d\dZ|; no time limit: \w")
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,10 @@ class Job:
 
     def plan(self) -> Decision:
         """What it would do now."""
-        return decide(self.snapshot)
+        decision = decide(self.snapshot)
+        if decision.status is not None:
+            assert_explained(decision.status)
+        return decision
 
     def step(self, writes: int | None = None) -> Job:
         """One round, cut off after some writes if asked for."""
@@ -215,6 +222,15 @@ class Job:
         found = self.now.find(kind)
         assert found is not None, f"no condition {kind} in {self.now.conditions}"
         return found
+
+
+def assert_explained(status: TrainingJobStatus) -> None:
+    """Invariant I9: a job that waits says until when, or what ends the wait instead, and what to do."""
+    running = status.find(ConditionType.RUNNING)
+    if running is None or running.status == "True" or status.finished_at:
+        return
+    assert _UNTIL.search(running.message), f"{running.reason} says no end: {running.message}"
+    assert "; to do: " in running.message, f"{running.reason} says no remedy: {running.message}"
 
 
 def job(**spec: Any) -> Job:

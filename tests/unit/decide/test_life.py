@@ -99,8 +99,8 @@ class TestDrain:
 
     def test_the_condition_names_whose_exit_save_is_awaited_and_until_when(self) -> None:
         message = job().running(world=2).leaving("n1").condition(ConditionType.RUNNING).message
-        assert message == (
-            "waiting for the exit save of digits-ab12-0 (node n1), digits-ab12-1 (node n2) until 12:10:01Z"
+        assert message.startswith(
+            "waiting for the exit save of digits-ab12-0 (node n1), digits-ab12-1 (node n2) until 12:10:01Z; "
         )
 
     def test_whoever_has_left_is_no_longer_named(self) -> None:
@@ -266,7 +266,7 @@ class TestDeletion:
         here = job().running(world=2).having(deleting=True)
         assert here.plan().actions == ()
         running = here.settle().condition(ConditionType.RUNNING)
-        assert (running.status, running.reason) == ("True", "Training")
+        assert (running.status, running.reason) == ("True", "Assigned")
         assert "being deleted" in running.message
 
     def test_members_still_save_and_leave_a_node_that_goes_and_nobody_comes_back(self) -> None:

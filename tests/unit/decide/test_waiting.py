@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 
+from perdure.contract import ExitKind
 from perdure_operator.api.reasons import CONDITION_TYPES, REASONS, ConditionType, Reason
 from perdure_operator.api.status import Disruption
 from perdure_operator.state.decision import CheckTemplate
-from perdure_operator.state.snapshot import PodView, TemplateCheck, TemplateVerdict, Terminated
-from tests.unit.decide.builders import START, Job, creates, deletes, job, written
+from perdure_operator.state.snapshot import PodView, TemplateCheck, TemplateVerdict, Terminated, Toleration
+from tests.unit.decide.builders import START, Job, creates, deletes, job, raised, written
 
 NO_AGENT = 'failed to create containerd task: exec: "perdure": executable file not found in $PATH: unknown'
 
@@ -21,34 +24,104 @@ def _waits(here: Job) -> tuple[str, str]:
     return running.reason, running.message
 
 
+def _checked(verdict: TemplateVerdict, message: str = "") -> Job:
+    check = TemplateCheck(hash="t1", verdict=verdict, message=message, time=START)
+    return job().having(template_check=check)
+
+
 def _predecessor(**fields: object) -> PodView:
     given = {"name": "digits-0000-0", "uid": "old", "owner_uid": "0000", "node": "n1", "phase": "Running", **fields}
     return PodView.model_validate(given)
 
 
-class TestTemplate:
-    def _checked(self, verdict: TemplateVerdict, message: str = "") -> Job:
-        check = TemplateCheck(hash="t1", verdict=verdict, message=message, time=START)
-        return job().having(template_check=check)
+WAITS: dict[Reason, tuple[Callable[[], Job], str]] = {
+    Reason.CHECKING_TEMPLATE: (job, "the pod template"),
+    Reason.TEMPLATE_INVALID: (lambda: _checked(TemplateVerdict.BAD, "image: Required value"), "image: Required value"),
+    Reason.QUOTA_EXCEEDED: (
+        lambda: job().step().step(writes=2).refused("digits-ab12-0"),
+        'digits-ab12-0 was refused: exceeded quota: "q"',
+    ),
+    Reason.POD_REFUSED: (
+        lambda: job().step().step(writes=2).refused("digits-ab12-0", 'webhook "w" denied'),
+        'digits-ab12-0 was refused: webhook "w" denied',
+    ),
+    Reason.WAITING_FOR_PREDECESSOR: (lambda: job().having(pods=(_predecessor(),)), "digits-0000-0 (node n1)"),
+    Reason.SHARED_ROOT: (lambda: job().having(same_uri=("default/other",)), "default/other"),
+    Reason.BEING_DELETED: (lambda: job().having(deleting=True), "a finalizer"),
+    Reason.BACKOFF: (
+        lambda: job().running(world=1).ended(0, ExitKind.FAILED, error=raised()).settle(),
+        "1 of code",
+    ),
+    Reason.STARTING_MEMBERS: (lambda: job().starting(), "digits-ab12-0 (node n1), digits-ab12-1 (node n2)"),
+    Reason.UNSCHEDULABLE: (lambda: job().starting().pod(1, unschedulable="0/3 nodes"), "digits-ab12-1"),
+    Reason.IMAGE_PULL_FAILED: (lambda: job().starting().pod(1, waiting_reason="ErrImagePull"), "digits-ab12-1"),
+    Reason.AGENT_MISSING: (
+        lambda: job().starting().pod(1, waiting_reason="RunContainerError", waiting_message=NO_AGENT),
+        "digits-ab12-1",
+    ),
+    Reason.CONTAINER_NOT_CREATED: (
+        lambda: job().starting().pod(1, waiting_reason="CreateContainerConfigError", waiting_message='secret "s"'),
+        'digits-ab12-1 (node n2) waits: CreateContainerConfigError: secret "s"',
+    ),
+    Reason.TOLERATES_LEAVING_NODE: (
+        lambda: job().starting().pod(1, tolerations=(Toleration(operator="Exists"),)).cordon("n2"),
+        "digits-ab12-1 tolerates a cordon, and node n2 is cordoned",
+    ),
+    Reason.ASSIGNING: (lambda: job().starting().ready().step(writes=1), "the members of run 1"),
+    Reason.NODE_UNREACHABLE: (
+        lambda: job().running().node("n2", ready=False).pod(1, ready=False),
+        "digits-ab12-1 (node n2)",
+    ),
+    Reason.EXIT_SAVE: (lambda: job().running().leaving("n1"), "digits-ab12-0 (node n1), digits-ab12-1 (node n2)"),
+    Reason.STOPPING: (lambda: job().running().exited(1), "digits-ab12-0 (node n1)"),
+    Reason.DELETING_MEMBERS: (
+        lambda: job().running().leaving("n1").after(630).settle(),
+        "digits-ab12-0 (node n1), digits-ab12-1 (node n2)",
+    ),
+    Reason.SUSPENDED: (lambda: job(suspend=True), "spec.suspend is true"),
+}
+"""For every reason to wait: how a job comes to it, and who is awaited, or why."""
 
+
+@pytest.mark.parametrize("reason", WAITS)
+def test_a_wait_says_for_whom_and_why_until_when_and_what_to_do(reason: Reason) -> None:
+    reached, awaited = WAITS[reason]
+    plan = reached().plan()
+    assert plan.status is not None or reached().history
+    running = (plan.status or reached().now).find(ConditionType.RUNNING)
+    assert running is not None
+    assert (running.status, running.reason) == ("False", reason)
+    assert awaited in running.message
+    known = REASONS[reason]
+    assert known.remedy
+    timed = re.search(r"(until|at) \d\d:\d\d:\d\dZ", running.message)
+    assert bool(timed) is not bool(known.ends), running.message
+    assert running.message.count("no time limit: ") == bool(known.ends)
+
+
+def test_every_reason_without_a_time_limit_is_in_the_table() -> None:
+    assert {reason for reason in Reason if REASONS[reason].ends} <= set(WAITS)
+
+
+class TestTemplate:
     def test_an_invalid_one_waits_for_a_correction_and_creates_nothing(self) -> None:
-        here = self._checked(TemplateVerdict.BAD, "spec.containers[0].image: Required value")
+        here = _checked(TemplateVerdict.BAD, "spec.containers[0].image: Required value")
         assert here.plan().actions == ()
         reason, message = _waits(here)
         assert reason == "TemplateInvalid"
         assert "spec.containers[0].image: Required value" in message
 
     def test_a_correction_is_tried_at_once(self) -> None:
-        here = self._checked(TemplateVerdict.BAD).having(template_hash="t2")
+        here = _checked(TemplateVerdict.BAD).having(template_hash="t2")
         assert written(here.plan()) == (CheckTemplate(),)
 
     def test_an_invalid_one_is_tried_again_after_a_minute(self) -> None:
-        here = self._checked(TemplateVerdict.BAD)
+        here = _checked(TemplateVerdict.BAD)
         assert here.plan().requeue_after == 60
         assert written(here.after(60).plan()) == (CheckTemplate(),)
 
     def test_a_quota_is_not_the_templates_fault_and_is_asked_again(self) -> None:
-        here = self._checked(TemplateVerdict.WAIT, 'exceeded quota: "q"')
+        here = _checked(TemplateVerdict.WAIT, 'exceeded quota: "q"')
         plan = here.plan()
         assert (plan.actions, plan.requeue_after) == ((), 10)
         assert plan.status is not None
@@ -56,7 +129,7 @@ class TestTemplate:
         assert written(here.after(10).plan()) == (CheckTemplate(),)
 
     def test_another_refusal_of_the_dry_run_is_not_called_a_quota(self) -> None:
-        reason, message = _waits(self._checked(TemplateVerdict.WAIT, 'admission webhook "w" denied the request'))
+        reason, message = _waits(_checked(TemplateVerdict.WAIT, 'admission webhook "w" denied the request'))
         assert reason == "PodRefused"
         assert 'admission webhook "w" denied the request' in message
 

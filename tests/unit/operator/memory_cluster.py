@@ -25,7 +25,7 @@ from perdure_operator.cluster.protocol import (
 )
 
 CREATED = "2026-01-01T00:00:00Z"
-PAGE = 2
+
 WatchEvent = tuple[str, Resource, Json]
 
 
@@ -36,6 +36,7 @@ class MemoryCluster:
         self._objects: dict[tuple[Resource, str, str], Json] = {}
         self._version = itertools.count(1)
         self.watch: Callable[[str, Resource, Json], object] = _nobody
+        self.page = 2
         self.writes: list[str] = []
         self.time: Callable[[], datetime] = lambda: datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
         self.sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -54,8 +55,8 @@ class MemoryCluster:
         self, resource: Resource, namespace: str | None = None, *, selector: str = ""
     ) -> AsyncIterator[Sequence[Json]]:
         items = await self.list(resource, namespace, selector=selector)
-        for first in range(0, len(items), PAGE):
-            yield items[first : first + PAGE]
+        for first in range(0, len(items), self.page):
+            yield items[first : first + self.page]
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
         return copy.deepcopy(self._stored(resource, namespace or "", name))

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from perdure_operator.api.status import TrainingJobStatus
-from perdure_operator.cluster.protocol import JOBS, NODES, PODS, ClusterApi, Json
+from perdure_operator.cluster.protocol import EVENTS, JOBS, NODES, PODS, ClusterApi, Json
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.observe import Observer
 from perdure_operator.cluster.write.act import Actor
@@ -33,7 +33,8 @@ class Stage:
         self.cache = Cache()
         self.queue = Queue(monotonic=self._monotonic)
         watch = Watch(self.cache, self.queue)
-        self.cluster.watch = lambda kind, resource, raw: watch.take_in(resource, kind, raw)
+        self.cluster.time = lambda: self.now
+        self.cluster.watch = lambda kind, resource, raw: resource != EVENTS and watch.take_in(resource, kind, raw)
         calls = api or self.cluster
         self.observer = Observer(calls, self.cache, clock=lambda: self.now)
         self.actor = Actor(calls, self.cache, instance="test", clock=lambda: self.now)
@@ -84,8 +85,9 @@ class Stage:
     # The operator.
 
     def start(self) -> None:
-        for key in asyncio.run(self.observer.sync()):
-            self.queue.add(key)
+        asyncio.run(self.observer.sync())
+        for known in self.cache.jobs():
+            self.queue.add(known.key)
         self.settle()
 
     def settle(self, *, rounds: int = 60) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from perdure.contract import ANNOTATION_ASSIGNMENT, LABEL_ROLE
-from perdure_operator.api.status import Phase, TrainingJobStatus
+from perdure.contract import ANNOTATION_ASSIGNMENT, LABEL_JOB, LABEL_ROLE
+from perdure_operator.api.status import NextRun, Phase, TrainingJobStatus
 from perdure_operator.cluster.memory import Memory
 from perdure_operator.cluster.protocol import (
     BUDGETS,
@@ -29,6 +29,7 @@ from perdure_operator.cluster.protocol import (
 )
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.observe import Observer
+from perdure_operator.cluster.write import manifests
 from perdure_operator.cluster.write.act import AT_ONCE, Actor
 from perdure_operator.state.decision import (
     Assign,
@@ -112,10 +113,11 @@ def test_the_first_refusal_ends_the_round_and_is_remembered_until_it_is_overcome
     desk = Desk()
     desk.cluster.refuses[PODS] = Forbidden("exceeded quota", reason="Forbidden")
     with pytest.raises(Forbidden):
-        desk.act(CreatePod(name=desk.name(0)), CreatePod(name=desk.name(1)))
-    assert list(desk.memory.refusals) == [desk.name(0)]
+        desk.act(CreatePod(name=desk.name(0)), CreatePod(name=desk.name(1)), SetBudget(min_available=1))
+    assert list(desk.memory.refusals) == [desk.name(0), desk.name(1)]
+    assert desk.cluster.writes == []
     del desk.cluster.refuses[PODS]
-    desk.act(CreatePod(name=desk.name(0)))
+    desk.act(CreatePod(name=desk.name(0)), CreatePod(name=desk.name(1)))
     assert desk.memory.refusals == {}
 
 
@@ -198,12 +200,99 @@ def test_an_assignment_that_rests_on_old_news_is_a_conflict(change: dict[str, st
     assert desk.get(PODS, desk.name(0))["metadata"]["labels"][LABEL_ROLE] == "standby"
 
 
+def member(desk: Desk) -> dict[str, str]:
+    """A pod of the job's, as its name and uid."""
+    desk.act(CreatePod(name=desk.name(0)))
+    return {"name": desk.name(0), "uid": desk.get(PODS, desk.name(0))["metadata"]["uid"]}
+
+
+@pytest.mark.parametrize("role", ["member", None])
+def test_a_role_that_somebody_has_changed_meanwhile_is_a_conflict(role: str | None) -> None:
+    desk = Desk()
+    pod, seen = member(desk), desk.snapshot()
+    other = {LABEL_ROLE: role} if role else {}
+    desk.cluster.change(PODS, "ns", pod["name"], lambda raw: raw["metadata"].update(labels=other))
+    with pytest.raises(Conflict):
+        desk.act(Assign(**pod, role="former", old=STANDBY, new="x"), seen=seen)
+
+
+def test_where_the_label_is_gone_the_pods_version_has_to_be_the_one_that_was_seen() -> None:
+    desk = Desk()
+    pod = member(desk)
+    kept = {LABEL_JOB: "digits"}
+    desk.cluster.change(PODS, "ns", pod["name"], lambda raw: raw["metadata"].update(labels=kept))
+    seen = desk.snapshot()
+    desk.act(Assign(**pod, role="member", old=STANDBY, new="x"), seen=seen)
+    assert desk.get(PODS, pod["name"])["metadata"]["labels"][LABEL_ROLE] == "member"
+    with pytest.raises(Conflict):
+        desk.act(Assign(**pod, role="former", old="x", new="y"), seen=seen)
+
+
+def test_a_pod_that_has_changed_since_it_was_seen_is_not_deleted() -> None:
+    desk = Desk()
+    pod, seen = member(desk), desk.snapshot()
+    desk.cluster.change(PODS, "ns", pod["name"], lambda raw: raw["metadata"]["labels"].update({LABEL_ROLE: "member"}))
+    with pytest.raises(Conflict):
+        desk.act(DeletePod(**pod), seen=seen)
+    assert desk.get(PODS, pod["name"])
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_round_that_leaves_status_as_it_is_rests_on_the_very_job_it_was_decided_about(gone: bool) -> None:
+    desk = Desk()
+    pod, seen = member(desk), desk.snapshot()
+    if gone:
+        desk.cluster.remove(JOBS, "ns", "digits")
+    else:
+        desk.cluster.change(JOBS, "ns", "digits", lambda raw: raw.update(status={"run": 2}))
+    desk.cluster.writes.clear()
+    for action in (
+        Assign(**pod, role="former", old=STANDBY, new="x"),
+        DeletePod(**pod),
+        SetBudget(min_available=1),
+        CreatePod(name=desk.name(1) if not gone else "x"),
+        DeleteJob(uid=seen.uid),
+    ):
+        with pytest.raises(Conflict):
+            desk.act(action, seen=seen)
+    assert desk.cluster.writes == []
+
+
+def test_a_leader_that_may_have_been_deposed_writes_nothing() -> None:
+    desk = Desk()
+    leading = iter([True, True, False, False])
+    desk.actor = Actor(desk.cluster, desk.cache, instance="me", still_leading=lambda: next(leading))
+    with pytest.raises(Conflict, match="Lease"):
+        desk.act(SetBudget(min_available=1), CreatePod(name=desk.name(0)), status=TrainingJobStatus(run=1))
+    assert desk.cluster.writes == ["status trainingjobs digits", f"create poddisruptionbudgets {desk.name()}"]
+    with pytest.raises(Conflict, match="Lease"):
+        desk.act(status=TrainingJobStatus(run=2))
+    assert len(desk.cluster.writes) == 2
+
+
+def test_a_name_that_may_have_been_used_is_told_apart_from_one_that_was_refused() -> None:
+    desk = Desk()
+    names = [desk.name(number) for number in range(3)]
+    desk.act(CreatePod(name=names[0]), status=TrainingJobStatus(next=NextRun(run=1, members=tuple(names))))
+    desk.cluster.refuses[PODS] = Forbidden("exceeded quota", reason="Forbidden")
+    with pytest.raises(Forbidden):
+        desk.act(CreatePod(name=names[1]))
+    desk.cluster.refuses[PODS] = Unavailable("no answer")
+    with pytest.raises(Unavailable):
+        desk.act(CreatePod(name=names[2]))
+    assert desk.memory.created == {names[0], names[2]}
+
+
 class SlowCluster(RefusingCluster):
-    """Answers patches and deletes only when nobody else has something to say; counts those under way."""
+    """Answers writes to pods only when nobody else has something to say; counts those under way."""
 
     def __init__(self) -> None:
         super().__init__()
         self.under_way = self.most_at_once = 0
+
+    async def create(self, resource: Resource, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
+        async with self._turn():
+            return await super().create(resource, namespace, body, dry_run=dry_run)
 
     async def patch(self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]) -> Json:
         async with self._turn():
@@ -228,10 +317,12 @@ def crowd(desk: Desk, size: int) -> list[dict[str, Any]]:
     return [{"name": name, "uid": desk.get(PODS, name)["metadata"]["uid"]} for name in names]
 
 
-def test_assignments_and_deletions_go_out_together_but_not_all_at_once() -> None:
+def test_writes_to_pods_go_out_together_but_not_all_at_once() -> None:
     desk = Desk(SlowCluster())
     pods = crowd(desk, 40)
     assert isinstance(desk.cluster, SlowCluster)
+    assert desk.cluster.most_at_once == AT_ONCE
+    desk.cluster.most_at_once = 0
     desk.act(*(Assign(**pod, role="member", old=STANDBY, new="x") for pod in pods))
     assert desk.cluster.most_at_once == AT_ONCE
     assert {desk.get(PODS, pod["name"])["metadata"]["labels"][LABEL_ROLE] for pod in pods} == {"member"}
@@ -273,6 +364,19 @@ def test_a_budget_is_created_raised_and_deleted() -> None:
     assert raised.min_available == 2
     desk.act(DeleteBudget(uid=budget.uid), DeleteBudget(uid=budget.uid))
     assert desk.snapshot().budget is None
+
+
+def test_a_budget_that_somebody_has_edited_is_put_back_whole() -> None:
+    desk = Desk()
+    desk.act(SetBudget(min_available=1))
+    other = {"maxUnavailable": "100%", "selector": {}}
+    desk.cluster.change(BUDGETS, "ns", desk.name(), lambda raw: raw.update(spec=other))
+    asyncio.run(Observer(desk.cluster, desk.cache).sync())
+    edited = desk.snapshot().budget
+    assert edited
+    assert edited.altered
+    desk.act(SetBudget(min_available=2, uid=edited.uid, resource_version=edited.resource_version))
+    assert desk.get(BUDGETS, desk.name())["spec"] == manifests.budget(desk.snapshot(), 2)["spec"]
 
 
 def test_a_budget_that_changed_meanwhile_is_read_again() -> None:

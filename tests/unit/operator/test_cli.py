@@ -28,14 +28,15 @@ def write(path: Path, text: str) -> str:
     return str(path)
 
 
-def test_explain_prints_reasons_actions_and_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_prints_the_stage_what_is_awaited_and_the_writes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = snapshot(template_hash="abc").model_dump_json(by_alias=True)
     assert cli.main(["explain", write(tmp_path / "s.json", text)]) == 0
     said = capsys.readouterr().out
-    assert "Why:\n  waiting: CheckingTemplate" in said
+    assert "Stage: between\nWaiting: CheckingTemplate" in said
     assert "1. CheckTemplate" in said
-    assert 'phase: "Pending"' in said
-    assert "Look again: in 10 s" in said
+    assert "Looks again: in 10 s" in said
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,17 @@ def test_a_member_never_restarts_holds_no_token_and_has_time_to_save() -> None:
     assert not [volume for volume in spec["volumes"] if "emptyDir" in volume]  # kubectl drain refuses such nodes
 
 
+def test_a_field_that_is_null_counts_as_absent() -> None:
+    own = template(args=None, env=None, volumeMounts=None)
+    own["spec"] |= {"terminationGracePeriodSeconds": None, "volumes": None, "topologySpreadConstraints": None}
+    own["metadata"] = None
+    pod = of_spec(template=own)
+    assert pod["spec"]["terminationGracePeriodSeconds"] == 120
+    assert env(pod)["PERDURE_GRACE_SECONDS"] == "120"
+    assert len(pod["spec"]["topologySpreadConstraints"]) == 1
+    assert pod["spec"]["containers"][0]["command"][-2:] == ["--", "python"]
+
+
 def test_members_are_spread_softly_unless_the_template_says_how() -> None:
     (spread,) = of_spec()["spec"]["topologySpreadConstraints"]
     assert spread["whenUnsatisfiable"] == "ScheduleAnyway"

@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from perdure.contract import LABEL_JOB
+from perdure import contract
+from perdure.contract import LABEL_JOB, LABEL_ROLE
 from perdure.errors import UserError
-from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, Json
+from perdure_operator.api.names import LABEL_UID
+from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, Conflict, Json, Resource
+from perdure_operator.cluster.read.observe import ELSEWHERE
 from perdure_operator.cluster.write import manifests
-from perdure_operator.state.snapshot import Snapshot
+from perdure_operator.state.snapshot import Refusal, Snapshot
 from tests.unit.operator.builders import job, template
+from tests.unit.operator.memory_cluster import MemoryCluster
 from tests.unit.operator.stage import KEY, Stage
+
+COMPLETED: Json = {
+    "conditions": [
+        {
+            "type": "Completed",
+            "status": "True",
+            "reason": "Completed",
+            "message": "",
+            "lastTransitionTime": "2026-01-02T03:04:05Z",
+        }
+    ]
+}
+
+
+def naming(*members: str) -> Json:
+    """A status that names these, of the two that were ever allocated."""
+    return {"next": {"run": 1, "members": list(members)}, "nextMember": 2}
 
 
 def stage() -> Stage:
@@ -36,7 +58,8 @@ def create_pod(made: Stage, name: str, *, owner: str = "", node: str = "") -> No
 
 
 def test_the_first_look_is_live_even_if_no_event_has_arrived() -> None:
-    made = stage()
+    made = Stage()
+    made.apply()
     made.cluster.watch = lambda *_: None  # the watch has not caught up
     create_pod(made, "digits-x-0")
     seen = look(made)
@@ -58,13 +81,14 @@ def test_between_writes_the_watch_is_enough() -> None:
 
 def test_a_deleted_pod_is_seen_as_gone_as_long_as_status_names_it() -> None:
     made = stage()
-    create_pod(made, "digits-x-0")
-    create_pod(made, "digits-x-1")
-    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status={"next": {"run": 1, "members": ["digits-x-0"]}}))
+    uid = look(made).uid
+    create_pod(made, "digits-x-0", owner=uid)
+    create_pod(made, "digits-x-1", owner=uid)
+    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status=naming("digits-x-0")))
     made.cluster.remove(PODS, "ns", "digits-x-0")
     made.cluster.remove(PODS, "ns", "digits-x-1")
     assert [(pod.name, pod.gone) for pod in look(made).pods] == [("digits-x-0", True)]
-    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status={"next": {"run": 1, "members": []}}))
+    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status=naming()))
     assert look(made).pods == ()
 
 
@@ -103,14 +127,190 @@ def test_own_and_foreign_budgets_are_told_apart() -> None:
     assert seen.foreign_budgets == ("theirs",)
 
 
-def test_an_older_live_job_with_the_same_root_is_named() -> None:
+def sharing() -> Stage:
+    """`another` and `digits` write to one root, and `another` has the better claim."""
     made = stage()
-    same = job("another") | {"spec": job()["spec"]}
-    asyncio.run(made.cluster.create(JOBS, "ns", same))
+    asyncio.run(made.cluster.create(JOBS, "ns", job("another") | {"spec": job()["spec"]}))
+    return made
+
+
+def test_an_older_live_job_with_the_same_root_is_named() -> None:
+    made = sharing()
     assert look(made).same_uri == ("ns/another",)  # created in the same second, and first by name
     assert _other(made, "another").same_uri == ()
-    made.cluster.change(JOBS, "ns", "another", lambda raw: raw.update(status={"phase": "Completed"}))
+    made.cluster.change(JOBS, "ns", "another", lambda raw: raw.update(status=COMPLETED))
     assert look(made).same_uri == ()
+
+
+def test_a_phase_is_for_people_and_ends_nothing() -> None:
+    made = sharing()
+    made.cluster.change(JOBS, "ns", "another", lambda raw: raw.update(status={"phase": "Completed"}))
+    assert look(made).same_uri == ("ns/another",)
+
+
+def test_a_suspended_job_holds_its_root_as_long_as_it_has_members() -> None:
+    made = sharing()
+    made.cluster.change(JOBS, "ns", "another", lambda raw: raw.update(status=naming("m")))
+    made.cluster.change(JOBS, "ns", "another", lambda raw: raw["spec"].update(suspend=True))
+    assert look(made).same_uri == ("ns/another",)
+    made.cluster.change(JOBS, "ns", "another", lambda raw: raw.update(status={}))
+    assert look(made).same_uri == ()
+
+
+def test_who_has_members_keeps_the_root_even_if_an_older_job_is_resumed() -> None:
+    made = sharing()
+    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status=naming("m")))
+    assert look(made).same_uri == ()
+    assert _other(made, "another").same_uri == ("ns/digits",)
+
+
+def test_one_bucket_name_at_two_endpoints_is_not_one_root() -> None:
+    made = sharing()
+    endpoint = {"s3": {"endpoint": "http://elsewhere"}}
+    made.cluster.change(JOBS, "ns", "another", lambda raw: raw["spec"]["checkpoint"].update(endpoint))
+    assert look(made).same_uri == ()
+
+
+def test_names_of_other_namespaces_are_not_shown() -> None:
+    made = stage()
+    for name in ("theirs", "theirs-too"):
+        asyncio.run(made.cluster.create(JOBS, "a", job(name) | {"spec": job()["spec"]}))
+    assert look(made).same_uri == (ELSEWHERE,)
+
+
+def test_a_pod_that_the_budget_takes_for_a_member_and_that_is_not_ours_is_named() -> None:
+    made = stage()
+    uid = look(made).uid
+    labels = {LABEL_JOB: "digits", LABEL_UID: uid, LABEL_ROLE: "member"}
+    for name, given, owner in (
+        ("own", labels, uid),
+        ("foreign", labels, ""),
+        ("standby", labels | {LABEL_ROLE: "standby"}, ""),
+        ("predecessor", labels | {LABEL_UID: "older"}, "older"),
+    ):
+        owners = [{"uid": owner, "controller": True}] if owner else []
+        body = {"metadata": {"name": name, "labels": given, "ownerReferences": owners}, "spec": {}}
+        asyncio.run(made.cluster.create(PODS, "ns", body))
+    assert look(made).foreign_pods == ("foreign",)
+
+
+def test_a_job_that_was_created_again_is_read_live_at_first_sight() -> None:
+    made = stage()
+    look(made)
+    made.cluster.remove(JOBS, *KEY)
+    made.apply()  # the watch tells both before anybody looks
+    made.cluster.watch = lambda *_: None
+    create_pod(made, "digits-x-0")
+    seen = look(made)
+    assert [pod.name for pod in seen.pods] == ["digits-x-0"]
+    assert seen.pods_complete
+
+
+def test_a_pod_that_names_a_newer_run_than_status_makes_the_job_be_read_live() -> None:
+    made = stage()
+    look(made)
+    uid = look(made).uid
+    made.cluster.watch = lambda _kind, resource, raw: made.cache.apply(resource, raw) if resource == PODS else None
+    made.cluster.change(
+        JOBS, *KEY, lambda raw: raw.update(status={"run": 2})
+    )  # the next leader's; we do not hear of it
+    text = contract.write_assignment(contract.Leave(2, "x", 5, ()))
+    owner = {"uid": uid, "controller": True}
+    metadata = {"name": "m", "labels": {LABEL_JOB: "digits"}, "ownerReferences": [owner]}
+    metadata["annotations"] = {contract.ANNOTATION_ASSIGNMENT: text}
+    asyncio.run(made.cluster.create(PODS, "ns", {"metadata": metadata, "spec": {}}))
+    assert look(made).status.run == 2
+
+
+def test_a_status_that_was_rolled_back_is_taken_as_it_is() -> None:
+    made = stage()
+    uid = look(made).uid
+    text = contract.write_assignment(contract.Leave(2, "x", 5, ()))
+    owner = {"uid": uid, "controller": True}
+    metadata = {"name": "m", "labels": {LABEL_JOB: "digits"}, "ownerReferences": [owner]}
+    metadata["annotations"] = {contract.ANNOTATION_ASSIGNMENT: text}
+    asyncio.run(made.cluster.create(PODS, "ns", {"metadata": metadata, "spec": {}}))
+    assert look(made).status.run == 0
+
+
+class BehindCluster(MemoryCluster):
+    """Another leader writes status and a pod between our GET of the job and our LIST of its pods."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    async def list(self, resource: Resource, namespace: str | None = None, *, selector: str = "") -> list[Json]:
+        if resource == PODS and self.meanwhile:
+            self.meanwhile()
+            self.meanwhile = None
+        return await super().list(resource, namespace, selector=selector)
+
+
+def test_pods_that_are_read_after_a_newer_status_was_written_are_not_decided_about() -> None:
+    cluster = BehindCluster()
+    made = Stage(cluster)
+    made.apply()
+    uid = look(made).uid
+    create_pod(made, "m", owner=uid)
+    text = contract.write_assignment(contract.Leave(2, "x", 5, ()))
+
+    def promote() -> None:
+        cluster.watch = lambda *_: None
+        cluster.change(JOBS, *KEY, lambda raw: raw.update(status={"run": 2}))
+        annotations = {contract.ANNOTATION_ASSIGNMENT: text}
+        cluster.change(PODS, "ns", "m", lambda raw: raw["metadata"].update(annotations=annotations))
+
+    made.observer.distrust(KEY)
+    cluster.meanwhile = promote
+    with pytest.raises(Conflict):
+        look(made)
+    assert look(made).status.run == 2
+
+
+def test_a_budget_that_somebody_has_edited_is_seen_as_such() -> None:
+    made = stage()
+    asyncio.run(made.cluster.create(BUDGETS, "ns", manifests.budget(look(made), 2)))
+    name = f"digits-{look(made).uid[:4]}"
+
+    def edit(**spec: Any) -> tuple[int, bool]:
+        made.cluster.change(BUDGETS, "ns", name, lambda raw: raw["spec"].update(spec))
+        budget = look(made).budget
+        assert budget
+        return budget.min_available, bool(budget.altered)
+
+    assert edit() == (2, False)
+    assert edit(minAvailable="50%") == (-1, True)
+    assert edit(minAvailable=2) == (2, False)
+    assert edit(maxUnavailable=1) == (2, True)
+
+
+def test_nodes_are_counted_by_zone_whoever_runs_on_them() -> None:
+    made = stage()
+    for name, zone, ready in (("a1", "a", "True"), ("a2", "a", "True"), ("b1", "b", "False"), ("x", None, "Unknown")):
+        labels = {"topology.kubernetes.io/zone": zone} if zone else {}
+        status = {"conditions": [{"type": "Ready", "status": ready}]}
+        asyncio.run(made.cluster.create(NODES, "", {"metadata": {"name": name, "labels": labels}, "status": status}))
+
+    def zones() -> list[tuple[str, int, int]]:
+        return [(zone.name, zone.ready, zone.not_ready) for zone in look(made).zones]
+
+    assert zones() == [("", 0, 1), ("a", 2, 0), ("b", 0, 1)]
+    made.cluster.change(NODES, "", "a1", lambda raw: raw["status"].update(conditions=[]))
+    made.cluster.remove(NODES, "", "b1")
+    assert zones() == [("", 0, 1), ("a", 1, 1)]
+
+
+def test_a_refusal_is_forgotten_once_its_object_is_there_whoever_created_it() -> None:
+    made = stage()
+    seen = look(made)
+    name = f"digits-{seen.uid[:4]}"
+    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status=naming(f"{name}-0", f"{name}-1")))
+    memory = made.observer.memory(seen.uid)
+    for refused in (name, f"{name}-0", f"{name}-1", f"{name}-9"):
+        memory.refusals[refused] = Refusal(pod=refused, message="quota")
+    assert sorted(one.pod for one in look(made).refusals) == [name, f"{name}-0", f"{name}-1"]
+    asyncio.run(made.cluster.create(BUDGETS, "ns", manifests.budget(seen, 2)))
+    create_pod(made, f"{name}-0", owner=seen.uid)
+    assert [one.pod for one in look(made).refusals] == [f"{name}-1"]
 
 
 def test_fields_of_a_newer_crd_are_left_out_and_told_once_for_each_generation(
@@ -194,8 +394,10 @@ def test_a_resync_notices_what_the_watch_has_missed() -> None:
     made.cluster.watch = lambda *_: None
     made.cluster.remove(NODES, "", "n1")
     made.cluster.remove(JOBS, *KEY)
-    assert asyncio.run(made.observer.sync()) == set()
-    assert made.cache.known(NODES) == {}
+    changed = asyncio.run(made.observer.sync())
+    assert [(change.resource, change.after) for change in changed] == [(NODES, None), (JOBS, None)]
+    assert made.cache.node("n1") is None
+    assert made.cache.jobs() == []
 
 
 def test_a_job_restored_to_an_older_version_is_seen_as_it_is() -> None:

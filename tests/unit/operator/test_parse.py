@@ -91,11 +91,6 @@ def test_a_selector_matches_as_in_kubernetes(selector: dict[str, Any] | None, ma
     assert parse.selects(selector, {"a": "1"}) is matches
 
 
-@pytest.mark.parametrize("spec", [None, {}, {"checkpoint": None}, {"checkpoint": []}, {"checkpoint": {"uri": None}}])
-def test_the_root_of_a_stranger_can_always_be_asked_for(spec: Any) -> None:
-    assert isinstance(parse.job_uri({"spec": spec}), str)
-
-
 def test_a_word_of_a_newer_crd_is_left_out_as_a_field_is() -> None:
     body = job()["spec"]
     spec, unknown = parse.spec(body | {"completion": "Oracle", "failure": {"later": 1}})

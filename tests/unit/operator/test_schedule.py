@@ -57,10 +57,84 @@ def test_success_ends_the_back_off() -> None:
     assert schedule.failed("a", 2) == 1
 
 
-def test_news_about_a_key_that_is_backed_off_do_not_wait() -> None:
+def failing(schedule: Schedule[str], seconds: float, *, at_least: float = 0.0) -> list[float]:
+    """When a key is worked on that always fails, while there are news about it 100 times a second."""
+    attempts: list[float] = []
+    schedule.add("a", 0)
+    for tick in range(int(seconds * 100)):
+        now = tick / 100
+        schedule.add("a", now)
+        if schedule.pop(now):
+            attempts.append(now)
+            schedule.failed("a", now, at_least=at_least)
+    return attempts
+
+
+def test_news_bring_a_key_that_has_failed_forward_once_and_soon() -> None:
+    attempts = failing(Schedule[str](first=10, longest=60), 60)
+    assert attempts == [0, 0.05, 10, 10.05, 30, 30.05]
+
+
+def test_a_server_that_refuses_everything_is_not_asked_at_each_of_its_events() -> None:
+    """601 LISTs were sent in a minute of 429."""
+    assert len(failing(Schedule[str](), 60)) < 20
+
+
+def test_the_server_says_how_long_it_wants_to_be_left_alone() -> None:
+    assert failing(Schedule[str](first=0.2), 9, at_least=2) == [0, 2, 4, 6, 8]
+
+
+def test_news_that_come_while_a_key_fails_are_not_lost() -> None:
     schedule = Schedule[str](first=60)
     schedule.add("a", 0)
     schedule.pop(0)
+    schedule.add("a", 0)
+    schedule.failed("a", 1)
+    assert schedule.pop(1) is None
+    assert schedule.pop(1.05) == "a"
+
+
+def test_a_key_that_is_due_late_is_not_made_later_by_a_back_off() -> None:
+    schedule = Schedule[str](first=1)
+    schedule.add("a", 0)
+    schedule.pop(0)
     schedule.failed("a", 0)
-    schedule.add("a", 1)
+    schedule.add("a", 100)
     assert schedule.pop(1) == "a"
+
+
+def test_entries_that_an_earlier_time_has_replaced_are_never_due_twice() -> None:
+    schedule = Schedule[str]()
+    for at in (9, 7, 5):
+        schedule.add("a", at)
+    assert [schedule.pop(10), schedule.next_at(), len(schedule)] == ["a", None, 0]
+    schedule.add("a", 11)
+    schedule.done("a")
+    assert [schedule.pop(10), schedule.pop(11)] == [None, "a"]
+
+
+class Counted(str):
+    """A key that counts how often it is compared or looked up."""
+
+    looks = 0
+
+    def __hash__(self) -> int:
+        Counted.looks += 1
+        return super().__hash__()
+
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(other)
+
+
+def test_the_work_for_one_key_does_not_grow_with_the_number_of_keys() -> None:
+    def looks(keys: int) -> float:
+        schedule = Schedule[str]()
+        names = [Counted(number) for number in range(keys)]
+        Counted.looks = 0
+        for at, name in enumerate(names):
+            schedule.add(name, at)
+        while key := schedule.pop(keys):
+            schedule.done(key)
+        return Counted.looks / keys
+
+    assert looks(2_000) == looks(20)

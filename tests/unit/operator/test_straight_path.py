@@ -126,5 +126,5 @@ def test_a_deleted_job_is_forgotten() -> None:
     stage = training()
     stage.cluster.remove(JOBS, *KEY)
     stage.settle()
-    assert stage.cache.get(JOBS, KEY) is None
+    assert stage.cache.job(KEY) is None
     assert stage.queue._schedule.next_at() is None

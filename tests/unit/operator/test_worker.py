@@ -55,6 +55,7 @@ def test_an_api_server_that_does_not_answer_is_asked_ever_less_often(caplog: pyt
     stage = Stage(cluster)
     stage.apply()
     asyncio.run(stage.observer.sync())
+    stage.observer.distrust(KEY)
     cluster.down = True
     delays = []
     with caplog.at_level(logging.WARNING):

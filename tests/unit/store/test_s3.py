@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -101,11 +101,18 @@ def test_a_missing_bucket_is_named_with_the_remedy(s3_server: S3Server) -> None:
         store.get("a")
 
 
-def test_wrong_credentials_are_named_with_the_remedy(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+@pytest.mark.parametrize("variable", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
+def test_wrong_credentials_are_named_with_the_secret_to_look_at(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "wrong")
     store = open_store(f"s3://{BUCKET}/root", s3_server.environ)
-    with pytest.raises(StorageError, match="check the credentials"):
-        store.put("a", b"")
+    calls: list[Callable[[], object]] = [lambda: store.put("a", b""), lambda: store.get("a"), lambda: store.list("")]
+    if variable == "AWS_SECRET_ACCESS_KEY":  # an unknown user is 404 to this server, and a HEAD tells no more
+        calls.append(lambda: store.head("a"))
+    for call in calls:
+        with pytest.raises(StorageError, match=r"check the credentials in AWS_ACCESS_KEY_ID.*credentialsSecret"):
+            call()
 
 
 def test_no_credentials_at_all_are_the_users_to_give(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
-"""From the watch and from live LISTs to the Snapshot that `decide` reads.
+"""From the watch and from live reads to the Snapshot that `decide` reads.
 
 parse      raw objects -> values; pure
-cache      the newest object that the watch or a LIST has told, and what was last seen of deleted pods
-observe    cache and live LISTs -> Snapshot
+roots      where a job writes to; pure
+records    what is kept of an object; pure
+tombs      what is remembered of deleted objects
+cache      the newest records, indexed
+observe    cache and live reads -> Snapshot
 """

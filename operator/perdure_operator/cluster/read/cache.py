@@ -1,155 +1,259 @@
-"""The newest raw object that the watch, a LIST or an answer to our own write has told, by kind, namespace and name.
+"""The newest that the watch, a LIST or an answer to our own write has told, by kind, namespace and name, and by index.
 
-Fed by `loop.watch` (events) and `observe` (LISTs), read by `observe`. What arrives late must not undo what is newer:
-resourceVersions of one kind are compared as numbers, and a uid that was seen deleted stays deleted. Of a deleted pod of
-ours the last state is kept, because an autoscaler may delete a finished pod within seconds and its outcome with it.
+Fed by `loop.watch` (events), `observe` (LISTs) and `write.act` (answers), read by `observe`. What arrives late must not
+undo what is newer: resourceVersions of one kind are compared as numbers, except that a live read is right about
+whatever has not changed here since it began. Every question is answered from an index: no answer takes longer because
+other jobs have more pods.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
-from perdure.contract import LABEL_JOB
-from perdure_operator.cluster.protocol import JOBS, PODS, Json, Resource
-from perdure_operator.cluster.read import parse
+from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, Json, Resource
+from perdure_operator.cluster.read import parse, records
+from perdure_operator.cluster.read.records import (
+    AnyRecord,
+    BudgetRecord,
+    JobRecord,
+    Key,
+    NodeRecord,
+    PodRecord,
+    key_of,
+    version_of,
+)
+from perdure_operator.cluster.read.roots import Root
+from perdure_operator.cluster.read.tombs import Gone, Tombs
+from perdure_operator.state.snapshot import NodeView, Zone
 
-Key = tuple[str, str]
-"""namespace, name; the namespace of a node is ""."""
-
-GONE_KEPT: Final = 3_000
-"""Last states of deleted pods: a replica that does not lead never says which of them status has recorded."""
-
-_DELETED_UIDS_KEPT: Final = 10_000
-"""Against events and LISTs that overtake each other by seconds, not for ever."""
-
-_V = TypeVar("_V")
-
-
-def key_of(raw: Json) -> Key:
-    """Namespace and name of an object."""
-    metadata = parse.meta(raw)
-    return metadata.get("namespace") or "", metadata["name"]
+_G = TypeVar("_G")
+_M = TypeVar("_M")
 
 
-def job_of(raw: Json) -> Key | None:
-    """The job a pod belongs to by its label."""
-    labels = parse.meta(raw).get("labels") or {}
-    namespace, _ = key_of(raw)
-    return (namespace, labels[LABEL_JOB]) if LABEL_JOB in labels else None
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What news have changed here: None where there was, or is, no such object."""
+
+    resource: Resource
+    before: AnyRecord | None
+    after: AnyRecord | None
+
+    @property
+    def matters(self) -> bool:
+        """Whether a decision can depend on it."""
+        if self.before is None or self.after is None:
+            return True
+        return not self.before.tells_the_same(self.after)  # type: ignore[arg-type]  # one kind, one type
 
 
 class Cache:
     """Not thread-safe: lives in the operator's event loop."""
 
     def __init__(self) -> None:
-        self._objects: dict[Resource, dict[Key, Json]] = defaultdict(dict)
-        self._gone: dict[str, Json] = {}
-        self._deleted: dict[str, None] = {}
+        self._jobs: dict[Key, JobRecord] = {}
+        self._pods: dict[Key, PodRecord] = {}
+        self._nodes: dict[Key, NodeRecord] = {}
+        self._budgets: dict[Key, BudgetRecord] = {}
+        self._stores: Mapping[Resource, dict[Key, AnyRecord]] = {
+            JOBS: self._jobs,  # type: ignore[dict-item]  # each holds its own kind only
+            PODS: self._pods,  # type: ignore[dict-item]
+            NODES: self._nodes,  # type: ignore[dict-item]
+            BUDGETS: self._budgets,  # type: ignore[dict-item]
+        }
+        self._pods_of: dict[Key, dict[Key, PodRecord]] = defaultdict(dict)
+        self._pods_on: dict[str, dict[Key, Key]] = defaultdict(dict)
+        self._jobs_in: dict[str, dict[Key, None]] = defaultdict(dict)
+        self._jobs_at: dict[Root, dict[Key, None]] = defaultdict(dict)
+        self._budgets_over: dict[tuple[str, str], dict[Key, BudgetRecord]] = defaultdict(dict)
+        self._zones: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+        self._names_of: dict[str, Key] = {}
+        self._marks: dict[Resource, dict[Key, int]] = defaultdict(dict)
+        self._tombs: Mapping[Resource, Tombs] = defaultdict(Tombs)
+        self._gone = Gone()
+        self._mark = 0
 
-    def get(self, resource: Resource, key: Key) -> Json | None:
-        """The newest object with that key."""
-        return self._objects[resource].get(key)
+    # reading
 
-    def all(self, resource: Resource, namespace: str | None = None) -> Iterator[Json]:
-        """Every object of a kind, in one namespace or everywhere."""
-        for key, raw in self._objects[resource].items():
-            if namespace is None or key[0] == namespace:
-                yield raw
+    def job(self, key: Key) -> JobRecord | None:
+        """The job of that name."""
+        return self._jobs.get(key)
 
-    def pods(self, job: Key) -> list[Json]:
+    def jobs(self) -> list[JobRecord]:
+        """Every job."""
+        return list(self._jobs.values())
+
+    def key_of_job(self, uid: str) -> Key | None:
+        """Where the job with that uid is."""
+        return self._names_of.get(uid)
+
+    def jobs_in(self, namespace: str) -> list[Key]:
+        """Jobs of a namespace."""
+        return list(self._jobs_in.get(namespace, ()))
+
+    def jobs_at(self, root: Root | None) -> list[JobRecord]:
+        """Jobs that write to this root."""
+        return [self._jobs[key] for key in self._jobs_at.get(root, ())] if root is not None else []
+
+    def pods(self, job: Key) -> list[PodRecord]:
         """The pods with the job's label, whoever owns them."""
-        return [raw for raw in self._objects[PODS].values() if job_of(raw) == job]
+        return list(self._pods_of[job].values()) if job in self._pods_of else []
 
-    def gone(self, job: Key) -> list[Json]:
+    def gone(self, job: Key) -> list[PodRecord]:
         """Last states of deleted pods that are still remembered."""
-        return [raw for raw in self._gone.values() if job_of(raw) == job]
+        return list(self._gone.of(job))
 
-    def apply(self, resource: Resource, raw: Json, *, before: Json | None = None) -> bool:
-        """Take in an object that exists; False where something newer is known already.
+    def node(self, name: str) -> NodeRecord | None:
+        """The node of that name."""
+        return self._nodes.get(("", name))
 
-        `before` is what was known when a live read began: if that is still the newest, the read is right whatever its
-        version, for a restore of etcd turns versions back.
-        """
-        key, uid = key_of(raw), parse.uid(raw)
-        known = self._objects[resource].get(key)
-        if uid in self._deleted or (known is not None and not _follows(raw, known, before)):
-            return False
-        if known is not None and parse.uid(known) != uid:
-            self.delete(resource, known)
-        self._objects[resource][key] = _read_part(raw)
-        return True
-
-    def delete(self, resource: Resource, raw: Json) -> None:
-        """Take in that an object is gone; `raw` is its last state as far as the caller knows."""
-        key, uid = key_of(raw), parse.uid(raw)
-        known = self._objects[resource].get(key)
-        _remember(self._deleted, uid, None, most=_DELETED_UIDS_KEPT)
-        if known is not None and parse.uid(known) == uid:
-            del self._objects[resource][key]
-            raw = max(raw, known, key=_version)
-        if resource == JOBS:
-            self._gone = {pod: last for pod, last in self._gone.items() if parse.controller(last) != uid}
-        if resource == PODS and job_of(raw) is not None and parse.controller(raw) not in self._deleted:
-            newest = max(_read_part(raw), self._gone.get(uid, raw), key=_version)
-            _remember(self._gone, uid, newest, most=GONE_KEPT)
-
-    def replace(self, resource: Resource, items: Iterable[Json], known: Mapping[Key, Json]) -> None:
-        """Take in a live LIST. `known` are the objects it would have to show, as they were *before* it was asked."""
-        shown = set()
-        for raw in items:
-            self.apply(resource, raw, before=known.get(key_of(raw)))
-            shown.add(parse.uid(raw))
-        for key, old in known.items():
-            missing, uid = self._objects[resource].get(key), parse.uid(old)
-            if missing is not None and parse.uid(missing) == uid and uid not in shown:
-                self.delete(resource, missing)
-
-    def known(self, resource: Resource) -> dict[Key, Json]:
-        """All known objects of a kind, as they are now."""
-        return dict(self._objects[resource])
-
-    def forget_gone(self, job: Key, keep: Iterable[str]) -> None:
-        """Status has recorded the other pods: only names in `keep` are still of interest."""
-        names = set(keep)
-        for uid, raw in list(self._gone.items()):
-            if job_of(raw) == job and key_of(raw)[1] not in names:
-                del self._gone[uid]
+    def zones(self) -> tuple[Zone, ...]:
+        """How many nodes of each zone are Ready and how many are not."""
+        return tuple(
+            Zone(name=name, ready=ready, not_ready=not_ready)
+            for name, (ready, not_ready) in sorted(self._zones.items())
+            if ready or not_ready
+        )
 
     def jobs_on(self, node: str) -> set[Key]:
         """Jobs that have a pod on the node."""
-        found = set()
-        for raw in self._objects[PODS].values():
-            job = job_of(raw)
-            if job is not None and (raw.get("spec") or {}).get("nodeName") == node:
-                found.add(job)
-        return found
+        return set(self._pods_on.get(node, {}).values())
+
+    def budget(self, key: Key) -> BudgetRecord | None:
+        """The budget of that name."""
+        return self._budgets.get(key)
+
+    def budgets(self, namespace: str | None = None) -> Iterator[BudgetRecord]:
+        """Every budget, in one namespace or everywhere."""
+        return (one for one in self._budgets.values() if namespace in (None, one.key[0]))
+
+    def budgets_over(self, namespace: str, uids: Iterable[str]) -> Iterator[BudgetRecord]:
+        """Budgets that may cover pods with one of these job uids in their labels."""
+        for uid in {"", *uids}:
+            yield from self._budgets_over.get((namespace, uid), {}).values()
+
+    # writing
+
+    def mark(self) -> int:
+        """Now, for `since`: whatever a live read shows that begins after this is as new as what is known by now."""
+        return self._mark
+
+    def apply(self, resource: Resource, raw: Json, *, since: int | None = None) -> Change | None:
+        """Take in an object that exists, None where something newer is known already.
+
+        `since` is the mark before the live read that shows it.
+        """
+        key, uid, version = key_of(raw), parse.uid(raw), version_of(raw)
+        known = self._stores[resource].get(key)
+        if self._tombs[resource].hides(uid, version, since):
+            return None
+        if known is not None and not self._follows(resource, known, version, since):
+            return None
+        record = records.read(resource, raw, known)
+        if known is not None and known.uid != uid:
+            self._remove(resource, known)
+            self._bury(resource, known)
+        self._put(record, resource)
+        return Change(resource, known, record)
+
+    def delete(self, resource: Resource, raw: Json) -> Change | None:
+        """Take in that an object is gone; `raw` is its last state. None where nobody knew it."""
+        key, uid = key_of(raw), parse.uid(raw)
+        known = self._stores[resource].get(key)
+        if known is None or known.uid != uid:
+            self._bury(resource, records.read(resource, raw))
+            return None
+        last = records.read(resource, raw, known) if version_of(raw) > known.version else known
+        self._remove(resource, known)
+        self._bury(resource, last)
+        return Change(resource, known, None)
+
+    def drop(self, resource: Resource, key: Key, *, since: int) -> Change | None:
+        """A live read that began at `since` has not found it; None where news have arrived meanwhile."""
+        known = self._stores[resource].get(key)
+        if known is None or self._marks[resource][key] > since:
+            return None
+        self._remove(resource, known)
+        self._bury(resource, known)
+        return Change(resource, known, None)
+
+    def keys(self, resource: Resource) -> list[Key]:
+        """Every object of a kind."""
+        return list(self._stores[resource])
+
+    def _follows(self, resource: Resource, known: AnyRecord, version: int, since: int | None) -> bool:
+        undisturbed = since is not None and self._marks[resource][known.key] <= since
+        return version > known.version or (undisturbed and version < known.version)
+
+    def _put(self, record: AnyRecord, resource: Resource) -> None:
+        known = self._stores[resource].get(record.key)
+        if known is not None:
+            self._unindex(known)
+        self._mark += 1
+        self._stores[resource][record.key] = record
+        self._marks[resource][record.key] = self._mark
+        match record:
+            case PodRecord(key=key, uid=uid, job=job):
+                self._gone.remove(uid, job)
+                if job is not None:
+                    self._pods_of[job][key] = record
+                    if record.view.node:
+                        self._pods_on[record.view.node][key] = job
+            case JobRecord(key=key, uid=uid):
+                self._jobs_in[key[0]][key] = None
+                self._names_of[uid] = key
+                if record.root is not None:
+                    self._jobs_at[record.root][key] = None
+                self._gone.job_is(record, new=known is None or known.uid != uid)
+            case BudgetRecord(key=key):
+                self._budgets_over[key[0], record.selects_uid][key] = record
+            case NodeRecord(view=view):
+                self._count(view, 1)
+
+    def _remove(self, resource: Resource, record: AnyRecord) -> None:
+        self._unindex(record)
+        del self._stores[resource][record.key]
+        del self._marks[resource][record.key]
+
+    def _unindex(self, record: AnyRecord) -> None:
+        key = record.key
+        match record:
+            case PodRecord(job=job) if job is not None:
+                _forget(self._pods_of, job, key)
+                _forget(self._pods_on, record.view.node, key)
+            case JobRecord(uid=uid, root=root):
+                _forget(self._jobs_in, key[0], key)
+                self._names_of.pop(uid, None)
+                if root is not None:
+                    _forget(self._jobs_at, root, key)
+            case BudgetRecord():
+                _forget(self._budgets_over, (key[0], record.selects_uid), key)
+            case NodeRecord(view=view):
+                self._count(view, -1)
+            case _:
+                pass
+
+    def _count(self, node: NodeView, by: int) -> None:
+        self._zones[node.zone][0 if node.ready else 1] += by
+
+    def _bury(self, resource: Resource, record: AnyRecord) -> None:
+        self._mark += 1
+        self._tombs[resource].bury(record.uid, record.version, self._mark, alive=len(self._stores[resource]))
+        if isinstance(record, JobRecord):
+            self._gone.job_is_gone(record)
+        elif isinstance(record, PodRecord) and record.job is not None:
+            owned_by_the_dead = record.view.owner_uid in self._tombs[JOBS]
+            earlier = self._gone.get(record.uid, record.job)
+            if not owned_by_the_dead and (earlier is None or earlier.version < record.version):
+                self._gone.add(record, self._jobs.get(record.job))
 
 
-def _remember(memory: dict[str, _V], uid: str, value: _V, *, most: int) -> None:
-    """The oldest gives way."""
-    memory[uid] = value
-    while len(memory) > most:
-        del memory[next(iter(memory))]
-
-
-def _follows(raw: Json, known: Json, before: Json | None) -> bool:
-    """Whether `raw` replaces `known`; versions of one object tell, but a live read that nothing overtook is right."""
-    undisturbed = known is before and parse.uid(known) == parse.uid(raw)
-    return _version(raw) > _version(known) or (undisturbed and _version(raw) < _version(known))
-
-
-def _read_part(raw: Json) -> Json:
-    """Without the two fields that are most of a pod's or a node's size and that nobody here reads."""
-    metadata, status = parse.meta(raw), raw.get("status") or {}
-    slim = {"metadata": {name: value for name, value in metadata.items() if name != "managedFields"}}
-    if "images" in status:
-        slim["status"] = {name: value for name, value in status.items() if name != "images"}
-    return raw | slim
-
-
-def _version(raw: Json) -> int:
-    """resourceVersions are comparable numbers within one kind (documented since Kubernetes 1.35)."""
-    text = str(parse.meta(raw).get("resourceVersion", ""))
-    return int(text) if text.isdigit() else 0
+def _forget(index: dict[_G, dict[Key, _M]], group: _G, key: Key) -> None:
+    """Empty groups go: names come and go for ever."""
+    members = index.get(group)
+    if members is not None:
+        members.pop(key, None)
+        if not members:
+            del index[group]

@@ -1,68 +1,95 @@
-"""From cache and live LISTs to the Snapshot that `decide` reads. Facts only; it writes nothing to the cluster.
+"""From cache and live reads to the Snapshot that `decide` reads. Facts only; it writes nothing to the cluster.
 
-A cache that is half filled looks like a cluster without pods. Therefore a job's first observation, the one after each
-of our own writes and the one at each resync read the job and its pods live; in between the watch keeps that picture up
-to date. Called by `loop.worker` and by `perdure-operator snapshot`.
+A cache that is half filled looks like a cluster without pods. Therefore nothing is concluded from absence before a live
+LIST, a job that was just written is read live, and so is one of another uid than the last; in between the watch keeps
+that picture up to date. Called by `loop.worker`, `loop.leader` and `perdure-operator snapshot`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
-from datetime import UTC, datetime
-
-from pydantic import ValidationError
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Final
 
 from perdure.contract import LABEL_JOB
 from perdure.errors import UserError
 from perdure_operator.api import names
+from perdure_operator.api.names import LABEL_UID
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import TrainingJobStatus
-from perdure_operator.cluster import decode
 from perdure_operator.cluster.memory import Memory
-from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, ClusterApi, Json, NotFound
+from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, ClusterApi, Conflict, NotFound, Resource
 from perdure_operator.cluster.read import parse
-from perdure_operator.cluster.read.cache import Cache, Key, job_of
+from perdure_operator.cluster.read.cache import Cache, Change
+from perdure_operator.cluster.read.records import JobRecord, Key, PodRecord, key_of
 from perdure_operator.cluster.write import manifests
-from perdure_operator.state.snapshot import NodeView, PodView, Snapshot
+from perdure_operator.state.snapshot import Budget, NodeView, PodView, Snapshot
+
+SLICE: Final = 25
+"""Objects of a LIST that are read before others get their turn: some milliseconds."""
+
+ELSEWHERE: Final = "a job in another namespace"
+"""Who may read one namespace need not know what there is in others."""
 
 logger = logging.getLogger(__name__)
 
 
-def utc_now() -> datetime:
-    """The clock outside tests."""
-    return datetime.now(UTC)
-
-
 class Observer:
-    """Builds snapshots; `namespace` None means all namespaces."""
+    """Builds snapshots; `namespace` None means all namespaces, `clock` None the API server's."""
 
     def __init__(
-        self, api: ClusterApi, cache: Cache, *, namespace: str | None = None, clock: Callable[[], datetime] = utc_now
+        self,
+        api: ClusterApi,
+        cache: Cache,
+        *,
+        namespace: str | None = None,
+        clock: Callable[[], datetime] | None = None,
     ) -> None:
         self._api = api
         self._cache = cache
         self._namespace = namespace
-        self._clock = clock
+        self._clock = clock or api.server_time
         self._memories: dict[str, Memory] = {}
-        self._current: set[Key] = set()
+        self._current: dict[Key, str] = {}
+        self._distrusted: set[Key] = set()
         self._nodes_listed = False
 
-    async def sync(self) -> set[Key]:
-        """Read jobs, nodes and budgets live: before the first decision and at each resync. Returns the jobs."""
-        for resource in (NODES, BUDGETS, JOBS):
-            known = self._cache.known(resource)
-            namespace = self._namespace if resource.namespaced else None
-            self._cache.replace(resource, await self._api.list(resource, namespace), known)
+    async def sync(self) -> list[Change]:
+        """Read everything live: before the first decision, and now and then, for a watch may miss a deletion.
+
+        Returns what has changed. Jobs before pods, as in `_read_live`; budgets before jobs, so that the job of a budget
+        that is not found is gone for good.
+        """
+        self._distrusted.clear()
+        changes: list[Change] = []
+        for resource in (NODES, BUDGETS, JOBS, PODS):
+            changes += await self._list(resource)
         self._nodes_listed = True
-        jobs = set(self._cache.known(JOBS))
-        self._current.clear()
-        self._forget_all_but({parse.uid(raw) for raw in self._cache.all(JOBS)})
-        return jobs
+        self._current = {job.key: job.uid for job in self._cache.jobs() if job.key not in self._distrusted}
+        self._forget_all_but({job.uid for job in self._cache.jobs()})
+        return changes
+
+    async def _list(self, resource: Resource) -> list[Change]:
+        """Page by page and slice by slice: a round that is due does not wait for a whole cluster to be read."""
+        since, changes, shown = self._cache.mark(), list[Change | None](), set[Key]()
+        namespace = self._namespace if resource.namespaced else None
+        selector = LABEL_JOB if resource == PODS else ""
+        async for page in self._api.pages(resource, namespace, selector=selector):
+            for first in range(0, len(page), SLICE):
+                part = page[first : first + SLICE]
+                changes += [self._cache.apply(resource, raw, since=since) for raw in part]
+                shown |= {key_of(raw) for raw in part}
+                await asyncio.sleep(0)
+        missing = set(self._cache.keys(resource)) - shown
+        changes += [self._cache.drop(resource, key, since=since) for key in missing]
+        return [change for change in changes if change is not None]
 
     def distrust(self, job: Key) -> None:
         """Read the job live next time: we have just written, or were told that we are behind."""
-        self._current.discard(job)
+        self._current.pop(job, None)
+        self._distrusted.add(job)
 
     def memory(self, uid: str) -> Memory:
         """What this process remembers of the job."""
@@ -70,138 +97,164 @@ class Observer:
 
     async def observe(self, job: Key) -> Snapshot | None:
         """The job as it is now; None where it no longer exists."""
-        if job not in self._current:
+        record = self._cache.job(job)
+        if record is None or self._current.get(job) != record.uid or self._overtaken(record):
             await self._read_live(job)
-        raw = self._cache.get(JOBS, job)
-        return None if raw is None else await self._snapshot(job, raw)
+            record = self._cache.job(job)
+        return None if record is None else await self._snapshot(record)
 
     async def _read_live(self, job: Key) -> None:
+        """The job before its pods: a pod that its status names and the LIST lacks is gone, not yet to come."""
         namespace, name = job
-        before = self._cache.get(JOBS, job)
+        since = self._cache.mark()
         try:
-            self._cache.apply(JOBS, await self._api.get(JOBS, namespace, name), before=before)
+            raw = await self._api.get(JOBS, namespace, name)
         except NotFound:
-            self._forget(job)
+            self._cache.drop(JOBS, job, since=since)
+            self._current.pop(job, None)
             return
-        known = {key: raw for key, raw in self._cache.known(PODS).items() if job_of(raw) == job}
+        self._cache.apply(JOBS, raw, since=since)
+        since = self._cache.mark()
         pods = await self._api.list(PODS, namespace, selector=f"{LABEL_JOB}={name}")
-        self._cache.replace(PODS, pods, known)
-        self._current.add(job)
+        shown = {key_of(raw) for raw in pods}
+        for raw in pods:
+            self._cache.apply(PODS, raw, since=since)
+        for pod in self._cache.pods(job):
+            if pod.key not in shown:
+                self._cache.drop(PODS, pod.key, since=since)
+        record = self._cache.job(job)
+        if record is not None and self._overtaken(record):
+            await self._confirm(record)
+            record = self._cache.job(job)
+        if record is not None:
+            self._current[job] = record.uid
 
-    def _forget(self, job: Key) -> None:
-        stale = self._cache.get(JOBS, job)
-        if stale is not None:
-            self._cache.delete(JOBS, stale)
-        self._cache.forget_gone(job, ())
+    def _overtaken(self, record: JobRecord) -> bool:
+        """Whether a pod of the job names a newer run than its status: somebody has written since."""
+        newest = record.status.run if record.status is not None else 0
+        return any(pod.run > newest and pod.view.owner_uid == record.uid for pod in self._cache.pods(record.key))
 
-    async def _snapshot(self, job: Key, raw: Json) -> Snapshot:
-        namespace, name = job
-        metadata, uid = parse.meta(raw), parse.uid(raw)
-        spec, unknown, status = _parsed(job, raw)
-        self._cache.forget_gone(job, _names_of_interest(status))
-        live = self._cache.pods(job)
-        pods = [parse.pod(one) for one in live] + [parse.pod(one, gone=True) for one in self._cache.gone(job)]
-        memory = self._remembered(uid, job, status)
-        _tell(job, unknown, int(metadata.get("generation", 0)), memory)
-        own, foreign = self._budgets(namespace, uid, live)
+    async def _confirm(self, record: JobRecord) -> None:
+        """What the pods say may be of a status that was written after ours was read; else status was rolled back."""
+        since = self._cache.mark()
+        self._cache.apply(JOBS, await self._api.get(JOBS, *record.key), since=since)
+        now = self._cache.job(record.key)
+        if now is None or now.version != record.version:
+            raise Conflict(f"trainingjob {'/'.join(record.key)} was changed while its pods were read")
+
+    async def _snapshot(self, record: JobRecord) -> Snapshot:
+        spec, status = _readable(record)
+        memory, pods = self.memory(record.uid), self._cache.pods(record.key)
+        own = {pod.key[1] for pod in pods if pod.view.owner_uid == record.uid}
+        views = [pod.view for pod in pods]
+        views += [pod.view.model_copy(update={"gone": True}) for pod in self._cache.gone(record.key)]
+        _tell(record, memory)
+        budget = self._budget(record)
         seen = Snapshot(
             now=self._clock(),
-            namespace=namespace,
-            name=name,
-            uid=uid,
-            generation=int(metadata.get("generation", 0)),
-            resource_version=str(metadata.get("resourceVersion", "")),
-            deleting=bool(metadata.get("deletionTimestamp")),
-            creation_time=datetime.fromisoformat(metadata["creationTimestamp"]),
+            namespace=record.key[0],
+            name=record.key[1],
+            uid=record.uid,
+            generation=record.generation,
+            resource_version=record.resource_version,
+            deleting=record.deleting,
+            creation_time=datetime.fromisoformat(record.created),
             spec=spec,
-            unknown_fields=(*(f"spec.{field}" for field in unknown), *decode.left_out(raw)),
+            unknown_fields=record.ignored,
             status=status,
-            pods=tuple(sorted(pods, key=lambda pod: (pod.name, pod.uid))),
-            pods_complete=job in self._current,
-            nodes=await self._nodes(pods),
+            pods=tuple(sorted(views, key=lambda pod: (pod.name, pod.uid))),
+            pods_complete=self._current.get(record.key) == record.uid,
+            nodes=await self._nodes(views),
+            zones=self._cache.zones(),
             nodes_complete=self._nodes_listed,
-            budget=parse.budget(own) if own else None,
-            foreign_budgets=foreign,
-            same_uri=self._same_uri(raw),
+            budget=budget,
+            foreign_budgets=self._foreign_budgets(record, [pod for pod in pods if pod.key[1] in own]),
+            foreign_pods=_foreign_pods(record, pods),
+            same_uri=self._better_claims(record),
             template_check=memory.template_check,
-            refusals=tuple(memory.refusals.values()),
         )
-        return seen.model_copy(update={"template_hash": manifests.template_hash(seen)})
+        _forget_settled(memory, record, own, budget)
+        return seen.model_copy(
+            update={
+                "template_hash": _template_hash(seen, memory),
+                "refusals": tuple(memory.refusals.values()),
+                "created": tuple(sorted(memory.created)),
+            }
+        )
 
-    async def _nodes(self, pods: list[PodView]) -> tuple[NodeView, ...]:
+    async def _nodes(self, pods: Sequence[PodView]) -> tuple[NodeView, ...]:
         names = sorted({pod.node for pod in pods if pod.node and not pod.gone})
         return tuple([await self._node(name) for name in names])
 
     async def _node(self, name: str) -> NodeView:
         """A node that the cache does not have may be newer than the cache: only the API server can say it is gone."""
-        raw = self._cache.get(NODES, ("", name))
-        if raw is None:
-            try:
-                raw = await self._api.get(NODES, None, name)
-            except NotFound:
-                return NodeView(name=name, exists=False, ready=False)
-            self._cache.apply(NODES, raw)
+        known = self._cache.node(name)
+        if known is not None:
+            return known.view
+        try:
+            raw = await self._api.get(NODES, None, name)
+        except NotFound:
+            return NodeView(name=name, exists=False, ready=False)
+        self._cache.apply(NODES, raw)
         return parse.node(raw)
 
-    def _budgets(self, namespace: str, uid: str, pods: list[Json]) -> tuple[Json | None, tuple[str, ...]]:
-        """The job's own budget, and the names of others that cover one of its pods."""
-        ours = [parse.meta(pod).get("labels") or {} for pod in pods if parse.controller(pod) == uid]
-        own, foreign = None, []
-        for raw in self._cache.all(BUDGETS, namespace):
-            selector = (raw.get("spec") or {}).get("selector")
-            if parse.controller(raw) == uid:
-                own = raw
-            elif any(parse.selects(selector, labels) for labels in ours):
-                foreign.append(str(parse.meta(raw)["name"]))
-        return own, tuple(sorted(foreign))
+    def _budget(self, record: JobRecord) -> Budget | None:
+        """The job's own; another's of the same name is refused when ours is to be created."""
+        found = self._cache.budget((record.key[0], names.budget(record.key[1], record.uid)))
+        return found.view if found is not None and found.owner == record.uid else None
 
-    def _same_uri(self, raw: Json) -> tuple[str, ...]:
-        mine, uri = _age(raw), parse.job_uri(raw)
-        others = (one for one in self._cache.all(JOBS) if parse.job_is_live(one) and parse.job_uri(one) == uri)
-        return tuple(sorted("/".join(_age(other)[1:]) for other in others if _age(other) < mine))
+    def _foreign_budgets(self, record: JobRecord, pods: Sequence[PodRecord]) -> tuple[str, ...]:
+        """Names of budgets that cover one of its pods and are not its own."""
+        uids = {pod.labels.get(LABEL_UID, "") for pod in pods}
+        others = self._cache.budgets_over(record.key[0], uids)
+        covering = (one for one in others if one.owner != record.uid and any(one.selects(pod.labels) for pod in pods))
+        return tuple(sorted(budget.key[1] for budget in covering))
 
-    def _remembered(self, uid: str, job: Key, status: TrainingJobStatus) -> Memory:
-        """Without refusals of names that nobody wants any more."""
-        memory = self.memory(uid)
-        wanted = {*_names_of_interest(status), names.budget(job[1], uid)}
-        memory.refusals = {name: refusal for name, refusal in memory.refusals.items() if name in wanted}
-        return memory
+    def _better_claims(self, record: JobRecord) -> tuple[str, ...]:
+        rivals = [one for one in self._cache.jobs_at(record.root) if one.holds_root and one.claim < record.claim]
+        return tuple(sorted({"/".join(one.key) if one.key[0] == record.key[0] else ELSEWHERE for one in rivals}))
 
     def _forget_all_but(self, uids: set[str]) -> None:
         for uid in set(self._memories) - uids:
             del self._memories[uid]
 
 
-def _parsed(job: Key, raw: Json) -> tuple[TrainingJobSpec, tuple[str, ...], TrainingJobStatus]:
-    """The spec, its fields that are unknown here, and the status."""
-    try:
-        return *parse.spec(raw.get("spec") or {}), TrainingJobStatus.model_validate(raw.get("status") or {})
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
+def _readable(record: JobRecord) -> tuple[TrainingJobSpec, TrainingJobStatus]:
+    if record.spec is None or record.status is None:
         raise UserError(
-            f"trainingjob {'/'.join(job)}: field {where}: {first['msg']}: CRD and operator are of different versions, "
+            f"trainingjob {'/'.join(record.key)}: {record.fault}: CRD and operator are of different versions, "
             "install the matching CRD"
-        ) from None
+        )
+    return record.spec, record.status
 
 
-def _tell(job: Key, unknown: tuple[str, ...], generation: int, memory: Memory) -> None:
+def _foreign_pods(record: JobRecord, pods: Sequence[PodRecord]) -> tuple[str, ...]:
+    strangers = (pod for pod in pods if pod.view.owner_uid != record.uid and pod.counts_for_budget_of(record.uid))
+    return tuple(sorted(pod.key[1] for pod in strangers))
+
+
+def _template_hash(seen: Snapshot, memory: Memory) -> str:
+    if memory.template_hash is None or memory.template_hash[0] is not seen.spec:
+        memory.template_hash = (seen.spec, manifests.template_hash(seen))
+    return memory.template_hash[1]
+
+
+def _forget_settled(memory: Memory, record: JobRecord, own: set[str], budget: Budget | None) -> None:
+    """Answers about names that nobody wants any more; refusals of names that are there now, whoever created them."""
+    memory.created &= record.members
+    wanted = record.members - own
+    if budget is None:
+        wanted |= {names.budget(record.key[1], record.uid)}
+    memory.refusals = {name: refusal for name, refusal in memory.refusals.items() if name in wanted}
+
+
+def _tell(record: JobRecord, memory: Memory) -> None:
     """Say once for each generation what has no effect: refusing the job would let its nodes' drains hang."""
-    if unknown and memory.told_generation != generation:
-        memory.told_generation = generation
+    if record.unknown and memory.told_generation != record.generation:
+        memory.told_generation = record.generation
         logger.warning(
             "trainingjob %s: this operator does not know and ignores %s: CRD and operator are of different versions, "
             "install the matching ones",
-            "/".join(job),
-            ", ".join(unknown),
+            "/".join(record.key),
+            ", ".join(record.unknown),
         )
-
-
-def _names_of_interest(status: TrainingJobStatus) -> set[str]:
-    planned = {member.name for member in status.current.plan.members} if status.current else set()
-    return planned | set(status.next.members if status.next else ())
-
-
-def _age(raw: Json) -> tuple[str, str, str]:
-    metadata = parse.meta(raw)
-    return str(metadata.get("creationTimestamp", "")), str(metadata.get("namespace", "")), str(metadata["name"])

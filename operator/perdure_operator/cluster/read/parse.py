@@ -1,6 +1,6 @@
 """Raw Kubernetes objects as the values `decide` reads. Pure: facts only, no conclusions.
 
-Absent and null fields are the same thing everywhere in Kubernetes. Called by `observe`.
+Absent and null fields are the same thing everywhere in Kubernetes. Called by `records`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -15,7 +16,6 @@ from pydantic import ValidationError
 from perdure import contract
 from perdure_operator.api import names
 from perdure_operator.api.spec import TrainingJobSpec
-from perdure_operator.api.status import Phase
 from perdure_operator.cluster.protocol import Json
 from perdure_operator.state.snapshot import Budget, NodeView, PodView, Taint, Terminated, Toleration
 
@@ -56,21 +56,12 @@ def spec(raw: Json) -> tuple[TrainingJobSpec, tuple[str, ...]]:
     return TrainingJobSpec.model_validate(known), tuple(sorted(".".join(map(str, path)) for path in unknown))
 
 
-def job_uri(raw: Json) -> str:
-    """A job's checkpoint.uri, so that equal roots are equal strings."""
-    checkpoint = (raw.get("spec") or {}).get("checkpoint")
-    return str(checkpoint.get("uri", "")).rstrip("/") if isinstance(checkpoint, dict) else ""
-
-
-def job_is_live(raw: Json) -> bool:
-    """Whether a job may still write to its root."""
-    finished = (raw.get("status") or {}).get("phase") in (Phase.COMPLETED, Phase.FAILED)
-    return not finished and not meta(raw).get("deletionTimestamp")
-
-
 def time(value: object) -> datetime | None:
-    """An RFC 3339 time."""
-    return datetime.fromisoformat(value) if isinstance(value, str) else None
+    """An RFC 3339 time; None for anything else."""
+    try:
+        return datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
 
 
 def node(raw: Json) -> NodeView:
@@ -114,7 +105,7 @@ def pod(raw: Json, *, gone: bool = False) -> PodView:
         unschedulable=_unschedulable(raw),
         evicted=status.get("reason") == "Evicted"
         or (_condition(raw, "DisruptionTarget") or {}).get("status") == "True",
-        tolerations=tuple(_toleration(toleration) for toleration in spec.get("tolerations") or []),
+        tolerations=_tolerations(*map(_toleration, spec.get("tolerations") or [])),
         template_hash=annotations.get(names.ANNOTATION_TEMPLATE, ""),
         gone=gone,
     )
@@ -198,11 +189,15 @@ def _unschedulable(raw: Json) -> str:
     return str(scheduled.get("message") or "") if scheduled.get("status") == "False" else ""
 
 
-def _toleration(raw: Json) -> Toleration:
-    return Toleration(
-        key=raw.get("key") or "",
-        operator=raw.get("operator") or "Equal",
-        value=raw.get("value") or "",
-        effect=raw.get("effect") or "",
-        toleration_seconds=raw.get("tolerationSeconds"),
+@lru_cache(maxsize=1024)
+def _tolerations(*given: tuple[str, str, str, str, int | None]) -> tuple[Toleration, ...]:
+    """The pods of a job have the same ones: kept once."""
+    return tuple(
+        Toleration(key=key, operator=operator, value=value, effect=effect, toleration_seconds=seconds)
+        for key, operator, value, effect, seconds in given
     )
+
+
+def _toleration(raw: Json) -> tuple[str, str, str, str, int | None]:
+    words = (raw.get("key") or "", raw.get("operator") or "Equal", raw.get("value") or "", raw.get("effect") or "")
+    return *words, raw.get("tolerationSeconds")

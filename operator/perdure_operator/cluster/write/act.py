@@ -1,9 +1,11 @@
-"""Carries a plan out: status first, then the cluster writes in order, then events. It decides nothing.
+"""Carries a decision out: status first, then the cluster writes in order, then events. It decides nothing.
 
 Every write has a precondition or a name that status has reserved, so that a second operator, a late retry or a crash
-between any two writes does no harm. The first refusal ends the round: what follows may rest on what failed. Only
-assignments that follow each other, and deletions that do, go out together: each rests on its own pod alone, and a
-deadline already counts. Called by `loop.worker`.
+between any two writes does no harm. A round that leaves status as it is rests on it all the same: the job is read first
+and has to be the very one that was decided about. Before each write the leader looks whether it still leads: a process
+that was stopped for a minute does not know it. The first refusal ends the round: what follows may rest on what failed.
+Writes of one kind to pods that follow each other go out together: each rests on its own pod alone, and a deadline
+already counts. Called by `loop.worker`.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Final, assert_never
@@ -39,7 +42,7 @@ from perdure_operator.cluster.protocol import (
 )
 from perdure_operator.cluster.read import parse
 from perdure_operator.cluster.read.cache import Cache
-from perdure_operator.cluster.read.observe import utc_now
+from perdure_operator.cluster.read.records import version_of
 from perdure_operator.cluster.write import manifests
 from perdure_operator.state.decision import (
     Action,
@@ -53,7 +56,7 @@ from perdure_operator.state.decision import (
     Event,
     SetBudget,
 )
-from perdure_operator.state.snapshot import Refusal, RefusalKind, Snapshot, TemplateCheck, TemplateVerdict
+from perdure_operator.state.snapshot import PodView, Refusal, RefusalKind, Snapshot, TemplateCheck, TemplateVerdict
 
 EVENT_AGAIN: Final = timedelta(minutes=10)
 """The same event about the same job is not repeated within this time."""
@@ -64,29 +67,62 @@ AT_ONCE: Final = 16
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class _Round:
+    job: Snapshot
+    pods: Mapping[str, PodView]
+    """As they were when the decision was made, by uid."""
+    memory: Memory
+
+
 class Actor:
     """Writes to the cluster; what it gets back goes into the cache at once."""
 
     def __init__(
-        self, api: ClusterApi, cache: Cache, *, instance: str, clock: Callable[[], datetime] = utc_now
+        self,
+        api: ClusterApi,
+        cache: Cache,
+        *,
+        instance: str,
+        clock: Callable[[], datetime] | None = None,
+        still_leading: Callable[[], bool] = lambda: True,
     ) -> None:
         self._api = api
         self._cache = cache
         self._instance = instance
-        self._clock = clock
+        self._clock = clock or api.server_time
+        self._still_leading = still_leading
         self._said: dict[tuple[str, str, str], datetime] = {}
 
     async def act(self, job: Snapshot, decision: Decision, memory: Memory) -> None:
         """Raises ApiError at the first write that fails."""
+        self._require_lead()
         if decision.status is not None:
             await self._write_status(job, decision.status)
+        elif any(not isinstance(action, CheckTemplate) for action in decision.actions):
+            await self._require_unchanged(job)
         try:
+            pods = {pod.uid: pod for pod in job.pods if not pod.gone}
             for batch in _batches(decision.actions):
-                await self._carry_out_all(job, batch, memory)
+                await self._carry_out_all(_Round(job, pods, memory), batch)
         except ApiError:
             await self._send(job, decision.events)  # status is written: no later round will say this again
             raise
         await self._send(job, decision.events)
+
+    def _require_lead(self) -> None:
+        if not self._still_leading():
+            raise Conflict("the Lease is too old to write anything: another operator may lead")
+
+    async def _require_unchanged(self, job: Snapshot) -> None:
+        """Decided about an older state, or by a leader that is none any more: observe again."""
+        try:
+            raw = await self._api.get(JOBS, job.namespace, job.name)
+        except NotFound as error:
+            raise Conflict(str(error)) from None
+        if (parse.uid(raw), str(version_of(raw))) != (job.uid, job.resource_version):
+            self._cache.apply(JOBS, raw)
+            raise Conflict(f"trainingjob {job.namespace}/{job.name} is not in version {job.resource_version} any more")
 
     async def _write_status(self, job: Snapshot, status: TrainingJobStatus) -> None:
         body = {
@@ -106,14 +142,16 @@ class Actor:
             raise Conflict(str(error)) from None
         self._cache.apply(JOBS, written)
 
-    async def _carry_out_all(self, job: Snapshot, batch: Sequence[Action], memory: Memory) -> None:
+    async def _carry_out_all(self, work: _Round, batch: Sequence[Action]) -> None:
         """Wait for every answer, also after a refusal: nothing may still be under way when the next round looks."""
-        writes = (self._carry_out(job, action, memory) for action in batch)
+        writes = (self._carry_out(work, action) for action in batch)
         for answer in await asyncio.gather(*writes, return_exceptions=True):
             if answer is not None:
                 raise answer
 
-    async def _carry_out(self, job: Snapshot, action: Action, memory: Memory) -> None:
+    async def _carry_out(self, work: _Round, action: Action) -> None:
+        self._require_lead()
+        job, memory = work.job, work.memory
         match action:
             case CheckTemplate():
                 await self._check_template(job, memory)
@@ -124,9 +162,9 @@ class Actor:
             case CreatePod(name=name):
                 await self._create_pod(job, name, memory)
             case Assign():
-                await self._assign(job, action)
+                await self._assign(job, action, work.pods.get(action.uid))
             case DeletePod(name=name, uid=uid):
-                await self._delete_pod(job, name, uid)
+                await self._delete_pod(job, name, uid, work.pods.get(uid))
             case DeleteJob(uid=uid):
                 await self._delete_job(job, uid)
             case _:
@@ -148,28 +186,37 @@ class Actor:
         )
 
     async def _set_budget(self, job: Snapshot, action: SetBudget, memory: Memory) -> None:
-        name = names.budget(job.name, job.uid)
+        name, body = names.budget(job.name, job.uid), manifests.budget(job, action.min_available)
         if action.uid is None:
-            raw = await self._create(BUDGETS, job, manifests.budget(job, action.min_available), memory)
+            raw = await self._create(BUDGETS, job, body, memory)
             if parse.budget(raw).min_available != action.min_available:
                 raise Conflict(f"poddisruptionbudget {job.namespace}/{name} exists with another minAvailable")
             return
         try:
-            self._cache.apply(BUDGETS, await self._api.patch(BUDGETS, job.namespace, name, _budget_patch(job, action)))
+            patch = _budget_patch(action, body["spec"])
+            self._cache.apply(BUDGETS, await self._api.patch(BUDGETS, job.namespace, name, patch))
         except Conflict:
-            self._cache.apply(BUDGETS, await self._api.get(BUDGETS, job.namespace, name))
+            since = self._cache.mark()
+            self._cache.apply(BUDGETS, await self._api.get(BUDGETS, job.namespace, name), since=since)
             raise
 
     async def _delete_budget(self, job: Snapshot, uid: str) -> None:
         key = (job.namespace, names.budget(job.name, job.uid))
         with suppress(NotFound):  # somebody was faster
             await self._api.delete(BUDGETS, *key, uid=uid)
-        known = self._cache.get(BUDGETS, key)
-        if known is not None and parse.uid(known) == uid:
-            self._cache.delete(BUDGETS, known)
+        known = self._cache.budget(key)
+        if known is not None and known.uid == uid:
+            self._cache.drop(BUDGETS, key, since=self._cache.mark())
 
     async def _create_pod(self, job: Snapshot, name: str, memory: Memory) -> None:
-        await self._create(PODS, job, manifests.pod(job, name), memory)
+        try:
+            await self._create(PODS, job, manifests.pod(job, name), memory)
+        except (Forbidden, Invalid, AlreadyExists):
+            raise  # it does not exist, or is not ours
+        except BaseException:
+            memory.created.add(name)  # nobody has said that it was not
+            raise
+        memory.created.add(name)
 
     async def _create(self, resource: Resource, job: Snapshot, body: Json, memory: Memory) -> Json:
         """Create an object of the job's; one that is there already and is the job's own counts as created."""
@@ -189,15 +236,18 @@ class Actor:
         self._cache.apply(resource, raw)
         return raw
 
-    async def _assign(self, job: Snapshot, action: Assign) -> None:
+    async def _assign(self, job: Snapshot, action: Assign, seen: PodView | None) -> None:
+        patch = _assign_patch(action, seen)
         try:
-            self._cache.apply(PODS, await self._api.patch(PODS, job.namespace, action.name, _assign_patch(action)))
+            self._cache.apply(PODS, await self._api.patch(PODS, job.namespace, action.name, patch))
         except NotFound as error:
             raise Conflict(str(error)) from None
 
-    async def _delete_pod(self, job: Snapshot, name: str, uid: str) -> None:
+    async def _delete_pod(self, job: Snapshot, name: str, uid: str, seen: PodView | None) -> None:
+        """A pod that has changed since may have been promoted by the next leader."""
+        version = seen.resource_version if seen else ""
         with suppress(NotFound):  # somebody was faster
-            await self._api.delete(PODS, job.namespace, name, uid=uid)
+            await self._api.delete(PODS, job.namespace, name, uid=uid, version=version)
 
     async def _delete_job(self, job: Snapshot, uid: str) -> None:
         with suppress(NotFound):  # somebody was faster
@@ -231,27 +281,35 @@ class Actor:
 
 def _batches(actions: Iterable[Action]) -> Iterator[Sequence[Action]]:
     for kind, group in groupby(actions, key=type):
-        alike, most = list(group), AT_ONCE if kind in (Assign, DeletePod) else 1
+        alike, most = list(group), AT_ONCE if kind in (Assign, CreatePod, DeletePod) else 1
         yield from (alike[first : first + most] for first in range(0, len(alike), most))
 
 
-def _budget_patch(job: Snapshot, action: SetBudget) -> list[Json]:
-    tests = [{"op": "test", "path": "/metadata/uid", "value": action.uid}]
+def _budget_patch(action: SetBudget, spec: Json) -> list[Json]:
+    """The whole spec: whoever may edit the budget may have written anything there."""
+    tests = [_test("/metadata/uid", action.uid)]
     if action.resource_version:
-        tests.append({"op": "test", "path": "/metadata/resourceVersion", "value": action.resource_version})
-    return [*tests, {"op": "replace", "path": "/spec", "value": manifests.budget(job, action.min_available)["spec"]}]
+        tests.append(_test("/metadata/resourceVersion", action.resource_version))
+    return [*tests, {"op": "replace", "path": "/spec", "value": spec}]
 
 
-def _assign_patch(action: Assign) -> list[Json]:
+def _assign_patch(action: Assign, seen: PodView | None) -> list[Json]:
     annotation = f"/metadata/annotations/{_escaped(ANNOTATION_ASSIGNMENT)}"
-    tests = [{"op": "test", "path": "/metadata/uid", "value": action.uid}]
-    if action.old:  # somebody may have removed the annotation, and a test of nothing cannot hold
-        tests.append({"op": "test", "path": annotation, "value": action.old})
+    label = f"/metadata/labels/{_escaped(LABEL_ROLE)}"
+    role = seen.role if seen else ""
+    tests = [_test("/metadata/uid", action.uid)]
+    tests += [_test(path, value) for path, value in ((annotation, action.old), (label, role)) if value]
+    if seen and not (action.old and role):  # somebody has removed one, and a test of nothing cannot hold
+        tests.append(_test("/metadata/resourceVersion", seen.resource_version))
     return [
         *tests,
         {"op": "add", "path": annotation, "value": action.new},
-        {"op": "add", "path": f"/metadata/labels/{_escaped(LABEL_ROLE)}", "value": action.role},
+        {"op": "add", "path": label, "value": action.role},
     ]
+
+
+def _test(path: str, value: object) -> Json:
+    return {"op": "test", "path": path, "value": value}
 
 
 def _escaped(name: str) -> str:

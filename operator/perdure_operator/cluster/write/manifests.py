@@ -113,9 +113,10 @@ def _pod_spec(job: Snapshot, name: str, template: Json) -> Json:
     spec: Json = template.get("spec") or {}
     spec["restartPolicy"] = "Never"
     spec["automountServiceAccountToken"] = False
-    spec.setdefault("terminationGracePeriodSeconds", contract.DEFAULT_GRACE_SECONDS)
+    if spec.get("terminationGracePeriodSeconds") is None:
+        spec["terminationGracePeriodSeconds"] = contract.DEFAULT_GRACE_SECONDS
     spec["volumes"] = [*(spec.get("volumes") or []), _assignment_volume()]
-    if "topologySpreadConstraints" not in spec:
+    if spec.get("topologySpreadConstraints") is None:
         spec["topologySpreadConstraints"] = [_soft_spread(job)]
     containers = spec.get("containers") or [{}]
     spec["containers"] = [_trainer(job, name, spec, containers[0]), *containers[1:]]

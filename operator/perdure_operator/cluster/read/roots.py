@@ -1,0 +1,79 @@
+"""Which root a job writes to, so that two jobs can be told to share one. Pure.
+
+The same uri is not yet the same place: a bucket's name means another bucket at another endpoint, and a folder is
+whatever volume is mounted there. Called by `records`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from perdure_operator.api.spec import TrainingJobSpec
+from perdure_operator.cluster.protocol import Json
+
+Root = tuple[str, ...]
+"""Equal for two jobs exactly where they write to the same place."""
+
+_ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_PRIVATE: Final = frozenset({"emptyDir", "ephemeral"})
+
+
+def of(namespace: str, spec: TrainingJobSpec) -> Root | None:
+    """The job's root; None where nobody else can reach it."""
+    uri = spec.checkpoint.uri.rstrip("/")
+    if not uri.startswith("file://"):
+        return "s3", _endpoint(spec), uri
+    return _folder(namespace, spec.template, PurePosixPath(uri.removeprefix("file://")))
+
+
+def _endpoint(spec: TrainingJobSpec) -> str:
+    if spec.checkpoint.s3 and spec.checkpoint.s3.endpoint:
+        return spec.checkpoint.s3.endpoint.rstrip("/")
+    given = {one.get("name"): one.get("value") for one in _items(_trainer(spec.template), "env")}
+    return next((str(given[name]).rstrip("/") for name in _ENDPOINT_VARIABLES if given.get(name)), "")
+
+
+def _folder(namespace: str, template: Json, folder: PurePosixPath) -> Root | None:
+    """By the volume that is mounted closest above it; a container's own file system is nobody else's."""
+    mounts = {PurePosixPath(str(one.get("mountPath", ""))): one for one in _items(_trainer(template), "volumeMounts")}
+    above = [path for path in mounts if folder.is_relative_to(path)]
+    if not above:
+        return None
+    nearest = max(above, key=lambda path: len(path.parts))
+    mount = mounts[nearest]
+    inside = PurePosixPath(str(mount.get("subPath") or mount.get("subPathExpr") or "")) / folder.relative_to(nearest)
+    named = (one for one in _items(_spec(template), "volumes") if one.get("name") == mount.get("name"))
+    return _volume(namespace, next(named, {}), inside)
+
+
+def _volume(namespace: str, volume: Json, inside: PurePosixPath) -> Root | None:
+    kind, source = next(((kind, source) for kind, source in volume.items() if isinstance(source, dict)), ("", {}))
+    match kind:
+        case "persistentVolumeClaim":
+            return kind, namespace, str(source.get("claimName")), str(inside)
+        case "hostPath":  # which node's is not known before the members are placed: the same path counts as the same
+            return kind, str(PurePosixPath(str(source.get("path"))) / inside)
+        case "nfs":
+            return kind, str(source.get("server")), str(PurePosixPath(str(source.get("path"))) / inside)
+        case _ if not kind or kind in _PRIVATE:
+            return None
+        case _:
+            return kind, namespace, json.dumps(source, sort_keys=True), str(inside)
+
+
+def _spec(template: Json) -> Json:
+    spec = template.get("spec")
+    return spec if isinstance(spec, dict) else {}
+
+
+def _trainer(template: Json) -> Json:
+    return next(_items(_spec(template), "containers"), {})
+
+
+def _items(parent: Json, name: str) -> Iterator[Json]:
+    """The objects in a list; an older CRD let anything through here."""
+    found: Any = parent.get(name)
+    return (one for one in found if isinstance(one, dict)) if isinstance(found, list) else iter(())

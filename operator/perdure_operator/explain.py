@@ -1,0 +1,128 @@
+"""A decision in words: the job's stage, what it waits for and until when, each write with the policy that wants it.
+
+Pure, and nothing is decided here. Called by the command line (`perdure-operator explain`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, Final, assert_never
+
+from perdure.contract import ContractError, Leave, Standby, Train, read_assignment
+from perdure_operator.api.reasons import ConditionType
+from perdure_operator.api.status import Condition, TrainingJobStatus
+from perdure_operator.decide.stage import stage_of
+from perdure_operator.state.decision import (
+    Action,
+    Assign,
+    CheckTemplate,
+    CreatePod,
+    Decision,
+    DeleteBudget,
+    DeleteJob,
+    DeletePod,
+    SetBudget,
+)
+from perdure_operator.state.snapshot import Snapshot
+
+_NOTHING: Final = "nothing to do"
+
+
+def explain(snapshot: Snapshot, decision: Decision) -> str:
+    """What the operator does in this round, and why."""
+    after = decision.status or snapshot.status
+    sections = [
+        [f"Job {snapshot.namespace}/{snapshot.name} at {snapshot.now:%Y-%m-%d %H:%M:%SZ}"],
+        [f"Stage: {_stage(snapshot.status, after)}"],
+        [_running(after)],
+        _section("Why", decision.reasons or (_NOTHING,)),
+        _section("Writes to status", _changes(snapshot.status, after)),
+        _section("Then does", (f"{number}. {_told(action)}" for number, action in enumerate(decision.actions, 1))),
+        _section("Tells", (f"{event.type} {event.reason}: {event.message}" for event in decision.events)),
+        _again(snapshot, decision),
+    ]
+    return "\n".join(line for section in sections for line in section) + "\n"
+
+
+def _section(title: str, entries: Iterator[str] | tuple[str, ...]) -> list[str]:
+    lines = [f"  {line}" for entry in entries for line in entry.splitlines()]
+    return [f"{title}:", *lines] if lines else []
+
+
+def _stage(before: TrainingJobStatus, after: TrainingJobStatus) -> str:
+    old, new = stage_of(before), stage_of(after)
+    return new.value if old is new else f"{old.value} -> {new.value}"
+
+
+def _running(status: TrainingJobStatus) -> str:
+    """The one sentence that answers most questions: it names the deadline, or says that there is none."""
+    running = status.find(ConditionType.RUNNING)
+    if running is None:
+        return "Running: not known yet"
+    head = "Running" if running.status == "True" else "Waiting"
+    return f"{head}: {running.reason}: {running.message}"
+
+
+def _changes(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[str]:
+    old, new = (one.model_dump(mode="json", by_alias=True, exclude_none=True) for one in (before, after))
+    for name in new | old:
+        if name == "conditions":
+            yield from _changed_conditions(before.conditions, after.conditions)
+        elif old.get(name) != new.get(name):
+            yield f"{name}: {_value(new, name)}"
+
+
+def _changed_conditions(before: tuple[Condition, ...], after: tuple[Condition, ...]) -> Iterator[str]:
+    known = {condition.type: condition for condition in before}
+    for new in after:
+        if known.get(new.type) != new:
+            yield f"condition {new.type}: {new.status}, {new.reason}: {new.message}"
+
+
+def _value(document: dict[str, Any], name: str) -> str:
+    return json.dumps(document[name]) if name in document else "nothing any more"
+
+
+def _told(action: Action) -> str:
+    """What is written, why, and which policy wants it."""
+    origin = f" ({action.policy})" if action.policy else ""
+    return f"{action.kind} {_object(action)}".strip() + (f": {action.why}" if action.why else "") + origin
+
+
+def _object(action: Action) -> str:
+    match action:
+        case CreatePod(name=name) | DeletePod(name=name):
+            return name
+        case Assign(name=name, role=role, new=new):
+            return f"{name} as {role}, {_assignment(new)}"
+        case SetBudget(min_available=least):
+            return f"minAvailable {least}"
+        case CheckTemplate() | DeleteBudget() | DeleteJob():
+            return ""
+        case _:
+            assert_never(action)
+
+
+def _assignment(text: str) -> str:
+    try:
+        told = read_assignment(text)
+    except ContractError as error:
+        return str(error)
+    match told:
+        case Standby():
+            return "standby"
+        case Leave(run=run, seconds=seconds):
+            return f"to leave within {seconds} s, for run {run}"
+        case Train(run=run, rank=rank, world=world):
+            return f"rank {rank} of {world} in run {run}"
+        case _:
+            assert_never(told)
+
+
+def _again(snapshot: Snapshot, decision: Decision) -> list[str]:
+    seconds = decision.requeue_after
+    if seconds is None:
+        return ["Looks again: when something happens"]
+    return [f"Looks again: in {seconds:g} s, at {snapshot.now + timedelta(seconds=seconds):%H:%M:%SZ}"]

@@ -1,0 +1,59 @@
+"""Which jobs are to be looked at because of a change: exactly those for which a decision may be another one now. Pure.
+
+Called by `watch` and `leader`.
+"""
+
+from __future__ import annotations
+
+from perdure.contract import LABEL_JOB
+from perdure_operator.api import names
+from perdure_operator.cluster.protocol import JOBS, NODES, PODS
+from perdure_operator.cluster.read.cache import Cache, Change
+from perdure_operator.cluster.read.records import BudgetRecord, JobRecord, Key, PodRecord
+
+
+def concerned(cache: Cache, change: Change) -> set[Key]:
+    """The jobs by their keys; the cache knows of the change already."""
+    if not change.matters:
+        return set()
+    known = [record for record in (change.before, change.after) if record is not None]
+    if change.resource == JOBS:
+        return {record.key for record in known} | _sharing_root(cache, change)
+    if change.resource == PODS:
+        return {record.job for record in known if isinstance(record, PodRecord) and record.job is not None}
+    if change.resource == NODES:
+        return {job for record in known for job in cache.jobs_on(record.key[1])}
+    return {job for record in known if isinstance(record, BudgetRecord) for job in _covered(cache, record)}
+
+
+def _sharing_root(cache: Cache, change: Change) -> set[Key]:
+    """Jobs that may wait for this one, when its claim to their root has changed."""
+    before, after = change.before, change.after
+    if not isinstance(before, JobRecord) or _claim(before) == _claim(after):
+        return set()
+    return {other.key for other in cache.jobs_at(before.root)}
+
+
+def _claim(job: object) -> object:
+    return (job.root, job.holds_root, job.claim) if isinstance(job, JobRecord) else None
+
+
+def _covered(cache: Cache, budget: BudgetRecord) -> set[Key]:
+    """Its own job, and those whose pods it may select."""
+    owner = cache.key_of_job(budget.owner)
+    if budget.selects_uid:
+        selected = cache.key_of_job(budget.selects_uid)
+        return {key for key in (owner, selected) if key is not None}
+    everybody = cache.jobs_in(budget.key[0])
+    covered = {job for job in everybody if any(budget.selects(pod.labels) for pod in cache.pods(job))}
+    return covered | ({owner} if owner is not None else set())
+
+
+def orphaned_budget(cache: Cache, budget: BudgetRecord) -> bool:
+    """Whether the budget outlived its job: `kubectl delete --cascade=orphan` takes the owner away and leaves the rest.
+
+    Nobody would ever let a drain pass it. Everything about it has to be as the operator makes it: it is somebody's.
+    """
+    uid, job = budget.labels.get(names.LABEL_UID, ""), budget.labels.get(LABEL_JOB, "")
+    ours = bool(uid and job) and budget.key[1] == names.budget(job, uid) and budget.selects_uid == uid
+    return ours and not budget.owner and cache.key_of_job(uid) is None

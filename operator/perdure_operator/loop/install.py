@@ -1,0 +1,72 @@
+"""Whether the CRD is there, and is not older than this operator: Helm installs a CRD and never upgrades it.
+
+An older CRD is no reason to stop, because status takes unknown fields, and whoever cannot set a new field of spec has
+its default; so it is told. It compares the fields that the API server has with those that this operator was built with:
+a version that somebody has to remember to raise would be wrong one day. Called by `operator` before it watches.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from perdure.errors import UserError
+from perdure_operator.cluster.protocol import CRDS, JOBS, ApiError, ClusterApi, Json, NotFound
+from perdure_operator.schema import crd, docs
+
+NAME: Final = f"{JOBS.plural}.{JOBS.group}"
+APPLY: Final = "kubectl apply --server-side --force-conflicts -f -"
+"""--force-conflicts: the fields are Helm's, which never writes them again."""
+
+_NAMED: Final = 5
+
+logger = logging.getLogger(__name__)
+
+
+async def check(api: ClusterApi, namespace: str | None) -> None:
+    """Raise UserError where jobs cannot be listed; log a warning where the CRD is older."""
+    await _require(api, namespace)
+    try:
+        installed = await api.get(CRDS, None, NAME)
+    except ApiError as error:
+        logger.warning("cannot tell whether the CustomResourceDefinition is older than this operator: %s", error)
+        return
+    lacking = missing(installed)
+    if lacking:
+        more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
+        logger.warning(
+            "CustomResourceDefinition %s is older than this operator and drops %s%s: Helm does not upgrade it: "
+            "perdure-operator crd | %s",
+            NAME,
+            ", ".join(lacking[:_NAMED]),
+            more,
+            APPLY,
+        )
+
+
+def missing(installed: Json) -> list[str]:
+    """Fields of spec that this operator knows and an installed CRD does not; a newer CRD lacks none."""
+    known = _fields(_served(installed))
+    return [path for path in _fields(crd.root_schema()) if path not in known]
+
+
+def _served(installed: Json) -> Json:
+    versions: list[Any] = (installed.get("spec") or {}).get("versions") or []
+    ours = [one for one in versions if isinstance(one, dict) and one.get("name") == crd.VERSION]
+    return ((ours[0].get("schema") or {}).get("openAPIV3Schema") or {}) if ours else {}
+
+
+def _fields(schema: Json) -> list[str]:
+    return [path for path, _, _ in docs.fields(schema) if path.startswith("spec.") and not path.endswith("[]")]
+
+
+async def _require(api: ClusterApi, namespace: str | None) -> None:
+    """kopf watches what it has discovered at the start: without the CRD it would wait in silence."""
+    try:
+        await api.list(JOBS, namespace)
+    except NotFound:
+        raise UserError(
+            f"CustomResourceDefinition {NAME} is not installed: kubectl apply -f crds/, or helm install"
+        ) from None
+    except ApiError as error:
+        raise UserError(f"cannot list {JOBS.plural}: {error}") from None

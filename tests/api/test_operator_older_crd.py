@@ -1,0 +1,98 @@
+"""Under an older CRD, which preserved unknown fields: jobs of 9,000 levels stop nobody, a newer CRD replaces no pod."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster.apiserver import ApiServer
+from perdure_operator.api.status import Phase
+from perdure_operator.schema import crd
+from tests.api.conftest import REPOSITORY, SYSTEM
+from tests.api.manifests import Json, job, template
+from tests.api.process import OperatorProcess
+from tests.api.scene import Scene, until
+
+pytestmark = pytest.mark.api
+
+TEAM = "team"
+
+
+def older_crd() -> Json:
+    """As it was once: whatever Perdure did not know of a pod was kept."""
+    made = copy.deepcopy(crd.crd())
+    spec = made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    del spec["completion"]
+    pod = spec["template"]["properties"]["spec"]["properties"]
+    pod["affinity"] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    return made
+
+
+@pytest.fixture
+def server(tools: dict[str, Path]) -> Iterator[ApiServer]:
+    with ApiServer() as server:
+        server.kubectl("create", "-f", "-", input=json.dumps(older_crd()))
+        for state in ("jsonpath={.status.acceptedNames.kind}=TrainingJob", "condition=Established"):
+            server.kubectl("wait", f"--for={state}", "crd/trainingjobs.perdure.dev", "--timeout=30s")
+        for name in (SYSTEM, TEAM):
+            server.kubectl("create", "namespace", name)
+        server.kubectl("create", "serviceaccount", "default", f"--namespace={TEAM}")
+        yield server
+
+
+def create_deep(server: ApiServer, name: str, levels: int) -> None:
+    manifest = json.dumps(job(name, template=template(affinity="<here>")))
+    deep = '{"a":' * levels + "{}" + "}" * levels
+    path = f"/apis/perdure.dev/v1alpha1/namespaces/{TEAM}/trainingjobs"
+    server.kubectl("create", f"--raw={path}", "-f", "-", input=manifest.replace('"<here>"', deep))
+
+
+def test_deep_jobs_before_and_after_the_start_stop_no_other_job(server: ApiServer, tmp_path: Path) -> None:
+    create_deep(server, "before", 9_000)
+    with OperatorProcess(server.kubeconfig, tmp_path / "log") as operator:
+        until("leading", lambda: operator.leading)
+        create_deep(server, "shallower", 1_200)
+        create_deep(server, "after", 9_000)
+        for name in ("one", "two"):
+            scene = Scene(server, TEAM, name)
+            scene.apply()
+            until(f"pods of {name}", lambda name=name: pods_of(server, name) == 2)
+        assert operator.process.poll() is None
+        log = operator.log.read_text()
+        for name in ("before", "shallower", "after"):
+            assert f"trainingjob {TEAM}/{name}: ignoring spec.template.spec.affinity.a.a" in log
+        # What no pod has is dropped from it as ever: such a job trains as well.
+        until("a deep job's pod", lambda: pods_of(server, "after") == 1)
+        assert "is older than this operator and drops spec.completion" in log
+        assert "Traceback" not in log
+
+
+def test_a_newer_crd_under_a_waiting_job_replaces_no_pod(server: ApiServer, tmp_path: Path) -> None:
+    scene = Scene(server, TEAM, "one")
+    scene.apply()
+    with OperatorProcess(server.kubeconfig, tmp_path / "log", name="older"):
+        until("two pods", lambda: pods_of(server, "one") == 2)
+        before = uids_of(server, "one")
+    server.kubectl("apply", "--server-side", "--force-conflicts", "-f", REPOSITORY / "crds")
+    with OperatorProcess(server.kubeconfig, tmp_path / "log", name="newer") as operator:
+        until("leading", lambda: operator.leading)
+        Scene(server, TEAM, "two").apply()
+        until("pods of another job", lambda: pods_of(server, "two") == 2)
+        scene.kubectl("annotate", "ptj", "one", "look=again")
+        node = scene.node("n1")
+        scene.run_pods(node)
+        until("phase Running", lambda: scene.status().phase is Phase.RUNNING)
+    assert uids_of(server, "one") == before
+
+
+def pods_of(server: ApiServer, name: str) -> int:
+    return len(uids_of(server, name))
+
+
+def uids_of(server: ApiServer, name: str) -> set[str]:
+    how = (f"--namespace={TEAM}", f"--selector=perdure.dev/job={name}", "--output=jsonpath={.items[*].metadata.uid}")
+    return set(server.kubectl("get", "pods", *how).stdout.split())

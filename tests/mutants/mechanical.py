@@ -1,0 +1,98 @@
+"""Bugs that nobody thought of: drawn by seed from the operator's code, one small change each.
+
+A comparison gets the wrong bound or the wrong sense, `and` becomes `or`, a `not` is forgotten, a number is one off, a
+default is the other truth value. Texts, imports and annotations are left alone: no test should hold a message.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from tests.mutants.mutant import At
+
+Where = Callable[[int, int], int]
+"""Line and column, as ast counts them, to an index into the text."""
+
+FOLDERS: Final = (
+    "operator/perdure_operator/decide",
+    "operator/perdure_operator/cluster",
+    "operator/perdure_operator/loop",
+)
+_COMPARISONS: Final[dict[type[ast.cmpop], tuple[str, str]]] = {
+    ast.Lt: ("<", "<="),
+    ast.LtE: ("<=", "<"),
+    ast.Gt: (">", ">="),
+    ast.GtE: (">=", ">"),
+    ast.Eq: ("==", "!="),
+    ast.NotEq: ("!=", "=="),
+    ast.In: (" in ", " not in "),
+    ast.NotIn: (" not in ", " in "),
+    ast.Is: (" is ", " is not "),
+    ast.IsNot: (" is not ", " is "),
+}
+
+
+def draw(root: Path, seed: int, count: int) -> list[At]:
+    """`count` different bugs, always the same for a seed and a state of the code."""
+    found = sorted(_all(root), key=lambda one: (one.file, one.offset, one.new))
+    return random.Random(seed).sample(found, min(count, len(found)))  # noqa: S311 - a draw, no secret
+
+
+def _all(root: Path) -> Iterator[At]:
+    for folder in FOLDERS:
+        for path in sorted((root / folder).rglob("*.py")):
+            yield from of_text(path.relative_to(root).as_posix(), path.read_text(encoding="utf-8"))
+
+
+def of_text(file: str, text: str) -> Iterator[At]:
+    """Every bug that can be planted in one file."""
+    starts = _line_starts(text)
+
+    def where(line: int, column: int) -> int:
+        begin = starts[line - 1]
+        return begin + len(text[begin:].encode()[:column].decode(errors="ignore"))
+
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.expr):
+            continue
+        for offset, old, new in _changes(node, text, where):
+            yield At(f"{file}:{node.lineno}: {old.strip()} for {new.strip()}", file, old, new, offset)
+
+
+def _changes(node: ast.expr, text: str, where: Where) -> Iterator[tuple[int, str, str]]:
+    begin, end = where(node.lineno, node.col_offset), _end(node, where)
+    match node:
+        case ast.Compare(left=left, ops=[operator], comparators=[right]) if type(operator) in _COMPARISONS:
+            span = _end(left, where), where(right.lineno, right.col_offset)
+            yield from _between(text, span, _COMPARISONS[type(operator)])
+        case ast.BoolOp(op=operator, values=[first, second, *_]):
+            span = _end(first, where), where(second.lineno, second.col_offset)
+            yield from _between(text, span, (" and ", " or ") if isinstance(operator, ast.And) else (" or ", " and "))
+        case ast.UnaryOp(op=ast.Not()):
+            yield begin, text[begin:end], text[begin:end].removeprefix("not").lstrip()
+        case ast.Constant(value=bool() as value):
+            yield begin, str(value), str(not value)
+        case ast.Constant(value=int() as value) if text[begin:end] == str(value):
+            yield begin, str(value), str(value + 1)
+
+
+def _between(text: str, span: tuple[int, int], words: tuple[str, str]) -> Iterator[tuple[int, str, str]]:
+    """The operator between two operands, once: brackets and comments may be there as well."""
+    index = text.find(words[0], *span)
+    if index >= 0:
+        yield index, *words
+
+
+def _end(node: ast.expr, where: Where) -> int:
+    return where(node.end_lineno or node.lineno, node.end_col_offset or 0)
+
+
+def _line_starts(text: str) -> list[int]:
+    starts = [0]
+    for line in text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    return starts

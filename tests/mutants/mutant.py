@@ -1,0 +1,49 @@
+"""One planted bug: a piece of one file that is replaced by another. Pure but for `plant`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class Stale(Exception):
+    """The code has changed: the piece to be replaced is not there, or not only once."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A bug, and where it is planted."""
+
+    name: str
+    """What is wrong with it, in words."""
+    file: str
+    """Relative to the repository."""
+    old: str
+    """Occurs once in the file."""
+    new: str
+
+    def plant(self, root: Path) -> None:
+        """Change the file below `root`; raises Stale."""
+        path = root / self.file
+        path.write_text(self.changed(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+    def changed(self, text: str) -> str:
+        """The file's text with the bug; raises Stale."""
+        if text.count(self.old) != 1:
+            raise Stale(f"{self.name}: {self.file} has this {text.count(self.old)} times, and not once: {self.old!r}")
+        return text.replace(self.old, self.new)
+
+
+@dataclass(frozen=True)
+class At(Mutant):
+    """A bug at one place of the text, for pieces that occur more than once."""
+
+    offset: int = 0
+    """Where `old` begins, in characters."""
+
+    def changed(self, text: str) -> str:
+        """The file's text with the bug; raises Stale."""
+        end = self.offset + len(self.old)
+        if text[self.offset : end] != self.old:
+            raise Stale(f"{self.name}: {self.file} has something else at {self.offset}")
+        return text[: self.offset] + self.new + text[end:]
