@@ -268,6 +268,8 @@ class Checks:
     def _on_fact(self, fact: Fact) -> None:
         if fact.what == "evicted":
             self._check_eviction(fact.facts["raw"])
+        elif fact.what == "emptied":
+            self.evidence.emptied(fact.facts["root"], fact.facts["told"])
         elif fact.what in ("cut off", "reached again", "power off", "kills"):
             self.evidence.excuse(self._world.now, fact.what)
             if fact.what == "cut off":
