@@ -117,7 +117,7 @@ class History:
 
     async def _live(self) -> Violation | None:
         scene = Scene(self.world, self._run_member)
-        checks = self._checks = Checks(scene)
+        checks = self._checks = Checks(scene, everything=self.request.everything)
         plan = planned(self.request)
         running = []
         for at, fault, number in plan:

@@ -167,6 +167,17 @@ class Kubelet:
         for worker in self._workers.values():
             worker.set_free()
 
+    def kill_pod(self, pod: Json) -> None:
+        """SIGKILL for that container, where it runs here."""
+        worker = self._workers.get(uid_of(pod))
+        if worker is not None and worker.running:
+            self.world.tell("node", "kills", pod=pod["metadata"]["name"])
+            worker.kill()
+
+    def holds(self, uid: str) -> bool:
+        """Whether the pod is one that does not go away."""
+        return uid in self._workers and self._workers[uid].stuck
+
     def forget(self, uid: str) -> None:
         self._workers.pop(uid, None)
 

@@ -22,6 +22,8 @@ class User:
         self.body = body
         self.root = str(body["spec"]["checkpoint"]["uri"])
         self.goal = behaviour.goal
+        self.deadline = False
+        """Whether activeDeadlineSeconds is being played with."""
         self.rng: random.Random = world.rng(f"user/{namespace}/{name}")
         world.behaviours[f"{namespace}/{name}"] = behaviour
 
@@ -42,7 +44,15 @@ class User:
 
     def edit(self, **fields: Any) -> None:
         """Change spec."""
-        self._change(lambda raw: raw["spec"].update(clone(fields)), f"edit {fields}")
+
+        def change(raw: Json) -> None:
+            for name, value in clone(fields).items():
+                if value is None:
+                    raw["spec"].pop(name, None)
+                else:
+                    raw["spec"][name] = value
+
+        self._change(change, f"edit {fields}")
 
     def template(self, how: Callable[[Json], object], words: str) -> None:
         """Change spec.template."""
@@ -94,6 +104,16 @@ class User:
             raw["spec"].update(spec)
 
         self.world.server.change(BUDGETS, *key_of(budget), change, by=USER)
+
+    def note(self, pod: Json, annotation: str, value: str) -> None:
+        """Write an annotation that means nothing to anybody here."""
+
+        def change(raw: Json) -> None:
+            raw["metadata"].setdefault("annotations", {})[annotation] = value
+
+        there = self.world.server.find(PODS, *key_of(pod))
+        if there is not None:
+            self.world.server.change(PODS, *key_of(pod), change, by="scanner")
 
     def relabel(self, label: str, value: str | None) -> tuple[Json, str | None] | None:
         """Change a label of one pod; gives back what it was."""

@@ -1,0 +1,172 @@
+"""Nodes that leave, die, are cut off, or only look like it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from tests.simulation import drains
+from tests.simulation.faults.registry import fault, some_kubelet, some_node
+from tests.simulation.objects import NODES
+from tests.simulation.scene import Scene
+
+
+@fault(90)
+async def drain(scene: Scene, rng: random.Random) -> None:
+    """`kubectl drain`, and uncordon later."""
+    if node := some_node(scene, rng):
+        await drains.kubectl_drain(scene.world, node, back_after=rng.uniform(1, 120))
+
+
+@fault(120)
+async def cordon_for_a_moment(scene: Scene, rng: random.Random) -> None:
+    if node := some_node(scene, rng):
+        drains.cordon(scene.world, node, True)
+        await asyncio.sleep(rng.choice((0.3, 0.9, 2.0, 10.0)))
+        drains.cordon(scene.world, node, False)
+
+
+@fault(200)
+async def drain_two(scene: Scene, rng: random.Random) -> None:
+    """As an upgrade does, one after the other begins."""
+    nodes = {node for _ in range(2) if (node := some_node(scene, rng))}
+    async with asyncio.TaskGroup() as group:
+        for node in sorted(nodes):
+            group.create_task(drains.kubectl_drain(scene.world, node, back_after=rng.uniform(30, 90)))
+            await asyncio.sleep(rng.uniform(0.0, 8.0))
+
+
+@fault(200)
+async def autoscaler(scene: Scene, rng: random.Random) -> None:
+    if (node := some_node(scene, rng)) and len(scene.world.server.all(NODES)) > 2:
+        await drains.autoscaler_removes(scene.world, node)
+        await asyncio.sleep(rng.uniform(30, 90))
+        _return_node(scene, node)
+
+
+@fault(200)
+async def karpenter(scene: Scene, rng: random.Random) -> None:
+    if (node := some_node(scene, rng)) and len(scene.world.server.all(NODES)) > 2:
+        await drains.karpenter_removes(scene.world, rng, node, taints=True)
+        await asyncio.sleep(rng.uniform(30, 90))
+        _return_node(scene, node)
+
+
+@fault(200, waits_for="a node with a deletionTimestamp and no taint makes pods without end")
+async def node_deleted_without_taint(scene: Scene, rng: random.Random) -> None:
+    if (node := some_node(scene, rng)) and len(scene.world.server.all(NODES)) > 2:
+        await drains.karpenter_removes(scene.world, rng, node, taints=False)
+        await asyncio.sleep(rng.uniform(30, 90))
+        _return_node(scene, node)
+
+
+def _return_node(scene: Scene, node: str) -> None:
+    """Another machine of the same name."""
+    if scene.world.node(node) is None:
+        scene.register(node)
+        scene.kubelets[node].boot()
+
+
+@fault(200)
+async def node_object_deleted(scene: Scene, rng: random.Random) -> None:
+    if (node := some_node(scene, rng)) and len(scene.world.server.all(NODES)) > 2:
+        scene.world.fire("node-object-deleted")
+        drains.delete_node(scene.world, node)
+        await asyncio.sleep(rng.uniform(20, 90))
+        _return_node(scene, node)
+
+
+@fault(150)
+async def node_power(scene: Scene, rng: random.Random) -> None:
+    kubelet = some_kubelet(scene, rng)
+    if kubelet.alive:
+        scene.world.fire("node-power")
+        scene.world.tell("node", "power off", node=kubelet.name)
+        kubelet.die()
+        await asyncio.sleep(rng.choice((5, 30, 100, 200)))
+        scene.world.tell("node", "power on", node=kubelet.name)
+        if scene.world.node(kubelet.name) is not None:
+            kubelet.boot()
+
+
+@fault(150)
+async def partition(scene: Scene, rng: random.Random) -> None:
+    """The node reaches nobody, its containers go on."""
+    kubelet = some_kubelet(scene, rng)
+    scene.world.fire("partition")
+    scene.world.tell("node", "cut off", node=kubelet.name)
+    kubelet.disconnect()
+    scene.world.network.cut.add(kubelet.name)
+    if rng.random() < 0.5:
+        scene.world.network.without_storage.add(kubelet.name)
+    await asyncio.sleep(rng.choice((5, 30, 80, 150, 400)))
+    scene.world.tell("node", "reached again", node=kubelet.name)
+    scene.world.network.cut.discard(kubelet.name)
+    scene.world.network.without_storage.discard(kubelet.name)
+    kubelet.reconnect()
+
+
+@fault(150)
+async def kubelet_silent(scene: Scene, rng: random.Random) -> None:
+    """Its containers train on."""
+    kubelet = some_kubelet(scene, rng)
+    scene.world.fire("kubelet-silent")
+    kubelet.disconnect()
+    await asyncio.sleep(rng.choice((3, 20, 70, 120)))
+    kubelet.reconnect()
+
+
+@fault(300, waits_for="a control plane without nodes writes every member off")
+async def all_kubelets_silent(scene: Scene, rng: random.Random) -> None:
+    scene.world.fire("all-kubelets-silent")
+    for kubelet in scene.kubelets.values():
+        kubelet.disconnect()
+    await asyncio.sleep(rng.choice((60, 120, 200)))
+    for kubelet in scene.kubelets.values():
+        kubelet.reconnect()
+
+
+@fault(150)
+async def node_flaps(scene: Scene, rng: random.Random) -> None:
+    """Ready is False for a while: the runtime answers slowly."""
+    kubelet = some_kubelet(scene, rng)
+    scene.world.fire("node-flaps")
+    kubelet.report("False", reason="KubeletNotReady")
+    await asyncio.sleep(rng.choice((1, 8, 40)))
+    if kubelet.hears:
+        kubelet.report("True")
+
+
+@fault(200)
+async def no_execute(scene: Scene, rng: random.Random) -> None:
+    if node := some_node(scene, rng):
+        scene.world.fire("no-execute")
+        what = {"key": "maintenance", "value": "now", "effect": "NoExecute"}
+        drains.taint(scene.world, node, what, True)
+        await asyncio.sleep(rng.uniform(20, 120))
+        drains.taint(scene.world, node, what, False)
+
+
+@fault(150)
+async def file_delay(scene: Scene, rng: random.Random) -> None:
+    kubelet = some_kubelet(scene, rng)
+    scene.world.fire("file-delay")
+    kubelet.file_delay = rng.choice((2.0, 15.0, 90.0))
+    await asyncio.sleep(rng.uniform(20, 100))
+    kubelet.file_delay = 0.0
+
+
+@fault(200)
+async def image_pull(scene: Scene, rng: random.Random) -> None:
+    kubelet = some_kubelet(scene, rng)
+    kubelet.pull_fails = 0.8
+    await asyncio.sleep(rng.uniform(20, 100))
+    kubelet.pull_fails = 0.0
+
+
+@fault(200, waits_for="a member stuck Terminating is waited for with a deadline in the past")
+async def stuck_terminating(scene: Scene, rng: random.Random) -> None:
+    kubelet = some_kubelet(scene, rng)
+    kubelet.stuck = 0.7
+    await asyncio.sleep(rng.uniform(60, 300))
+    kubelet.free()

@@ -1,0 +1,187 @@
+"""What users do to their jobs and to what belongs to them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from tests.simulation.faults.registry import fault, some_kubelet, some_user
+from tests.simulation.objects import JOBS, Json, clone, key_of, seconds_of
+from tests.simulation.scene import Scene
+
+
+@fault(150)
+async def scale(scene: Scene, rng: random.Random) -> None:
+    scene.world.fire("scale")
+    some_user(scene, rng).edit(replicas=rng.randint(1, 4))
+
+
+@fault(200)
+async def suspend_and_resume(scene: Scene, rng: random.Random) -> None:
+    user = some_user(scene, rng)
+    scene.world.fire("suspend")
+    user.edit(suspend=True)
+    await asyncio.sleep(rng.choice((0.5, 3.0, 20.0, 80.0)))
+    user.edit(suspend=False)
+
+
+@fault(250)
+async def edit_template(scene: Scene, rng: random.Random) -> None:
+    scene.world.fire("edit-template")
+    image = f"trainer:{rng.randint(2, 9)}"
+    some_user(scene, rng).template(lambda raw: raw["spec"]["containers"][0].update(image=image), f"image {image}")
+
+
+@fault(250)
+async def invalid_template(scene: Scene, rng: random.Random) -> None:
+    user = some_user(scene, rng)
+    scene.world.fire("invalid-template")
+    user.template(lambda raw: raw["spec"]["containers"][0].update(image=""), "invalid template")
+    await asyncio.sleep(rng.uniform(10, 120))
+    user.template(lambda raw: raw["spec"]["containers"][0].update(image="trainer:1"), "valid template")
+
+
+@fault(300)
+async def delete_and_apply(scene: Scene, rng: random.Random) -> None:
+    user = some_user(scene, rng)
+    scene.world.fire("delete-job")
+    user.delete()
+    await asyncio.sleep(rng.choice((0.05, 1.0, 30.0)))
+    user.apply()
+
+
+@fault(300, waits_for="orphaned members keep their budget and nobody releases drains")
+async def orphan_and_apply(scene: Scene, rng: random.Random) -> None:
+    user = some_user(scene, rng)
+    scene.world.fire("orphan-job")
+    user.delete(orphan=True)
+    await asyncio.sleep(rng.choice((2.0, 30.0)))
+    user.apply()
+
+
+@fault(250, waits_for="a budget edited by a user makes every round raise")
+async def edit_budget(scene: Scene, rng: random.Random) -> None:
+    scene.world.fire("edit-budget")
+    choices: list[Json] = [
+        {"minAvailable": "50%"},
+        {"maxUnavailable": 1},
+        {"minAvailable": 0},
+        {"maxUnavailable": "10%"},
+    ]
+    some_user(scene, rng).edit_budget(rng.choice(choices))
+
+
+@fault(250)
+async def delete_budget(scene: Scene, rng: random.Random) -> None:
+    budget = some_user(scene, rng).budget()
+    if budget is not None:
+        scene.world.fire("delete-budget")
+        scene.world.server.delete("poddisruptionbudgets", *key_of(budget), by="user")
+
+
+@fault(250, waits_for="a label removed and restored is refused for ever")
+async def remove_job_label(scene: Scene, rng: random.Random) -> None:
+    await _without_label(scene, rng, "perdure.dev/job")
+
+
+@fault(250, waits_for="a role label that a user changes")
+async def remove_role_label(scene: Scene, rng: random.Random) -> None:
+    await _without_label(scene, rng, "perdure.dev/role")
+
+
+async def _without_label(scene: Scene, rng: random.Random, label: str) -> None:
+    user = some_user(scene, rng)
+    scene.world.fire("relabel")
+    done = user.relabel(label, None)
+    await asyncio.sleep(rng.uniform(1, 60))
+    if done is not None:
+        user.put_label(done[0], label, done[1])
+
+
+@fault(250)
+async def sidecar(scene: Scene, rng: random.Random) -> None:
+    """From its next run on the job has a container that never ends."""
+    user = some_user(scene, rng)
+    scene.world.fire("sidecar")
+
+    def add(raw: Json) -> None:
+        raw["spec"]["containers"] = [raw["spec"]["containers"][0], {"name": "log", "image": "log"}]
+
+    user.template(add, "with a sidecar")
+    user.body["spec"]["template"]["spec"]["containers"].append({"name": "log", "image": "log"})
+
+
+@fault(300, waits_for="a template with terminationGracePeriodSeconds: null")
+async def null_grace(scene: Scene, rng: random.Random) -> None:
+    scene.world.fire("null-grace")
+    some_user(scene, rng).template(lambda raw: raw["spec"].update(terminationGracePeriodSeconds=None), "grace null")
+
+
+@fault(300, waits_for="one unknown word in status freezes the job")
+async def unknown_status(scene: Scene, rng: random.Random) -> None:
+    """A newer operator has been here before."""
+    user = some_user(scene, rng)
+    if user.job is not None:
+        scene.world.fire("unknown-status")
+
+        def change(raw: Json) -> None:
+            raw.setdefault("status", {})["phase"] = "Pondering"
+
+        scene.world.server.change_status(JOBS, *user.key, change, by="newer-operator")
+
+
+@fault(300, waits_for="an absurd outcome makes later ones unreadable")
+async def absurd_outcome(scene: Scene, rng: random.Random) -> None:
+    """A pod's owner may write whatever they like."""
+    kubelet = some_kubelet(scene, rng)
+    words = rng.choice((
+        '{"v":1,"outcome":"failed","run":1,"rank":0,"opened":9007199254740992,"step":1,"seconds":{}}',
+        '{"v":1,"outcome":"checkpointed","run":99999,"rank":-1,"step":-5,"commit":{"seq":1e99}}',
+        '{"v":1,"outcome":"checkpointed","run":1,"rank":0,"step":9007199254740993,"opened":1}',
+        "[" * 3000,
+    ))  # fmt: skip
+    if kubelet.kill_one(rng, words):
+        scene.world.fire("absurd-outcome")
+
+
+@fault(300, waits_for="an emptied log restarts training at step 1 in silence")
+async def emptied_root(scene: Scene, rng: random.Random) -> None:
+    """A lifecycle rule deletes everything below a job's root."""
+    user, bucket = some_user(scene, rng), scene.world.bucket
+    scene.world.fire("emptied-root")
+    for key in [one for one in bucket.objects if one.startswith(user.root + "/")]:
+        del bucket.objects[key]
+    told = int(((user.job or {}).get("status") or {}).get("commitSeq") or 0)
+    scene.world.tell("user", "emptied", root=user.root, told=told)
+
+
+@fault(300)
+async def deadline_while_saving(scene: Scene, rng: random.Random) -> None:
+    """Suspended just before activeDeadlineSeconds: time suspended does not count."""
+    user = some_user(scene, rng)
+    started = ((user.job or {}).get("status") or {}).get("startTime")
+    if started is None or user.deadline:
+        return
+    scene.world.fire("deadline")
+    user.deadline = True
+    seconds = max(int(scene.world.now - seconds_of(started)) + rng.randint(1, 12), 1)
+    user.edit(activeDeadlineSeconds=seconds)
+    user.edit(suspend=True)
+    await asyncio.sleep(rng.uniform(30, 60))
+    user.edit(activeDeadlineSeconds=None, suspend=False)
+    user.deadline = False
+
+
+@fault(300, waits_for="a stranger's suspended job holds a root")
+async def stranger_with_my_root(scene: Scene, rng: random.Random) -> None:
+    """Somebody else has a suspended job with this job's uri, on another endpoint."""
+    user = some_user(scene, rng)
+    scene.world.fire("stranger")
+    body = clone(user.body)
+    body["metadata"]["name"] = f"stranger-{rng.getrandbits(16):04x}"
+    body["spec"] |= {"suspend": True}
+    body["spec"]["checkpoint"]["s3"] = {"endpoint": "https://elsewhere.example"}
+    scene.world.server.create(JOBS, "strangers", body, by="user")
+    user.delete()
+    await asyncio.sleep(5.0)
+    user.apply()

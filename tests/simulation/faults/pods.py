@@ -1,0 +1,114 @@
+"""Containers that are killed, pods that are deleted, scripts that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from tests.simulation.faults.registry import fault, some_kubelet, some_user
+from tests.simulation.objects import PODS, terminating
+from tests.simulation.scene import Scene, foreign_pod
+from tests.simulation.users import User
+
+
+@fault(100)
+async def delete_pod(scene: Scene, rng: random.Random) -> None:
+    scene.world.fire("delete-pod")
+    some_user(scene, rng).delete_pod(rng.choice((None, None, 1, 5, 120)))
+
+
+@fault(200)
+async def force_delete_pod(scene: Scene, rng: random.Random) -> None:
+    scene.world.fire("force-delete-pod")
+    some_user(scene, rng).delete_pod(0)
+
+
+@fault(60)
+async def kill_pod(scene: Scene, rng: random.Random) -> None:
+    """The container of a running member is killed from outside."""
+    kubelet = some_kubelet(scene, rng)
+    if kubelet.kill_one(rng):
+        scene.world.fire("kill-pod")
+
+
+@fault(200)
+async def code_failure(scene: Scene, rng: random.Random) -> None:
+    behaviour = scene.world.behaviours["/".join(some_user(scene, rng).key)]
+    scene.world.fire("code-failure")
+    behaviour.crash_per_step = rng.choice((0.01, 0.1))
+    await asyncio.sleep(rng.uniform(5, 60))
+    behaviour.crash_per_step = 0.0
+
+
+@fault(200, waits_for="replacing members has no back-off")
+async def reaper(scene: Scene, rng: random.Random) -> None:
+    """Something deletes every pod of a job as soon as it sees it."""
+    user = some_user(scene, rng)
+    scene.world.fire("reaper")
+    until = scene.world.now + rng.uniform(20, 90)
+    while scene.world.now < until:
+        for pod in user.pods():
+            if not terminating(pod):
+                user.delete_that(pod, rng.choice((None, 1)))
+        await asyncio.sleep(rng.uniform(0.1, 1.0))
+
+
+@fault(250, waits_for="a foreign Ready pod with our labels opens the budget")
+async def foreign_pod_with_labels(scene: Scene, rng: random.Random) -> None:
+    user, name = some_user(scene, rng), f"foreign-{rng.getrandbits(16):04x}"
+    scene.world.fire("foreign-pod")
+    foreign_pod(scene.world, user, name)
+    await asyncio.sleep(rng.uniform(30, 150))
+    there = scene.world.server.find(PODS, user.key[0], name)
+    if there is not None:
+        user.delete_that(there)
+
+
+@fault(120)
+async def noisy_pods(scene: Scene, rng: random.Random) -> None:
+    """Somebody writes an annotation to a job's pods several times a second, as mesh and scan agents do."""
+    user = some_user(scene, rng)
+    scene.world.fire("noisy-pods")
+    until = scene.world.now + rng.uniform(10, 60)
+    while scene.world.now < until:
+        for pod in user.pods():
+            user.note(pod, "example.com/scanned", f"{scene.world.now:.1f}")
+        await asyncio.sleep(rng.uniform(0.1, 0.3))
+
+
+@fault(250, waits_for="a process that exits 0 before a Session attaches completes the job")
+async def exit_without_session(scene: Scene, rng: random.Random) -> None:
+    """`python nosuch.py | tee log`."""
+    behaviour = scene.world.behaviours["/".join(some_user(scene, rng).key)]
+    scene.world.fire("exit-without-session")
+    behaviour.exits_without_session = True
+    await asyncio.sleep(rng.uniform(5, 40))
+    behaviour.exits_without_session = False
+
+
+@fault(250)
+async def out_of_memory(scene: Scene, rng: random.Random) -> None:
+    behaviour = scene.world.behaviours["/".join(some_user(scene, rng).key)]
+    scene.world.fire("oom")
+    behaviour.oom_at_step = rng.randint(5, 150)
+    await asyncio.sleep(rng.uniform(20, 90))
+    behaviour.oom_at_step = None
+
+
+@fault(250)
+async def hanging_rank(scene: Scene, rng: random.Random) -> None:
+    """For a while every rank may get into a step that never ends; whoever is asked to leave is killed in the end."""
+    user = some_user(scene, rng)
+    behaviour = scene.world.behaviours["/".join(user.key)]
+    scene.world.fire("hang")
+    behaviour.hang_per_step = 0.05
+    await asyncio.sleep(rng.uniform(5, 40))
+    behaviour.hang_per_step = 0.0
+    scene.world.after(rng.uniform(0, 20), _kill_all, scene, user)
+
+
+def _kill_all(scene: Scene, user: User) -> None:
+    """What a watchdog, or a person, does about it."""
+    for pod in user.pods():
+        if pod["spec"].get("nodeName") in scene.kubelets:
+            scene.kubelets[pod["spec"]["nodeName"]].kill_pod(pod)
