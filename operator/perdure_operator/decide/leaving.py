@@ -162,7 +162,8 @@ def _lost(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: ARG001 (o
     first = current.outcomes[0]
     if ended_in_log(current):
         return Found(Disruption.MEMBER_DELETED, f"{first.name} has saved and left")
-    return Found(Disruption.MEMBER_LOST, f"{first.name} ended: {first.outcome or first.error_name or 'no outcome'}")
+    how = " ".join(word for word in (first.outcome, first.error_name) if word)
+    return Found(Disruption.MEMBER_LOST, f"{first.name} ended: {how or 'no outcome'}")
 
 
 def _deleted(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: ARG001

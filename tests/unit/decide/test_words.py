@@ -105,6 +105,10 @@ class TestEndOfARun:
             "The keys for s3://b/digits come from the Secret digits-s3"
         )
 
+    def test_a_lost_member_says_of_what(self) -> None:
+        here = job().running(world=2).ended(1, ExitKind.FAILED, error=raised("ValueError")).settle()
+        assert here.condition(ConditionType.DISRUPTED).message == "digits-ab12-1 ended: failed ValueError"
+
     def test_a_pod_deleted_on_a_drained_node_names_the_drain(self) -> None:
         here = job().running(world=2).cordon("n1").deleted(0).settle()
         assert here.intent is not None

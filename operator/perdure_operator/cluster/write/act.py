@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import groupby
 from typing import Final, assert_never
 
@@ -44,6 +44,7 @@ from perdure_operator.cluster.read import parse
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.records import version_of
 from perdure_operator.cluster.write import manifests
+from perdure_operator.cluster.write.news import News
 from perdure_operator.state.decision import (
     Action,
     Assign,
@@ -57,9 +58,6 @@ from perdure_operator.state.decision import (
     SetBudget,
 )
 from perdure_operator.state.snapshot import PodView, Refusal, RefusalKind, Snapshot, TemplateCheck, TemplateVerdict
-
-EVENT_AGAIN: Final = timedelta(minutes=10)
-"""The same event about the same job is not repeated within this time."""
 
 AT_ONCE: Final = 16
 """Writes under way at once: a thousand members are told within seconds, and other jobs still get an answer."""
@@ -92,7 +90,7 @@ class Actor:
         self._instance = instance
         self._clock = clock or api.server_time
         self._still_leading = still_leading
-        self._said: dict[tuple[str, str, str], datetime] = {}
+        self._news = News()
 
     async def act(self, job: Snapshot, decision: Decision, memory: Memory) -> None:
         """Raises ApiError at the first write that fails."""
@@ -269,23 +267,16 @@ class Actor:
         """
         for event in events:
             now = self._clock()
-            if not self._is_news(job.uid, event, now):
+            news = self._news.worth_telling(job.uid, event, now)
+            if news is None:
                 continue
-            body = manifests.event(job, event, now=now, instance=self._instance, number=secrets.token_hex(8))
+            body = manifests.event(job, news, now=now, instance=self._instance, number=secrets.token_hex(8))
             try:
                 await self._api.create(EVENTS, job.namespace, body)
             except ApiError as error:
                 logger.warning("event %s of %s/%s not sent: %s", event.reason, job.namespace, job.name, error)
                 if isinstance(error, Unavailable):
                     return
-
-    def _is_news(self, uid: str, event: Event, now: datetime) -> bool:
-        self._said = {key: at for key, at in self._said.items() if now - at < EVENT_AGAIN}
-        key = (uid, event.reason, event.message)
-        if key in self._said:
-            return False
-        self._said[key] = now
-        return True
 
 
 def _upcoming(status: TrainingJobStatus) -> set[str]:
