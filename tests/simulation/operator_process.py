@@ -177,7 +177,7 @@ class OperatorProcess:
         def monotonic() -> float:
             return loop.time() + offset
 
-        clocks = Clocks(now=now, monotonic=monotonic, sleep=asyncio.sleep, chance=rng.random)
+        clocks = Clocks(monotonic=monotonic, sleep=asyncio.sleep, chance=rng.random)
         self._leader: Leader = self.process.context.run(
             Leader, Client(link, monotonic, now), LEASE, identity, namespace=None, workers=4, clocks=clocks
         )

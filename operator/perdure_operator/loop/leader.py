@@ -12,7 +12,6 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from perdure_operator.cluster import election
@@ -33,10 +32,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Clocks:
-    """Where time and chance come from."""
+    """Where time and chance come from; what time it is says the API server."""
 
-    now: Callable[[], datetime] | None = None
-    """None: the API server's."""
     monotonic: Callable[[], float] = since_boot
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     chance: Callable[[], float] = random.random
@@ -62,16 +59,13 @@ class Leader:
     def __post_init__(self) -> None:
         clocks = self.clocks
         self.queue = Queue(monotonic=clocks.monotonic, started=False)
-        self._election = Election(
-            self.api, self.lease, self.identity, monotonic=clocks.monotonic, sleep=clocks.sleep, now=clocks.now
-        )
-        self._observer = Observer(self.api, self.cache, namespace=self.namespace, clock=clocks.now)
+        self._election = Election(self.api, self.lease, self.identity, monotonic=clocks.monotonic, sleep=clocks.sleep)
+        self._observer = Observer(self.api, self.cache, namespace=self.namespace)
         self._orphans = Orphans(self.api, self.cache)
         actor = Actor(
             self.api,
             self.cache,
             instance=self.identity,
-            clock=clocks.now,
             still_leading=self._election.still_leading,
         )
         self._worker = Worker(self.queue, self._observer, actor, self._orphans, jitter=clocks.chance)
