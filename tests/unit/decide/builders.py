@@ -133,9 +133,12 @@ class Job:
             job = job.ended(pod.name, outcome, **fields)
         return job
 
-    def refused(self, name: str, message: str = 'exceeded quota: "q"', kind: RefusalKind = RefusalKind.REFUSED) -> Job:
-        """The API server does not let this pod be created."""
-        return self.having(refusals=(Refusal(pod=name, kind=kind, message=message),))
+    def refused(
+        self, *members: int | str, message: str = 'exceeded quota: "q"', kind: RefusalKind = RefusalKind.REFUSED
+    ) -> Job:
+        """The API server does not let these pods be created, or changed."""
+        refusals = [Refusal(pod=self.name(member), kind=kind, message=message) for member in members]
+        return self.having(refusals=tuple(refusals))
 
     # what the operator does
 
