@@ -67,6 +67,8 @@ class Reason(StrEnum):
     EXIT_SAVE = "ExitSave"
     STOPPING = "Stopping"
     DELETING_MEMBERS = "DeletingMembers"
+    MEMBER_STUCK = "MemberStuck"
+    PATCH_REFUSED = "PatchRefused"
     # Disrupted; the first six are also the reasons of events
     NODE_LEAVING = "NodeLeaving"
     SIZE_CHANGE = "SizeChange"
@@ -89,6 +91,7 @@ class Reason(StrEnum):
     # Protected
     BUDGET_IN_PLACE = "BudgetInPlace"
     BUDGET_MISSING = "BudgetMissing"
+    FOREIGN_PODS = "ForeignPods"
     PDB_CONFLICT = "PDBConflict"
     # TemplateAccepted
     TEMPLATE_ACCEPTED = "TemplateAccepted"
@@ -224,7 +227,21 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     ),
     Reason.DELETING_MEMBERS: Explained(
         "Members did not leave in time and have been deleted.",
-        "Nothing; a pod that stays Terminating is kept by a finalizer or by its node.",
+        "Nothing; a pod whose container does not end with its grace is named as MemberStuck.",
+    ),
+    Reason.MEMBER_STUCK: Explained(
+        "A deleted member outlives its grace on a node that is Ready: the kubelet does not do its work, or the process "
+        "cannot be killed. It is never deleted by force, for it may still train.",
+        "Restart the node's kubelet, or the node; delete the pod by force only once its process is known to be dead.",
+        ends="the job goes on once container 0 has ended, the pod is gone, or its node has not been Ready for "
+        "failure.lostNodeSeconds",
+    ),
+    Reason.PATCH_REFUSED: Explained(
+        "Admission (a webhook or a policy) refuses the change of a member's annotation and label by which it is told "
+        "what to do.",
+        "Let the operator's ServiceAccount update pods that have the label perdure.dev/job.",
+        ends="it is tried again until it is let through; members that have to leave are deleted after 10 s, which asks "
+        "them to save within their terminationGracePeriodSeconds",
     ),
     Reason.NODE_LEAVING: Explained("A node under a member is about to go away."),
     Reason.SIZE_CHANGE: Explained("replicas or processesPerReplica have changed."),
@@ -258,6 +275,10 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     Reason.UNKNOWN_END: Explained("No member left an outcome: the log says where training goes on."),
     Reason.BUDGET_IN_PLACE: Explained("Evictions wait until the members have saved."),
     Reason.BUDGET_MISSING: Explained("The PodDisruptionBudget has not been created yet."),
+    Reason.FOREIGN_PODS: Explained(
+        "Pods that are not the job's own have its labels: the budget counts them, so that it is raised by as many.",
+        "Remove the labels from the pods that the message names.",
+    ),
     Reason.BUDGET_RESTORED: Explained(
         "Somebody had changed the job's PodDisruptionBudget; it protects the members again.",
         "Leave it alone: it is the operator's.",

@@ -16,6 +16,13 @@ from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome, NextRun, Unready
 from perdure_operator.decide.assignments import leave
 from perdure_operator.decide.draft import Draft, clock, later, next_run
+from perdure_operator.decide.exit_problems import (
+    LATE_MARGIN_SECONDS,
+    await_deleted,
+    await_told,
+    cannot_be_asked,
+    patience_ends,
+)
 from perdure_operator.decide.facts import (
     add_lost_run,
     ended_in_log,
@@ -35,8 +42,6 @@ from perdure_operator.state.snapshot import NodeView, PodView
 QUIET: Final = timedelta(seconds=1)
 """So long nothing new may be heard before members are asked to leave."""
 QUIET_AT_MOST: Final = timedelta(seconds=5)
-LATE_MARGIN_SECONDS: Final = 30
-"""What members get on top of their time to save before they are deleted."""
 GRACE_MARGIN_SECONDS: Final = 5
 """A deleted pod's save has to end this long before its grace does."""
 PATIENCE_SECONDS: Final = 30
@@ -124,28 +129,44 @@ def wait_for_exits(draft: Draft) -> Draft:
     deadline = intent.deadline or draft.now
     if draft.now >= deadline:
         return _delete_late(draft, pods)
-    draft = draft.wake(deadline)
+    saved = later(deadline, -LATE_MARGIN_SECONDS)
+    untold = _untold(draft, intent)
+    draft = draft.wake(deadline).wake(patience_ends(intent, draft.now) if untold else saved)
+    draft = await_told(draft, untold, "to leave")
     if intent.disruption is Disruption.MEMBER_LOST:
         message = f"{intent.cause}; waiting for {listed(pods)} to stop until {clock(deadline)}"
         return draft.wait(Reason.STOPPING, message)
-    message = f"waiting for the exit save of {listed(pods)} until {clock(later(deadline, -LATE_MARGIN_SECONDS))}"
-    return draft.wait(Reason.EXIT_SAVE, message)
+    if draft.now >= saved:
+        late = f"the time for the exit save is over for {listed(pods)}: whoever is left is deleted at {clock(deadline)}"
+        return draft.wait(Reason.EXIT_SAVE, late)
+    return draft.wait(Reason.EXIT_SAVE, f"waiting for the exit save of {listed(pods)} until {clock(saved)}")
 
 
 def ask_to_leave(draft: Draft) -> Draft:
     """Level-triggered: whoever does not show the request yet is asked again, until the deadline.
 
-    A terminating pod gets no updates any more: its SIGTERM is its request.
+    A terminating pod gets no updates any more: its SIGTERM is its request. It is so, too, where admission lets nobody
+    change the pod.
     """
     intent, upcoming = draft.intent, draft.status.next
     if intent is None or not intent.leave or upcoming is None or draft.now >= (intent.deadline or draft.now):
         return draft
-    text = leave(upcoming.run, intent)
-    asked = [pod for pod in still_running(draft) if not pod.deleting and pod.assignment != text]
+    untold, text = _untold(draft, intent), leave(upcoming.run, intent)
+    deleted = cannot_be_asked(draft, intent, untold)
     requests = [
-        Assign(name=pod.name, uid=pod.uid, role=pod.role or Role.STANDBY, old=pod.assignment, new=text) for pod in asked
+        Assign(name=pod.name, uid=pod.uid, role=pod.role or Role.STANDBY, old=pod.assignment, new=text)
+        for pod in untold
+        if pod not in deleted
     ]
-    return draft.act(f"asked to save and leave: {intent.cause}", *requests)
+    draft = draft.act(f"asked to save and leave: {intent.cause}", *requests)
+    why = f"asked by SIGTERM, for its assignment cannot be changed: {intent.cause}"
+    return draft.act(why, *(DeletePod(name=pod.name, uid=pod.uid) for pod in deleted))
+
+
+def _untold(draft: Draft, intent: Intent) -> list[PodView]:
+    """Members that do not show the request to leave yet."""
+    text = leave(draft.status.next.run, intent) if draft.status.next else ""
+    return [pod for pod in still_running(draft) if not pod.deleting and pod.assignment != text]
 
 
 def _reason_to_end(draft: Draft, current: CurrentRun) -> Found | None:
@@ -268,6 +289,4 @@ def _breaks_the_save(outcome: MemberOutcome) -> bool:
 def _delete_late(draft: Draft, pods: list[PodView]) -> Draft:
     late = [pod for pod in pods if not pod.deleting]
     draft = draft.act("its time to save is over", *(DeletePod(name=pod.name, uid=pod.uid) for pod in late))
-    ends = [pod.deletion_deadline for pod in pods if pod.deletion_deadline]
-    until = f"until {clock(max(ends))}" if ends else "no time limit: known once the API server has taken the deletion"
-    return draft.wait(Reason.DELETING_MEMBERS, f"deleted, for their time is over: {listed(pods)}; {until}")
+    return await_deleted(draft, pods)

@@ -14,6 +14,7 @@ from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import Assigned, CurrentRun, Floor, NextRun, RunPlan
 from perdure_operator.decide.assignments import shutdown, train
 from perdure_operator.decide.draft import Draft, clock, next_run
+from perdure_operator.decide.exit_problems import await_told
 from perdure_operator.decide.facts import (
     given_up_at,
     listed,
@@ -21,6 +22,7 @@ from perdure_operator.decide.facts import (
     outcome_of,
     own,
     refused,
+    refused_change,
     terminated,
     wanted_size,
 )
@@ -79,7 +81,7 @@ def assign(draft: Draft) -> Draft:
     current = draft.current
     if current is None or (current.intent and current.intent.leave):
         return draft
-    pods, unready = own(draft.snapshot), []
+    pods, untold, unready = own(draft.snapshot), list[PodView](), list[PodView]()
     for member in current.plan.members:
         pod = pods.get(member.name)
         if pod is None or pod.deleting or outcome_of(current, member.name):
@@ -88,9 +90,12 @@ def assign(draft: Draft) -> Draft:
         if pod.assignment != text or pod.role != Role.MEMBER:
             told = Assign(name=pod.name, uid=pod.uid, role=Role.MEMBER, old=pod.assignment, new=text)
             draft = draft.act(f"its rank in run {current.run}", told)
-            draft = draft.wait(Reason.ASSIGNING, f"telling the members of run {current.run} their ranks")
+            untold.append(pod)
         elif not pod.ready:
             unready.append(pod)
+    if untold:
+        draft = await_told(draft, untold, f"its rank in run {current.run}")
+        draft = draft.wait(Reason.ASSIGNING, f"telling the members of run {current.run} their ranks")
     return _await_ready(draft, unready) if unready else draft
 
 
@@ -110,7 +115,7 @@ def discard(draft: Draft) -> Draft:
             draft = _keep_as_former(draft, pod)
             continue
         why = f"node {pod.node} was given up" if written_off else "it belongs to no run any more"
-        if pod.role == Role.MEMBER and not terminated(pod):
+        if pod.role == Role.MEMBER and not terminated(pod) and not refused_change(draft, pod.name):
             draft = draft.act(why, _strip(draft, pod))
         if not pod.deleting:
             grace = IDLE_GRACE_SECONDS if idle(pod) else None

@@ -12,7 +12,7 @@ from typing import Final
 
 from perdure.contract import Role, Standby, write_assignment
 from perdure_operator.decide.draft import Draft
-from perdure_operator.decide.facts import node_lost, node_of, own, refused, terminated
+from perdure_operator.decide.facts import node_lost, node_of, own, refused, refused_change, terminated
 from perdure_operator.decide.signals import CORDON, signal_of_node, tolerates
 from perdure_operator.state.decision import Assign
 from perdure_operator.state.snapshot import NodeView, PodView
@@ -62,7 +62,8 @@ def _holds(draft: Draft, pod: PodView) -> bool:
     node = node_of(draft.snapshot, pod)
     if terminated(pod) or pod.deleting or not idle(pod) or node is None or not (node.exists and node.ready):
         return False
-    return signal_of_node(node, pod) is not None and not _keeps_off(node, pod)
+    made = pod.role == Role.FORMER or refused_change(draft, pod.name) is None
+    return made and signal_of_node(node, pod) is not None and not _keeps_off(node, pod)
 
 
 def _keeps_off(node: NodeView, pod: PodView) -> bool:

@@ -184,7 +184,7 @@ class TestLostWhileLeaving:
 class TestLate:
     def test_members_that_outlive_their_time_are_deleted(self) -> None:
         here = job(disruption={"exit_timeout_seconds": 15}).running(world=2).leaving("n1")
-        assert here.plan().requeue_after == 45
+        assert (here.plan().requeue_after, here.after(15).settle().plan().requeue_after) == (15, 30)
         late = here.after(45)
         assert deletes(late.plan()) == ["digits-ab12-0", "digits-ab12-1"]
         assert late.settle().condition(ConditionType.RUNNING).reason == "DeletingMembers"

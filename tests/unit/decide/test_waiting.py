@@ -12,7 +12,7 @@ from perdure.contract import ErrorName, ExitKind
 from perdure_operator.api.reasons import CONDITION_TYPES, REASONS, ConditionType, Reason
 from perdure_operator.api.status import Disruption
 from perdure_operator.state.decision import CheckTemplate
-from perdure_operator.state.snapshot import PodView, TemplateCheck, TemplateVerdict, Terminated, Zone
+from perdure_operator.state.snapshot import PodView, RefusalKind, TemplateCheck, TemplateVerdict, Terminated, Zone
 from tests.unit.decide.builders import START, Job, creates, deletes, job, raised, written
 
 INVALID = 'Pod "digits-ab12-dry-run" is invalid: spec.containers[0].image: Required value'
@@ -47,7 +47,7 @@ WAITS: dict[Reason, tuple[Callable[[], Job], str]] = {
         'digits-ab12-0 was refused: exceeded quota: "q"',
     ),
     Reason.POD_REFUSED: (
-        lambda: job().refused("digits-ab12-0", 'webhook "w" denied').step().step(),
+        lambda: job().refused("digits-ab12-0", message='webhook "w" denied').step().step(),
         'digits-ab12-0 was refused: webhook "w" denied',
     ),
     Reason.WAITING_FOR_PREDECESSOR: (lambda: job().having(pods=(_predecessor(),)), "digits-0000-0 (node n1)"),
@@ -90,6 +90,20 @@ WAITS: dict[Reason, tuple[Callable[[], Job], str]] = {
     Reason.DELETING_MEMBERS: (
         lambda: job().running().leaving("n1").after(630).settle(),
         "digits-ab12-0 (node n1), digits-ab12-1 (node n2)",
+    ),
+    Reason.MEMBER_STUCK: (
+        lambda: job().running().deleted(0).settle().after(151),
+        "digits-ab12-0 (node n1); it may still train",
+    ),
+    Reason.PATCH_REFUSED: (
+        lambda: (
+            job()
+            .starting()
+            .ready()
+            .refused("digits-ab12-1", message='webhook "w" denied', kind=RefusalKind.PATCH_REFUSED)
+            .step(writes=1)
+        ),
+        'digits-ab12-1 (node n2) cannot be told its rank in run 1: webhook "w" denied',
     ),
     Reason.SUSPENDED: (lambda: job(suspend=True), "spec.suspend is true"),
 }
@@ -234,13 +248,13 @@ class TestPods:
         assert after.plan().status is None
 
     def test_another_refusal_names_who_refused(self) -> None:
-        here = job().step().refused("digits-ab12-0", 'admission webhook "w" denied').step()
+        here = job().step().refused("digits-ab12-0", message='admission webhook "w" denied').step()
         plan = here.plan()
         assert plan.status is not None
         assert "PodRefused" in str(plan.status.conditions)
 
     def test_a_name_that_somebody_else_has_is_burnt(self) -> None:
-        here = job().refused("digits-ab12-0", "exists", "NameTaken").step().step()
+        here = job().refused("digits-ab12-0", message="exists", kind=RefusalKind.NAME_TAKEN).step().step()
         assert creates(here.plan()) == ["digits-ab12-1", "digits-ab12-2"]
 
     def test_a_warning_is_sent_once(self) -> None:

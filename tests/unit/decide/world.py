@@ -26,6 +26,7 @@ from perdure_operator.state.snapshot import (
     Budget,
     NodeView,
     PodView,
+    RefusalKind,
     Snapshot,
     TemplateCheck,
     TemplateVerdict,
@@ -86,7 +87,7 @@ def carry_out(snapshot: Snapshot, action: Action) -> Snapshot:
         case CreatePod(name=name, apart=apart):
             return _create(snapshot, name, apart=apart)
         case Assign(name=name, uid=uid, role=role, old=old, new=new):
-            if _pod(snapshot, name, uid).assignment != old:
+            if _pod(snapshot, name, uid).assignment != old or name in _refused(snapshot, {RefusalKind.PATCH_REFUSED}):
                 raise Conflict
             return change_pod(snapshot, name, role=role, assignment=new)
         case DeletePod(name=name, uid=uid):
@@ -118,10 +119,14 @@ def _allotted(snapshot: Snapshot, status: TrainingJobStatus) -> tuple[str, ...]:
     return (*snapshot.allotted, *sorted(new))
 
 
+def _refused(snapshot: Snapshot, kinds: set[RefusalKind]) -> set[str]:
+    return {refusal.pod for refusal in snapshot.refusals if refusal.kind in kinds}
+
+
 def _create(snapshot: Snapshot, name: str, *, apart: bool) -> Snapshot:
     if any(pod.name == name and not pod.gone for pod in snapshot.pods):
         return snapshot
-    if any(refusal.pod == name for refusal in snapshot.refusals):
+    if name in _refused(snapshot, {RefusalKind.REFUSED, RefusalKind.NAME_TAKEN}):
         raise Conflict
     snapshot = change(snapshot, created=(*snapshot.created, name))
     formers = {pod.node for pod in snapshot.pods if pod.role == Role.FORMER and not terminated(pod)}

@@ -316,8 +316,7 @@ def test_who_refuses_to_let_a_member_be_told_is_remembered_until_it_could_be() -
 
 def test_a_pod_may_be_given_another_grace_than_its_own() -> None:
     desk = Desk()
-    for number, grace in enumerate((5, None)):
-        pod = member(desk, number)
+    for pod, grace in zip(crowd(desk, 2), (5, None), strict=True):
         desk.cluster.change(PODS, "ns", pod["name"], lambda raw: raw["spec"].update(nodeName="n1"))
         desk.act(DeletePod(**pod, grace=grace))
     graces = [desk.get(PODS, desk.name(number))["metadata"]["deletionGracePeriodSeconds"] for number in (0, 1)]
