@@ -17,7 +17,7 @@ from typing import IO
 import pytest
 
 from perdure.channel import Attached, Exiting, Opened, Report, Stepped, read_report
-from perdure.contract import CommitRef, Env, ExitKind
+from perdure.contract import CommitRef, Env, ErrorName, ExitKind
 
 REPOSITORY = Path(__file__).parents[3]
 DIGITS = REPOSITORY / "examples" / "digits" / "train.py"
@@ -202,3 +202,16 @@ def test_a_peer_that_is_only_slow_is_waited_for(tmp_path: Path) -> None:
             ending = rank.until(Exiting)
             assert isinstance(ending, Exiting)
             assert ending.outcome is ExitKind.CHECKPOINTED
+
+
+def test_an_emptied_log_ends_the_script_before_anything_is_trained_or_written(tmp_path: Path) -> None:
+    with script(tmp_path, str(DIGITS), environ={Env.FLOOR: '{"seq": 9, "step": 96}'}) as late:
+        ending = late.until(Exiting)
+        assert isinstance(ending, Exiting)
+        assert ending.error is not None
+        assert (ending.outcome, ending.error.name, ending.step) == (ExitKind.FAILED, ErrorName.LOG_LOST, 0)
+        assert "commit 9 of step 96 was made, and now there is no log" in ending.error.tail
+        said = late.end()
+        assert late.process.returncode == 1
+    assert "Traceback" not in said
+    assert log(tmp_path) == []
