@@ -155,7 +155,7 @@ class KubeApi:
                     _document(what, int(answer.status), await answer.read(), answer.headers)
                 await answer.response.content.readany()
             finally:
-                answer.response.close()
+                _hang_up(answer.response)
 
     async def create(self, resource: Resource, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
         """See ClusterApi."""
@@ -243,6 +243,14 @@ async def _bounded(what: str, seconds: float) -> AsyncIterator[None]:
         raise Unavailable(f"{what}: no answer from the API server in {seconds:g} s") from None
     except (aiohttp.ClientError, OSError) as error:
         raise Unavailable(f"{what}: {error}") from None
+
+
+def _hang_up(response: Any) -> None:
+    """In the middle of a stream: nobody waits for the other side's goodbye."""
+    connection = response.connection
+    if connection is not None and connection.transport is not None:
+        connection.transport.abort()
+    response.close()
 
 
 def _path(resource: Resource, namespace: str | None, name: str = "") -> str:
