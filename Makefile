@@ -45,7 +45,7 @@ mutants: dev
 bench: prepare
 	$(VENV)/python -m e2e.bench step moves
 
-bench-scale: prepare
+bench-scale:
 	$(PYTHON) -m e2e.prepare scale
 	$(VENV)/python -m e2e.bench scale --jobs $(JOBS)
 

@@ -1,38 +1,51 @@
-"""`python -m e2e.bench [step] [moves]`: measures, prints a table, writes build/bench/NAME.json."""
+"""`python -m e2e.bench [step] [moves] [scale --jobs N ...]`: measures, prints a table, writes build/bench/NAME.json."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
+from typing import Any
 
-from e2e.bench import moves, report, step
+from e2e.bench import moves, report, scale, step
 from e2e.cluster import ClusterError
 from e2e.harness.evidence import NoEvidence
 from e2e.harness.kubectl import KubectlError
 from e2e.harness.operator import InstallError
 from e2e.harness.watching import Late
 from e2e.prepare import Progress, missing
-from e2e.prepare.requirements import cannot_run
+from e2e.prepare.requirements import cannot_run, missing_for_scale
 
-BENCHES = {"step": step.measure, "moves": moves.measure}
-NEEDS_CLUSTER = {"moves"}
-TITLES = {"step": "What Session.step() adds to a training step", "moves": "What a drain costs a training job"}
+Measured = tuple[list[report.Figure], dict[str, Any]]
+ORDINARY = ("step", "moves")
+LACKS = {"moves": missing, "scale": missing_for_scale}
+TITLES = {
+    "step": "What Session.step() adds to a training step",
+    "moves": "What a drain costs a training job",
+    "scale": "What many jobs cost, beside JobSet with the same pods",
+}
 
 
 def main() -> int:
     """Run the chosen benches, or all."""
     parser = argparse.ArgumentParser(prog="python -m e2e.bench", description=__doc__)
-    parser.add_argument("bench", nargs="*", help=f"one of {', '.join(BENCHES)}; all if none is named")
-    chosen = parser.parse_args().bench or list(BENCHES)
-    unknown = [name for name in chosen if name not in BENCHES]
-    if unknown:
-        parser.error(f"no bench {', '.join(unknown)}: choose from {', '.join(BENCHES)}")
+    parser.add_argument("bench", nargs="*", help=f"of {', '.join(TITLES)}; {' and '.join(ORDINARY)} if none is named")
+    parser.add_argument("--jobs", type=int, nargs="+", default=scale.JOBS, help="for scale: the numbers of jobs")
+    arguments = parser.parse_args()
+    measures: dict[str, Callable[[Progress], Measured]] = {
+        "step": step.measure,
+        "moves": moves.measure,
+        "scale": lambda progress: scale.measure(progress, arguments.jobs),
+    }
+    chosen = arguments.bench or ORDINARY
+    if unknown := [name for name in chosen if name not in measures]:
+        parser.error(f"no bench {', '.join(unknown)}: choose from {', '.join(measures)}")
     progress = Progress()
     for name in chosen:
-        if name in NEEDS_CLUSTER and (lacks := missing()):
+        if lacks := LACKS[name]() if name in LACKS else []:
             progress.say(f"SKIPPED {name}: {cannot_run(lacks)}")
             continue
-        figures, facts = BENCHES[name](progress)
+        figures, facts = measures[name](progress)
         print("\n" + report.table(TITLES[name], figures))
         progress.say(f"written: {report.write(name, figures, facts)}")
     return 0

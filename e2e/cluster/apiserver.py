@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -54,6 +55,16 @@ class ApiServer:
     def url(self) -> str:
         """Where the API server listens."""
         return self._server.url
+
+    @property
+    def address(self) -> str:
+        """A loopback address that nobody else uses while this server runs."""
+        return self._server.address
+
+    @property
+    def pki(self) -> Pki:
+        """Its authority and certificates."""
+        return self._pki
 
     @property
     def env(self) -> dict[str, str]:
@@ -114,19 +125,20 @@ class ApiServer:
     def _start(self) -> None:
         (self.folder / "tmp").mkdir(parents=True)
         self.audit_log.parent.mkdir(parents=True, exist_ok=True)
-        self._run("etcd", self._server.etcd.argv())
+        self.run("etcd", self._server.etcd.argv())
         control_plane.issue_certificates(self._pki, [self._server.address])
         self._server.audit_policy.write_text(json.dumps(control_plane.AUDIT_POLICY))
         self.kubeconfig.write_text(self._pki.kubeconfig("admin", self.url))
-        self._run("kube-apiserver", self._server.argv())
+        self.run("kube-apiserver", self._server.argv())
         self._wait_ready()
         if self._controllers:
             config = self.folder / "controller-manager.kubeconfig"
             config.write_text(self._pki.kubeconfig("controller-manager", self.url))
             argv = control_plane.controller_manager_argv(self._bin / "kube-controller-manager", self._pki, config)
-            self._run("kube-controller-manager", argv)
+            self.run("kube-controller-manager", argv)
 
-    def _run(self, name: str, argv: list[str]) -> None:
+    def run(self, name: str, argv: list[str], env: Mapping[str, str] | None = None) -> int:
+        """Start a program that ends with this server; its process. Its output is `name`.log in the folder."""
         if not Path(argv[0]).exists():
             raise ClusterError(f"{argv[0]} is not built: run `python3 -m e2e.prepare cluster`")
         with self._log(name).open("ab") as log:
@@ -135,9 +147,15 @@ class ApiServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=clean_environment(os.environ),
+                env=clean_environment(os.environ) | dict(env or {}),
                 start_new_session=True,  # Ctrl-C is for whoever tests, who then stops us
             )
+        return self._processes[name].pid
+
+    def check(self) -> None:
+        """Raise when one of its processes has ended, with the end of its log."""
+        if dead := self._describe_dead():
+            raise ComponentDied(dead)
 
     def _log(self, name: str) -> Path:
         return self.folder / f"{name}.log"

@@ -16,6 +16,7 @@ from e2e.cluster import cgroups, cleanup, control_plane, guard, images, network
 from e2e.cluster.commands import Commands
 from e2e.cluster.control_plane import Etcd, KubeApiserver
 from e2e.cluster.folder import Folder, recorded_slots
+from e2e.cluster.images import Image
 from e2e.cluster.names import Names, check_name, choose_slot
 from e2e.cluster.node import Node
 from e2e.cluster.pki import Pki
@@ -167,8 +168,15 @@ class Cluster:
 
     def image(self, name: str, folder: Path) -> None:
         """Give every node an image with the trainer's environment and that folder's Python files in /workspace."""
-        archive = self.folder.images / f"{name.replace('/', '-').replace(':', '-')}.tar"
-        images.write_archive([images.trainer_image(name, self._environments, folder)], archive)
+        self._import(images.trainer_image(name, self._environments, folder))
+
+    def operator_image(self, name: str) -> None:
+        """Give every node the operator's image under another name, as if it were another version."""
+        self._import(images.operator_image(name, self._environments))
+
+    def _import(self, image: Image) -> None:
+        archive = self.folder.images / f"{image.name.replace('/', '-').replace(':', '-')}.tar"
+        images.write_archive([image], archive)
         for node in self._nodes:
             node.import_images(archive)
 

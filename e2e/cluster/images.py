@@ -81,9 +81,14 @@ def base_images(environments: Environments, digits: Path) -> list[Image]:
             files={"pause": (tool_folders()["pause"] / "pause").read_bytes()},
             entrypoint=(f"/{WORKSPACE}/pause",),
         ),
-        Image(OPERATOR, environments.operator),
+        operator_image(OPERATOR, environments),
         trainer_image(DIGITS, environments, digits),
     ]
+
+
+def operator_image(name: str, environments: Environments) -> Image:
+    """The operator's image."""
+    return Image(name, environments.operator)
 
 
 def trainer_image(name: str, environments: Environments, folder: Path) -> Image:

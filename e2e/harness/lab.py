@@ -74,6 +74,10 @@ class Lab:
         """helm install, with the images this cluster has."""
         operator.install(self.cluster.helm, self.kubectl, values)
 
+    def roll_back(self) -> None:
+        """helm rollback to the revision before."""
+        operator.rollback(self.cluster.helm)
+
     @property
     def bucket(self) -> Bucket:
         return bucket_of(self.cluster.s3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ NAMESPACE = "perdure-system"
 RELEASE = "perdure"
 IMAGE = {"image.repository": "perdure-operator", "image.tag": "dev"}
 READY_SECONDS = 120.0
+POLL_SECONDS = 0.2
 
 
 class InstallError(RuntimeError):
@@ -42,6 +44,20 @@ class Operator:
             raise Late(f"no one leader in {NAMESPACE}: the Leases there are held by {holders}")
         return found[0]
 
+    def new_leader(self, than: Mapping[str, Any], *, seconds: float) -> dict[str, Any]:
+        """The leader, once it is another than that pod. Late after `seconds`."""
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                found = self.leader()
+            except Late:  # between two
+                found = dict(than)
+            if found["metadata"]["uid"] != than["metadata"]["uid"]:
+                return found
+            if time.monotonic() > deadline:
+                raise Late(f"{than['metadata']['name']} still leads after {seconds:g} s")
+            time.sleep(POLL_SECONDS)
+
     def kill(self, pod: Mapping[str, Any]) -> None:
         """SIGKILL to the pod's Python: nothing is released, nobody is told."""
         kill(pid for pid, command in commands(self.pod_processes(pod["metadata"]["uid"])).items() if is_ours(command))
@@ -61,6 +77,12 @@ def install(helm: Callable[..., subprocess.CompletedProcess[str]], kubectl: Kube
         pods = kubectl.run("describe", "pods", "--namespace", NAMESPACE).stdout
         logs = kubectl.run("logs", "--namespace", NAMESPACE, "--selector=app.kubernetes.io/name=perdure", "--tail=30")
         raise InstallError(f"helm install {CHART.name}: {done.stderr.strip()}\n{pods[-3000:]}\n{logs.stdout}")
+
+
+def rollback(helm: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    """helm rollback to the revision before, waiting until every replica is ready."""
+    words = ["rollback", RELEASE, "--namespace", NAMESPACE, "--wait", f"--timeout={READY_SECONDS:.0f}s"]
+    helm(*words, timeout=READY_SECONDS + 30)
 
 
 def commands(pids: Iterable[int]) -> dict[int, str]:

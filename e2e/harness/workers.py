@@ -2,8 +2,8 @@
 
 A file's tests stay together, and so do those of tests/api, of tests/cluster and of e2e/scenarios/alone, because they
 share a server, a cluster or the operator. What is alone comes first, beside tests that need no cluster; the other
-scenarios are handed out one by one; the audit of permissions comes last and judges the whole run. Without `-n` the
-order is the same. Loaded by the repository's conftest.py.
+scenarios are handed out one by one, the longest first; the audit of permissions comes last and judges the whole run.
+Without `-n` the order is the same. Loaded by the repository's conftest.py.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from e2e.prepare.basics import locked
 
 SCENARIOS = "e2e/scenarios/"
 AUDIT = f"{SCENARIOS}test_rbac.py"
+LONGEST = f"{SCENARIOS}test_storage_down.py"
 TOGETHER = (f"{SCENARIOS}alone/", "tests/api/", "tests/cluster/")
 BEGUN_HERE = pytest.StashKey[SharedRun]()
 
@@ -36,7 +37,9 @@ def place(nodeid: str) -> int:
     """Smaller comes sooner."""
     if nodeid.startswith(TOGETHER):
         return next(number for number, folder in enumerate(TOGETHER) if nodeid.startswith(folder))
-    return len(TOGETHER) + (nodeid.startswith(SCENARIOS)) + (nodeid.startswith(AUDIT))
+    if not nodeid.startswith(SCENARIOS):
+        return len(TOGETHER)
+    return len(TOGETHER) + (1 if nodeid.startswith(LONGEST) else 3 if nodeid.startswith(AUDIT) else 2)
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""`python3 -m e2e.prepare dev|cluster|all`: what the Makefile calls."""
+"""`python3 -m e2e.prepare dev|cluster|all|scale`: what the Makefile calls."""
 
 from __future__ import annotations
 
@@ -36,13 +36,28 @@ def prepare_all(progress: Progress) -> None:
         tools.build(progress, tools.WITHOUT_ROOT)
 
 
-STEPS: dict[str, Callable[[Progress], object]] = {"dev": envs.build_dev, "cluster": prepare_cluster, "all": prepare_all}
+def prepare_scale(progress: Progress) -> None:
+    """What the scale bench needs beside an API server."""
+    envs.build_dev(progress)
+    tools.build(progress, (*tools.WITHOUT_ROOT, *tools.FOR_SCALE))
+
+
+STEPS: dict[str, Callable[[Progress], object]] = {
+    "dev": envs.build_dev,
+    "cluster": prepare_cluster,
+    "all": prepare_all,
+    "scale": prepare_scale,
+}
 
 
 def main() -> int:
     """Run one step; a user's problem is printed without a traceback."""
     parser = argparse.ArgumentParser(prog="python3 -m e2e.prepare", description=__doc__)
-    parser.add_argument("step", choices=STEPS, help="dev: .venv; cluster: tools and environments; all: both")
+    parser.add_argument(
+        "step",
+        choices=STEPS,
+        help="dev: .venv; cluster: tools and environments; all: both; scale: for make bench-scale",
+    )
     step: str = parser.parse_args().step
     progress = Progress()
     try:

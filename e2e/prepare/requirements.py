@@ -47,6 +47,13 @@ def missing_for_api() -> list[str]:
     return lacks
 
 
+def missing_for_scale() -> list[str]:
+    """The same for the scale bench, whose nodes do not exist."""
+    unbuilt = tools.unbuilt(tools.FOR_SCALE)
+    prepare = "run `python3 -m e2e.prepare scale`"
+    return missing_for_api() + ([f"the programs {', '.join(unbuilt)}: {prepare}"] if unbuilt else [])
+
+
 def machine() -> list[str]:
     """What no preparation can change."""
     if platform.system() != "Linux":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ class Module:
     ldflags: str = "-s -w"
     tags: str = ""
     cgo: bool = False
+    manifests: tuple[str, str] | None = None
+    """A module and a folder of it, copied beside the binaries: what has to be applied for the program to work."""
 
     @property
     def pins(self) -> Path:
@@ -46,6 +49,10 @@ class Module:
         return (
             cache_dir() / "tools" / f"{self.name}-{content_key([*parts, *(flag.encode() for flag in flags)])}" / "bin"
         )
+
+    def manifests_folder(self) -> Path:
+        """Where its manifests are."""
+        return self.folder().parent / "manifests"
 
     def unbuilt(self) -> list[tuple[str, str]]:
         """The programs that are not in the cache yet."""
@@ -91,6 +98,16 @@ MODULES = (
     Module("helm", (("helm", "helm.sh/helm/v4/cmd/helm"),)),
 )
 
+# only `make bench-scale` needs these: not built with the others
+FOR_SCALE = (
+    Module("kwok", (("kwok", "sigs.k8s.io/kwok/cmd/kwok"),)),
+    Module(
+        "jobset",
+        (("jobset", "sigs.k8s.io/jobset"),),
+        manifests=("sigs.k8s.io/jobset", "config/components"),
+    ),
+)
+
 # for tests of the API and of storage on a machine that cannot run the cluster
 WITHOUT_ROOT = tuple(module for module in MODULES if module.name in {"kubernetes", "versitygw"})
 
@@ -98,6 +115,16 @@ WITHOUT_ROOT = tuple(module for module in MODULES if module.name in {"kubernetes
 def tool_folders() -> dict[str, Path]:
     """The folder of each module's binaries, whether built yet or not."""
     return {module.name: module.folder() for module in MODULES}
+
+
+def scale_programs() -> dict[str, Path]:
+    """What FOR_SCALE builds, by program."""
+    return {program: module.folder() / program for module in FOR_SCALE for program, _ in module.programs}
+
+
+def manifests_of(name: str) -> Path:
+    """The manifests of one of FOR_SCALE."""
+    return next(module.manifests_folder() for module in FOR_SCALE if module.name == name)
 
 
 def unbuilt(modules: Sequence[Module] = MODULES) -> list[str]:
@@ -112,7 +139,7 @@ def build(progress: Progress, modules: Sequence[Module] = MODULES) -> None:
     with locked("tools", progress):
         waiting = unbuilt(modules)
         if waiting:
-            progress.say(f"building {', '.join(waiting)}: all together about 12 minutes on 2 cores, once")
+            progress.say(f"building {', '.join(waiting)}: everything together takes about 15 minutes on 2 cores, once")
         for module in modules:
             for program, package in module.unbuilt():
                 _build_one(module, program, package, progress)
@@ -131,7 +158,15 @@ def _build_one(module: Module, program: str, package: str, progress: Progress) -
     folder = module.folder()
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f".{program}.unfinished"
-    env = {
+    argv: list[str | Path] = [go, "build", *module.flags(), "-o", unfinished, package]
+    progress.run(f"building {program}", argv, env=_environment(module), cwd=module.pins)
+    if module.manifests:
+        _copy_manifests(go, module, *module.manifests)
+    unfinished.replace(folder / program)
+
+
+def _environment(module: Module) -> dict[str, str]:
+    return {
         **os.environ,
         "GOCACHE": str(_go_caches() / "build"),
         "GOMODCACHE": str(_go_caches() / "mod"),
@@ -139,6 +174,9 @@ def _build_one(module: Module, program: str, package: str, progress: Progress) -
         "GOWORK": "off",
         "CGO_ENABLED": "1" if module.cgo else "0",
     }
-    argv: list[str | Path] = [go, "build", *module.flags(), "-o", unfinished, package]
-    progress.run(f"building {program}", argv, env=env, cwd=module.pins)
-    unfinished.replace(folder / program)
+
+
+def _copy_manifests(go: str, module: Module, of: str, folder: str) -> None:
+    argv = [go, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", of]
+    done = subprocess.run(argv, cwd=module.pins, env=_environment(module), capture_output=True, text=True, check=True)
+    shutil.copytree(Path(done.stdout.strip()) / folder, module.manifests_folder(), dirs_exist_ok=True)

@@ -24,6 +24,7 @@ CLUSTER = "scenarios"
 SCRIPT = DIGITS / "train.py"
 TRAINERS = Path(__file__).parent / "trainers"
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+OPERATOR_VALUES = {f"nodeSelector.{lanes.LABEL}": lanes.OPERATORS}
 NUMBERS = itertools.count(1)
 
 Undisturbed = Callable[[Config], twin.Twin]
@@ -44,7 +45,7 @@ def boot(run: SharedRun) -> str:
     run.add_cluster(CLUSTER)
     found = Lab(Cluster.up(CLUSTER, lanes.NODES, Progress(), owner=run.owner))
     lanes.label(found)
-    found.install(**{f"nodeSelector.{lanes.LABEL}": lanes.OPERATORS})
+    found.install(**OPERATOR_VALUES)
     found.image(IMAGE, [SCRIPT, *TRAINERS.glob("*.py")])
     return CLUSTER
 

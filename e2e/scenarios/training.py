@@ -123,6 +123,44 @@ class Training:
         """Where that pod runs."""
         return str(self.member(rank)["spec"]["nodeName"])
 
+    @property
+    def uid(self) -> str:
+        """The job's."""
+        found = seen_of.newest_job(self.watch.history)
+        return str(found["metadata"]["uid"]) if found else ""
+
+    def members(self) -> list[str]:
+        """The pods of the newest run."""
+        return sorted(
+            str(member["name"]) for member in seen_of.status(self.watch.history)["current"]["plan"]["members"]
+        )
+
+    def uids(self) -> list[str]:
+        """Of the pods that exist."""
+        return sorted(pod["metadata"]["uid"] for pod in seen_of.pods(self.watch.history))
+
+    def scales(self, *, replicas: int) -> None:
+        """kubectl scale."""
+        words = ["--namespace", self.job.namespace, f"--replicas={replicas}"]
+        self.job.kubectl("scale", "trainingjob", self.job.name, *words)
+
+    def selector(self) -> dict[str, str]:
+        """The labels by which GET /scale tells an autoscaler whose pods to count."""
+        path = f"/apis/perdure.dev/v1alpha1/namespaces/{self.job.namespace}/trainingjobs/{self.job.name}/scale"
+        told = json.loads(self.job.kubectl("get", "--raw", path))["status"]["selector"]
+        return dict(pair.split("=") for pair in told.split(","))
+
+    def selected(self) -> list[str]:
+        """The pods that an autoscaler would count now."""
+        words = [f"{label}={value}" for label, value in self.selector().items()]
+        found = self.job.kubectl.json("get", "pods", "-n", self.job.namespace, f"--selector={','.join(words)}")
+        return sorted(pod["metadata"]["name"] for pod in found["items"])
+
+    def roles_selected_by(self, selector: Mapping[str, str]) -> set[str]:
+        """The roles of all pods there have been that the selector would have counted at any moment."""
+        labels = [seen.object["metadata"].get("labels", {}) for seen in self.watch.history if seen.kind == "Pod"]
+        return {found[seen_of.ROLE] for found in labels if selector.items() <= found.items()}
+
     def completes(self) -> Object:
         """Waits for the end; the status then."""
         found = self.watch.wait("the job ends", seen_of.in_phase("Completed", "Failed"), seconds=FINISH_SECONDS)
@@ -157,6 +195,10 @@ class Training:
             steps_without_evidence=len(evidence.untraced(entries, trace)),
             weights=self.job.root.weight_hash(),
         )
+
+    def batches(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """The samples of each step that counts, of all ranks together."""
+        return tuple(evidence.batches(self.job.root.entries(), self.job.root.trace().steps))
 
     def timeline(self) -> str:
         """What happened when."""

@@ -12,7 +12,8 @@ from typing import Any, Final, assert_never
 
 from perdure.contract import ContractError, Leave, Standby, Train, read_assignment
 from perdure_operator.api.reasons import ConditionType
-from perdure_operator.api.status import Condition, TrainingJobStatus
+from perdure_operator.api.status import TrainingJobStatus
+from perdure_operator.decide.draft import WAITING
 from perdure_operator.decide.stage import stage_of
 from perdure_operator.state.decision import (
     Action,
@@ -27,6 +28,8 @@ from perdure_operator.state.decision import (
 )
 from perdure_operator.state.snapshot import Snapshot
 
+Json = dict[str, Any]
+
 _NOTHING: Final = "nothing to do"
 
 
@@ -37,8 +40,8 @@ def explain(snapshot: Snapshot, decision: Decision) -> str:
         [f"Job {snapshot.namespace}/{snapshot.name} at {snapshot.now:%Y-%m-%d %H:%M:%SZ}"],
         [f"Stage: {_stage(snapshot.status, after)}"],
         [_running(after)],
-        _section("Why", decision.reasons or (_NOTHING,)),
-        _section("Writes to status", _changes(snapshot.status, after)),
+        _section("Why", _why(decision)),
+        _section("Writes to status", _writes(snapshot.status, after)),
         _section("Then does", (f"{number}. {_told(action)}" for number, action in enumerate(decision.actions, 1))),
         _section("Tells", (f"{event.type} {event.reason}: {event.message}" for event in decision.events)),
         _again(snapshot, decision),
@@ -65,24 +68,33 @@ def _running(status: TrainingJobStatus) -> str:
     return f"{head}: {running.reason}: {running.message}"
 
 
-def _changes(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[str]:
-    old, new = (one.model_dump(mode="json", by_alias=True, exclude_none=True) for one in (before, after))
-    for name in new | old:
-        if name == "conditions":
-            yield from _changed_conditions(before.conditions, after.conditions)
-        elif old.get(name) != new.get(name):
-            yield f"{name}: {_value(new, name)}"
+def _why(decision: Decision) -> tuple[str, ...]:
+    """Without what the lines on the wait and on events say anyway."""
+    said = {event.message for event in decision.events}
+    reasons = [reason for reason in decision.reasons if reason not in said and not reason.startswith(WAITING)]
+    return tuple(reasons) or (() if decision.events or decision.status or decision.actions else (_NOTHING,))
 
 
-def _changed_conditions(before: tuple[Condition, ...], after: tuple[Condition, ...]) -> Iterator[str]:
-    known = {condition.type: condition for condition in before}
-    for new in after:
-        if known.get(new.type) != new:
+def _writes(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[str]:
+    """What changes; the condition Running has a line of its own above."""
+    known = {condition.type: condition for condition in before.conditions}
+    for new in after.conditions:
+        if new.type != ConditionType.RUNNING and known.get(new.type) != new:
             yield f"condition {new.type}: {new.status}, {new.reason}: {new.message}"
+    yield from _changes("", _document(before), _document(after))
 
 
-def _value(document: dict[str, Any], name: str) -> str:
-    return json.dumps(document[name]) if name in document else "nothing any more"
+def _document(status: TrainingJobStatus) -> Json:
+    return status.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"conditions"})
+
+
+def _changes(path: str, old: Json, new: Json) -> Iterator[str]:
+    for name in new | old:
+        was, now = old.get(name), new.get(name)
+        if isinstance(was, dict) and isinstance(now, dict):
+            yield from _changes(f"{path}{name}.", was, now)
+        elif was != now:
+            yield f"{path}{name}: {json.dumps(now) if name in new else 'removed'}"
 
 
 def _told(action: Action) -> str:

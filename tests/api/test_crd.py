@@ -16,7 +16,9 @@ from perdure_operator.api.status import (
     CurrentRun,
     Disruption,
     Failures,
+    Floor,
     Intent,
+    LostLog,
     MemberOutcome,
     NextRun,
     Phase,
@@ -30,6 +32,7 @@ from perdure_operator.schema import pod
 from perdure_operator.state.snapshot import Snapshot
 from tests.api.conftest import REPOSITORY
 from tests.api.manifests import Json, checkpoint, full, job, template
+from tests.unit.decide.builders import job as job_builder
 from tests.unit.operator.builders import snapshot
 
 pytestmark = pytest.mark.api
@@ -53,6 +56,7 @@ STATUS = TrainingJobStatus(
             seconds=600,
             wait=615,
             lost=(5,),
+            floor=Floor(seq=8, step=90),
             members=(Assigned(name="digits-3f2a-2", uid="u2", rank=0, node="n1"),),
             assigned_time=NOON,
         ),
@@ -79,6 +83,8 @@ STATUS = TrainingJobStatus(
                 error_kind="exception",
                 error_name="ValueError",
                 error_tail="ValueError: no",
+                time=NOON,
+                infrastructure=True,
             ),
         ),
     ),
@@ -88,8 +94,9 @@ STATUS = TrainingJobStatus(
     step=100,
     commit_seq=9,
     steps_lost=20,
-    failures=Failures(code=1, infrastructure=2, last_time=NOON, consecutive=1),
-    unready=(Unready(node="n2", since=NOON),),
+    log_lost=LostLog(time=NOON, generation=3, found_step=90, message="the log holds nothing after step 90"),
+    failures=Failures(code=1, infrastructure=2, last_time=NOON, consecutive=1, out_of_memory=1, out_of_memory_step=90),
+    unready=(Unready(node="n2", since=NOON, outage=True),),
     start_time=NOON,
     completion_time=NOON,
     template_checked="abc",
@@ -361,6 +368,16 @@ def test_kubectl_get_shows_where_a_job_is_and_what_it_waits_for(jobs: Jobs) -> N
     assert head.split() == ["NAME", "PHASE", "RUN", "MEMBERS", "STEP", "WHY", "AGE"]
     assert line.split()[:6] == ["digits", "Vacating", "8", "2", "100", "Unschedulable"]
     assert jobs.kubectl("get", "ptj", "--output=wide").stdout.rstrip().endswith("no node for digits-ab12-0")
+
+
+def test_kubectl_describe_shows_what_people_look_for_above_the_operators_memory(jobs: Jobs) -> None:
+    conditions = job_builder().running(world=2).now.conditions
+    status = STATUS.model_copy(update={"conditions": conditions})
+    jobs.create(job())
+    jobs.write_status("digits", status.model_dump(mode="json", by_alias=True, exclude_none=True))
+    told = jobs.kubectl("describe", "ptj", "digits").stdout
+    places = [told.index(words) for words in ("kubectl logs digits-ab12-0", "Undisturbed", "  Current:\n", "  Next:\n")]
+    assert places == sorted(places)
 
 
 def test_a_job_is_found_under_its_short_name_and_its_categories(jobs: Jobs) -> None:

@@ -80,7 +80,7 @@ class Checkpoints:
                 continue
             if not isinstance(answer, NotYet):
                 return int(answer.completed.goal["epochs"]) if answer.completed else 0
-            left = max(0.0, started + settings.wait - host.monotonic())
+            left = max(AGAIN_SECONDS, started + settings.wait - host.monotonic())
             await self._access.appended.wait(min(LOOK_AGAIN_SECONDS, left))
             await asyncio.sleep(self._rng.uniform(0.01, ASK_AGAIN_SECONDS))
 

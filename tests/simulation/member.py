@@ -18,6 +18,7 @@ from typing import Final, assert_never
 
 from perdure.agent.environ import Place, process_environment
 from perdure.agent.machine import due, react
+from perdure.agent.memory import OutOfMemory
 from perdure.agent.state import (
     Action,
     Ask,
@@ -56,6 +57,7 @@ DEAF_SECONDS: Final = (0.02, 0.15)
 """From the container's start to the first line of PID 1: the kernel drops a signal that comes meanwhile."""
 HOOK_SECONDS: Final = (0.08, 0.6)
 """What `perdure stop` takes until the agent sees its marker."""
+MEMORY_BYTES: Final = 512 * 2**20
 CONTAINER_DIES_SHARE: Final = 0.8
 """Of the kills for lack of memory those that take the whole container: with cgroups v2 the kubelet asks for it."""
 
@@ -79,6 +81,8 @@ class _Agent:
         self._exit: MemberExit | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._pids = 1
+        self._memory_short: OutOfMemory | None = None
+        """What the cgroup has counted since the trainer was started."""
         self._failed: BaseException | None = None
         """A mistake of the simulation itself."""
 
@@ -195,6 +199,7 @@ class _Agent:
 
     def _start(self, train: Train) -> None:
         self._processes.clear()
+        self._memory_short = None
         processes = self._state.settings.processes
         for local_rank in range(processes):
             self._start_process(train, local_rank, processes)
@@ -211,7 +216,7 @@ class _Agent:
             self._learn(Reported(rank, report))
 
         def ended(status: int, tail: str) -> None:
-            self._learn(ProcessEnded(rank, status, tail))
+            self._learn(ProcessEnded(rank, status, tail, out_of_memory=self._memory_short))
 
         settings = replace(settings, started=now, cadence=cadence)
         process = Process(
@@ -232,6 +237,7 @@ class _Agent:
             for each in self._processes:
                 each.vanish()
         else:
+            self._memory_short = OutOfMemory(MEMORY_BYTES)
             process.kill()
 
     def _finish(self, outcome: Outcome) -> None:

@@ -122,13 +122,15 @@ class Client:
             name,
         )
 
-    async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str, version: str = "") -> None:
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, *, uid: str, version: str = "", grace: int | None = None
+    ) -> None:
         """See ClusterApi."""
         await self._call(
             "delete",
             resource,
             lambda api: api.delete(
-                resource.plural, namespace, name, by=self._link.name, uid=uid, version=version or None
+                resource.plural, namespace, name, by=self._link.name, uid=uid, version=version or None, grace=grace
             ),
             name,
         )
@@ -175,7 +177,7 @@ class OperatorProcess:
         def monotonic() -> float:
             return loop.time() + offset
 
-        clocks = Clocks(now=now, monotonic=monotonic, sleep=asyncio.sleep, chance=rng.random)
+        clocks = Clocks(monotonic=monotonic, sleep=asyncio.sleep, chance=rng.random)
         self._leader: Leader = self.process.context.run(
             Leader, Client(link, monotonic, now), LEASE, identity, namespace=None, workers=4, clocks=clocks
         )

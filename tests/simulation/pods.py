@@ -22,13 +22,20 @@ from tests.simulation.witness import Witness
 T = TypeVar("T")
 ROOT = "s3://bucket/job"
 UID = "8a6d"
+LONGEST_SECONDS = 3600.0
+"""A story that takes longer waits for what never comes."""
 
 
 def in_virtual_time(story: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """What the story returns; a mistake in a callback that nobody awaits is one of the story too."""
     loop, failed = VirtualLoop(), []
     loop.set_exception_handler(lambda _loop, context: failed.append(context))
-    result = loop.run(story())
+
+    async def bounded() -> T:
+        async with asyncio.timeout(LONGEST_SECONDS):
+            return await story()
+
+    result = loop.run(bounded())
     assert failed == []
     return result
 

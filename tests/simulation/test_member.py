@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from perdure.contract import CommitRef, Env, ErrorName, ExitKind, Leave, Outcome, Standby
+from perdure.contract import CommitRef, Env, ErrorName, ExitKind, Leave, Outcome, Standby, read_outcome
 from tests.simulation.evidence import figures, verdict
 from tests.simulation.interface import Behaviour, MemberExit
 from tests.simulation.pods import ROOT, UID, Pods, in_virtual_time
@@ -132,7 +132,7 @@ def test_a_partition_stops_training_and_healing_lets_it_go_on() -> None:
 
 
 def test_a_lost_answer_is_no_fence() -> None:
-    pods = Pods(Behaviour(goal=60))
+    pods = Pods(Behaviour(goal=60, every_steps=2))
     pods.bucket.lost_answer_rate = 0.3
 
     async def story() -> list[ExitKind]:
@@ -234,6 +234,8 @@ def test_out_of_memory_ends_the_container_without_a_word_or_its_trainer_alone() 
     ends = [end(seed) for seed in range(8)]
     assert {each.exit_code for each in ends} == {1, 137}
     assert all(bool(each.termination_message) == (each.exit_code == 1) for each in ends)
+    errors = [read_outcome(each.termination_message).error for each in ends if each.exit_code == 1]
+    assert {error and error.name for error in errors} == {ErrorName.OUT_OF_MEMORY}
 
 
 @pytest.mark.parametrize(("hook", "seconds", "found"), [(False, 0.01, False), (False, 0.3, True), (True, 0.01, True)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,9 @@ import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DIGITS = REPOSITORY / "examples" / "digits"
+DECISIONS = sorted((REPOSITORY / "docs" / "decisions").iterdir())
+MADE = {"log/", "data/", "operator/__init__.py"}
+"""Named without being here: a bucket's prefixes, and a file that must never be."""
 
 
 def test_the_folder_operator_never_becomes_a_package() -> None:
@@ -24,6 +28,23 @@ def test_what_the_operator_and_the_agent_import_is_free_of_torch_and_boto3(modul
     code = f"import sys, {module}; print(*sorted({{'torch', 'boto3', 'numpy', 'kopf', 'pydantic'}} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", "docs/architecture.md", *(f"docs/decisions/{d.name}" for d in DECISIONS)]
+)
+def test_every_path_that_a_page_names_exists(page: str) -> None:
+    roots = [REPOSITORY, REPOSITORY / "operator" / "perdure_operator", REPOSITORY / "runtime" / "perdure"]
+    text = (REPOSITORY / page).read_text()
+    named = set(re.findall(r"`([\w./-]+(?:\.py|/))`", text)) - MADE
+    folders = {path.rpartition("/")[0] for path in named}
+    found = {
+        path
+        for path in named
+        for root in [*roots, *(REPOSITORY / folder for folder in folders)]
+        if (root / path).exists()
+    }
+    assert named - found == set()
 
 
 def test_the_example_has_at_most_eight_lines_of_perdure_and_marks_each() -> None:

@@ -1,6 +1,7 @@
 """examples/digits/train.py as it is, but not too fast, and saying each step: `python paced.py train.py ...`.
 
-Only the first run is slowed down, by PACE_SECONDS a step: it must still train when a scenario disturbs it.
+Only the first PACED_RUNS runs are slowed down, by PACE_SECONDS a step: they must still train when a scenario disturbs
+them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from perdure.session import Session
 PACE_SECONDS = float(os.environ.get("PACE_SECONDS", "0.1"))
 RUN = os.environ["PERDURE_RUN"]
 FIRST_RUN = RUN == "1"
+SLOW = int(RUN) <= int(os.environ.get("PACED_RUNS", "1"))
 
 
 class Paced(Session):
@@ -29,7 +31,7 @@ class Paced(Session):
         super().step(*args, **kwargs)
         self.here += 1
         print(f"PACE run {RUN}: {self.here} steps", flush=True)
-        if FIRST_RUN:
+        if SLOW:
             time.sleep(PACE_SECONDS)
 
 

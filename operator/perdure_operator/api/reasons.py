@@ -19,11 +19,11 @@ class ConditionType(StrEnum):
     DISRUPTED = "Disrupted"
     SAVED = "Saved"
     PROTECTED = "Protected"
+    TEMPLATE_ACCEPTED = "TemplateAccepted"
     SPEC_UNDERSTOOD = "SpecUnderstood"
     SUSPENDED = "Suspended"
     COMPLETED = "Completed"
     FAILED = "Failed"
-    TEMPLATE_ACCEPTED = "TemplateAccepted"
 
 
 CONDITION_TYPES: Final[Mapping[ConditionType, str]] = {
@@ -32,13 +32,13 @@ CONDITION_TYPES: Final[Mapping[ConditionType, str]] = {
     ConditionType.DISRUPTED: "True from the first signal that the run has to end until its successor is planned.",
     ConditionType.SAVED: "How the last run ended: True where its last step is in a commit, False where steps are lost.",
     ConditionType.PROTECTED: "True while the job's PodDisruptionBudget, and no other, covers its members.",
+    ConditionType.TEMPLATE_ACCEPTED: "False while the API server would refuse pods of spec.template; absent while "
+    "nothing was ever wrong with it.",
     ConditionType.SPEC_UNDERSTOOD: "False while the spec has fields that this operator ignores; absent where it never "
     "had any.",
     ConditionType.SUSPENDED: "True while spec.suspend keeps the job without members.",
     ConditionType.COMPLETED: "True once the training has reached its goal. Final.",
     ConditionType.FAILED: "True once the job has been given up; the message says why. Final.",
-    ConditionType.TEMPLATE_ACCEPTED: "False while the API server would refuse pods of spec.template; absent while "
-    "nothing was ever wrong with it.",
 }
 
 
@@ -60,13 +60,15 @@ class Reason(StrEnum):
     IMAGE_PULL_FAILED = "ImagePullFailed"
     AGENT_MISSING = "AgentMissing"
     CONTAINER_NOT_CREATED = "ContainerNotCreated"
-    TOLERATES_LEAVING_NODE = "ToleratesLeavingNode"
+    REPLACING_MEMBERS = "ReplacingMembers"
     ASSIGNING = "Assigning"
     NODE_UNREACHABLE = "NodeUnreachable"
     MASS_OUTAGE = "MassOutage"
     EXIT_SAVE = "ExitSave"
     STOPPING = "Stopping"
     DELETING_MEMBERS = "DeletingMembers"
+    MEMBER_STUCK = "MemberStuck"
+    PATCH_REFUSED = "PatchRefused"
     # Disrupted; the first six are also the reasons of events
     NODE_LEAVING = "NodeLeaving"
     SIZE_CHANGE = "SizeChange"
@@ -89,6 +91,7 @@ class Reason(StrEnum):
     # Protected
     BUDGET_IN_PLACE = "BudgetInPlace"
     BUDGET_MISSING = "BudgetMissing"
+    FOREIGN_PODS = "ForeignPods"
     PDB_CONFLICT = "PDBConflict"
     # TemplateAccepted
     TEMPLATE_ACCEPTED = "TemplateAccepted"
@@ -194,10 +197,11 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         "Create what the message names.",
         ends="the kubelet goes on trying",
     ),
-    Reason.TOLERATES_LEAVING_NODE: Explained(
-        "A member tolerates every taint and was placed on a node that is leaving.",
-        "Remove the catch-all toleration from spec.template.",
-        ends="the member is used if the node stays after all",
+    Reason.REPLACING_MEMBERS: Explained(
+        "Members could not train and were replaced, several times in a row: a pause comes before the next ones, doubled"
+        " each time.",
+        "Stop what the message names: who deletes the pods, or a toleration in spec.template of the leaving node's "
+        "taint; any edit of the spec ends the pause.",
     ),
     Reason.ASSIGNING: Explained(
         "The members are being told their ranks.",
@@ -223,7 +227,21 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     ),
     Reason.DELETING_MEMBERS: Explained(
         "Members did not leave in time and have been deleted.",
-        "Nothing; a pod that stays Terminating is kept by a finalizer or by its node.",
+        "Nothing; a pod whose container does not end with its grace is named as MemberStuck.",
+    ),
+    Reason.MEMBER_STUCK: Explained(
+        "A deleted member outlives its grace on a node that is Ready: the kubelet does not do its work, or the process "
+        "cannot be killed. It is never deleted by force, for it may still train.",
+        "Restart the node's kubelet, or the node; delete the pod by force only once its process is known to be dead.",
+        ends="the job goes on once container 0 has ended, the pod is gone, or its node has not been Ready for "
+        "failure.lostNodeSeconds",
+    ),
+    Reason.PATCH_REFUSED: Explained(
+        "Admission (a webhook or a policy) refuses the change of a member's annotation and label by which it is told "
+        "what to do.",
+        "Let the operator's ServiceAccount update pods that have the label perdure.dev/job.",
+        ends="it is tried again until it is let through; members that have to leave are deleted after 10 s, which asks "
+        "them to save within their terminationGracePeriodSeconds",
     ),
     Reason.NODE_LEAVING: Explained("A node under a member is about to go away."),
     Reason.SIZE_CHANGE: Explained("replicas or processesPerReplica have changed."),
@@ -257,6 +275,10 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     Reason.UNKNOWN_END: Explained("No member left an outcome: the log says where training goes on."),
     Reason.BUDGET_IN_PLACE: Explained("Evictions wait until the members have saved."),
     Reason.BUDGET_MISSING: Explained("The PodDisruptionBudget has not been created yet."),
+    Reason.FOREIGN_PODS: Explained(
+        "Pods that are not the job's own have its labels: the budget counts them, so that it is raised by as many.",
+        "Remove the labels from the pods that the message names.",
+    ),
     Reason.BUDGET_RESTORED: Explained(
         "Somebody had changed the job's PodDisruptionBudget; it protects the members again.",
         "Leave it alone: it is the operator's.",

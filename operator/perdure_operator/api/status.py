@@ -167,6 +167,19 @@ class CurrentRun(TolerantModel):
     """Set from the first signal that the run has to end."""
 
 
+class Replacements(TolerantModel):
+    """Members that could not train and were replaced before their run was planned."""
+
+    count: int = 0
+    """How often, since the last edit of the spec: the pause before the next ones grows with it."""
+    last_time: datetime
+    """When the newest of them were given up; the pause counts from here."""
+    generation: int = 0
+    """The generation of the spec at that time: an edit ends the pause."""
+    cause: str = ""
+    """What was wrong with them, in words."""
+
+
 class NextRun(TolerantModel):
     """The run that comes next: from the decision that it is needed until its plan is written."""
 
@@ -174,6 +187,8 @@ class NextRun(TolerantModel):
     """The number it will have, or a higher one where the log has seen more."""
     members: tuple[str, ...] = ()
     """Names allocated for it, written before their pods are created."""
+    replacements: Replacements | None = None
+    """Members that could not train and were replaced; counted anew for each run."""
     disruption: Disruption | None = None
     """Why the run before it ended; absent for a job's first run."""
     cause: str = ""

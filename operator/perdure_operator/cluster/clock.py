@@ -26,6 +26,11 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+def since_boot() -> float:
+    """Seconds that only grow, also while the machine sleeps: a Lease does not wait for it."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
 @dataclass(frozen=True)
 class _Bounds:
     """The server's time less the monotonic clock's lies between these two, as known at `at`."""
@@ -46,9 +51,9 @@ class ServerClock:
     """
 
     def __init__(
-        self, *, monotonic: Callable[[], float] = time.monotonic, fallback: Callable[[], datetime] = utc_now
+        self, *, monotonic: Callable[[], float] = since_boot, fallback: Callable[[], datetime] = utc_now
     ) -> None:
-        self._monotonic = monotonic
+        self.monotonic = monotonic
         self._fallback = fallback
         self._bounds: _Bounds | None = None
         self._told: tuple[float, float] | None = None
@@ -58,7 +63,7 @@ class ServerClock:
         seconds = _seconds(date)
         if seconds is None:
             return
-        received = self._monotonic()
+        received = self.monotonic()
         # The header has whole seconds, rounded down, and was written somewhere between request and answer.
         heard = _Bounds(seconds - received, seconds + 1 - sent, received)
         known = self._bounds.aged(received) if self._bounds else heard
@@ -75,7 +80,7 @@ class ServerClock:
         """The server's time as far as it is known."""
         if self._bounds is None:
             return self._fallback()
-        at = self._monotonic()
+        at = self.monotonic()
         seconds = at + (self._bounds.low + self._bounds.high) / 2
         if self._told:
             before, then = self._told

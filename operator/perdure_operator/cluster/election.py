@@ -2,8 +2,9 @@
 
 The client library's own election neither bounds a renewal by a timeout nor gives the Lease back, so this is a small
 one: a candidate takes a Lease that it has not seen renewed for its duration, measured by its own monotonic clock from
-first sight, never by the times another machine wrote into it. The leader stops when it could not renew for a while,
-so that it has stopped before another may start. Called by `loop.operator`.
+first sight, never by the times another machine wrote into it. A Lease that is given back it learns of at once. The
+leader stops when it could not renew for a while, so that it has stopped before another may start; whoever writes for it
+asks `still_leading` first: a process that was frozen does not know how old its Lease is. Called by `loop.leader`.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from perdure_operator.cluster.clock import since_boot
 from perdure_operator.cluster.protocol import LEASES, AlreadyExists, ApiError, ClusterApi, Conflict, Json, NotFound
 from perdure_operator.cluster.read import parse
 
@@ -28,6 +29,13 @@ RENEWALS: Final = 7
 PATIENCE: Final = 4
 """Periods without a renewal after which the leader stops. It looks at that when a renewal has failed, so the last look
 may come one period of sleep and one hanging call later: after six of seven periods at most."""
+
+
+_FENCE: Final = 6
+"""Periods after the newest renewal was sent in which the leader may write; the seventh is for what is on its way."""
+
+_BREATH_SECONDS: Final = 0.05
+"""Between two looks of a candidate, however often the Lease changes."""
 
 
 class Deposed(Exception):
@@ -62,7 +70,7 @@ class Election:
         settings: Settings,
         me: str,
         *,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = since_boot,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         now: Callable[[], datetime] | None = None,
     ) -> None:
@@ -76,10 +84,14 @@ class Election:
         self._renewed = 0.0
         self.leading = False
 
+    def still_leading(self) -> bool:
+        """Whether nobody else can lead yet: to be asked right before each write."""
+        return self.leading and self._monotonic() - self._renewed < _FENCE * self._settings.period
+
     async def lead(self) -> None:
         """Wait until this process is the leader."""
         while not await self._attempt():
-            await self._sleep(self._settings.period)
+            await self._wait()
         self.leading = True
         logger.info("leading as %s", self._me)
 
@@ -91,6 +103,16 @@ class Election:
             if not renewed and self._monotonic() - self._renewed >= PATIENCE * self._settings.period:
                 self.leading = False
                 raise Deposed(f"lease {self._settings.namespace}/{self._settings.name} could not be renewed in time")
+
+    async def _wait(self) -> None:
+        """Until the Lease changes, for a period at most."""
+        lease = (self._settings.namespace, self._settings.name)
+        try:
+            await self._api.changed(LEASES, *lease, version=self._seen[0], seconds=self._settings.period)
+            await self._sleep(_BREATH_SECONDS)
+        except ApiError as error:
+            logger.debug("lease %s/%s cannot be watched: %s", *lease, error)
+            await self._sleep(self._settings.period)
 
     async def release(self) -> None:
         """Give the Lease back, so that the next leader need not wait for its end. Best effort."""
@@ -107,7 +129,7 @@ class Election:
 
     async def _attempt(self) -> bool:
         """Take or renew the Lease; False where that is not possible now. Raises Deposed if it was taken from us."""
-        started = self._monotonic()
+        sent = self._monotonic()
         try:
             async with asyncio.timeout(self._settings.period):
                 taken = await self._take_or_renew()
@@ -117,7 +139,7 @@ class Election:
             logger.warning("lease %s/%s: %s", self._settings.namespace, self._settings.name, error or "timeout")
             return False
         if taken:
-            self._renewed = started
+            self._renewed = sent
         return taken
 
     async def _take_or_renew(self) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -180,14 +179,18 @@ class KubeApi:
         """See ClusterApi."""
         return await self._call("PUT", _path(resource, namespace, name) + "/status", body=body)
 
-    async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str, version: str = "") -> None:
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, *, uid: str, version: str = "", grace: int | None = None
+    ) -> None:
         """See ClusterApi; the garbage collector takes care of dependents in the background."""
-        options = {
+        options: Json = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
             "propagationPolicy": "Background",
             "preconditions": {"uid": uid} | ({"resourceVersion": version} if version else {}),
         }
+        if grace is not None:
+            options["gracePeriodSeconds"] = grace
         await self._call("DELETE", _path(resource, namespace, name), body=options)
 
     async def _call(
@@ -224,7 +227,7 @@ class KubeApi:
             body=body,
             auth_settings=["BearerToken"],
         )
-        sent = time.monotonic()
+        sent = self._clock.monotonic()
         answer = await self._transport.call_api(*request, _request_timeout=seconds)
         self._clock.heard(answer.headers.get("Date"), sent=sent)
         return answer

@@ -17,7 +17,9 @@ class Memory:
 
     template_check: TemplateCheck = field(default_factory=TemplateCheck)
     refusals: dict[str, Refusal] = field(default_factory=dict)
-    """By the name of the object that could not be created."""
+    """By the name of the object that could not be created, or of the pod that could not be changed."""
+    allotted: set[str] = field(default_factory=set)
+    """Names of members that this process has written into the job's status."""
     created: set[str] = field(default_factory=set)
     """Names of pods that were created, or may have been: the answer did not come."""
     told_generation: int = 0

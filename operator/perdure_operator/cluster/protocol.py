@@ -118,8 +118,11 @@ class ClusterApi(Protocol):
     async def replace_status(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
         """Replace the status alone; metadata.resourceVersion and metadata.uid in `body` are preconditions."""
 
-    async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str, version: str = "") -> None:
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, *, uid: str, version: str = "", grace: int | None = None
+    ) -> None:
         """Delete that very object; one already gone is NotFound, another with its name is a Conflict.
 
-        With `version` an object that has changed since is a Conflict, too.
+        With `version` an object that has changed since is a Conflict, too. A pod gets `grace` seconds to end, None:
+        what it says itself.
         """

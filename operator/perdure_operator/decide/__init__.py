@@ -28,7 +28,8 @@ from perdure_operator.decide.gates import (
     warn_of_sidecars,
 )
 from perdure_operator.decide.leaving import ask_to_leave, debounce, disrupt, track_unready_nodes, wait_for_exits
-from perdure_operator.decide.members import allocate, assign, create, discard, promote, replace_unfit
+from perdure_operator.decide.members import allocate, assign, create, discard, promote
+from perdure_operator.decide.replacing import pace, replace_unfit
 from perdure_operator.decide.stage import Stage, stage_of
 from perdure_operator.decide.summary import summarise
 from perdure_operator.state.decision import Decision
@@ -50,6 +51,7 @@ GATES: Final[tuple[Policy, ...]] = (
     keep_log,
     check_template,
     back_off,
+    pace,  # replacements of members that could not train
 )
 STAGES: Final[Mapping[Stage, tuple[Policy, ...]]] = {
     Stage.BETWEEN: (release, *GATES, warn_of_sidecars, allocate, promote),

@@ -141,8 +141,9 @@ def describe(outcome: MemberOutcome | None) -> str:
     """A member's end for people: with the last lines of its traceback, where it left one."""
     if outcome is None:
         return ""
-    what = " ".join(part for part in (outcome.outcome, outcome.error_kind, outcome.error_name) if part)
-    return f"{outcome.name}: {what or 'no outcome'}" + (f"\n{outcome.error_tail}" if outcome.error_tail else "")
+    what = " ".join(part for part in (outcome.error_kind, outcome.error_name) if part)
+    end = f"{outcome.name}: {outcome.outcome or 'no outcome'}" + (f" ({what})" if what else "")
+    return end + (f"\n{outcome.error_tail}" if outcome.error_tail else "")
 
 
 def backoff_until(failures: Failures) -> datetime | None:

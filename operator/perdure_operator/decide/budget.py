@@ -32,10 +32,13 @@ def relax(draft: Draft) -> Draft:
 
 
 def _wanted(draft: Draft) -> int:
-    """0 where there is nothing to protect: the budget then stays as it is."""
+    """0 where there is nothing to protect: the budget then stays as it is.
+
+    Pods of others that it counts are on top: each that is Ready would let one of ours be evicted.
+    """
     planned = len(draft.current.plan.members) if draft.current else len(draft.next_members)
     labelled = [pod for pod in own(draft.snapshot).values() if pod.role == Role.MEMBER and not pod.gone]
-    return max(planned, len(labelled)) if planned else 0
+    return max(planned, len(labelled)) + len(draft.snapshot.foreign_pods) if planned else 0
 
 
 def _set(draft: Draft, wanted: int) -> Draft:

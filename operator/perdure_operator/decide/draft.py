@@ -19,6 +19,9 @@ from perdure_operator.state.snapshot import Snapshot
 MESSAGE_LENGTH: Final = 4000
 """A condition's message is shown whole by kubectl; what is longer loses its middle."""
 
+WAITING: Final = "waiting: "
+"""How a sentence for `explain` begins that only says what the condition Running says too."""
+
 _ORDER: Final = {kind.value: place for place, kind in enumerate(ConditionType)}
 _FOREVER: Final = 10**9
 _SOONEST: Final = 0.05
@@ -114,7 +117,7 @@ class Draft:
         draft = self.wake(until) if until else self
         if draft.waiting:
             return draft
-        return replace(draft, waiting=Waiting(reason, message)).because(f"waiting: {reason}: {message}")
+        return replace(draft, waiting=Waiting(reason, message)).because(f"{WAITING}{reason}: {message}")
 
     def block(self, reason: Reason, message: str, until: datetime | None = None) -> Draft:
         """As `wait`, and nothing is created or planned in this round."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from perdure.contract import ExitKind
+from perdure.contract import ErrorKind, ExitKind
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome
 from perdure_operator.decide.blame import Verdict, charge, describe, judge
@@ -70,7 +70,7 @@ def close_run(draft: Draft) -> Draft:
         lost=add_lost_run(status.lost, current.run) if unfinished else status.lost,
         steps_lost=status.steps_lost + steps_lost,
     )
-    message = _account(current, verdict, steps_lost)
+    message = _account(draft, current, verdict, steps_lost)
     draft = draft.condition(ConditionType.SAVED, verdict.reason in _SAVED and not steps_lost, verdict.reason, message)
     draft = draft.tell(verdict.reason, message, warning=verdict.reason not in _EXPECTED)
     return charge(draft, verdict)
@@ -100,12 +100,23 @@ def _steps_lost(current: CurrentRun, committed: int) -> int:
     return max([one.step - base for one in mine] + [0])
 
 
-def _account(current: CurrentRun, verdict: Verdict, steps_lost: int) -> str:
+def _account(draft: Draft, current: CurrentRun, verdict: Verdict, steps_lost: int) -> str:
     """How the run ended, in one sentence and the blamed member's words."""
-    steps = [one.step for one in current.outcomes if one.run == current.run]
-    where = f" at step {max(steps)}" if steps else ""
+    where = _where(current, draft.status.step)
     cost = f"{steps_lost} steps lost since the last commit" if steps_lost else "no step known to be lost"
     if verdict.reason in _SAVED:
         cost = f"{steps_lost} steps lost"
     words = describe(verdict.blamed)
+    secret = draft.snapshot.spec.checkpoint.s3.credentials_secret if draft.snapshot.spec.checkpoint.s3 else ""
+    if secret and verdict.blamed and verdict.blamed.error_kind == ErrorKind.STORAGE:
+        words += f"\nThe keys for {draft.snapshot.spec.checkpoint.uri} come from the Secret {secret}"
     return f"run {current.run} ended{where}: {cost}" + (f"; {words}" if words else "")
+
+
+def _where(current: CurrentRun, committed: int | None) -> str:
+    """At which step of the training the run ended: a member that did no step of its own, or none here, tells 0."""
+    reached = max([one.step for one in current.outcomes if one.run == current.run] + [0])
+    if reached:
+        return f" at step {reached}"
+    known = "no commit is known" if committed is None else f"the last commit known is of step {committed}"
+    return f", and no member has told of a step; {known}"

@@ -14,7 +14,7 @@ from perdure.contract import ExitKind
 from perdure_operator.api import names
 from perdure_operator.api.status import CurrentRun, MemberOutcome, RunPlan
 from perdure_operator.decide.draft import Draft, later
-from perdure_operator.state.snapshot import NodeView, PodView, Refusal, Snapshot, Zone
+from perdure_operator.state.snapshot import NodeView, PodView, Refusal, RefusalKind, Snapshot, Zone
 
 _NAMES_SHOWN: Final = 8
 _OUTAGE_SHARE: Final = 0.55
@@ -105,10 +105,18 @@ def node_lost(draft: Draft, pod: PodView) -> bool:
 
 
 def refused(draft: Draft, members: Iterable[str]) -> Refusal | None:
-    """The refusal of the job's budget, or of one of these names that still has no pod."""
-    budget = names.budget(draft.snapshot.name, draft.snapshot.uid)
-    wanted = {budget, *members} - set(own(draft.snapshot))
+    """The refusal of the job's budget, while it does not protect them, or of one of these names without a pod."""
+    budget, wanted = draft.snapshot.budget, set(members)
+    if budget is None or budget.altered or budget.min_available < len(wanted):
+        wanted.add(names.budget(draft.snapshot.name, draft.snapshot.uid))
+    wanted -= set(own(draft.snapshot))
     return next((one for one in draft.snapshot.refusals if one.pod in wanted), None)
+
+
+def refused_change(draft: Draft, pod: str) -> Refusal | None:
+    """Why the pod could not be changed when that was tried last, None where it could."""
+    changes = (one for one in draft.snapshot.refusals if one.kind is RefusalKind.PATCH_REFUSED)
+    return next((one for one in changes if one.pod == pod), None)
 
 
 def outcome_of(current: CurrentRun | None, name: str) -> MemberOutcome | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Final
 
@@ -16,6 +17,9 @@ from perdure_operator.state.snapshot import TemplateCheck, TemplateVerdict
 RECHECK_SECONDS: Final = 10
 LOOK_FOR_LOG_SECONDS: Final = 600
 """A restored bucket is noticed by itself, and an unattended job makes few pods in vain."""
+_PREAMBLE: Final = re.compile(r"^.*?\bis (?:invalid|forbidden): ", re.DOTALL)
+_POD_PATH: Final = re.compile(r"(?<![\w.\"/])(spec|metadata)(?=[.\[:])")
+
 RECHECK_INVALID_SECONDS: Final = 60
 """A refusal may also come from a namespace label, which an administrator can change."""
 
@@ -54,7 +58,7 @@ def check_template(draft: Draft) -> Draft:
     if check.verdict is TemplateVerdict.GOOD:
         return draft
     if check.verdict is TemplateVerdict.BAD:
-        message = f"the API server refuses members of spec.template: {check.message}"
+        message = f"{_field_first(check.message)}; the API server refuses members of this template"
         return draft.block(Reason.TEMPLATE_INVALID, message, again)
     if check.verdict is TemplateVerdict.WAIT:
         message = f"a member was refused in a dry run: {check.message}"
@@ -94,10 +98,15 @@ def _accepted(draft: Draft) -> Draft:
 
 def _rejected(draft: Draft, why: str) -> Draft:
     old = draft.status.find(ConditionType.TEMPLATE_ACCEPTED)
-    words = f"no member could be created any more: correct spec.template: {why}"
+    words = f"{_field_first(why)}; no further member could be created: correct spec.template"
     if draft.current and (old is None or old.status == "True"):
         draft = draft.tell(Reason.TEMPLATE_INVALID, words, warning=True)
     return draft.condition(ConditionType.TEMPLATE_ACCEPTED, False, Reason.TEMPLATE_INVALID, words)
+
+
+def _field_first(answer: str) -> str:
+    """The API server's answer to the dry run of a pod as one about the job: its field first, by its path in the job."""
+    return _POD_PATH.sub(r"spec.template.\1", _PREAMBLE.sub("", answer, count=1))
 
 
 def warn_of_sidecars(draft: Draft) -> Draft:
@@ -128,10 +137,7 @@ def keep_log(draft: Draft) -> Draft:
     again = later(lost.time, LOOK_FOR_LOG_SECONDS)
     if draft.now >= again or draft.snapshot.generation != lost.generation:
         return draft.update(log_lost=None)
-    message = (
-        f"{lost.message}; the next members look for it at {clock(again)}. Restore what was deleted, or set "
-        "checkpoint.resumeAnyway: true to go on from what is left"
-    )
+    message = f"{lost.message}\nThe next members look for it at {clock(again)}"
     return draft.block(Reason.LOG_LOST, message, again)
 
 

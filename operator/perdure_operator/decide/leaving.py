@@ -16,12 +16,20 @@ from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome, NextRun, Unready
 from perdure_operator.decide.assignments import leave
 from perdure_operator.decide.draft import Draft, clock, later, next_run
+from perdure_operator.decide.exit_problems import (
+    LATE_MARGIN_SECONDS,
+    await_deleted,
+    await_told,
+    cannot_be_asked,
+    patience_ends,
+)
 from perdure_operator.decide.facts import (
     add_lost_run,
     ended_in_log,
     given_up_at,
     in_outage,
     listed,
+    node_of,
     size_of,
     still_running,
     terminated,
@@ -34,8 +42,6 @@ from perdure_operator.state.snapshot import NodeView, PodView
 QUIET: Final = timedelta(seconds=1)
 """So long nothing new may be heard before members are asked to leave."""
 QUIET_AT_MOST: Final = timedelta(seconds=5)
-LATE_MARGIN_SECONDS: Final = 30
-"""What members get on top of their time to save before they are deleted."""
 GRACE_MARGIN_SECONDS: Final = 5
 """A deleted pod's save has to end this long before its grace does."""
 PATIENCE_SECONDS: Final = 30
@@ -123,28 +129,44 @@ def wait_for_exits(draft: Draft) -> Draft:
     deadline = intent.deadline or draft.now
     if draft.now >= deadline:
         return _delete_late(draft, pods)
-    draft = draft.wake(deadline)
+    saved = later(deadline, -LATE_MARGIN_SECONDS)
+    untold = _untold(draft, intent)
+    draft = draft.wake(deadline).wake(patience_ends(intent, draft.now) if untold else saved)
+    draft = await_told(draft, untold, "to leave")
     if intent.disruption is Disruption.MEMBER_LOST:
         message = f"{intent.cause}; waiting for {listed(pods)} to stop until {clock(deadline)}"
         return draft.wait(Reason.STOPPING, message)
-    message = f"waiting for the exit save of {listed(pods)} until {clock(later(deadline, -LATE_MARGIN_SECONDS))}"
-    return draft.wait(Reason.EXIT_SAVE, message)
+    if draft.now >= saved:
+        late = f"the time for the exit save is over for {listed(pods)}: whoever is left is deleted at {clock(deadline)}"
+        return draft.wait(Reason.EXIT_SAVE, late)
+    return draft.wait(Reason.EXIT_SAVE, f"waiting for the exit save of {listed(pods)} until {clock(saved)}")
 
 
 def ask_to_leave(draft: Draft) -> Draft:
     """Level-triggered: whoever does not show the request yet is asked again, until the deadline.
 
-    A terminating pod gets no updates any more: its SIGTERM is its request.
+    A terminating pod gets no updates any more: its SIGTERM is its request. It is so, too, where admission lets nobody
+    change the pod.
     """
     intent, upcoming = draft.intent, draft.status.next
     if intent is None or not intent.leave or upcoming is None or draft.now >= (intent.deadline or draft.now):
         return draft
-    text = leave(upcoming.run, intent)
-    asked = [pod for pod in still_running(draft) if not pod.deleting and pod.assignment != text]
+    untold, text = _untold(draft, intent), leave(upcoming.run, intent)
+    deleted = cannot_be_asked(draft, intent, untold)
     requests = [
-        Assign(name=pod.name, uid=pod.uid, role=pod.role or Role.STANDBY, old=pod.assignment, new=text) for pod in asked
+        Assign(name=pod.name, uid=pod.uid, role=pod.role or Role.STANDBY, old=pod.assignment, new=text)
+        for pod in untold
+        if pod not in deleted
     ]
-    return draft.act(f"asked to save and leave: {intent.cause}", *requests)
+    draft = draft.act(f"asked to save and leave: {intent.cause}", *requests)
+    why = f"asked by SIGTERM, for its assignment cannot be changed: {intent.cause}"
+    return draft.act(why, *(DeletePod(name=pod.name, uid=pod.uid) for pod in deleted))
+
+
+def _untold(draft: Draft, intent: Intent) -> list[PodView]:
+    """Members that do not show the request to leave yet."""
+    text = leave(draft.status.next.run, intent) if draft.status.next else ""
+    return [pod for pod in still_running(draft) if not pod.deleting and pod.assignment != text]
 
 
 def _reason_to_end(draft: Draft, current: CurrentRun) -> Found | None:
@@ -161,11 +183,14 @@ def _lost(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: ARG001 (o
     first = current.outcomes[0]
     if ended_in_log(current):
         return Found(Disruption.MEMBER_DELETED, f"{first.name} has saved and left")
-    return Found(Disruption.MEMBER_LOST, f"{first.name} ended: {first.outcome or first.error_name or 'no outcome'}")
+    how = " ".join(word for word in (first.outcome, first.error_name) if word)
+    return Found(Disruption.MEMBER_LOST, f"{first.name} ended: {how or 'no outcome'}")
 
 
 def _deleted(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: ARG001
-    deleted = [signal for pod in still_running(draft) if (signal := signal_of_deletion(pod))]
+    deleted = [
+        signal for pod in still_running(draft) if (signal := signal_of_deletion(pod, node_of(draft.snapshot, pod)))
+    ]
     return Found(Disruption.MEMBER_DELETED, f"deleted: {_causes(deleted)}") if deleted else None
 
 
@@ -240,7 +265,9 @@ def _shorten(draft: Draft, current: CurrentRun, intent: Intent) -> tuple[Draft, 
 
 def _ends_of_grace(draft: Draft) -> list[datetime]:
     """Until when each deleted member can still save: it has only its own grace."""
-    signals = [signal for pod in still_running(draft) if (signal := signal_of_deletion(pod))]
+    signals = [
+        signal for pod in still_running(draft) if (signal := signal_of_deletion(pod, node_of(draft.snapshot, pod)))
+    ]
     deadlines = [signal.deadline for signal in signals if signal.deadline]
     return [max(later(end, -GRACE_MARGIN_SECONDS), later(draft.now, 1)) for end in deadlines]
 
@@ -262,6 +289,4 @@ def _breaks_the_save(outcome: MemberOutcome) -> bool:
 def _delete_late(draft: Draft, pods: list[PodView]) -> Draft:
     late = [pod for pod in pods if not pod.deleting]
     draft = draft.act("its time to save is over", *(DeletePod(name=pod.name, uid=pod.uid) for pod in late))
-    ends = [pod.deletion_deadline for pod in pods if pod.deletion_deadline]
-    until = f"until {clock(max(ends))}" if ends else "no time limit: known once the API server has taken the deletion"
-    return draft.wait(Reason.DELETING_MEMBERS, f"deleted, for their time is over: {listed(pods)}; {until}")
+    return await_deleted(draft, pods)

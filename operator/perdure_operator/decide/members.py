@@ -1,4 +1,4 @@
-"""The members of the next run: named, created, replaced where they cannot train, and planned once all are Ready.
+"""The members of the next run: named, created, and planned once all are Ready; and pods without a run, deleted.
 
 A name is used once: a member that cannot be used is replaced by one with a new number, never revived. A run's plan is
 written once and never edited.
@@ -8,51 +8,36 @@ from __future__ import annotations
 
 from typing import Final
 
-from perdure.contract import WAIT_MARGIN_SECONDS, ExitKind, Role
+from perdure.contract import WAIT_MARGIN_SECONDS, Role
 from perdure_operator.api import names
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import Assigned, CurrentRun, Floor, NextRun, RunPlan
 from perdure_operator.decide.assignments import shutdown, train
-from perdure_operator.decide.blame import charge, judge_standbys
 from perdure_operator.decide.draft import Draft, clock, next_run
+from perdure_operator.decide.exit_problems import await_told
 from perdure_operator.decide.facts import (
     given_up_at,
-    joined,
     listed,
-    node_lost,
     node_of,
     outcome_of,
     own,
     refused,
+    refused_change,
     terminated,
     wanted_size,
 )
-from perdure_operator.decide.outcomes import end_of
-from perdure_operator.decide.signals import CORDON, signal_of_node, tolerates
-from perdure_operator.decide.startup_problems import agent_missing, not_ready
+from perdure_operator.decide.placement import idle, placeholders, stays_apart
+from perdure_operator.decide.signals import signal_of_node
+from perdure_operator.decide.startup_problems import not_ready
 from perdure_operator.state.decision import Assign, CreatePod, DeletePod
-from perdure_operator.state.snapshot import PodView, RefusalKind
+from perdure_operator.state.snapshot import PodView
 
 FIRST_PORT: Final = 29500
 PORTS: Final = 100
 """Two runs in a row never use the same port: the older one may still hold it."""
 
-_NO_NODE: Final = "no time limit: no node is Ready at all"
-_COSTS_NOTHING: Final = frozenset({ExitKind.CHECKPOINTED, ExitKind.STOPPED, ExitKind.EXIT_TIMEOUT})
-
-
-def replace_unfit(draft: Draft) -> Draft:
-    """Before a run is planned, members that cannot train are dropped; those that ended by themselves cost a failure."""
-    pods = own(draft.snapshot)
-    unfit = {name: why for name in draft.next_members if (why := _unfit(draft, name, pods.get(name)))}
-    if not unfit:
-        return draft
-    dropped = [pods[name] for name in unfit if name in pods]
-    failed = [end_of(pod) for pod in dropped if _ended_by_itself(draft, pod)]
-    words = joined([f"{name} {why}" for name, why in unfit.items()])
-    draft = draft.tell(Reason.MEMBER_REPLACED, f"new members take the place of those that cannot train: {words}")
-    draft = draft.allot(tuple(name for name in draft.next_members if name not in unfit))
-    return charge(draft, judge_standbys(failed)) if failed else draft
+IDLE_GRACE_SECONDS: Final = 5
+"""A pod that was never told a rank has nothing to save: nobody waits for its grace if the request to end is lost."""
 
 
 def allocate(draft: Draft) -> Draft:
@@ -81,12 +66,13 @@ def promote(draft: Draft) -> Draft:
 
 
 def create(draft: Draft) -> Draft:
-    """A name without a pod here is new or was refused: what vanished has been replaced before."""
+    """A name without a pod here has never been used: what vanished has been replaced before."""
     if draft.current is not None or draft.blocked:
         return draft
     pods = own(draft.snapshot)
     missing = [name for name in draft.next_members if name not in pods]
-    draft = draft.act("a member of the next run", *(CreatePod(name=name) for name in missing))
+    apart = stays_apart(draft)
+    draft = draft.act("a member of the next run", *(CreatePod(name=name, apart=apart) for name in missing))
     return draft.because(f"creating {', '.join(missing)}") if missing else draft
 
 
@@ -95,7 +81,7 @@ def assign(draft: Draft) -> Draft:
     current = draft.current
     if current is None or (current.intent and current.intent.leave):
         return draft
-    pods, unready = own(draft.snapshot), []
+    pods, untold, unready = own(draft.snapshot), list[PodView](), list[PodView]()
     for member in current.plan.members:
         pod = pods.get(member.name)
         if pod is None or pod.deleting or outcome_of(current, member.name):
@@ -104,9 +90,12 @@ def assign(draft: Draft) -> Draft:
         if pod.assignment != text or pod.role != Role.MEMBER:
             told = Assign(name=pod.name, uid=pod.uid, role=Role.MEMBER, old=pod.assignment, new=text)
             draft = draft.act(f"its rank in run {current.run}", told)
-            draft = draft.wait(Reason.ASSIGNING, f"telling the members of run {current.run} their ranks")
+            untold.append(pod)
         elif not pod.ready:
             unready.append(pod)
+    if untold:
+        draft = await_told(draft, untold, f"its rank in run {current.run}")
+        draft = draft.wait(Reason.ASSIGNING, f"telling the members of run {current.run} their ranks")
     return _await_ready(draft, unready) if unready else draft
 
 
@@ -114,18 +103,24 @@ def discard(draft: Draft) -> Draft:
     """Delete pods that belong to no run any more: of a closed run, dropped standbys, members on lost nodes.
 
     Pods of the current run stay until it is closed, so that a failed job keeps its logs. A member that may still run
-    loses its role first: it counts for nothing, neither for the budget nor for the job.
+    loses its role first: it counts for nothing, neither for the budget nor for the job. An idle pod that keeps its
+    successors off a node that is going away stays until their run is planned.
     """
-    kept = _names_in_use(draft)
+    kept, holding = _names_in_use(draft), placeholders(draft)
     for pod in own(draft.snapshot).values():
         written_off = outcome_of(draft.current, pod.name) is not None and not terminated(pod)
         if pod.gone or (pod.name in kept and not written_off):
             continue
+        if pod.name in holding:
+            draft = _keep_as_former(draft, pod)
+            continue
         why = f"node {pod.node} was given up" if written_off else "it belongs to no run any more"
-        if pod.role == Role.MEMBER and not terminated(pod):
+        if pod.role == Role.MEMBER and not terminated(pod) and not refused_change(draft, pod.name):
             draft = draft.act(why, _strip(draft, pod))
         if not pod.deleting:
-            draft = draft.act(why, DeletePod(name=pod.name, uid=pod.uid)).because(f"{pod.name} is deleted: {why}")
+            grace = IDLE_GRACE_SECONDS if idle(pod) else None
+            draft = draft.act(why, DeletePod(name=pod.name, uid=pod.uid, grace=grace))
+            draft = draft.because(f"{pod.name} is deleted: {why}")
     return draft
 
 
@@ -134,48 +129,18 @@ def _names_in_use(draft: Draft) -> set[str]:
     return planned | set(draft.next_members)
 
 
+def _keep_as_former(draft: Draft, pod: PodView) -> Draft:
+    if pod.role == Role.FORMER:
+        return draft
+    why = f"its successors are kept off node {pod.node}"
+    action = Assign(name=pod.name, uid=pod.uid, role=Role.FORMER, old=pod.assignment, new=pod.assignment)
+    return draft.act(why, action).because(f"{pod.name} stays until the next run is planned: {why}")
+
+
 def _strip(draft: Draft, pod: PodView) -> Assign:
     lost = draft.intent.lost if draft.intent else draft.status.lost
     text = shutdown(draft.status.run, lost)
     return Assign(name=pod.name, uid=pod.uid, role=Role.FORMER, old=pod.assignment, new=text)
-
-
-def _unfit(draft: Draft, name: str, pod: PodView | None) -> str:
-    """Why this name cannot be a member of the next run, "" where it can."""
-    if pod is None:
-        return "" if _was_refused(draft, name) else "was never created or is gone"
-    if pod.gone:
-        return "is gone"
-    if pod.deleting:
-        return "is being deleted"
-    if pod.template_hash not in ("", draft.snapshot.template_hash):
-        return "was made from an older template"
-    if terminated(pod):
-        return "" if agent_missing(pod) else f"ended: {end_of(pod).error_name or end_of(pod).outcome}"
-    if node_lost(draft, pod):
-        return f"is on node {pod.node}, which is unreachable"
-    signal = signal_of_node(node_of(draft.snapshot, pod), pod)
-    return signal.cause if signal and not tolerates(pod, CORDON) else ""
-
-
-def _was_refused(draft: Draft, name: str) -> bool:
-    """Whether this process tried to create the allocated pods, in order, and was refused.
-
-    Creation stops at the first refusal, so the names behind it have not been tried; those before it are there.
-    Without a refusal somebody may have created the pod, and somebody deleted it: the name counts as used.
-    """
-    refusals = {refusal.pod: refusal for refusal in draft.snapshot.refusals}
-    if name in refusals:
-        return refusals[name].kind is not RefusalKind.NAME_TAKEN
-    budget = names.budget(draft.snapshot.name, draft.snapshot.uid)
-    return any(other in refusals or budget in refusals for other in draft.next_members)
-
-
-def _ended_by_itself(draft: Draft, pod: PodView) -> bool:
-    if pod.deleting or not terminated(pod) or agent_missing(pod) or (pod.gone and pod.terminated is None):
-        return False
-    on_its_way = signal_of_node(node_of(draft.snapshot, pod), pod)
-    return not on_its_way and end_of(pod).outcome not in _COSTS_NOTHING
 
 
 def _can_train(draft: Draft, pod: PodView) -> bool:
@@ -219,7 +184,11 @@ def _await_ready(draft: Draft, pods: list[PodView]) -> Draft:
     nodes = {pod.node for pod in pods}
     ends = [at for node in nodes if (at := given_up_at(draft, node))]
     if any(one.outage for one in draft.status.unready if one.node in nodes):
-        until = f"given up one node after the other, the first at {clock(min(ends))}" if ends else _NO_NODE
+        until = (
+            f"given up from {clock(min(ends))} on, one node after the other"
+            if ends
+            else "no time limit while no node is Ready"
+        )
         message = f"most nodes are not Ready: {listed(pods)} may well be training, and none is given up yet; {until}"
         return draft.wait(Reason.MASS_OUTAGE, message)
     if ends:

@@ -47,12 +47,14 @@ def signals_of_nodes(snapshot: Snapshot, pods: Iterable[PodView]) -> list[Signal
     return [signal for signal in found if signal]
 
 
-def signal_of_deletion(pod: PodView) -> Signal | None:
-    """A deleted pod has its grace to save and nothing more."""
+def signal_of_deletion(pod: PodView, node: NodeView | None) -> Signal | None:
+    """A deleted pod has its grace to save and nothing more. Most often its node is being drained: then that is why."""
     if not pod.deleting:
         return None
-    node = f" (node {pod.node})" if pod.node else ""
-    return Signal(pod.name, f"{pod.name}{node}", urgent=True, deadline=pod.deletion_deadline)
+    drained = signal_of_node(node, pod)
+    place = drained.cause if drained else f"node {pod.node}" if pod.node else ""
+    cause = f"{pod.name} ({place})" if place else pod.name
+    return Signal(pod.name, cause, urgent=True, deadline=pod.deletion_deadline)
 
 
 def tolerates(pod: PodView, taint: Taint) -> bool:

@@ -7,8 +7,7 @@ from typing import Final
 
 from perdure_operator.api.reasons import Reason
 from perdure_operator.decide.draft import Draft
-from perdure_operator.decide.facts import listed, node_of, own, refused
-from perdure_operator.decide.signals import signal_of_node
+from perdure_operator.decide.facts import listed, own, refused
 from perdure_operator.state.snapshot import PodView
 
 _IMAGE: Final = frozenset(
@@ -41,7 +40,7 @@ def not_ready(draft: Draft, names: tuple[str, ...]) -> Draft:
     """Wait for these members with the most telling reason of all of them."""
     pods = own(draft.snapshot)
     here = [pods[name] for name in names if name in pods]
-    for found in (_agent(here), _refusal(draft, names), _image(here), _container(here), _placed_wrong(draft, here)):
+    for found in (_agent(here), _refusal(draft, names), _image(here), _container(here)):
         if found:
             return draft.wait(*found)
     stuck = [pod for pod in here if pod.unschedulable]
@@ -86,14 +85,4 @@ def _stuck(pods: list[PodView], reasons: frozenset[str], reason: Reason) -> tupl
     for pod in pods:
         if pod.waiting_reason in reasons:
             return reason, f"{listed([pod])} waits: {pod.waiting_reason}: {pod.waiting_message}"
-    return None
-
-
-def _placed_wrong(draft: Draft, pods: list[PodView]) -> tuple[Reason, str] | None:
-    """`members` keeps a member that tolerates a cordon, for its successor would land there again."""
-    for pod in pods:
-        signal = signal_of_node(node_of(draft.snapshot, pod), pod)
-        if signal:
-            message = f"{pod.name} tolerates a cordon, and {signal.cause}"
-            return Reason.TOLERATES_LEAVING_NODE, message
     return None

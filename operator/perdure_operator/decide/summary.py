@@ -20,7 +20,9 @@ _WARNINGS: Final = frozenset(
         Reason.IMAGE_PULL_FAILED,
         Reason.AGENT_MISSING,
         Reason.CONTAINER_NOT_CREATED,
-        Reason.TOLERATES_LEAVING_NODE,
+        Reason.REPLACING_MEMBERS,
+        Reason.PATCH_REFUSED,
+        Reason.MEMBER_STUCK,
         Reason.UNSCHEDULABLE,
     }
 )
@@ -109,6 +111,9 @@ def _protected(draft: Draft) -> Draft:
     if not foreign:
         if draft.snapshot.budget is None:
             return draft.condition(ConditionType.PROTECTED, False, Reason.BUDGET_MISSING, "no PodDisruptionBudget yet")
+        strangers = draft.snapshot.foreign_pods
+        if strangers:
+            return _counts_strangers(draft, strangers)
         text = "evictions wait for the exit save"
         return draft.condition(ConditionType.PROTECTED, True, Reason.BUDGET_IN_PLACE, text)
     old = draft.status.find(ConditionType.PROTECTED)
@@ -117,6 +122,17 @@ def _protected(draft: Draft) -> Draft:
     if old is None or old.reason != Reason.PDB_CONFLICT:
         draft = draft.tell(Reason.PDB_CONFLICT, message, warning=True)
     return draft.condition(ConditionType.PROTECTED, False, Reason.PDB_CONFLICT, message)
+
+
+def _counts_strangers(draft: Draft, strangers: tuple[str, ...]) -> Draft:
+    old = draft.status.find(ConditionType.PROTECTED)
+    message = (
+        f"minAvailable is raised by {len(strangers)} for pods that have this job's labels and are not its own: "
+        f"{joined(list(strangers))}; remove the label {names.LABEL_UID} from them"
+    )
+    if old is None or old.reason != Reason.FOREIGN_PODS:
+        draft = draft.tell(Reason.FOREIGN_PODS, message, warning=True)
+    return draft.condition(ConditionType.PROTECTED, True, Reason.FOREIGN_PODS, message)
 
 
 def _understood(draft: Draft) -> Draft:

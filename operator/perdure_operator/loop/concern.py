@@ -5,8 +5,6 @@ Called by `watch` and `leader`.
 
 from __future__ import annotations
 
-from perdure.contract import LABEL_JOB
-from perdure_operator.api import names
 from perdure_operator.cluster.protocol import JOBS, NODES, PODS
 from perdure_operator.cluster.read.cache import Cache, Change
 from perdure_operator.cluster.read.records import BudgetRecord, JobRecord, Key, PodRecord
@@ -47,13 +45,3 @@ def _covered(cache: Cache, budget: BudgetRecord) -> set[Key]:
     everybody = cache.jobs_in(budget.key[0])
     covered = {job for job in everybody if any(budget.selects(pod.labels) for pod in cache.pods(job))}
     return covered | ({owner} if owner is not None else set())
-
-
-def orphaned_budget(cache: Cache, budget: BudgetRecord) -> bool:
-    """Whether the budget outlived its job: `kubectl delete --cascade=orphan` takes the owner away and leaves the rest.
-
-    Nobody would ever let a drain pass it. Everything about it has to be as the operator makes it: it is somebody's.
-    """
-    uid, job = budget.labels.get(names.LABEL_UID, ""), budget.labels.get(LABEL_JOB, "")
-    ours = bool(uid and job) and budget.key[1] == names.budget(job, uid) and budget.selects_uid == uid
-    return ours and not budget.owner and cache.key_of_job(uid) is None

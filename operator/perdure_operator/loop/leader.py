@@ -10,19 +10,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from perdure_operator.cluster import election
+from perdure_operator.cluster.clock import since_boot
 from perdure_operator.cluster.election import Election
 from perdure_operator.cluster.protocol import ApiError, ClusterApi
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.observe import Observer
+from perdure_operator.cluster.read.records import Key
 from perdure_operator.cluster.write.act import Actor
 from perdure_operator.loop.concern import concerned
+from perdure_operator.loop.orphans import Orphans
 from perdure_operator.loop.queue import Queue
 from perdure_operator.loop.worker import RESYNC_SECONDS, Worker
 
@@ -31,11 +32,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Clocks:
-    """Where time and chance come from."""
+    """Where time and chance come from; what time it is says the API server."""
 
-    now: Callable[[], datetime] | None = None
-    """None: the API server's."""
-    monotonic: Callable[[], float] = time.monotonic
+    monotonic: Callable[[], float] = since_boot
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     chance: Callable[[], float] = random.random
     """Between 0 and 1, for jitter."""
@@ -49,23 +48,27 @@ class Leader:
     lease: election.Settings
     identity: str
     namespace: str | None = None
-    workers: int = 4
+    workers: int = 8
     clocks: Clocks = field(default_factory=Clocks)
     cache: Cache = field(default_factory=Cache)
     over: asyncio.Event = field(default_factory=asyncio.Event)
     failed: bool = False
     _task: asyncio.Task[None] | None = None
-    _synced: bool = False
+    _synced: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         clocks = self.clocks
-        self.queue = Queue(monotonic=clocks.monotonic)
-        self._election = Election(
-            self.api, self.lease, self.identity, monotonic=clocks.monotonic, sleep=clocks.sleep, now=clocks.now
+        self.queue = Queue(monotonic=clocks.monotonic, started=False)
+        self._election = Election(self.api, self.lease, self.identity, monotonic=clocks.monotonic, sleep=clocks.sleep)
+        self._observer = Observer(self.api, self.cache, namespace=self.namespace)
+        self._orphans = Orphans(self.api, self.cache)
+        actor = Actor(
+            self.api,
+            self.cache,
+            instance=self.identity,
+            still_leading=self._election.still_leading,
         )
-        self._observer = Observer(self.api, self.cache, namespace=self.namespace, clock=clocks.now)
-        actor = Actor(self.api, self.cache, instance=self.identity, clock=clocks.now)
-        self._worker = Worker(self.queue, self._observer, actor, jitter=clocks.chance)
+        self._worker = Worker(self.queue, self._observer, actor, self._orphans, jitter=clocks.chance)
 
     @property
     def leading(self) -> bool:
@@ -88,7 +91,7 @@ class Leader:
             await self._election.lead()
             async with asyncio.TaskGroup() as group:
                 _spawn(group, self._election.hold(), self._resync())
-                _spawn(group, *(self._worker.run() for _ in range(self.workers)))
+                _spawn(group, *(self._work() for _ in range(self.workers)))
         except* election.Deposed as errors:
             logger.error("%s: ending", errors.exceptions[0])
             self.failed = True
@@ -97,6 +100,11 @@ class Leader:
             self.failed = True
         finally:
             self.over.set()
+
+    async def _work(self) -> None:
+        """Nothing is decided before everything has been read once, or cannot be read."""
+        await self._synced.wait()
+        await self._worker.run()
 
     async def _resync(self) -> None:
         """Read everything live at the start and now and then: a watch may miss a deletion while it reconnects."""
@@ -109,18 +117,23 @@ class Leader:
                 continue
             except Exception:
                 logger.exception("resync failed")  # what the watch tells is worth going on for
+                self._look_at(set())
                 await self.clocks.sleep(10)
                 continue
+            await self._orphans.sweep()
             await self.clocks.sleep(RESYNC_SECONDS * (0.8 + 0.4 * self.clocks.chance()))
 
     async def _sync(self) -> None:
+        self.queue.start()
         changes = await self._observer.sync()
-        jobs = {job for change in changes for job in concerned(self.cache, change)}
-        if not self._synced:  # the watch may have told everything before, and nobody has looked at it yet
+        self._look_at({job for change in changes for job in concerned(self.cache, change)})
+
+    def _look_at(self, jobs: set[Key]) -> None:
+        if not self._synced.is_set():  # the watch has told what there was, and nobody has looked at it yet
             jobs |= {job.key for job in self.cache.jobs()}
-        for job in jobs:
+        for job in sorted(jobs):
             self.queue.add(job)
-        self._synced = True
+        self._synced.set()
 
 
 def _spawn(group: asyncio.TaskGroup, *works: Coroutine[Any, Any, None]) -> None:

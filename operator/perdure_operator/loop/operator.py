@@ -25,7 +25,7 @@ class Options:
     """None: all namespaces."""
     kubeconfig: str | None = None
     health_port: int | None = 8080
-    workers: int = 4
+    workers: int = 8
 
 
 async def run(options: Options) -> bool:

@@ -14,14 +14,25 @@ class Queue:
     """Jobs that are due. Lives in one event loop."""
 
     def __init__(
-        self, schedule: Schedule[Key] | None = None, *, monotonic: Callable[[], float] = time.monotonic
+        self,
+        schedule: Schedule[Key] | None = None,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        started: bool = True,
     ) -> None:
         self._schedule = Schedule[Key]() if schedule is None else schedule
         self._monotonic = monotonic
         self._changed = asyncio.Event()
+        self._started = started
+
+    def start(self) -> None:
+        """From now on jobs are taken in: a replica that never leads would collect the names of all that ever were."""
+        self._started = True
 
     def add(self, job: Key, *, delay: float = 0.0) -> None:
         """The job is to be looked at in `delay` seconds, or earlier."""
+        if not self._started:
+            return
         self._schedule.add(job, self._monotonic() + delay)
         self._changed.set()
 

@@ -21,6 +21,8 @@ from perdure_operator.loop.queue import Queue
 SELECTOR_KEY: Final = ("v1", "pods")
 """The documented string form 'v1/pods' silently selects nothing in kopf 1.45.2."""
 
+WATCHED: Final = (JOBS, PODS, NODES, BUDGETS)
+
 logger = logging.getLogger(__name__)
 
 
@@ -41,7 +43,7 @@ class Watch:
 
 def register(registry: kopf.OperatorRegistry, watch: Watch) -> None:
     """Subscribe to jobs, their pods, nodes and budgets."""
-    for resource in (JOBS, PODS, NODES, BUDGETS):
+    for resource in WATCHED:
         _subscribe(registry, watch, resource)
 
 

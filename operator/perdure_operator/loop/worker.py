@@ -18,6 +18,7 @@ from perdure_operator.cluster.read.observe import Observer
 from perdure_operator.cluster.read.records import Key
 from perdure_operator.cluster.write.act import Actor
 from perdure_operator.decide import decide
+from perdure_operator.loop.orphans import Orphans
 from perdure_operator.loop.queue import Queue
 from perdure_operator.state.decision import Decision
 from perdure_operator.state.snapshot import Snapshot
@@ -35,11 +36,18 @@ class Worker:
     """Runs rounds."""
 
     def __init__(
-        self, queue: Queue, observer: Observer, actor: Actor, *, jitter: Callable[[], float] = random.random
+        self,
+        queue: Queue,
+        observer: Observer,
+        actor: Actor,
+        orphans: Orphans,
+        *,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
         self._queue = queue
         self._observer = observer
         self._actor = actor
+        self._orphans = orphans
         self._jitter = jitter
         self._writing: dict[Key, int] = {}
 
@@ -67,6 +75,7 @@ class Worker:
     async def _round(self, job: Key) -> Decision | None:
         snapshot = await self._observer.observe(job)
         if snapshot is None:
+            await self._orphans.sweep(job)
             return None
         decision = decide(snapshot)
         if _writes(decision):

@@ -45,7 +45,9 @@ in which a pod that somebody deletes saves."""
 _STATUS: Final = """The operator's memory of the job, and what it tells. Only the operator writes it."""
 
 _CONDITIONS: Final = """`kubectl describe ptj NAME` shows them. A job that waits says in `Running` for whom it waits and
-until when."""
+why, until when (or that there is no time limit, and what ends the wait), and what to do. `kubectl get ptj` shows the
+reason of `Running` in the column `WHY`, with `--output wide` its message too. The operator learns how far a run
+has come when its members end: `Running` with the reason `Assigned` does not say that they get on."""
 
 _REASONS: Final = """A reason belongs to a condition, to an event of the job, or to both."""
 

@@ -50,6 +50,8 @@ class CreatePod(Step):
 
     kind: Literal["CreatePod"] = "CreatePod"
     name: str
+    apart: bool = False
+    """On no node that has a former of the job: no taint keeps pods off it."""
 
 
 class Assign(Step):
@@ -70,6 +72,8 @@ class DeletePod(Step):
     kind: Literal["DeletePod"] = "DeletePod"
     name: str
     uid: str
+    grace: int | None = None
+    """Seconds it gets to end; None: what the pod itself says."""
 
 
 class DeleteJob(Step):

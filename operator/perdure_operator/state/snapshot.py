@@ -128,14 +128,15 @@ class TemplateCheck(Model):
 
 
 class RefusalKind(StrEnum):
-    """Why an object could not be created."""
+    """Why an object could not be created, or a pod not be changed."""
 
     REFUSED = "Refused"  # a quota or admission
     NAME_TAKEN = "NameTaken"  # somebody else's object has the name: it is burnt
+    PATCH_REFUSED = "PatchRefused"  # the pod exists; admission does not let it be changed
 
 
 class Refusal(Model):
-    """The API server's answer to the newest creation of this process that failed."""
+    """The API server's answer to the newest creation, or change of a pod, by this process that failed."""
 
     pod: str
     """The name of the pod, or of the job's budget."""
@@ -177,5 +178,7 @@ class Snapshot(Model):
     template_hash: str = ""
     template_check: TemplateCheck = TemplateCheck()
     refusals: tuple[Refusal, ...] = ()
+    allotted: tuple[str, ...] = ()
+    """Names in status that this process has written there: no other can have created their pods."""
     created: tuple[str, ...] = ()
     """Names in status whose pod this process has created, or may have: without a pod here, such a name is burnt."""

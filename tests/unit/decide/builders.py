@@ -37,7 +37,8 @@ ROUNDS = 5
 """Invariant I10: deciding again after acting comes to rest within so many rounds."""
 
 
-_UNTIL = re.compile(r"(until|at) \d\d:\d\d:\d\dZ|; no time limit: \w")
+_ENDS = re.compile(r"(?:until|at|from) (\d\d:\d\d:\d\d)Z")
+_UNTIL = re.compile(r"(until|at|from) \d\d:\d\d:\d\dZ|; no time limit")
 
 
 @dataclass(frozen=True)
@@ -133,9 +134,12 @@ class Job:
             job = job.ended(pod.name, outcome, **fields)
         return job
 
-    def refused(self, name: str, message: str = 'exceeded quota: "q"', kind: RefusalKind = RefusalKind.REFUSED) -> Job:
-        """The API server does not let this pod be created."""
-        return self.having(refusals=(Refusal(pod=name, kind=kind, message=message),))
+    def refused(
+        self, *members: int | str, message: str = 'exceeded quota: "q"', kind: RefusalKind = RefusalKind.REFUSED
+    ) -> Job:
+        """The API server does not let these pods be created, or changed."""
+        refusals = [Refusal(pod=self.name(member), kind=kind, message=message) for member in members]
+        return self.having(refusals=tuple(refusals))
 
     # what the operator does
 
@@ -143,7 +147,7 @@ class Job:
         """What it would do now."""
         decision = decide(self.snapshot)
         if decision.status is not None:
-            assert_explained(decision.status)
+            assert_explained(decision.status, self.snapshot.now)
         return decision
 
     def step(self, writes: int | None = None) -> Job:
@@ -224,12 +228,14 @@ class Job:
         return found
 
 
-def assert_explained(status: TrainingJobStatus) -> None:
+def assert_explained(status: TrainingJobStatus, now: datetime) -> None:
     """Invariant I9: a job that waits says until when, or what ends the wait instead, and what to do."""
     running = status.find(ConditionType.RUNNING)
     if running is None or running.status == "True" or status.finished_at:
         return
     assert _UNTIL.search(running.message), f"{running.reason} says no end: {running.message}"
+    for end in _ENDS.findall(running.message):
+        assert end >= f"{now:%H:%M:%S}", f"{running.reason} names an end that is over: {running.message}"
     assert "; to do: " in running.message, f"{running.reason} says no remedy: {running.message}"
 
 

@@ -32,6 +32,7 @@ from perdure_operator.api.status import (
     MemberOutcome,
     NextRun,
     Phase,
+    Replacements,
     RunPlan,
     TrainingJobStatus,
     Unready,
@@ -193,6 +194,8 @@ NEXT = _with(
     NextRun,
     {"run": st.sampled_from([1, 2, 2**52])},
     members=_some(NAMES, 4),
+    replacements=st.none()
+    | _with(Replacements, {"last_time": TIMES}, count=st.sampled_from([0, 1, 5, 10**6]), generation=st.integers(0, 2)),
     disruption=st.none() | st.sampled_from(Disruption),
     cause=TEXT,
 )
@@ -249,6 +252,9 @@ SNAPSHOTS = _with(
     budget=st.none() | _with(Budget, {"min_available": st.integers(0, 5), "uid": st.just("b")}),
     foreign_budgets=_some(TEXT, 1),
     same_uri=_some(TEXT, 1),
+    foreign_pods=_some(TEXT, 2),
+    allotted=_some(NAMES, 4),
+    created=_some(NAMES, 2),
     template_hash=st.sampled_from(["", "t1", "t2"]),
     template_check=_fields(
         TemplateCheck,

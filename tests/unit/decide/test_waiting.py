@@ -8,13 +8,14 @@ from datetime import timedelta
 
 import pytest
 
-from perdure.contract import ExitKind
+from perdure.contract import ErrorName, ExitKind
 from perdure_operator.api.reasons import CONDITION_TYPES, REASONS, ConditionType, Reason
 from perdure_operator.api.status import Disruption
 from perdure_operator.state.decision import CheckTemplate
-from perdure_operator.state.snapshot import PodView, TemplateCheck, TemplateVerdict, Terminated, Toleration
+from perdure_operator.state.snapshot import PodView, RefusalKind, TemplateCheck, TemplateVerdict, Terminated, Zone
 from tests.unit.decide.builders import START, Job, creates, deletes, job, raised, written
 
+INVALID = 'Pod "digits-ab12-dry-run" is invalid: spec.containers[0].image: Required value'
 NO_AGENT = 'failed to create containerd task: exec: "perdure": executable file not found in $PATH: unknown'
 
 
@@ -34,15 +35,19 @@ def _predecessor(**fields: object) -> PodView:
     return PodView.model_validate(given)
 
 
+def _down(here: Job, zone: Zone) -> Job:
+    return here.node("n2", ready=False).having(zones=(zone,)).settle()
+
+
 WAITS: dict[Reason, tuple[Callable[[], Job], str]] = {
     Reason.CHECKING_TEMPLATE: (job, "the pod template"),
     Reason.TEMPLATE_INVALID: (lambda: _checked(TemplateVerdict.BAD, "image: Required value"), "image: Required value"),
     Reason.QUOTA_EXCEEDED: (
-        lambda: job().step().step(writes=2).refused("digits-ab12-0"),
+        lambda: job().refused("digits-ab12-0").step().step(),
         'digits-ab12-0 was refused: exceeded quota: "q"',
     ),
     Reason.POD_REFUSED: (
-        lambda: job().step().step(writes=2).refused("digits-ab12-0", 'webhook "w" denied'),
+        lambda: job().refused("digits-ab12-0", message='webhook "w" denied').step().step(),
         'digits-ab12-0 was refused: webhook "w" denied',
     ),
     Reason.WAITING_FOR_PREDECESSOR: (lambda: job().having(pods=(_predecessor(),)), "digits-0000-0 (node n1)"),
@@ -63,20 +68,42 @@ WAITS: dict[Reason, tuple[Callable[[], Job], str]] = {
         lambda: job().starting().pod(1, waiting_reason="CreateContainerConfigError", waiting_message='secret "s"'),
         'digits-ab12-1 (node n2) waits: CreateContainerConfigError: secret "s"',
     ),
-    Reason.TOLERATES_LEAVING_NODE: (
-        lambda: job().starting().pod(1, tolerations=(Toleration(operator="Exists"),)).cordon("n2"),
-        "digits-ab12-1 tolerates a cordon, and node n2 is cordoned",
+    Reason.REPLACING_MEMBERS: (
+        lambda: job().starting().pod(1, gone=True).settle().pod(2, gone=True).settle(),
+        "2 times in a row members could not train and were replaced: digits-ab12-2 was deleted",
     ),
     Reason.ASSIGNING: (lambda: job().starting().ready().step(writes=1), "the members of run 1"),
     Reason.NODE_UNREACHABLE: (
         lambda: job().running().node("n2", ready=False).pod(1, ready=False),
         "digits-ab12-1 (node n2)",
     ),
+    Reason.MASS_OUTAGE: (
+        lambda: _down(job().running(), Zone(ready=2, not_ready=3)).pod(1, ready=False),
+        "digits-ab12-1 (node n2)",
+    ),
+    Reason.LOG_LOST: (
+        lambda: job().running(1).ended(0, ExitKind.FAILED, error=raised(ErrorName.LOG_LOST, "no log")),
+        "digits-ab12-0: failed (exception LogLost)\nno log",
+    ),
     Reason.EXIT_SAVE: (lambda: job().running().leaving("n1"), "digits-ab12-0 (node n1), digits-ab12-1 (node n2)"),
     Reason.STOPPING: (lambda: job().running().exited(1), "digits-ab12-0 (node n1)"),
     Reason.DELETING_MEMBERS: (
         lambda: job().running().leaving("n1").after(630).settle(),
         "digits-ab12-0 (node n1), digits-ab12-1 (node n2)",
+    ),
+    Reason.MEMBER_STUCK: (
+        lambda: job().running().deleted(0).settle().after(151),
+        "digits-ab12-0 (node n1); it may still train",
+    ),
+    Reason.PATCH_REFUSED: (
+        lambda: (
+            job()
+            .starting()
+            .ready()
+            .refused("digits-ab12-1", message='webhook "w" denied', kind=RefusalKind.PATCH_REFUSED)
+            .step(writes=1)
+        ),
+        'digits-ab12-1 (node n2) cannot be told its rank in run 1: webhook "w" denied',
     ),
     Reason.SUSPENDED: (lambda: job(suspend=True), "spec.suspend is true"),
 }
@@ -94,7 +121,7 @@ def test_a_wait_says_for_whom_and_why_until_when_and_what_to_do(reason: Reason) 
     assert awaited in running.message
     known = REASONS[reason]
     assert known.remedy
-    timed = re.search(r"(until|at) \d\d:\d\d:\d\dZ", running.message)
+    timed = re.search(r"(until|at|from) \d\d:\d\d:\d\dZ", running.message)
     assert bool(timed) is not bool(known.ends), running.message
     assert running.message.count("no time limit: ") == bool(known.ends)
 
@@ -105,11 +132,29 @@ def test_every_reason_without_a_time_limit_is_in_the_table() -> None:
 
 class TestTemplate:
     def test_an_invalid_one_waits_for_a_correction_and_creates_nothing(self) -> None:
-        here = _checked(TemplateVerdict.BAD, "spec.containers[0].image: Required value")
+        here = _checked(TemplateVerdict.BAD, f"pods/digits-ab12-dry-run: {INVALID}")
         assert here.plan().actions == ()
         reason, message = _waits(here)
         assert reason == "TemplateInvalid"
-        assert "spec.containers[0].image: Required value" in message
+        assert message.startswith("spec.template.spec.containers[0].image: Required value; ")
+
+    @pytest.mark.parametrize(
+        ("answer", "words"),
+        [
+            (
+                'Pod "d" is invalid: [spec.volumes[0].name: Required value, metadata.labels: Invalid value: "spec.x"]',
+                '[spec.template.spec.volumes[0].name: Required value, spec.template.metadata.labels: Invalid value: "',
+            ),
+            (
+                'pods "d" is forbidden: violates PodSecurity "restricted:v1": runAsNonRoot != true',
+                'violates PodSecurity "restricted:v1": runAsNonRoot != true',
+            ),
+            ("Pod in version v1 cannot be handled as a Pod", "Pod in version v1 cannot be handled as a Pod"),
+        ],
+        ids=["two-fields", "pod-security", "another-answer"],
+    )
+    def test_the_field_comes_first_by_its_path_in_the_job(self, answer: str, words: str) -> None:
+        assert _waits(_checked(TemplateVerdict.BAD, answer))[1].startswith(words)
 
     def test_a_correction_is_tried_at_once(self) -> None:
         here = _checked(TemplateVerdict.BAD).having(template_hash="t2")
@@ -195,8 +240,7 @@ class TestPods:
         assert after.now.failures.infrastructure == 0
 
     def test_a_refused_name_is_tried_again_and_not_burnt(self) -> None:
-        here = job().step().step(writes=2).refused("digits-ab12-0")
-        after = here.step()
+        after = job().refused("digits-ab12-0").step().step().step()
         running = after.condition(ConditionType.RUNNING)
         assert running.reason == "QuotaExceeded"
         assert "exceeded quota" in running.message
@@ -204,13 +248,13 @@ class TestPods:
         assert after.plan().status is None
 
     def test_another_refusal_names_who_refused(self) -> None:
-        here = job().step().step(writes=2).refused("digits-ab12-0", 'admission webhook "w" denied')
+        here = job().step().refused("digits-ab12-0", message='admission webhook "w" denied').step()
         plan = here.plan()
         assert plan.status is not None
         assert "PodRefused" in str(plan.status.conditions)
 
     def test_a_name_that_somebody_else_has_is_burnt(self) -> None:
-        here = job().step().step(writes=2).refused("digits-ab12-0", "exists", "NameTaken")
+        here = job().refused("digits-ab12-0", message="exists", kind=RefusalKind.NAME_TAKEN).step().step()
         assert creates(here.plan()) == ["digits-ab12-1", "digits-ab12-2"]
 
     def test_a_warning_is_sent_once(self) -> None:

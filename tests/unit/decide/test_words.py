@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from perdure.contract import ExitKind
+from perdure.contract import ErrorKind, ExitKind
 from perdure_operator.api.reasons import ConditionType
+from perdure_operator.api.spec import S3, Checkpoint
 from perdure_operator.api.status import Phase
 from perdure_operator.decide.draft import MESSAGE_LENGTH
 from perdure_operator.state.snapshot import TemplateCheck, TemplateVerdict
@@ -61,7 +62,7 @@ def test_what_people_look_for_comes_first() -> None:
 def test_a_longer_message_than_a_condition_holds_keeps_both_its_ends() -> None:
     check = TemplateCheck(hash="t1", verdict=TemplateVerdict.BAD, message="y" * 5000, time=START)
     message = job().having(template_check=check).settle().condition(ConditionType.RUNNING).message
-    assert message.startswith("the API server refuses members of spec.template: yyy")
+    assert message.startswith("yyy")
     assert message.endswith("to do: correct spec.template as the message says; the job goes on")
     assert len(message) == MESSAGE_LENGTH
 
@@ -73,6 +74,45 @@ def test_a_long_message_keeps_its_advice_and_its_end() -> None:
         message = here.settle().condition(kind).message
         assert "check the keys of Secret s3" in message
         assert message.endswith("ValueError: no")
+
+
+class TestEndOfARun:
+    """In steps of the training: a member whose trainer did none in its last run tells 0."""
+
+    def _moved(self) -> Job:
+        here = job().running(world=2).leaving("n1").all_ended(ExitKind.CHECKPOINTED, step=72, commit=(4, 72))
+        return here.settle().ready().settle()
+
+    def _told(self, here: Job) -> str:
+        return here.settle().condition(ConditionType.SAVED).message
+
+    def test_a_run_that_did_no_step_does_not_say_step_0(self) -> None:
+        told = self._told(self._moved().leaving("n3").all_ended(ExitKind.STOPPED))
+        assert (
+            told == "run 2 ended, and no member has told of a step; the last commit known is of step 72: 0 steps lost"
+        )
+
+    def test_nor_does_a_job_without_a_commit(self) -> None:
+        told = self._told(job().running(world=2).leaving("n1").all_ended(ExitKind.STOPPED))
+        assert told == "run 1 ended, and no member has told of a step; no commit is known: 0 steps lost"
+
+    def test_wrong_keys_name_the_secret_they_come_from(self) -> None:
+        checkpoint = Checkpoint(uri="s3://b/digits", s3=S3(credentials_secret="digits-s3"))
+        error = (ErrorKind.STORAGE, "S3Error", "403 SignatureDoesNotMatch")
+        here = job(checkpoint=checkpoint).running(world=1).ended(0, ExitKind.FAILED, error=error)
+        assert self._told(here).endswith(
+            "digits-ab12-0: failed (storage S3Error)\n403 SignatureDoesNotMatch\n"
+            "The keys for s3://b/digits come from the Secret digits-s3"
+        )
+
+    def test_a_lost_member_says_of_what(self) -> None:
+        here = job().running(world=2).ended(1, ExitKind.FAILED, error=raised("ValueError")).settle()
+        assert here.condition(ConditionType.DISRUPTED).message == "digits-ab12-1 ended: failed ValueError"
+
+    def test_a_pod_deleted_on_a_drained_node_names_the_drain(self) -> None:
+        here = job().running(world=2).cordon("n1").deleted(0).settle()
+        assert here.intent is not None
+        assert here.intent.cause == "deleted: digits-ab12-0 (node n1 is cordoned)"
 
 
 def test_the_notes_that_torch_leaves_in_every_run_do_not_pass_for_the_cause() -> None:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from perdure.contract import Role, Standby, write_assignment
+from perdure_operator.api.status import TrainingJobStatus
 from perdure_operator.decide.facts import terminated
 from perdure_operator.state.decision import (
     Action,
@@ -25,6 +26,7 @@ from perdure_operator.state.snapshot import (
     Budget,
     NodeView,
     PodView,
+    RefusalKind,
     Snapshot,
     TemplateCheck,
     TemplateVerdict,
@@ -44,13 +46,13 @@ def apply(snapshot: Snapshot, plan: Decision, *, writes: int | None = None) -> S
         if left <= 0:
             return snapshot
         left -= 1
-        snapshot = change(snapshot, status=plan.status)
+        snapshot = change(snapshot, status=plan.status, allotted=_allotted(snapshot, plan.status))
     for action in plan.actions[:left]:
         try:
             snapshot = carry_out(snapshot, action)
         except Conflict:
             break
-    return snapshot
+    return snapshot if writes is None else change(snapshot, allotted=(), created=())  # a successor remembers nothing
 
 
 def change(snapshot: Snapshot, **fields: Any) -> Snapshot:
@@ -82,10 +84,10 @@ def carry_out(snapshot: Snapshot, action: Action) -> Snapshot:
             return change(snapshot, budget=Budget(min_available=least, uid=uid or "budget"))
         case DeleteBudget():
             return change(snapshot, budget=None)
-        case CreatePod(name=name):
-            return _create(snapshot, name)
+        case CreatePod(name=name, apart=apart):
+            return _create(snapshot, name, apart=apart)
         case Assign(name=name, uid=uid, role=role, old=old, new=new):
-            if _pod(snapshot, name, uid).assignment != old:
+            if _pod(snapshot, name, uid).assignment != old or name in _refused(snapshot, {RefusalKind.PATCH_REFUSED}):
                 raise Conflict
             return change_pod(snapshot, name, role=role, assignment=new)
         case DeletePod(name=name, uid=uid):
@@ -107,15 +109,29 @@ def remove(snapshot: Snapshot, name: str) -> Snapshot:
 
 def usable(node: NodeView) -> bool:
     """Whether the scheduler would use the node."""
-    return node.exists and node.ready and not node.cordoned and not node.deleting and not node.taints
+    return node.exists and node.ready and not node.cordoned and not node.taints
 
 
-def _create(snapshot: Snapshot, name: str) -> Snapshot:
+def _allotted(snapshot: Snapshot, status: TrainingJobStatus) -> tuple[str, ...]:
+    """The names that this very write has put into status, and those that earlier ones did."""
+    before, after = snapshot.status.next, status.next
+    new = set(after.members if after else ()) - set(before.members if before else ())
+    return (*snapshot.allotted, *sorted(new))
+
+
+def _refused(snapshot: Snapshot, kinds: set[RefusalKind]) -> set[str]:
+    return {refusal.pod for refusal in snapshot.refusals if refusal.kind in kinds}
+
+
+def _create(snapshot: Snapshot, name: str, *, apart: bool) -> Snapshot:
     if any(pod.name == name and not pod.gone for pod in snapshot.pods):
         return snapshot
-    if any(refusal.pod == name for refusal in snapshot.refusals):
+    if name in _refused(snapshot, {RefusalKind.REFUSED, RefusalKind.NAME_TAKEN}):
         raise Conflict
-    load = {node.name: 0 for node in snapshot.nodes if usable(node)}
+    snapshot = change(snapshot, created=(*snapshot.created, name))
+    formers = {pod.node for pod in snapshot.pods if pod.role == Role.FORMER and not terminated(pod)}
+    kept_off = formers if apart else set()
+    load = {node.name: 0 for node in snapshot.nodes if usable(node) and node.name not in kept_off}
     for pod in snapshot.pods:
         if pod.node in load:
             load[pod.node] += 1

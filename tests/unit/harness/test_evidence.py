@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from e2e.harness.evidence import Gap, NoEvidence, Samples, Turn, gaps, samples, steps_lost, turns, untraced
+from e2e.harness.evidence import Gap, NoEvidence, Samples, Turn, batches, gaps, samples, steps_lost, turns, untraced
 from tests.unit.harness.builders import SIZE, UID, Training, drained
 
 CLEAN = Samples(lost=0, repeated=0, foreign=0)
@@ -52,6 +52,15 @@ def test_a_run_that_fell_back_to_an_older_commit_ends_at_its_own_last_one() -> N
     training = Training().opened(1).trained(1, 1, 1).committed(1, 1).trained(1, 2, 3).committed(1, 3, final=True)
     training.opened(2, resumes=2).trained(2, 2, 2).committed(2, 2, final=True)
     assert turns(training.entries) == [Turn(UID, 1, 0, 1), Turn(UID, 2, 1, 2)]
+
+
+def test_a_global_batch_is_what_all_ranks_of_the_counted_run_trained_on() -> None:
+    undisturbed = Training().opened(1).trained(1, 1, 4).completed(1, 4)
+    training = Training().opened(1).trained(1, 1, 1).committed(1, 1).trained(1, 2, 3)
+    training.opened(2, resumes=2).trained(2, 2, 4).completed(2, 4)
+    assert batches(training.entries, training.trace) == batches(undisturbed.entries, undisturbed.trace)
+    other = drained().with_ids(2, 1, 4, (0,))
+    assert batches(other.entries, other.trace) != batches(drained().entries, drained().trace)
 
 
 def test_a_skipped_step_loses_its_samples() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from e2e.harness.shared_run import VARIABLE
-from e2e.harness.workers import place, unit
+from e2e.harness.workers import LONGEST, place, unit
 
 pytest_plugins = ["pytester"]
 REPOSITORY = Path(__file__).parents[3]
@@ -31,7 +31,8 @@ def test_other_scenarios_are_handed_out_one_by_one() -> None:
 
 
 def test_what_is_alone_comes_first_and_the_audit_last() -> None:
-    assert sorted([AUDIT, SCENARIO, UNIT, API, ALONE], key=place) == [ALONE, API, UNIT, SCENARIO, AUDIT]
+    collected = [API, AUDIT, SCENARIO, LONGEST, ALONE, UNIT]
+    assert sorted(collected, key=place) == [ALONE, API, UNIT, LONGEST, SCENARIO, AUDIT]
 
 
 def test_two_processes_end_with_one_closing_line_and_leave_nothing(

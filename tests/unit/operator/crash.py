@@ -102,9 +102,11 @@ class DyingApi:
         self._written("status")
         return raw
 
-    async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str, version: str = "") -> None:
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, *, uid: str, version: str = "", grace: int | None = None
+    ) -> None:
         self._require_life()
-        await self.api.delete(resource, namespace, name, uid=uid, version=version)
+        await self.api.delete(resource, namespace, name, uid=uid, version=version, grace=grace)
         self._written(f"delete {resource.plural}")
 
     def _require_life(self) -> None:

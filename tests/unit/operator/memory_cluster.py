@@ -100,7 +100,9 @@ class MemoryCluster:
         raw = copy.deepcopy(stored) | {"status": copy.deepcopy(body["status"])}
         return self._store("MODIFIED", (resource, namespace, name), raw)
 
-    async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str, version: str = "") -> None:
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, *, uid: str, version: str = "", grace: int | None = None
+    ) -> None:
         stored = self._stored(resource, namespace, name)
         if stored["metadata"]["uid"] != uid or version not in ("", stored["metadata"]["resourceVersion"]):
             raise Conflict(f"{name!r} is not {uid} in version {version}", status=409, reason="Conflict")
@@ -108,6 +110,8 @@ class MemoryCluster:
         if resource == PODS and _needs_grace(stored):
             raw = copy.deepcopy(stored)
             raw["metadata"]["deletionTimestamp"] = CREATED
+            own = raw["spec"].get("terminationGracePeriodSeconds", 30)
+            raw["metadata"]["deletionGracePeriodSeconds"] = own if grace is None else grace
             self._store("MODIFIED", (resource, namespace, name), raw)
             return
         self.remove(resource, namespace, name)

@@ -11,12 +11,13 @@ from functools import partial
 from typing import Any
 
 from perdure_operator.api.status import TrainingJobStatus
-from perdure_operator.cluster.protocol import EVENTS, JOBS, NODES, PODS, ClusterApi, Json
+from perdure_operator.cluster.protocol import JOBS, NODES, PODS, ClusterApi, Json, Resource
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.observe import Observer
 from perdure_operator.cluster.write.act import Actor
+from perdure_operator.loop.orphans import Orphans
 from perdure_operator.loop.queue import Queue
-from perdure_operator.loop.watch import Watch
+from perdure_operator.loop.watch import WATCHED, Watch
 from perdure_operator.loop.worker import Worker
 from tests.unit.operator.builders import NOW, job
 from tests.unit.operator.memory_cluster import MemoryCluster
@@ -34,11 +35,11 @@ class Stage:
         self.queue = Queue(monotonic=self._monotonic)
         watch = Watch(self.cache, self.queue)
         self.cluster.time = lambda: self.now
-        self.cluster.watch = lambda kind, resource, raw: resource != EVENTS and watch.take_in(resource, kind, raw)
+        self.cluster.watch = partial(_tell, watch)
         calls = api or self.cluster
         self.observer = Observer(calls, self.cache, clock=lambda: self.now)
         self.actor = Actor(calls, self.cache, instance="test", clock=lambda: self.now)
-        self.worker = Worker(self.queue, self.observer, self.actor, jitter=lambda: 0.5)
+        self.worker = Worker(self.queue, self.observer, self.actor, Orphans(calls, self.cache), jitter=lambda: 0.5)
 
     def _monotonic(self) -> float:
         return self.now.timestamp()
@@ -84,10 +85,14 @@ class Stage:
 
     # The operator.
 
-    def start(self) -> None:
+    def sync(self) -> None:
+        """Everything is read, and every job is due."""
         asyncio.run(self.observer.sync())
         for known in self.cache.jobs():
             self.queue.add(known.key)
+
+    def start(self) -> None:
+        self.sync()
         self.settle()
 
     def settle(self, *, rounds: int = 60) -> None:
@@ -103,6 +108,12 @@ class Stage:
         """Time passes, and what is due by then is worked on."""
         self.now += timedelta(seconds=seconds)
         self.settle()
+
+
+def _tell(watch: Watch, kind: str, resource: Resource, raw: Json) -> None:
+    """What nobody subscribes to is not told."""
+    if resource in WATCHED:
+        watch.take_in(resource, kind, raw)
 
 
 def _ready(pod: Json, node: str, index: int) -> None:

@@ -50,7 +50,7 @@ STANDBY = '{"v":1,"standby":true}'
 
 
 class RefusingCluster(MemoryCluster):
-    """Refuses to create what `refuses` says, also in a dry run."""
+    """Refuses to create or change what `refuses` says, also in a dry run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,6 +60,11 @@ class RefusingCluster(MemoryCluster):
         if resource in self.refuses:
             raise self.refuses[resource]
         return await super().create(resource, namespace, body, dry_run=dry_run)
+
+    async def patch(self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]) -> Json:
+        if resource in self.refuses:
+            raise self.refuses[resource]
+        return await super().patch(resource, namespace, name, operations)
 
 
 class Desk:
@@ -94,7 +99,7 @@ def test_status_comes_first_and_events_last() -> None:
     desk = Desk()
     sent: list[str] = []
     desk.cluster.watch = lambda kind, resource, _raw: sent.append(f"{kind} {resource.plural}")
-    status = TrainingJobStatus(phase=Phase.STARTING, members=(desk.name(0),))
+    status = TrainingJobStatus(phase=Phase.STARTING, next=NextRun(run=1, members=(desk.name(0),)))
     event = Event(reason="R", message="m")
     desk.act(SetBudget(min_available=1), CreatePod(name=desk.name(0)), status=status, events=(event,))
     assert sent == ["MODIFIED trainingjobs", "ADDED poddisruptionbudgets", "ADDED pods", "ADDED events"]
@@ -200,10 +205,10 @@ def test_an_assignment_that_rests_on_old_news_is_a_conflict(change: dict[str, st
     assert desk.get(PODS, desk.name(0))["metadata"]["labels"][LABEL_ROLE] == "standby"
 
 
-def member(desk: Desk) -> dict[str, str]:
+def member(desk: Desk, number: int = 0) -> dict[str, Any]:
     """A pod of the job's, as its name and uid."""
-    desk.act(CreatePod(name=desk.name(0)))
-    return {"name": desk.name(0), "uid": desk.get(PODS, desk.name(0))["metadata"]["uid"]}
+    desk.act(CreatePod(name=desk.name(number)))
+    return {"name": desk.name(number), "uid": desk.get(PODS, desk.name(number))["metadata"]["uid"]}
 
 
 @pytest.mark.parametrize("role", ["member", None])
@@ -281,6 +286,41 @@ def test_a_name_that_may_have_been_used_is_told_apart_from_one_that_was_refused(
     with pytest.raises(Unavailable):
         desk.act(CreatePod(name=names[2]))
     assert desk.memory.created == {names[0], names[2]}
+    assert desk.memory.allotted == set(names)
+
+
+def test_names_that_another_process_has_allotted_are_not_this_ones() -> None:
+    desk = Desk()
+    before = TrainingJobStatus(next=NextRun(run=1, members=(desk.name(0),)))
+    desk.cluster.change(
+        JOBS, "ns", "digits", lambda raw: raw.update(status=before.model_dump(mode="json", by_alias=True))
+    )
+    desk.act(status=TrainingJobStatus(next=NextRun(run=1, members=(desk.name(0), desk.name(1)))))
+    assert desk.memory.allotted == {desk.name(1)}
+
+
+def test_who_refuses_to_let_a_member_be_told_is_remembered_until_it_could_be() -> None:
+    desk = Desk()
+    pod = member(desk)
+    told = Assign(**pod, role="member", old=STANDBY, new="x")
+    desk.cluster.refuses[PODS] = Forbidden('webhook "w" denied', reason="Forbidden")
+    with pytest.raises(Forbidden):
+        desk.act(told)
+    (refusal,) = desk.memory.refusals.values()
+    assert (refusal.pod, refusal.kind) == (pod["name"], "PatchRefused")
+    assert 'webhook "w" denied' in refusal.message
+    del desk.cluster.refuses[PODS]
+    desk.act(told)
+    assert desk.memory.refusals == {}
+
+
+def test_a_pod_may_be_given_another_grace_than_its_own() -> None:
+    desk = Desk()
+    for pod, grace in zip(crowd(desk, 2), (5, None), strict=True):
+        desk.cluster.change(PODS, "ns", pod["name"], lambda raw: raw["spec"].update(nodeName="n1"))
+        desk.act(DeletePod(**pod, grace=grace))
+    graces = [desk.get(PODS, desk.name(number))["metadata"]["deletionGracePeriodSeconds"] for number in (0, 1)]
+    assert graces == [5, 120]
 
 
 class SlowCluster(RefusingCluster):
@@ -298,9 +338,11 @@ class SlowCluster(RefusingCluster):
         async with self._turn():
             return await super().patch(resource, namespace, name, operations)
 
-    async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str, version: str = "") -> None:
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, *, uid: str, version: str = "", grace: int | None = None
+    ) -> None:
         async with self._turn():
-            await super().delete(resource, namespace, name, uid=uid, version=version)
+            await super().delete(resource, namespace, name, uid=uid, version=version, grace=grace)
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:

@@ -28,15 +28,14 @@ def write(path: Path, text: str) -> str:
     return str(path)
 
 
-def test_explain_prints_the_stage_what_is_awaited_and_the_writes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_explain_prints_reasons_actions_and_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = snapshot(template_hash="abc").model_dump_json(by_alias=True)
     assert cli.main(["explain", write(tmp_path / "s.json", text)]) == 0
     said = capsys.readouterr().out
-    assert "Stage: between\nWaiting: CheckingTemplate" in said
+    assert "Waiting: CheckingTemplate: " in said
     assert "1. CheckTemplate" in said
-    assert "Looks again: in 10 s" in said
+    assert "condition Protected: False, BudgetMissing" in said
+    assert "Looks again: in 10 s, at " in said
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,19 @@ def steps(work: Callable[[], object]) -> int:
     return count
 
 
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of objects that are parsed from now on."""
+    calls: list[str] = []
+    read = records.read
+
+    def reading(resource: Resource, raw: Json, *known: Any) -> records.AnyRecord:
+        calls.append(raw["metadata"]["name"])
+        return read(resource, raw, *known)
+
+    monkeypatch.setattr(records, "read", reading)
+    return calls
+
+
 class Cluster:
     """Jobs of one namespace, their members on one node each, and a watch that has told everything."""
 
@@ -135,8 +148,7 @@ def test_an_object_is_parsed_once_for_each_of_its_versions(
     metadata = {"namespace": "ns", "name": "p", "uid": "p", "labels": cluster.labels(0)}
     raw: Json = {"metadata": metadata | {"resourceVersion": "10"}}
     cluster.tell(PODS, raw)
-    read, calls = records.read, []
-    monkeypatch.setattr(records, "read", lambda *given: (calls.append(1), read(*given))[1])
+    calls = counted(monkeypatch)
     cluster.tell(PODS, {"metadata": metadata | {"resourceVersion": str(version)}})
     assert len(calls) == parsed
 
@@ -153,8 +165,7 @@ def test_a_resync_reads_only_what_it_did_not_know(monkeypatch: pytest.MonkeyPatc
 
     asyncio.run(play())
     cluster.change(PODS, "ns", "p7", lambda raw: raw["status"].update(podIP="10.0.0.7"))
-    read, calls = records.read, []
-    monkeypatch.setattr(records, "read", lambda *given: (calls.append(given[1]["metadata"]["name"]), read(*given))[1])
+    calls = counted(monkeypatch)
     (change,) = asyncio.run(observer.sync())
     assert calls == ["p7"]
     assert change.after is not None

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from perdure_operator.cluster.election import RENEWALS, Deposed, Election, Settings, identity
-from perdure_operator.cluster.protocol import LEASES, Json, Resource, Unavailable
+from perdure_operator.cluster.protocol import LEASES, Forbidden, Json, Resource, Unavailable
 from tests.unit.operator.builders import NOW
 from tests.unit.operator.memory_cluster import MemoryCluster
 
@@ -47,6 +47,7 @@ class FlakyCluster(MemoryCluster):
 
 
 def candidate(cluster: MemoryCluster, name: str, clock: Clock) -> Election:
+    cluster.sleep = clock.sleep
     return Election(cluster, SETTINGS, name, monotonic=clock, sleep=clock.sleep, now=lambda: NOW)
 
 
@@ -108,6 +109,68 @@ def test_a_lease_that_was_given_back_is_taken_at_once() -> None:
     assert holder(cluster) == ""
     run(candidate(cluster, "b", clock).lead())
     assert clock.time == 1000.0
+
+
+class WatchedCluster(MemoryCluster):
+    """Its watch tells of a change at once; the leader gives its Lease back after some seconds."""
+
+    def __init__(self, clock: Clock, released: float) -> None:
+        super().__init__()
+        self.clock = clock
+        self.released = released
+
+    async def changed(self, resource: Resource, namespace: str, name: str, *, version: str, seconds: float) -> None:
+        if self.clock.time < self.released <= self.clock.time + seconds:
+            self.clock.time = self.released
+            self.change(LEASES, namespace, name, lambda raw: raw["spec"].update(holderIdentity=""))
+        else:
+            await super().changed(resource, namespace, name, version=version, seconds=seconds)
+
+
+@pytest.mark.parametrize("released", [1000.1, 1001.0, 1007.3])
+def test_a_candidate_learns_at_once_that_the_lease_was_given_back(released: float) -> None:
+    clock = Clock()
+    cluster = WatchedCluster(clock, released)
+    run(candidate(cluster, "a", Clock()).lead(), candidate(cluster, "b", clock).lead())
+    assert holder(cluster) == "b"
+    assert clock.time - released < 0.1
+
+
+def test_a_candidate_that_may_not_watch_looks_now_and_then() -> None:
+    class Unwatchable(MemoryCluster):
+        async def changed(self, *_: object, **__: object) -> None:
+            raise Forbidden("leases is forbidden: cannot watch")
+
+    cluster, clock = Unwatchable(), Clock()
+    run(candidate(cluster, "a", Clock()).lead(), candidate(cluster, "b", clock).lead())
+    assert 15 <= clock.time - 1000 < 20
+
+
+def test_a_leader_that_was_frozen_knows_that_it_may_not_write_any_more() -> None:
+    cluster, clock = MemoryCluster(), Clock()
+    leader = candidate(cluster, "a", clock)
+    assert not leader.still_leading()
+    run(leader.lead())
+    clock.time += SETTINGS.seconds * 5 / 7
+    assert leader.still_leading()
+    clock.time += SETTINGS.seconds * 1.01 / 7
+    assert not leader.still_leading()
+
+
+def test_the_age_of_a_lease_counts_from_when_its_renewal_was_sent() -> None:
+    """The answer may come much later than the API server has stored it and others have seen it."""
+
+    class SlowToAnswer(MemoryCluster):
+        async def create(self, resource: Resource, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
+            raw = await super().create(resource, namespace, body, dry_run=dry_run)
+            clock.time += 10
+            return raw
+
+    cluster, clock = SlowToAnswer(), Clock()
+    leader = candidate(cluster, "a", clock)
+    run(leader.lead())
+    clock.time += 3
+    assert not leader.still_leading()
 
 
 def test_a_leader_that_cannot_renew_stops_before_another_may_start() -> None:

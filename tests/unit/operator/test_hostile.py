@@ -76,9 +76,7 @@ def test_strange_objects_cost_no_other_job_anything(resource: Resource, path: st
     for node in ("n1", "n2"):
         made.node(node)
     made.apply()
-    asyncio.run(made.observer.sync())
-    for record in made.cache.jobs():
-        made.queue.add(record.key)
+    made.sync()
     for kind in ("ADDED", "MODIFIED", "DELETED"):
         for raw in strange:
             made.cluster.watch(kind, resource, raw)

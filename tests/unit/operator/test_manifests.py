@@ -53,6 +53,32 @@ def test_the_agent_stands_in_front_of_the_users_command() -> None:
     assert trainer["terminationMessagePolicy"] == "File"
 
 
+def test_a_pod_that_is_deleted_tells_its_agent_so_before_any_signal() -> None:
+    assert of_spec()["spec"]["containers"][0]["lifecycle"] == {"preStop": {"exec": {"command": ["perdure", "stop"]}}}
+
+
+def test_a_hook_of_the_users_stays() -> None:
+    mine = {"postStart": {"sleep": {"seconds": 1}}, "preStop": {"sleep": {"seconds": 2}}}
+    container = template()["spec"]["containers"][0] | {"lifecycle": mine}
+    spec = of_spec(template={"spec": {"containers": [container]}})["spec"]
+    assert spec["containers"][0]["lifecycle"] == mine
+
+
+def test_a_member_keeps_off_formers_only_where_it_is_told_to() -> None:
+    others = {"labelSelector": {}, "topologyKey": "rack"}
+    given = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [others]}, "nodeAffinity": {}}
+    raw = template()
+    raw["spec"]["affinity"] = given
+    seen = snapshot(spec=TrainingJobSpec.model_validate(job(template=raw)["spec"]))
+    assert manifests.pod(seen, NAME)["spec"]["affinity"] == given
+    affinity = manifests.pod(seen, NAME, apart=True)["spec"]["affinity"]
+    assert affinity["nodeAffinity"] == {}
+    first, mine = affinity["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert first == others
+    assert mine["topologyKey"] == "kubernetes.io/hostname"
+    assert mine["labelSelector"]["matchLabels"] == {LABEL_JOB: "digits", LABEL_UID: UID, LABEL_ROLE: "former"}
+
+
 def test_the_assignment_is_a_downward_api_file() -> None:
     spec = of_spec()["spec"]
     (volume,) = spec["volumes"]
@@ -172,6 +198,13 @@ def test_a_budget_covers_members_of_this_very_job_and_no_standby() -> None:
     assert parse.selects(selector, labels | {LABEL_ROLE: "member"})
     assert not parse.selects(selector, labels | {LABEL_ROLE: "standby"})
     assert not parse.selects(selector, labels | {LABEL_ROLE: "member", LABEL_UID: "predecessor"})
+
+
+def test_a_long_event_keeps_its_advice_and_its_end() -> None:
+    said = Event(reason="R", message="check the Secret\n" + "x" * 2000 + "\nValueError: no")
+    note = manifests.event(snapshot(), said, now=NOW, instance="me", number="1")["note"]
+    assert note.startswith("check the Secret\n")
+    assert note.endswith("\nValueError: no")
 
 
 def test_an_event_fits_whatever_its_message() -> None:

@@ -15,7 +15,7 @@ from perdure_operator.api.names import LABEL_UID
 from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, Conflict, Json, Resource
 from perdure_operator.cluster.read.observe import ELSEWHERE
 from perdure_operator.cluster.write import manifests
-from perdure_operator.state.snapshot import Refusal, Snapshot
+from perdure_operator.state.snapshot import Refusal, RefusalKind, Snapshot
 from tests.unit.operator.builders import job, template
 from tests.unit.operator.memory_cluster import MemoryCluster
 from tests.unit.operator.stage import KEY, Stage
@@ -311,6 +311,27 @@ def test_a_refusal_is_forgotten_once_its_object_is_there_whoever_created_it() ->
     asyncio.run(made.cluster.create(BUDGETS, "ns", manifests.budget(seen, 2)))
     create_pod(made, f"{name}-0", owner=seen.uid)
     assert [one.pod for one in look(made).refusals] == [f"{name}-1"]
+
+
+def test_a_refused_change_of_a_pod_is_forgotten_once_the_pod_is_gone() -> None:
+    made = stage()
+    seen = look(made)
+    name = f"digits-{seen.uid[:4]}-0"
+    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status=naming(name)))
+    create_pod(made, name, owner=seen.uid)
+    refusal = Refusal(pod=name, kind=RefusalKind.PATCH_REFUSED, message="denied")
+    made.observer.memory(seen.uid).refusals[name] = refusal
+    assert look(made).refusals == (refusal,)
+    made.cluster.remove(PODS, "ns", name)
+    assert look(made).refusals == ()
+
+
+def test_names_that_this_process_has_allotted_are_told_as_long_as_status_has_them() -> None:
+    made = stage()
+    memory = made.observer.memory(look(made).uid)
+    memory.allotted |= {"digits-0", "digits-1"}
+    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status=naming("digits-0")))
+    assert look(made).allotted == ("digits-0",)
 
 
 def test_fields_of_a_newer_crd_are_left_out_and_told_once_for_each_generation(

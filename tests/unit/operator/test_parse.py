@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from perdure_operator.cluster.read import parse
+from perdure_operator.cluster.protocol import JOBS
+from perdure_operator.cluster.read import parse, records
+from perdure_operator.cluster.read.records import JobRecord
 from perdure_operator.state.snapshot import NodeView, Taint, Terminated
 from tests.unit.operator.builders import job
 
@@ -89,6 +91,14 @@ def test_a_node_tells_cordon_taints_and_health() -> None:
 )
 def test_a_selector_matches_as_in_kubernetes(selector: dict[str, Any] | None, matches: bool) -> None:
     assert parse.selects(selector, {"a": "1"}) is matches
+
+
+@pytest.mark.parametrize("spec", [None, {}, {"checkpoint": None}, {"checkpoint": []}, {"checkpoint": {"uri": None}}])
+def test_a_strangers_job_that_cannot_be_read_is_kept_with_what_is_wrong(spec: Any) -> None:
+    job = records.read(JOBS, {"metadata": {"name": "j", "uid": "u"}, "spec": spec})
+    assert isinstance(job, JobRecord)
+    assert job.root is None
+    assert (job.fault == "") is (job.spec is not None)
 
 
 def test_a_word_of_a_newer_crd_is_left_out_as_a_field_is() -> None:

@@ -67,6 +67,18 @@ def test_an_api_server_that_does_not_answer_is_asked_ever_less_often(caplog: pyt
     assert "ns/digits: no answer" in caplog.text
 
 
+def test_the_server_is_left_alone_for_as_long_as_it_says() -> None:
+    class Busy(MemoryCluster):
+        async def get(self, *_: object) -> Json:
+            raise Unavailable("too many requests", status=429, retry_after=7)
+
+    stage = Stage(Busy())
+    stage.apply()
+    asyncio.run(stage.observer.sync())
+    stage.observer.distrust(KEY)
+    assert round_of(stage) == pytest.approx(7)
+
+
 def test_a_faulty_round_is_logged_and_does_not_stop_the_others(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +122,15 @@ def test_a_waiting_worker_wakes_up_for_a_job_that_is_due_now() -> None:
             return await waiting
 
     assert asyncio.run(play()) == ("ns", "now")
+
+
+def test_a_replica_that_does_not_lead_collects_no_names() -> None:
+    queue = Queue(started=False)
+    queue.add(KEY)
+    assert len(queue._schedule) == 0
+    queue.start()
+    queue.add(KEY)
+    assert len(queue._schedule) == 1
 
 
 def test_a_delayed_job_comes_by_itself() -> None:

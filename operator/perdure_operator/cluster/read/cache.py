@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from perdure.contract import LABEL_JOB
 from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, Json, Resource
 from perdure_operator.cluster.read import parse, records
 from perdure_operator.cluster.read.records import (
@@ -68,6 +69,7 @@ class Cache:
         self._jobs_in: dict[str, dict[Key, None]] = defaultdict(dict)
         self._jobs_at: dict[Root, dict[Key, None]] = defaultdict(dict)
         self._budgets_over: dict[tuple[str, str], dict[Key, BudgetRecord]] = defaultdict(dict)
+        self._budgets_named: dict[Key, dict[Key, BudgetRecord]] = defaultdict(dict)
         self._zones: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         self._names_of: dict[str, Key] = {}
         self._marks: dict[Resource, dict[Key, int]] = defaultdict(dict)
@@ -125,9 +127,13 @@ class Cache:
         """The budget of that name."""
         return self._budgets.get(key)
 
-    def budgets(self, namespace: str | None = None) -> Iterator[BudgetRecord]:
-        """Every budget, in one namespace or everywhere."""
-        return (one for one in self._budgets.values() if namespace in (None, one.key[0]))
+    def budgets(self) -> list[BudgetRecord]:
+        """Every budget."""
+        return list(self._budgets.values())
+
+    def budgets_named(self, job: Key) -> list[BudgetRecord]:
+        """Budgets with the label of that job, or of an earlier one of its name."""
+        return list(self._budgets_named.get(job, {}).values())
 
     def budgets_over(self, namespace: str, uids: Iterable[str]) -> Iterator[BudgetRecord]:
         """Budgets that may cover pods with one of these job uids in their labels."""
@@ -209,6 +215,7 @@ class Cache:
                 self._gone.job_is(record, new=known is None or known.uid != uid)
             case BudgetRecord(key=key):
                 self._budgets_over[key[0], record.selects_uid][key] = record
+                self._budgets_named[key[0], record.labels.get(LABEL_JOB, "")][key] = record
             case NodeRecord(view=view):
                 self._count(view, 1)
 
@@ -230,6 +237,7 @@ class Cache:
                     _forget(self._jobs_at, root, key)
             case BudgetRecord():
                 _forget(self._budgets_over, (key[0], record.selects_uid), key)
+                _forget(self._budgets_named, (key[0], record.labels.get(LABEL_JOB, "")), key)
             case NodeRecord(view=view):
                 self._count(view, -1)
             case _:

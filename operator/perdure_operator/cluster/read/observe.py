@@ -20,12 +20,12 @@ from perdure_operator.api.names import LABEL_UID
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import TrainingJobStatus
 from perdure_operator.cluster.memory import Memory
-from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, ClusterApi, Conflict, NotFound, Resource
+from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, ClusterApi, Conflict, Json, NotFound, Resource
 from perdure_operator.cluster.read import parse
 from perdure_operator.cluster.read.cache import Cache, Change
 from perdure_operator.cluster.read.records import JobRecord, Key, PodRecord, key_of
 from perdure_operator.cluster.write import manifests
-from perdure_operator.state.snapshot import Budget, NodeView, PodView, Snapshot
+from perdure_operator.state.snapshot import Budget, NodeView, PodView, RefusalKind, Snapshot
 
 SLICE: Final = 25
 """Objects of a LIST that are read before others get their turn: some milliseconds."""
@@ -79,12 +79,20 @@ class Observer:
         async for page in self._api.pages(resource, namespace, selector=selector):
             for first in range(0, len(page), SLICE):
                 part = page[first : first + SLICE]
-                changes += [self._cache.apply(resource, raw, since=since) for raw in part]
+                changes += [self._take_in(resource, raw, since) for raw in part]
                 shown |= {key_of(raw) for raw in part}
                 await asyncio.sleep(0)
         missing = set(self._cache.keys(resource)) - shown
         changes += [self._cache.drop(resource, key, since=since) for key in missing]
         return [change for change in changes if change is not None]
+
+    def _take_in(self, resource: Resource, raw: Json, since: int) -> Change | None:
+        """What cannot be read costs itself, not the resync of all others."""
+        try:
+            return self._cache.apply(resource, raw, since=since)
+        except Exception:
+            logger.exception("%s %s cannot be read, ignored", resource.plural, "/".join(key_of(raw)))
+            return None
 
     def distrust(self, job: Key) -> None:
         """Read the job live next time: we have just written, or were told that we are behind."""
@@ -118,7 +126,7 @@ class Observer:
         pods = await self._api.list(PODS, namespace, selector=f"{LABEL_JOB}={name}")
         shown = {key_of(raw) for raw in pods}
         for raw in pods:
-            self._cache.apply(PODS, raw, since=since)
+            self._take_in(PODS, raw, since)
         for pod in self._cache.pods(job):
             if pod.key not in shown:
                 self._cache.drop(PODS, pod.key, since=since)
@@ -160,7 +168,7 @@ class Observer:
             deleting=record.deleting,
             creation_time=datetime.fromisoformat(record.created),
             spec=spec,
-            unknown_fields=record.ignored,
+            unknown_fields=(*(f"spec.{field}" for field in record.unknown), *record.left_out),
             status=status,
             pods=tuple(sorted(views, key=lambda pod: (pod.name, pod.uid))),
             pods_complete=self._current.get(record.key) == record.uid,
@@ -178,6 +186,7 @@ class Observer:
             update={
                 "template_hash": _template_hash(seen, memory),
                 "refusals": tuple(memory.refusals.values()),
+                "allotted": tuple(sorted(memory.allotted)),
                 "created": tuple(sorted(memory.created)),
             }
         )
@@ -241,11 +250,16 @@ def _template_hash(seen: Snapshot, memory: Memory) -> str:
 
 def _forget_settled(memory: Memory, record: JobRecord, own: set[str], budget: Budget | None) -> None:
     """Answers about names that nobody wants any more; refusals of names that are there now, whoever created them."""
+    memory.allotted &= record.members
     memory.created &= record.members
     wanted = record.members - own
     if budget is None:
         wanted |= {names.budget(record.key[1], record.uid)}
-    memory.refusals = {name: refusal for name, refusal in memory.refusals.items() if name in wanted}
+    memory.refusals = {
+        name: refusal
+        for name, refusal in memory.refusals.items()
+        if name in (own if refusal.kind is RefusalKind.PATCH_REFUSED else wanted)
+    }
 
 
 def _tell(record: JobRecord, memory: Memory) -> None:

@@ -46,9 +46,9 @@ class JobRecord(Record):
     spec: TrainingJobSpec | None
     """None where it cannot be read: see `fault`."""
     unknown: tuple[str, ...]
-    """Fields of the spec that only a newer CRD knows."""
-    ignored: tuple[str, ...]
-    """Paths of all that was left out: those, and what no parser could read."""
+    """Fields and words of the spec that only a newer CRD knows."""
+    left_out: tuple[str, ...]
+    """Paths of what nobody could read."""
     status: TrainingJobStatus | None
     fault: str
     """Why spec or status cannot be read, "" where they can."""
@@ -70,8 +70,12 @@ class JobRecord(Record):
 
     def tells_the_same(self, other: JobRecord) -> bool:
         """See above."""
-        mine = (self.uid, self.generation, self.deleting, self.fault, self.spec, self.status)
-        return mine == (other.uid, other.generation, other.deleting, other.fault, other.spec, other.status)
+        return self._told == other._told
+
+    @property
+    def _told(self) -> tuple[object, ...]:
+        problems = (self.fault, self.unknown, self.left_out)
+        return self.uid, self.generation, self.deleting, problems, self.spec, self.status
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +203,7 @@ def _job(base: tuple[Key, str, int], raw: Json, known: JobRecord | None) -> JobR
         created=str(metadata.get("creationTimestamp", "")),
         spec=spec,
         unknown=unknown,
-        ignored=(*(f"spec.{field}" for field in unknown), *decode.left_out(raw)),
+        left_out=decode.left_out(raw),
         status=status,
         fault=fault,
         root=roots.of(base[0][0], spec) if spec is not None else None,

@@ -1,5 +1,6 @@
 """From a Decision to writes.
 
 manifests  the pods, budgets and events the operator creates; pure
+news       which events are worth sending; pure
 act        status first, then the cluster's objects, then events
 """

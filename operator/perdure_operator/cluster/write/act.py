@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import groupby
 from typing import Final, assert_never
 
@@ -44,6 +44,7 @@ from perdure_operator.cluster.read import parse
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.records import version_of
 from perdure_operator.cluster.write import manifests
+from perdure_operator.cluster.write.news import News
 from perdure_operator.state.decision import (
     Action,
     Assign,
@@ -57,9 +58,6 @@ from perdure_operator.state.decision import (
     SetBudget,
 )
 from perdure_operator.state.snapshot import PodView, Refusal, RefusalKind, Snapshot, TemplateCheck, TemplateVerdict
-
-EVENT_AGAIN: Final = timedelta(minutes=10)
-"""The same event about the same job is not repeated within this time."""
 
 AT_ONCE: Final = 16
 """Writes under way at once: a thousand members are told within seconds, and other jobs still get an answer."""
@@ -92,13 +90,14 @@ class Actor:
         self._instance = instance
         self._clock = clock or api.server_time
         self._still_leading = still_leading
-        self._said: dict[tuple[str, str, str], datetime] = {}
+        self._news = News()
 
     async def act(self, job: Snapshot, decision: Decision, memory: Memory) -> None:
         """Raises ApiError at the first write that fails."""
         self._require_lead()
         if decision.status is not None:
             await self._write_status(job, decision.status)
+            memory.allotted |= _upcoming(decision.status) - _upcoming(job.status)
         elif any(not isinstance(action, CheckTemplate) for action in decision.actions):
             await self._require_unchanged(job)
         try:
@@ -159,12 +158,12 @@ class Actor:
                 await self._set_budget(job, action, memory)
             case DeleteBudget(uid=uid):
                 await self._delete_budget(job, uid)
-            case CreatePod(name=name):
-                await self._create_pod(job, name, memory)
+            case CreatePod():
+                await self._create_pod(job, action, memory)
             case Assign():
-                await self._assign(job, action, work.pods.get(action.uid))
-            case DeletePod(name=name, uid=uid):
-                await self._delete_pod(job, name, uid, work.pods.get(uid))
+                await self._assign(work, action)
+            case DeletePod():
+                await self._delete_pod(job, action, work.pods.get(action.uid))
             case DeleteJob(uid=uid):
                 await self._delete_job(job, uid)
             case _:
@@ -208,15 +207,15 @@ class Actor:
         if known is not None and known.uid == uid:
             self._cache.drop(BUDGETS, key, since=self._cache.mark())
 
-    async def _create_pod(self, job: Snapshot, name: str, memory: Memory) -> None:
+    async def _create_pod(self, job: Snapshot, action: CreatePod, memory: Memory) -> None:
         try:
-            await self._create(PODS, job, manifests.pod(job, name), memory)
+            await self._create(PODS, job, manifests.pod(job, action.name, apart=action.apart), memory)
         except (Forbidden, Invalid, AlreadyExists):
             raise  # it does not exist, or is not ours
         except BaseException:
-            memory.created.add(name)  # nobody has said that it was not
+            memory.created.add(action.name)  # nobody has said that it was not
             raise
-        memory.created.add(name)
+        memory.created.add(action.name)
 
     async def _create(self, resource: Resource, job: Snapshot, body: Json, memory: Memory) -> Json:
         """Create an object of the job's; one that is there already and is the job's own counts as created."""
@@ -236,18 +235,26 @@ class Actor:
         self._cache.apply(resource, raw)
         return raw
 
-    async def _assign(self, job: Snapshot, action: Assign, seen: PodView | None) -> None:
-        patch = _assign_patch(action, seen)
+    async def _assign(self, work: _Round, action: Assign) -> None:
+        """Who refuses it, most often a webhook, has to be named: until it is mended nobody can be told anything."""
+        patch = _assign_patch(action, work.pods.get(action.uid))
         try:
-            self._cache.apply(PODS, await self._api.patch(PODS, job.namespace, action.name, patch))
+            self._cache.apply(PODS, await self._api.patch(PODS, work.job.namespace, action.name, patch))
         except NotFound as error:
             raise Conflict(str(error)) from None
+        except (Forbidden, Invalid) as error:
+            kind, message = RefusalKind.PATCH_REFUSED, str(error)
+            work.memory.refusals[action.name] = Refusal(pod=action.name, kind=kind, message=message)
+            raise
+        work.memory.refusals.pop(action.name, None)
 
-    async def _delete_pod(self, job: Snapshot, name: str, uid: str, seen: PodView | None) -> None:
+    async def _delete_pod(self, job: Snapshot, action: DeletePod, seen: PodView | None) -> None:
         """A pod that has changed since may have been promoted by the next leader."""
         version = seen.resource_version if seen else ""
         with suppress(NotFound):  # somebody was faster
-            await self._api.delete(PODS, job.namespace, name, uid=uid, version=version)
+            await self._api.delete(
+                PODS, job.namespace, action.name, uid=action.uid, version=version, grace=action.grace
+            )
 
     async def _delete_job(self, job: Snapshot, uid: str) -> None:
         with suppress(NotFound):  # somebody was faster
@@ -260,9 +267,10 @@ class Actor:
         """
         for event in events:
             now = self._clock()
-            if not self._is_news(job.uid, event, now):
+            news = self._news.worth_telling(job.uid, event, now)
+            if news is None:
                 continue
-            body = manifests.event(job, event, now=now, instance=self._instance, number=secrets.token_hex(8))
+            body = manifests.event(job, news, now=now, instance=self._instance, number=secrets.token_hex(8))
             try:
                 await self._api.create(EVENTS, job.namespace, body)
             except ApiError as error:
@@ -270,13 +278,10 @@ class Actor:
                 if isinstance(error, Unavailable):
                     return
 
-    def _is_news(self, uid: str, event: Event, now: datetime) -> bool:
-        self._said = {key: at for key, at in self._said.items() if now - at < EVENT_AGAIN}
-        key = (uid, event.reason, event.message)
-        if key in self._said:
-            return False
-        self._said[key] = now
-        return True
+
+def _upcoming(status: TrainingJobStatus) -> set[str]:
+    """The names allocated for the next run."""
+    return set(status.next.members) if status.next else set()
 
 
 def _batches(actions: Iterable[Action]) -> Iterator[Sequence[Action]]:

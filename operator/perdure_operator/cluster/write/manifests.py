@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from perdure import contract
 from perdure.contract import Env
+from perdure.words import fitting
 from perdure_operator.api import names
 from perdure_operator.api.spec import Checkpoint
 from perdure_operator.cluster.protocol import BUDGETS, EVENTS, JOBS, Json
@@ -24,13 +25,17 @@ NOTE_BYTES: Final = 1000
 """An Event's note may have 1,024 bytes."""
 
 _HOSTNAME: Final = "kubernetes.io/hostname"
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _CONTROLLER: Final = "perdure.dev/operator"
 _WARM_SECONDS: Final = 1800
 """A container that is not warm by then is killed: an agent that cannot read its assignment never will."""
 
 
-def pod(job: Snapshot, name: str) -> Json:
-    """A member as it is created: a standby with the agent in front of the user's command."""
+def pod(job: Snapshot, name: str, *, apart: bool = False) -> Json:
+    """A member as it is created: a standby with the agent in front of the user's command.
+
+    `apart` keeps it off nodes that have a former of the job.
+    """
     template = copy.deepcopy(job.spec.template)
     given: Json = template.get("metadata") or {}
     labels = names.labels(job.name, job.uid) | {contract.LABEL_ROLE: contract.Role.STANDBY.value}
@@ -45,7 +50,10 @@ def pod(job: Snapshot, name: str) -> Json:
         "annotations": (given.get("annotations") or {}) | annotations,
         "ownerReferences": [_owner(job)],
     }
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": _pod_spec(job, name, template)}
+    spec = _pod_spec(job, name, template)
+    if apart:
+        spec["affinity"] = _away_from_formers(job, spec.get("affinity") or {})
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def template_hash(job: Snapshot) -> str:
@@ -83,7 +91,7 @@ def event(job: Snapshot, said: Event, *, now: datetime, instance: str, number: s
         "eventTime": now.isoformat(timespec="microseconds").replace("+00:00", "Z"),
         "type": said.type,
         "reason": said.reason,
-        "note": said.message.encode()[:NOTE_BYTES].decode(errors="ignore"),
+        "note": fitting(said.message, NOTE_BYTES),
         "action": "Reconcile",
         "reportingController": _CONTROLLER,
         "reportingInstance": instance[:128],
@@ -140,6 +148,15 @@ def _soft_spread(job: Snapshot) -> Json:
     }
 
 
+def _away_from_formers(job: Snapshot, given: Json) -> Json:
+    """No `hostname NotIn` and no `matchFields`: Karpenter makes no node for a pod that has one."""
+    labels = names.labels(job.name, job.uid) | {contract.LABEL_ROLE: contract.Role.FORMER.value}
+    term = {"labelSelector": {"matchLabels": labels}, "topologyKey": _HOSTNAME}
+    anti: Json = given.get("podAntiAffinity") or {}
+    required = [*(anti.get(_REQUIRED) or []), term]
+    return given | {"podAntiAffinity": anti | {_REQUIRED: required}}
+
+
 def _trainer(job: Snapshot, name: str, spec: Json, container: Json) -> Json:
     command = [*(container.get("command") or []), *(container.get("args") or [])]
     mount = {"name": names.ASSIGNMENT_VOLUME, "mountPath": contract.ASSIGNMENT_FOLDER, "readOnly": True}
@@ -150,6 +167,8 @@ def _trainer(job: Snapshot, name: str, spec: Json, container: Json) -> Json:
         "volumeMounts": [*(container.get("volumeMounts") or []), mount],
         "terminationMessagePath": contract.TERMINATION_LOG,
         "terminationMessagePolicy": "File",
+        # SIGTERM is lost on a process that has no handler yet; a hook of the user's goes before it all the same.
+        "lifecycle": {"preStop": {"exec": {"command": ["perdure", "stop"]}}} | (container.get("lifecycle") or {}),
         "startupProbe": {
             "exec": {"command": ["perdure", "warm"]},
             "periodSeconds": 1,

@@ -1,0 +1,159 @@
+"""A control plane whose nodes do not exist: API server, controllers, scheduler, and kwok in the kubelets' place.
+
+No limit of a client's own decides what is measured: controllers, scheduler and JobSet may all send as fast as the API
+server answers. The Job controller runs in a process of its own, so that its share of the CPU can be told.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from e2e.bench.scale_load import create
+from e2e.cluster import control_plane
+from e2e.cluster.apiserver import ApiServer
+from e2e.prepare import tool_folders
+from e2e.prepare.tools import manifests_of, scale_programs
+
+QPS, BURST = 1000, 2000
+NOT_LIMITED = (f"--kube-api-qps={QPS}", f"--kube-api-burst={BURST}")
+JOB_CONTROLLER = "job-controller"
+# nodes that do not exist send no heartbeat
+OTHERS = f"--controllers=*,-{JOB_CONTROLLER},-node-lifecycle-controller"
+WEBHOOK_PORT = 9443
+STAGES = Path(__file__).with_name("scale_stages.yaml")
+NOT_READY = "node.kubernetes.io/not-ready"
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Plane:
+    """A control plane that is up, with its fake nodes."""
+
+    server: ApiServer
+    controllers: int
+    job_controller: int
+
+    def identity(self, name: str) -> Path:
+        """A kubeconfig of its own for a program that may do everything: the audit log tells who did what."""
+        namespace = "default"
+        self.server.kubectl("create", "serviceaccount", name, f"--namespace={namespace}")
+        subject = f"--serviceaccount={namespace}:{name}"
+        self.server.kubectl("create", "clusterrolebinding", name, "--clusterrole=cluster-admin", subject)
+        return self.server.kubeconfig_for_service_account(namespace, name)
+
+
+def user_of(name: str) -> str:
+    """That program in the audit log."""
+    return f"system:serviceaccount:default:{name}"
+
+
+@contextmanager
+def plane(nodes: int) -> Iterator[Plane]:
+    """Boots it; nothing stays."""
+    with ApiServer() as server:
+        binaries = tool_folders()["kubernetes"]
+        config = _kubeconfig(server, "controller-manager")
+        argv = control_plane.controller_manager_argv(binaries / "kube-controller-manager", server.pki, config)
+        others = server.run("controllers", [*argv, *NOT_LIMITED, OTHERS])
+        jobs = server.run(JOB_CONTROLLER, [*argv, *NOT_LIMITED, f"--controllers={JOB_CONTROLLER}"])
+        server.pki.issue("scheduler", "/CN=system:kube-scheduler")
+        server.run("scheduler", [str(binaries / "kube-scheduler"), f"--config={_scheduler(server)}", "--secure-port=0"])
+        _make_nodes(server, nodes)
+        argv = [str(scale_programs()["kwok"]), f"--kubeconfig={server.kubeconfig}", f"--config={_stages(server)}"]
+        server.run("kwok", [*argv, "--manage-all-nodes", "--node-lease-duration-seconds=0"])
+        server.check()
+        yield Plane(server, others, jobs)
+
+
+def _kubeconfig(server: ApiServer, name: str) -> Path:
+    path = server.folder / f"{name}.kubeconfig"
+    path.write_text(server.pki.kubeconfig(name, server.url))
+    return path
+
+
+def _scheduler(server: ApiServer) -> Path:
+    path = server.folder / "scheduler.json"
+    client = {"kubeconfig": str(_kubeconfig(server, "scheduler")), "qps": QPS, "burst": BURST}
+    body = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+    path.write_text(json.dumps(body | {"clientConnection": client, "leaderElection": {"leaderElect": False}}))
+    return path
+
+
+def _stages(server: ApiServer) -> Path:
+    path = server.folder / "kwok.yaml"
+    path.write_text(STAGES.read_text())
+    return path
+
+
+def _make_nodes(server: ApiServer, count: int) -> None:
+    create(server, [_node(number) for number in range(count)])
+    server.kubectl("taint", "nodes", "--all", f"{NOT_READY}:NoSchedule-")
+
+
+def _node(number: int) -> Json:
+    name = f"fake-{number:03d}"
+    room = {"cpu": "64", "memory": "512Gi", "pods": "250"}
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+        "spec": {"podCIDR": f"10.{number}.0.0/24", "podCIDRs": [f"10.{number}.0.0/24"]},
+        "status": {"capacity": room, "allocatable": room, "conditions": [ready]},
+    }
+
+
+def wait_for_crd(server: ApiServer, name: str, kind: str) -> None:
+    """Until objects of that kind can be created."""
+    # the names first: `kubectl wait` gives up on an object whose conditions are still null
+    for state in (f"jsonpath={{.status.acceptedNames.kind}}={kind}", "condition=Established"):
+        server.kubectl("wait", f"--for={state}", f"crd/{name}", "--timeout=30s")
+
+
+def start_jobset(where: Plane) -> int:
+    """JobSet's manager with its CRD and its webhooks, as it ships them; its process."""
+    server, manifests = where.server, manifests_of("jobset")
+    server.kubectl("apply", "--server-side", "-f", manifests / "crd" / "bases")
+    wait_for_crd(server, "jobsets.jobset.x-k8s.io", "JobSet")
+    server.pki.issue("jobset", "/CN=jobset", [f"IP:{server.address}"])
+    certificates = server.folder / "jobset"
+    certificates.mkdir()
+    (certificates / "tls.crt").write_bytes(server.pki.certificate("jobset").read_bytes())
+    (certificates / "tls.key").write_bytes(server.pki.key("jobset").read_bytes())
+    config = server.folder / "jobset.json"
+    config.write_text(json.dumps(_jobset_config(server.address, certificates)))
+    env = {"KUBECONFIG": str(where.identity("jobset"))}
+    process = server.run("jobset", [str(scale_programs()["jobset"]), f"--config={config}"], env)
+    _apply_webhooks(server, manifests / "webhook")
+    return process
+
+
+def _jobset_config(address: str, certificates: Path) -> Json:
+    return {
+        "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
+        "kind": "Configuration",
+        "leaderElection": {"leaderElect": False},
+        "internalCertManagement": {"enable": False},
+        "webhook": {"host": address, "port": WEBHOOK_PORT, "certDir": str(certificates)},
+        "metrics": {"bindAddress": "0"},
+        "health": {"healthProbeBindAddress": f"{address}:8081"},
+        "clientConnection": {"qps": QPS, "burst": BURST},
+    }
+
+
+def _apply_webhooks(server: ApiServer, folder: Path) -> None:
+    authority = json.loads(server.kubeconfig.read_text())["clusters"][0]["cluster"]["certificate-authority-data"]
+    shown = yaml.safe_load_all(server.kubectl("kustomize", folder).stdout)
+    configurations = [document for document in shown if "webhooks" in document]
+    for webhook in (webhook for document in configurations for webhook in document["webhooks"]):
+        path = webhook["clientConfig"]["service"]["path"]
+        url = f"https://{server.address}:{WEBHOOK_PORT}{path}"
+        webhook["clientConfig"] = {"url": url, "caBundle": authority}
+    create(server, configurations)

@@ -1,0 +1,48 @@
+"""`kubectl scale` under a training job: other members, the same global batches, and a selector for the members only."""
+
+from __future__ import annotations
+
+import pytest
+
+from e2e.scenarios.conftest import Train, Undisturbed
+from e2e.scenarios.training import Config, Training, Trouble
+
+pytestmark = pytest.mark.cluster
+
+THREE = Config(members=3, batch=48)
+TWO_PACED_RUNS = Trouble(environ={"PACED_RUNS": "2"})
+
+
+def test_a_training_scaled_down_and_up_trains_each_batch_as_if_nothing_had_happened(
+    train: Train, undisturbed: Undisturbed
+) -> None:
+    with train(THREE, TWO_PACED_RUNS) as training:
+        training.trains(steps=8)
+        training.scales(replicas=2)
+        training.trains(steps=8, run=2)
+        selected = training.selected()
+        members = training.members()
+        training.scales(replicas=3)
+        status = training.completes()
+    verdict = training.verdict()
+    lost = (verdict.steps_lost, verdict.samples_lost, verdict.samples_repeated, verdict.steps_without_evidence)
+    assert worlds(training) == [3, 2, 3]
+    assert lost == (0, 0, 0, 0)
+    assert training.batches() == undisturbed(THREE).batches
+    assert (status["failures"]["code"], status["failures"]["infrastructure"]) == (0, 0)
+    assert selected == members
+
+
+def test_the_scale_subresource_selects_members_of_this_job_and_no_other_pod(train: Train) -> None:
+    with train() as training:
+        training.trains(steps=2)
+        selector = training.selector()
+        roles = training.roles_selected_by(selector)
+        uid = training.uid
+    assert roles == {"member"}
+    assert uid in selector.values()
+
+
+def worlds(training: Training) -> list[int]:
+    """The ranks of each run, by the log."""
+    return [int(entry.body["world"]) for entry in training.job.root.entries() if entry.kind == "Opened"]

@@ -1,0 +1,69 @@
+"""Why a member that has to end is still there: nobody lets it be told, or its node does not end it.
+
+Nothing is ever deleted by force: a container that nobody has seen end may still train.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final
+
+from perdure_operator.api.reasons import Reason
+from perdure_operator.api.status import Intent
+from perdure_operator.decide.draft import Draft, clock, later
+from perdure_operator.decide.facts import listed, refused_change
+from perdure_operator.state.snapshot import PodView
+
+LATE_MARGIN_SECONDS: Final = 30
+"""What members get on top of their time to save before they are deleted."""
+REFUSED_SECONDS: Final = 10
+"""So long a refused request to leave is repeated; then the pod is deleted, for SIGTERM asks it as well."""
+STUCK_SECONDS: Final = 30
+"""A kubelet kills at the end of the grace and tells within seconds: a pod that is there after so long is stuck."""
+
+
+def cannot_be_asked(draft: Draft, intent: Intent, pods: Iterable[PodView]) -> list[PodView]:
+    """Those that admission has not let be told for so long that they are to be deleted instead."""
+    if draft.now < patience_ends(intent, draft.now):
+        return []
+    return [pod for pod in pods if refused_change(draft, pod.name)]
+
+
+def patience_ends(intent: Intent, otherwise: datetime) -> datetime:
+    """Until when refused requests are repeated: it counts from the decision that members have to leave."""
+    asked = later(intent.deadline, -intent.seconds - LATE_MARGIN_SECONDS) if intent.deadline else otherwise
+    return later(asked, REFUSED_SECONDS)
+
+
+def await_told(draft: Draft, pods: Iterable[PodView], what: str) -> Draft:
+    """Name who refuses to let these members be told; nothing where nobody does."""
+    refusals = [(pod, refusal) for pod in pods if (refusal := refused_change(draft, pod.name))]
+    if not refusals:
+        return draft
+    words = f"{listed(pod for pod, _ in refusals)} cannot be told {what}: {refusals[0][1].message}"
+    return draft.wait(Reason.PATCH_REFUSED, words)
+
+
+def await_deleted(draft: Draft, pods: list[PodView]) -> Draft:
+    """Wait for deleted members; of one that outlives its grace only a person can say whether it is dead."""
+    ends = {pod.name: later(pod.deletion_deadline, STUCK_SECONDS) for pod in pods if pod.deletion_deadline}
+    for end in ends.values():
+        draft = draft.wake(end)
+    stuck = [pod for pod in pods if pod.name in ends and ends[pod.name] <= draft.now]
+    if stuck:
+        return draft.wait(Reason.MEMBER_STUCK, _look_after(draft, stuck))
+    limit = "no time limit: known once the API server has taken the deletion"
+    until = f"until {clock(max(ends.values()))}" if ends else limit
+    return draft.wait(Reason.DELETING_MEMBERS, f"deleted, for their time is over: {listed(pods)}; {until}")
+
+
+def _look_after(draft: Draft, stuck: list[PodView]) -> str:
+    """The first one's commands: what holds one most often holds all."""
+    first, namespace = stuck[0], draft.snapshot.namespace
+    look = f"kubectl describe pod -n {namespace} {first.name}; kubectl describe node {first.node or 'NODE'}"
+    force = f"kubectl delete pod -n {namespace} {first.name} --grace-period=0 --force"
+    return (
+        f"deleted, and not ended {STUCK_SECONDS} s after the grace was over: {listed(stuck)}; it may still train, so "
+        f"no run follows: look with {look}; only once its process is known to be dead: {force}"
+    )

@@ -1,0 +1,71 @@
+"""Whether a member can train on the node it is on, and whether a successor might be put on that node again.
+
+Questions only. A NoSchedule taint keeps successors off a node that is going away; where none keeps this pod off (the
+node object is being deleted without one, or the template tolerates it) a standby that cannot train stays there as a
+`former` until the run is planned, and its successors are created with an anti-affinity to formers of their job. A
+`hostname NotIn` would do the same, but Karpenter makes no node for a pod that has one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from perdure.contract import Role, Standby, write_assignment
+from perdure_operator.decide.draft import Draft
+from perdure_operator.decide.facts import node_lost, node_of, own, refused, refused_change, terminated
+from perdure_operator.decide.signals import CORDON, signal_of_node, tolerates
+from perdure_operator.state.decision import Assign
+from perdure_operator.state.snapshot import NodeView, PodView
+
+_STANDBY: Final = write_assignment(Standby())
+_KEEPS_OFF: Final = frozenset({"NoSchedule", "NoExecute"})
+
+
+def idle(pod: PodView) -> bool:
+    """Whether the pod was never told a rank: it has nothing to save."""
+    return pod.assignment == _STANDBY
+
+
+def unusable_node(draft: Draft, pod: PodView) -> str:
+    """Why nobody can train on the pod's node, "" where one can."""
+    if node_lost(draft, pod):
+        return f"is on node {pod.node}, which is unreachable"
+    signal = signal_of_node(node_of(draft.snapshot, pod), pod)
+    return signal.cause if signal else ""
+
+
+def placeholders(draft: Draft) -> frozenset[str]:
+    """Names of idle pods that keep successors off their nodes, one for each node.
+
+    Where a successor is refused, for example by a quota, it needs their room more.
+    """
+    spec, upcoming = draft.snapshot.spec, draft.status.next
+    if draft.current or upcoming is None or spec.suspend or draft.snapshot.deleting:
+        return frozenset()
+    if refused(draft, upcoming.members):
+        return frozenset()
+    spare = [pod for pod in own(draft.snapshot).values() if pod.name not in upcoming.members and _holds(draft, pod)]
+    by_node: dict[str, str] = {}
+    for pod in sorted(spare, key=lambda pod: (pod.role != Role.FORMER, pod.name)):
+        by_node.setdefault(pod.node, pod.name)
+    return frozenset(by_node.values())
+
+
+def stays_apart(draft: Draft) -> bool:
+    """Whether a new member has to keep off the nodes of formers, those included that become one in this round."""
+    made = any(isinstance(action, Assign) and action.role == Role.FORMER for action in draft.actions)
+    return made or any(pod.role == Role.FORMER and not terminated(pod) for pod in own(draft.snapshot).values())
+
+
+def _holds(draft: Draft, pod: PodView) -> bool:
+    """A node that is not Ready gets its taints from Kubernetes, and one that is not there takes no pods."""
+    node = node_of(draft.snapshot, pod)
+    if terminated(pod) or pod.deleting or not idle(pod) or node is None or not (node.exists and node.ready):
+        return False
+    made = pod.role == Role.FORMER or refused_change(draft, pod.name) is None
+    return made and signal_of_node(node, pod) is not None and not _keeps_off(node, pod)
+
+
+def _keeps_off(node: NodeView, pod: PodView) -> bool:
+    taints = (*node.taints, CORDON) if node.cordoned else node.taints
+    return any(taint.effect in _KEEPS_OFF and not tolerates(pod, taint) for taint in taints)

@@ -1,0 +1,110 @@
+"""Members that cannot train are replaced before their run is planned, at a pace that is never a storm.
+
+Whatever made one useless (a pod reaper, a node that goes away without a taint) may do the same to the next: from the
+second replacement in a row on, a pause comes before new members, and it doubles. The run's plan ends the row.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from perdure.contract import ExitKind
+from perdure_operator.api.reasons import Reason
+from perdure_operator.api.status import NextRun, Replacements
+from perdure_operator.decide.blame import charge, judge_standbys
+from perdure_operator.decide.draft import Draft, clock, later, next_run
+from perdure_operator.decide.facts import joined, node_of, own, terminated, wanted_size
+from perdure_operator.decide.outcomes import end_of
+from perdure_operator.decide.placement import unusable_node
+from perdure_operator.decide.signals import signal_of_node
+from perdure_operator.decide.startup_problems import agent_missing
+from perdure_operator.state.snapshot import PodView, RefusalKind
+
+PAUSE_AT_MOST_SECONDS: Final = 300
+
+_MOST_DOUBLINGS: Final = 20
+_CAUSE_LENGTH: Final = 500
+_COSTS_NOTHING: Final = frozenset({ExitKind.CHECKPOINTED, ExitKind.STOPPED, ExitKind.EXIT_TIMEOUT})
+
+
+def replace_unfit(draft: Draft) -> Draft:
+    """Drop the names of members that cannot train; those that ended by themselves cost a failure."""
+    pods = own(draft.snapshot)
+    unfit = {name: why for name in draft.next_members if (why := _why_unfit(draft, name, pods.get(name)))}
+    if not unfit:
+        return draft
+    dropped = [pods[name] for name in unfit if name in pods]
+    failed = [end_of(pod) for pod in dropped if _ended_by_itself(draft, pod)]
+    words = joined([f"{name} {why}" for name, why in unfit.items()])
+    draft = draft.tell(Reason.MEMBER_REPLACED, f"new members take the place of those that cannot train: {words}")
+    draft = draft.allot(tuple(name for name in draft.next_members if name not in unfit))
+    if dropped:  # a name without a pod has cost nothing
+        draft = _count(draft, words)
+    return charge(draft, judge_standbys(failed)) if failed else draft
+
+
+def pace(draft: Draft) -> Draft:
+    """Before new members a pause, once the ones before them had to be replaced again."""
+    replaced = draft.status.next.replacements if draft.status.next else None
+    if replaced is None or len(draft.next_members) >= wanted_size(draft.snapshot).members:
+        return draft
+    until = _pause_until(replaced)
+    if draft.now >= until or replaced.generation != draft.snapshot.generation:
+        return draft
+    message = (
+        f"{replaced.count} times in a row members could not train and were replaced: {replaced.cause}; "
+        f"the next ones are created at {clock(until)}"
+    )
+    return draft.block(Reason.REPLACING_MEMBERS, message, until)
+
+
+def _pause_until(replaced: Replacements) -> datetime:
+    """The first replacement is made at once, the second after 1 s, each further one after twice as long."""
+    if replaced.count < 2:
+        return replaced.last_time
+    seconds = 2 ** min(replaced.count - 2, _MOST_DOUBLINGS)
+    return later(replaced.last_time, min(seconds, PAUSE_AT_MOST_SECONDS))
+
+
+def _count(draft: Draft, cause: str) -> Draft:
+    upcoming, generation = draft.status.next or NextRun(run=next_run(draft.status)), draft.snapshot.generation
+    old = upcoming.replacements
+    count = old.count + 1 if old and old.generation == generation else 1
+    new = Replacements(count=count, last_time=draft.now, generation=generation, cause=cause[:_CAUSE_LENGTH])
+    return draft.update(next=upcoming.model_copy(update={"replacements": new}))
+
+
+def _why_unfit(draft: Draft, name: str, pod: PodView | None) -> str:
+    """Why this name cannot be a member of the next run, "" where it can."""
+    if pod is None:
+        return _why_burnt(draft, name)
+    if pod.gone:
+        return "was evicted" if pod.evicted else "was deleted"
+    if pod.deleting:
+        return "is being deleted"
+    if pod.template_hash not in ("", draft.snapshot.template_hash):
+        return "was made from an older template"
+    if not terminated(pod):
+        return unusable_node(draft, pod)
+    if agent_missing(pod):
+        return ""  # a successor would have the same image: it waits for a correction
+    end = end_of(pod)
+    return f"ended: {end.error_name or end.outcome}"
+
+
+def _why_burnt(draft: Draft, name: str) -> str:
+    """A name without a pod is good only where nobody can have used it yet."""
+    snapshot = draft.snapshot
+    if any(one.pod == name and one.kind is RefusalKind.NAME_TAKEN for one in snapshot.refusals):
+        return "has the name of a pod that is not this job's"
+    if name in snapshot.created:
+        return "was created, or may have been, and is not there"
+    return "" if name in snapshot.allotted else "may have been created by an operator before this one, and is not there"
+
+
+def _ended_by_itself(draft: Draft, pod: PodView) -> bool:
+    if pod.deleting or not terminated(pod) or agent_missing(pod) or (pod.gone and pod.terminated is None):
+        return False
+    on_its_way = signal_of_node(node_of(draft.snapshot, pod), pod)
+    return not on_its_way and end_of(pod).outcome not in _COSTS_NOTHING
