@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tests.simulation.apiserver import Change
-from tests.simulation.claims import FINISHED, Claims, assignment, intent, plans
+from tests.simulation.claims import FINISHED, Claims, assignment, condition, intent, plans
 from tests.simulation.evidence import Evidence
 from tests.simulation.objects import (
     BUDGETS,
@@ -394,7 +394,10 @@ class Checks:
         if job is None:
             return ""
         status = job.get("status") or {}
-        if status.get("phase") in FINISHED:
+        waits_for_people = (
+            condition(status, "Running").get("reason") == "LogLost" and "emptied-root" in self._world.fired
+        )
+        if status.get("phase") in FINISHED or waits_for_people:
             return ""
         name = key_of(job)[1]
         last = self.training[name]

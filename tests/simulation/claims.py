@@ -24,7 +24,6 @@ from tests.simulation.objects import (
     node_of,
     owner_of,
     phase_of,
-    seconds_of,
     terminal,
     terminating,
     uid_of,
@@ -35,7 +34,9 @@ from tests.simulation.world import Fact
 ASSIGNMENT: Final = "perdure.dev/assignment"
 ROLE: Final = "perdure.dev/role"
 FINISHED: Final = ("Completed", "Failed")
-CODE_FAULTS: Final = frozenset({"code-failure", "absurd-outcome", "oom", "exit-without-session", "null-grace"})
+CODE_FAULTS: Final = frozenset(
+    {"code-failure", "absurd-outcome", "oom", "exit-without-session", "null-grace", "emptied-root"}
+)
 
 Fail = Callable[[str, str], None]
 
@@ -196,12 +197,8 @@ class Claims:
     def _look_at_leaving(self, pod: Json) -> None:
         """A pod without work has nothing to save."""
         idle = terminating(pod) and "standby" in assignment(pod) and self._heard(pod) and not self._is_stuck(pod)
-        since = self._world.now
-        if idle:
-            grace = float(pod["metadata"].get("deletionGracePeriodSeconds", 0))
-            since = seconds_of(pod["metadata"]["deletionTimestamp"]) - grace
-        words = f"standby {key_of(pod)[1]} is being deleted for {self._world.now - since:.0f} s"
-        self._lasting("slow-standby", uid_of(pod), idle and self._world.now - since > 12.0, 1.0, words)
+        words = f"standby {key_of(pod)[1]} is being deleted, and its kubelet knows"
+        self._lasting("slow-standby", uid_of(pod), idle, 12.0, words)
 
     def _is_stuck(self, pod: Json) -> bool:
         kubelet = self._scene.kubelets.get(node_of(pod))

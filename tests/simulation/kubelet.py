@@ -90,6 +90,8 @@ class Kubelet:
         """Up to so many seconds more until a file follows its annotation."""
         self.stuck = 0.0
         """Probability that a pod stays Terminating on this node until it is set free."""
+        self._arrival = 0.0
+        """A watch keeps its order."""
         self._workers: dict[str, Worker] = {}
 
     @property
@@ -99,7 +101,9 @@ class Kubelet:
 
     def sync(self, pod: Json, *, gone: bool = False) -> None:
         """A pod of this node has changed; the kubelet learns of it a moment later."""
-        self.world.after(self.rng.uniform(0.005, 0.12), self._sync, pod, gone)
+        now = self.world.now
+        self._arrival = max(self._arrival, now + self.rng.uniform(0.005, 0.12))
+        self.world.after(self._arrival - now, self._sync, pod, gone)
 
     def _sync(self, pod: Json, gone: bool) -> None:
         if not self.hears:
@@ -114,9 +118,9 @@ class Kubelet:
         there = self.world.server.find(PODS, *key_of(pod))
         if there is None or uid_of(there) != uid_of(pod):
             return
-        if terminal(there):
-            if terminating(there):
-                self.world.server.finish_delete(PODS, there, by=f"kubelet/{self.name}")
+        if terminating(there):  # what has not begun does not begin any more
+            self.world.server.finish_delete(PODS, there, by=f"kubelet/{self.name}")
+        if terminating(there) or terminal(there):
             return
         worker = self._workers[uid_of(there)] = Worker(self, there)
         worker.start()
