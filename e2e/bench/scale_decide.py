@@ -1,7 +1,7 @@
 """How long one decision takes: the real `decide` on what the operator itself sees of a job with 4 and with 512 members.
 
-The snapshots are recorded from a real API server by `perdure-operator snapshot`; then the same with a cordoned node. CPU
-time counts: whatever else the machine does is no part of a decision.
+The snapshots are recorded from a real API server by `perdure-operator snapshot`; then the same with a cordoned node.
+CPU time counts: whatever else the machine does is no part of a decision.
 """
 
 from __future__ import annotations
