@@ -38,7 +38,7 @@ def _epoch(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable
     for images, labels in batches:
         loss: Tensor = nn.functional.cross_entropy(model(images), labels)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         after()
         now = time.perf_counter()

@@ -21,7 +21,7 @@ def capture() -> dict[str, Any]:
         "numpy": np.random.get_state(),  # the one that scripts use
         "torch": torch.get_rng_state().numpy(),
     }
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state().numpy()
     return state
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -60,13 +61,13 @@ def test_deep_jobs_before_and_after_the_start_stop_no_other_job(server: ApiServe
         for name in ("one", "two"):
             scene = Scene(server, TEAM, name)
             scene.apply()
-            until(f"pods of {name}", lambda name=name: pods_of(server, name) == 2)
+            until(f"pods of {name}", partial(has_pods, server, name))
         assert operator.process.poll() is None
         log = operator.log.read_text()
         for name in ("before", "shallower", "after"):
             assert f"trainingjob {TEAM}/{name}: ignoring spec.template.spec.affinity.a.a" in log
         # What no pod has is dropped from it as ever. (At 9,000 levels the API server itself takes 10 s for a status.)
-        until("a deep job's pod", lambda: pods_of(server, "shallower") == 1)
+        until("a deep job's pod", lambda: len(uids_of(server, "shallower")) == 1)
         assert "is older than this operator and drops spec.completion" in log
         assert "Traceback" not in log
 
@@ -75,13 +76,13 @@ def test_a_newer_crd_under_a_waiting_job_replaces_no_pod(server: ApiServer, tmp_
     scene = Scene(server, TEAM, "one")
     scene.apply()
     with OperatorProcess(server.kubeconfig, tmp_path / "log", name="older"):
-        until("two pods", lambda: pods_of(server, "one") == 2)
+        until("two pods", lambda: has_pods(server, "one"))
         before = uids_of(server, "one")
     server.kubectl("apply", "--server-side", "--force-conflicts", "-f", REPOSITORY / "crds")
     with OperatorProcess(server.kubeconfig, tmp_path / "log", name="newer") as operator:
         until("leading", lambda: operator.leading)
         Scene(server, TEAM, "two").apply()
-        until("pods of another job", lambda: pods_of(server, "two") == 2)
+        until("pods of another job", lambda: has_pods(server, "two"))
         scene.kubectl("annotate", "ptj", "one", "look=again")
         node = scene.node("n1")
         scene.run_pods(node)
@@ -89,8 +90,8 @@ def test_a_newer_crd_under_a_waiting_job_replaces_no_pod(server: ApiServer, tmp_
     assert uids_of(server, "one") == before
 
 
-def pods_of(server: ApiServer, name: str) -> int:
-    return len(uids_of(server, name))
+def has_pods(server: ApiServer, name: str) -> bool:
+    return len(uids_of(server, name)) == 2
 
 
 def uids_of(server: ApiServer, name: str) -> set[str]:

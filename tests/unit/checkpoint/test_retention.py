@@ -206,6 +206,7 @@ def test_what_an_unreadable_entry_may_name_is_kept() -> None:
 def test_a_zombie_whose_upload_was_removed_commits_nothing(at: str) -> None:
     """An older run stands still in the middle of a save, and goes on when the next has looked for leftovers."""
     store = MemoryStore()
+    frozen = False
 
     def around(verb: str, key: str, act: Any) -> Any:
         nonlocal frozen
@@ -216,7 +217,6 @@ def test_a_zombie_whose_upload_was_removed_commits_nothing(at: str) -> None:
             retire(store, successor, 3)
         return act()
 
-    frozen = False
     watched = WatchedStore(store, around)
     zombie = opened(watched, 1)
     save_solo(watched, zombie, 1)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ def test_the_binaries_of_a_module_move_when_its_sums_change_and_only_its(pins: P
 
 
 @pytest.mark.parametrize("change", [{"ldflags": ""}, {"tags": "other"}, {"cgo": True}])
-def test_the_binaries_of_a_module_move_when_its_build_flags_change(pins: Path, change: dict[str, object]) -> None:
+def test_the_binaries_of_a_module_move_when_its_build_flags_change(pins: Path, change: dict[str, Any]) -> None:
     assert dataclasses.replace(HELM, **change).folder() != HELM.folder()
 
 
@@ -148,7 +149,7 @@ def test_without_root_the_message_says_so(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_without_linux_the_message_says_so_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requirements.platform, "system", lambda: "Darwin")
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
 
     assert missing() == ["Linux: this is Darwin, and the cluster is made of Linux namespaces"]
     assert "KUBECONFIG" in requirements.cannot_run(missing())

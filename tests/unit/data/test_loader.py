@@ -48,7 +48,8 @@ def loader(size: int = 21, *, rank: int = 0, world: int = 1, epochs: Epochs | No
 
 
 def states() -> list[Any]:
-    return [torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()]
+    legacy: Any = np.random.get_state()
+    return [torch.get_rng_state().tolist(), random.getstate(), legacy[1].tolist()]
 
 
 def test_the_ids_that_are_recorded_are_those_of_the_items_in_the_batch() -> None:
@@ -62,8 +63,8 @@ def test_the_ids_that_are_recorded_are_those_of_the_items_in_the_batch() -> None
 @pytest.mark.parametrize("workers", [0, 2])
 def test_iterating_leaves_the_global_generators_alone(workers: int) -> None:
     class Fixed(Squares):
-        def __getitem__(self, n: int) -> int:
-            return n
+        def __getitem__(self, n: int) -> dict[str, Any]:
+            return {"number": n}
 
     before = states()
     plan = Plan("train", 21, batch=8)
@@ -122,7 +123,8 @@ def test_the_session_is_called_even_if_nothing_of_the_epoch_is_left() -> None:
 
 def test_random_numbers_in_workers_depend_on_the_sample_alone() -> None:
     def noise(consumed: int, workers: int) -> dict[int, float]:
-        one, found = loader(num_workers=workers), {}
+        one = loader(num_workers=workers)
+        found: dict[int, float] = {}
         one.rewind(consumed)
         for batch in one:
             found |= dict(zip(one.advance(), batch["noise"].flatten().tolist(), strict=True))

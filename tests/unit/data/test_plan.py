@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -94,7 +95,7 @@ def test_a_cursor_of_an_earlier_epoch_begins_the_epoch_anew() -> None:
 
 
 @pytest.mark.parametrize("change", [{"samples": 101}, {"seed": 5}, {"shuffle": False}])
-def test_a_plan_that_changed_in_the_middle_of_an_epoch_is_refused_by_name(change: dict[str, int]) -> None:
+def test_a_plan_that_changed_in_the_middle_of_an_epoch_is_refused_by_name(change: dict[str, Any]) -> None:
     plan = Plan("train", 100, 10)
     cursor = plan.cursor(epoch=2, consumed=50)
     with pytest.raises(UserError, match=next(iter(change))):
@@ -119,6 +120,6 @@ def test_a_cursor_of_another_kind_is_refused() -> None:
         ({"batch": 101, "drop_last": True}, "drop_last"),
     ],
 )
-def test_a_plan_that_cannot_work_is_refused_with_a_remedy(wrong: dict[str, int], word: str) -> None:
+def test_a_plan_that_cannot_work_is_refused_with_a_remedy(wrong: dict[str, Any], word: str) -> None:
     with pytest.raises(UserError, match=word):
-        Plan(**{"name": "train", "samples": 100, "batch": 10, **wrong})
+        Plan("train", **{"samples": 100, "batch": 10, **wrong})

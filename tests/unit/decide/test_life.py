@@ -83,9 +83,10 @@ class TestDrain:
     def test_a_cordon_is_only_noted_in_the_quiet_second(self) -> None:
         plan = job().running(world=2).cordon("n1").plan()
         assert plan.status is not None
-        assert intent_of(plan.status) is not None
-        assert intent_of(plan.status).disruption is Disruption.NODE_LEAVING
-        assert not intent_of(plan.status).leave
+        intent = intent_of(plan.status)
+        assert intent is not None
+        assert intent.disruption is Disruption.NODE_LEAVING
+        assert not intent.leave
         assert plan.actions == ()
         assert plan.requeue_after == 1
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
 from perdure.exit.agree import Agreed, Agreement, Kind
 from perdure.exit.gloo import GlooPeers
@@ -14,7 +15,7 @@ from perdure.exit.gloo import GlooPeers
 
 @pytest.fixture
 def group() -> Iterator[dist.ProcessGroup]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     one = dist.group.WORLD
     assert one is not None
     yield one

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import pytest
 import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 from torch.distributed.distributed_c10d import PrefixStore
 
 from perdure.errors import PeerLost
@@ -60,7 +61,7 @@ def test_a_taken_port_is_tried_until_the_time_is_up(taken: socket.socket) -> Non
 
 
 def test_the_store_of_an_older_run_is_not_joined() -> None:
-    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     PrefixStore("perdure-0", server).set("run", "local/6/2")
     with pytest.raises(PeerLost, match="store of run 'local/6/2', wanted is 'local/7/2'"):
         meet(settings(server.port, rank=1), timeout=TIMEOUT, deadline=Deadline(0.5, nobody_gives_up))

@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import kopf
 import pytest
@@ -102,7 +103,7 @@ async def watching(server: FakeServer) -> AsyncIterator[Callable[[str], Awaitabl
     guard.install()
     queue, registry, over = Queue(), kopf.OperatorRegistry(), asyncio.Event()
     watch.register(registry, watch.Watch(Cache(), queue))
-    handler = web.Server(server.answer, handler_cancellation=True)
+    handler = web.Server(cast(Any, server.answer), handler_cancellation=True)  # its own type names a private class
     runner = web.ServerRunner(handler, shutdown_timeout=0)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import TCPStore
 from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
@@ -113,7 +114,13 @@ def weighted_gradient(root: str) -> list[float]:
                 session.weighted(cross_entropy(model(inputs), labels)).backward()
                 session.step()
         cross_entropy(whole(samples.tensors[0]), samples.tensors[1]).backward()
-        return [(a.grad - b.grad).abs().max().item() for a, b in zip(net.parameters(), whole.parameters(), strict=True)]
+        pairs = zip(gradients(net), gradients(whole), strict=True)
+        return [(one - other).abs().max().item() for one, other in pairs]
+
+
+def gradients(net: nn.Module) -> list[torch.Tensor]:
+    """Of each parameter: every one has been used."""
+    return [parameter.grad for parameter in net.parameters() if parameter.grad is not None]
 
 
 def polls(root: str, polling: list[int]) -> None:
@@ -133,7 +140,7 @@ def agree(requests: list[tuple[int, int]]) -> dict[str, list[int]]:
     Returns for each request where this rank stopped.
     """
     rank, world, port = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
-    store = dist.TCPStore("127.0.0.1", port, is_master=rank == 0, wait_for_workers=False)
+    store = TCPStore("127.0.0.1", port, is_master=rank == 0, wait_for_workers=False)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
     stops = []
     for who, when in requests:
@@ -176,4 +183,4 @@ def subgroup(root: str) -> list[float]:
         net = nn.Linear(1, 1, bias=False)
         model = session.wrap(net, process_group=pair) if session.rank < 2 else net
         (model(torch.ones(1, 1)) * (session.rank + 1)).sum().backward()
-        return [parameter.grad.item() for parameter in net.parameters()]
+        return [gradient.item() for gradient in gradients(net)]

@@ -65,7 +65,12 @@ def test_a_run_waits_for_the_one_before_to_end(
     store: Unreliable, before: Writer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     asked = threading.Event()
-    closer = threading.Thread(target=lambda: (asked.wait(20), before.close("stopped")))
+
+    def close() -> None:
+        asked.wait(20)
+        before.close("stopped")
+
+    closer = threading.Thread(target=close)
     closer.start()
     assert open_run(settings(2, wait=FOREVER), store, Solo(), asked.set).run == 2
     closer.join()

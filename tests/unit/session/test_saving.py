@@ -69,7 +69,12 @@ def test_an_exit_save_is_tried_again_until_the_store_is_back(
 def test_every_attempt_has_a_folder_of_its_own(saver: Saver, store: Unreliable) -> None:
     puts: list[str] = []
     real = store.put
-    store.put = lambda key, data, **options: (puts.append(key), real(key, data, **options))[1]  # type: ignore[method-assign]
+
+    def put(key: str, data: Any, **options: Any) -> Any:
+        puts.append(key)
+        return real(key, data, **options)
+
+    store.put = put  # type: ignore[method-assign]
     store.refusals = 2
     saver.final(Position(7, 0), "drained", lambda: 60.0)
     assert len({key.rsplit("/", 1)[0] for key in puts if key.startswith("data/")}) == 3
