@@ -128,6 +128,7 @@ class Checks:
         self.training: dict[str, Training] = defaultdict(Training)
         """By the job's name: the root outlives the job."""
         self._names: set[str] = set()
+        self._emptied: set[str] = set()
         self._unready: dict[str, float] = {}
         """When a node was last told not to be Ready."""
         self._excused: dict[str, float] = {}
@@ -195,6 +196,8 @@ class Checks:
         raw, uid = change.raw, uid_of(change.raw)
         record = self.jobs.setdefault(uid, JobRecord(key_of(raw)[1]))
         record.most = max(record.most, int(raw["spec"].get("replicas", 1)))
+        if change.event == "DELETED" and raw["spec"]["checkpoint"]["uri"] in self._emptied:
+            self.evidence.emptied(raw["spec"]["checkpoint"]["uri"], 0)  # its memory goes with it
         if change.event == "DELETED" or not operator or change.old is None:
             return
         status = raw.get("status") or {}
@@ -269,6 +272,7 @@ class Checks:
         if fact.what == "evicted":
             self._check_eviction(fact.facts["raw"])
         elif fact.what == "emptied":
+            self._emptied.add(fact.facts["root"])
             self.evidence.emptied(fact.facts["root"], fact.facts["told"])
         elif fact.what in ("cut off", "reached again", "power off", "kills"):
             self.evidence.excuse(self._world.now, fact.what)
