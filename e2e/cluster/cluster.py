@@ -61,10 +61,14 @@ class Cluster:
         *,
         owner: int | None = None,
     ) -> Cluster:
-        """Boot a new cluster, in the place of whatever has this name; when process `owner` ends, it is removed."""
+        """Boot a new cluster, in the place of whatever has this name and no living owner.
+
+        When process `owner` ends, however it does, the cluster is removed.
+        """
         say = progress or Progress()
         check_name(name)
         with locked(f"cluster-{name}", say):
+            _demand_abandoned(name, owner)
             cleanup.remove(name)
             if owner is not None:
                 _give_to(name, guard.Owner.of(owner))
@@ -305,6 +309,15 @@ class Cluster:
         ready = sum(_is_ready(node) for node in json.loads(shown.stdout)["items"])
         # pods cannot be created before the controllers have made this
         return ready == len(self.nodes) and self._succeeds("get", "serviceaccount", "default")()
+
+
+def _demand_abandoned(name: str, pid: int | None) -> None:
+    """Two test runs on one machine must not take each other's cluster away."""
+    owner = guard.Owner.read(Folder.of(name).read_owner())
+    if owner is not None and owner.pid != pid and owner.alive():
+        raise ClusterError(
+            f"cluster {name} belongs to process {owner.pid}, which still runs: wait for its end, or end it"
+        )
 
 
 def _give_to(name: str, owner: guard.Owner) -> None:

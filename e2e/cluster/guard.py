@@ -1,7 +1,7 @@
 """Removes a cluster when the process that owns it has ended without doing so: Ctrl-C, SIGTERM, even SIGKILL.
 
 A process of its own, in a session of its own, that waits for the owner's death and does nothing else. A cluster that
-somebody has booted anew under the same name meanwhile has another owner and is left alone. Started by `Cluster.up`.
+somebody has booted anew under the same name has another owner and is left alone. Started by `Cluster.up`.
 """
 
 from __future__ import annotations
@@ -32,6 +32,12 @@ class Owner:
         """The process with this number now."""
         # in a stat file the start is the 20th word after the program's name, which may hold anything but ends with ")"
         return cls(pid, Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
+
+    @classmethod
+    def read(cls, text: str) -> Owner | None:
+        """What `str` has made of one; None of an empty text."""
+        pid, _, started = text.partition(" ")
+        return cls(int(pid), started) if pid else None
 
     def __str__(self) -> str:
         return f"{self.pid} {self.started}"

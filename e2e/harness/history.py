@@ -50,10 +50,10 @@ def intent(status: Object) -> Object:
     return (status.get("current") or {}).get("intent") or {}
 
 
-def asked_to_leave(history: Sequence[Seen]) -> Object | None:
-    """The first pod whose assignment told it to leave."""
-    pods = (seen.object for seen in history if seen.kind == "Pod")
-    return next((pod for pod in pods if assignment(pod).get("leave")), None)
+def asked_to_leave(history: Sequence[Seen], run: int = 1) -> Object | None:
+    """The first pod whose assignment told it to leave this run or a newer one."""
+    told = ((seen.object, assignment(seen.object)) for seen in history if seen.kind == "Pod")
+    return next((pod for pod, given in told if given.get("leave") and given["run"] > run), None)
 
 
 def has_condition(reason: str) -> Condition:

@@ -135,6 +135,14 @@ class Training:
             str(member["name"]) for member in seen_of.status(self.watch.history)["current"]["plan"]["members"]
         )
 
+    def run(self) -> int:
+        """The run that is on."""
+        return int(seen_of.status(self.watch.history)["current"]["run"])
+
+    def changes_run(self, *, after: int) -> None:
+        """Waits until every member of a newer run has its rank."""
+        self.watch.wait(f"run {after + 1}", lambda h: seen_of.training_run(h, after + 1), seconds=START_SECONDS)
+
     def uids(self) -> list[str]:
         """Of the pods that exist."""
         return sorted(pod["metadata"]["uid"] for pod in seen_of.pods(self.watch.history))

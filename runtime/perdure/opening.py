@@ -90,13 +90,23 @@ def load_newest(settings: Settings, store: Store, peers: Peers, writer: Writer |
     begun = time.monotonic()
     while True:
         try:
-            return load(store, peers, writer.commits() if writer else None)
+            loaded = load(store, peers, writer.commits() if writer else None)
         except StorageError as error:
             # Every rank decides by rank 0's clock, or they would part here.
             if on_rank0(peers, lambda: time.monotonic() - begun >= settings.rendezvous):
                 raise
             say(f"the checkpoint cannot be read, trying again: {error}")
             time.sleep(STORE_AGAIN_SECONDS)
+        else:
+            if loaded and peers.rank == 0:
+                _say_resumed(loaded)
+            return loaded
+
+
+def _say_resumed(loaded: Loaded) -> None:
+    for skipped in loaded.skipped:
+        say(f"skipped {skipped}")
+    say(f"resumed from commit {loaded.commit.seq}, step {loaded.position.step}, made by {loaded.world} ranks")
 
 
 def say(message: str) -> None:

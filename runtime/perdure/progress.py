@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from perdure import rng
 from perdure.checkpoint.state import Position
 from perdure.errors import UserError
@@ -96,11 +99,13 @@ class Progress:
         loaders = self._loaders.values()
         return self.epoch is not None and bool(loaders) and all(loader.at_end for loader in loaders)
 
-    @property
-    def weight(self) -> float:
-        """What this rank's loss counts for in the batch that was handed out last."""
+    def weighted(self, loss: Tensor) -> Tensor:
+        """The loss as it counts in the batch that was handed out last: nothing for a rank without a sample."""
         share = self._current.current if self._current else None
-        return share.weight if share else 1.0
+        weight = share.weight if share else 1.0
+        if weight == 1.0:
+            return loss
+        return loss * weight if weight else torch.nan_to_num(loss) * 0.0
 
     def before_first_batch(self) -> None:
         """A loader is set up: from here on random numbers count."""

@@ -17,7 +17,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import sys
 import time
 import weakref
 from collections.abc import Iterator
@@ -25,7 +24,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import Dataset
@@ -38,7 +36,8 @@ from perdure.contract import ExitKind
 from perdure.data import Plan
 from perdure.errors import PerdureError, UserError
 from perdure.exit.agree import Agreed, Agreement, Kind
-from perdure.exit.ending import Exit, Reporter, tell_last_error, watch_for_errors
+from perdure.exit.ending import Exit, Reporter, leave_at_once, tell_last_error, watch_for_errors
+from perdure.exit.pulse import Pulse
 from perdure.exit.rendezvous import Deadline, meet
 from perdure.exit.request import Requests
 from perdure.loader import Loader
@@ -115,6 +114,8 @@ class Session:
             meeting = meet(settings, timeout=timedelta(seconds=timeout), deadline=deadline)
         self._peers = meeting.peers
         self._agreement = Agreement(meeting.agreement)
+        self._pulse = Pulse(settings, lambda: self._requests.seen, self._lose_peers)
+        self._pulse.start()
 
     @property
     def rank(self) -> int:
@@ -213,10 +214,6 @@ class Session:
         state = random_state(loaded.state.rank, same_world=same_world, seed=self._seed, step=step, rank=rank)
         self._progress.resume(loaded.position, state)
         self._saving.commit = loaded.commit
-        if rank == 0:
-            for skipped in loaded.skipped:
-                say(f"skipped {skipped}")
-            say(f"resumed from commit {loaded.commit.seq}, step {step}, made by {loaded.world} ranks")
 
     @property
     def _saving(self) -> Saver:
@@ -252,10 +249,7 @@ class Session:
 
         Every rank takes part in every batch; one that got no sample contributes nothing.
         """
-        weight = self._progress.weight
-        if weight == 1.0:
-            return loss
-        return loss * weight if weight else torch.nan_to_num(loss) * 0.0
+        return self._progress.weighted(loss)
 
     def step(self, *, exhausted: bool = False) -> None:
         """One optimizer step is done. Saves when that is due; leaves the script when the ranks have agreed to."""
@@ -266,6 +260,7 @@ class Session:
         ids = self._progress.finish_step()
         self._trace.step(self._progress.epochs_done, self._progress.step, ids)
         self._reporter.tell(Stepped(self._progress.step))
+        self._pulse.stepped()
         due = self._check(Kind.STEP, exhausted=exhausted) or self._due.after_step(self._progress.step)
         if due and not self._progress.saved:
             self._save_periodically("cadence")
@@ -315,7 +310,8 @@ class Session:
             self._trace.event("request-seen", t=time.time() - ago, step=self._progress.step, cause=request.cause)
 
     def _save_periodically(self, reason: str) -> bool:
-        done = self._saving.periodic(self._progress.position(), reason)
+        with self._pulse.paused():
+            done = self._saving.periodic(self._progress.position(), reason)
         if done:
             self._progress.saved = True
             self._due.saved()
@@ -326,34 +322,32 @@ class Session:
         if self._saving.commit:
             self._reporter.tell(Committed(self._saving.commit))
 
-    def _left(self) -> float | None:
-        request = self._requests.current
-        return request.left if request else None
-
     def _exit(self) -> None:
         """All ranks save and leave, at one step."""
+        self._pulse.stop()
         request = self._requests.current
         if request:
             self._timings.note({"agree": time.monotonic() - request.at})
         causes = self._peers.gather(request.cause if request else "")
         cause = next((cause for cause in causes if cause), "a rank was asked to exit")
         self._trace.event("exit", step=self._progress.step)
-        self._saving.final(self._progress.position(), cause, self._left)
+        self._saving.final(self._progress.position(), cause, self._requests.left)
         self._tell_commit()
         self._reporter.tell(self._ending(ExitKind.CHECKPOINTED))
         if self.rank == 0:
             say(f"saved step {self._progress.step}, leaving: {cause}")
-        self._saving.write_trace(self._left)
+        self._saving.write_trace(self._requests.left)
         raise Exit
 
     def _complete(self, count: int) -> None:
         """The goal is reached, and that beats a request to leave."""
         self._at_once(Kind.END)
+        self._pulse.stop()
         self._requests.before_first_step(None)
         begun = time.monotonic()
 
         def left() -> float:
-            asked = self._left()
+            asked = self._requests.left()
             return GOAL_SECONDS - (time.monotonic() - begun) if asked is None else asked
 
         self._trace.event("completed", step=self._progress.step)
@@ -384,8 +378,13 @@ class Session:
             return
         self._saving.close("no-step")
         self._end_stopped("asked to leave before the first step was done")
-        sys.stdout.flush()
-        os._exit(0)
+        leave_at_once(0)
+
+    def _lose_peers(self, why: str) -> None:
+        """In the pulse's thread: the main thread may wait in a collective for ever. The store may be cut off too."""
+        self._reporter.tell(self._ending(ExitKind.PEER_LOST))
+        say(why)
+        leave_at_once(1)
 
     def _give_up(self) -> None:
         """Before the run is open: leaves if anybody asked to."""
@@ -407,6 +406,7 @@ class Session:
     def close(self) -> None:
         """Gives back signals, hooks and process groups; the interpreter's end does it by itself."""
         atexit.unregister(self._at_exit)
+        self._pulse.stop()
         self._requests.before_first_step(None)
         self._requests.release()
         self._stop_watching()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,27 @@ def test_a_leader_that_is_asked_to_stop_gives_its_lease_back(
         assert first.process.wait(20) == 0
     with second:
         until("another leader", lambda: second.leading)
+
+
+def test_a_candidate_takes_over_as_soon_as_the_lease_is_given_back(
+    api_server: ApiServer, installed: Installed, tmp_path: Path
+) -> None:
+    """With a Lease of ten minutes it would otherwise look again after a minute and a half."""
+    first = OperatorProcess(installed.kubeconfig, tmp_path / "first", "first", lease_seconds=600)
+    second = OperatorProcess(installed.kubeconfig, tmp_path / "second", "second", lease_seconds=600)
+    with first:
+        until("a leader", lambda: first.leading)
+        before = _watches_of_the_lease(api_server, installed.user)
+        with second:
+            until("a candidate", lambda: _watches_of_the_lease(api_server, installed.user) > before)
+            first.process.terminate()
+            until("another leader", lambda: second.leading)
+
+
+def _watches_of_the_lease(server: ApiServer, user: str) -> int:
+    entries = (json.loads(line) for line in server.audit_log.read_text().splitlines())
+    mine = (entry for entry in entries if entry["verb"] == "watch" and entry["user"]["username"] == user)
+    return sum(entry["objectRef"]["resource"] == "leases" for entry in mine)
 
 
 def test_a_leader_whose_lease_is_taken_stops_and_ends(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster import Cluster, guard
+from e2e.cluster import Cluster, ClusterError, guard
 from e2e.cluster.folder import Folder
 from e2e.cluster.requirements import require_cluster
 from tests.cluster.traces import traces
@@ -106,15 +106,16 @@ def test_a_cluster_goes_with_its_owner_even_when_that_is_killed(seen: str) -> No
     until("the owner's cluster is gone", lambda: traces(OTHER) == {})
 
 
-def test_a_new_cluster_is_not_removed_for_an_owner_of_the_old_one() -> None:
-    with subprocess.Popen([sys.executable, "-c", OWNER], stderr=subprocess.DEVNULL) as owner:
-        until("an owner", Folder.of(OTHER).owner.exists)
-        old = guard.Owner.of(owner.pid)
-        with Cluster.up(OTHER, nodes=1, owner=os.getpid()) as mine:
-            owner.kill()
-            owner.wait()
-            subprocess.run([sys.executable, "-m", "e2e.cluster.guard", OTHER, str(old.pid), old.started], check=True)
-            assert mine.dead_components() == ""
+def test_a_new_cluster_is_not_removed_for_the_owner_of_the_old_one() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as former:
+        old = guard.Owner.of(former.pid)
+        former.kill()
+    with Cluster.up(OTHER, nodes=1, owner=os.getpid()) as mine:
+        subprocess.run([sys.executable, "-m", "e2e.cluster.guard", OTHER, str(old.pid), old.started], check=True)
+        assert mine.dead_components() == ""
+        with pytest.raises(ClusterError, match=f"belongs to process {os.getpid()}, which still runs"):
+            Cluster.up(OTHER, nodes=1)
+        assert mine.dead_components() == ""
 
 
 def test_the_end_of_a_dead_components_log_is_shown(cluster: Cluster) -> None:

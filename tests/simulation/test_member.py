@@ -180,6 +180,24 @@ def test_the_time_to_save_ends_although_the_store_is_down() -> None:
     assert 20 < seconds < 50
 
 
+def test_of_two_requests_the_nearer_deadline_counts() -> None:
+    pods = Pods(env={Env.GRACE_SECONDS: "20"})
+
+    async def story() -> float:
+        members = pods.start(2)
+        pods.train(1, members)
+        await pods.reaches(31)
+        pods.bucket.down = True
+        begun = asyncio.get_running_loop().time()
+        members[0].assign(Leave(2, "node leaves", 300))
+        await asyncio.sleep(1)
+        members[0].sigterm.set()
+        await members[0].exit()
+        return asyncio.get_running_loop().time() - begun
+
+    assert 10 < in_virtual_time(story) < 22
+
+
 def test_who_is_asked_before_the_first_step_closes_the_log() -> None:
     pods = Pods(Behaviour(step_seconds=30.0))
 

@@ -16,6 +16,8 @@ from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
+from urllib.parse import urlencode
+from urllib.request import getproxies
 
 import aiohttp
 from kubernetes.aio import client, config
@@ -82,6 +84,8 @@ async def credentials(kubeconfig: str | None = None) -> Credentials:
 
 async def _configuration(kubeconfig: str | None) -> Any:
     configuration = client.Configuration()
+    # aiohttp reads ~/.netrc in a thread before each request; only proxies are worth it.
+    configuration.client_session_kwargs = {"trust_env": bool(getproxies())}
     try:
         if kubeconfig is None and _IN_CLUSTER_TOKEN.exists():
             config.load_incluster_config(client_configuration=configuration)
@@ -155,7 +159,7 @@ class KubeApi:
                     _document(what, int(answer.status), await answer.read(), answer.headers)
                 await answer.response.content.readany()
             finally:
-                answer.response.close()
+                _hang_up(answer.response)
 
     async def create(self, resource: Resource, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
         """See ClusterApi."""
@@ -219,16 +223,12 @@ class KubeApi:
         content: str = _JSON,
     ) -> Any:
         """The head of the answer: status and headers."""
-        request = await self._transport.param_serialize(
-            method,
-            path,
-            query_params=list((query or {}).items()),
-            header_params={"Accept": _JSON, "Content-Type": content},
-            body=body,
-            auth_settings=["BearerToken"],
-        )
+        # What the client's own serializer would do for bodies of its models: ours are JSON already.
+        headers = {**self._transport.default_headers, "Accept": _JSON, "Content-Type": content}
+        await self._transport.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
+        url = self._transport.configuration.host + path + (f"?{urlencode(query)}" if query else "")
         sent = self._clock.monotonic()
-        answer = await self._transport.call_api(*request, _request_timeout=seconds)
+        answer = await self._transport.call_api(method, url, headers, body, _request_timeout=seconds)
         self._clock.heard(answer.headers.get("Date"), sent=sent)
         return answer
 
@@ -243,6 +243,14 @@ async def _bounded(what: str, seconds: float) -> AsyncIterator[None]:
         raise Unavailable(f"{what}: no answer from the API server in {seconds:g} s") from None
     except (aiohttp.ClientError, OSError) as error:
         raise Unavailable(f"{what}: {error}") from None
+
+
+def _hang_up(response: Any) -> None:
+    """In the middle of a stream: nobody waits for the other side's goodbye."""
+    connection = response.connection
+    if connection is not None and connection.transport is not None:
+        connection.transport.abort()
+    response.close()
 
 
 def _path(resource: Resource, namespace: str | None, name: str = "") -> str:

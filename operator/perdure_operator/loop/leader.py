@@ -111,6 +111,7 @@ class Leader:
         while True:
             try:
                 await self._sync()
+                await self._orphans.sweep()
             except ApiError as error:
                 logger.warning("resync: %s", error)
                 await self.clocks.sleep(1)
@@ -120,7 +121,6 @@ class Leader:
                 self._look_at(set())
                 await self.clocks.sleep(10)
                 continue
-            await self._orphans.sweep()
             await self.clocks.sleep(RESYNC_SECONDS * (0.8 + 0.4 * self.clocks.chance()))
 
     async def _sync(self) -> None:

@@ -82,6 +82,7 @@ class Worker:
             self._observer.distrust(job)
             _log(snapshot, decision)
             await self._actor.act(snapshot, decision, self._observer.memory(snapshot.uid))
+            self._observer.written(job, snapshot.uid)
         return decision
 
     def _after(self, job: Key, decision: Decision | None) -> None:

@@ -7,13 +7,14 @@ last two are anybody's fault here. Used by the session; `Reporter` is its only w
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import TracebackType
-from typing import Final
+from typing import Final, NoReturn
 
 import torch.distributed as dist
 
@@ -38,6 +39,12 @@ class Exit(SystemExit):
 
     def __init__(self) -> None:
         super().__init__(0)
+
+
+def leave_at_once(status: int) -> NoReturn:
+    """From any thread, whatever the others do: nothing is undone, only what was printed is written."""
+    sys.stdout.flush()
+    os._exit(status)
 
 
 def classify(error: BaseException) -> tuple[ExitKind, Failure | None]:

@@ -97,7 +97,7 @@ def _listen(settings: Settings, wanted: str, deadline: Deadline) -> Store:
     """The port may still belong to a socket that is about to be closed."""
     while True:
         try:
-            store = _connect(settings, listen=not settings.master_is_elsewhere)
+            store = connect(settings, listen=not settings.master_is_elsewhere)
         except dist.DistNetworkError as error:
             deadline.check(f"rank 0 cannot listen at {_address(settings)}: {error}")
             time.sleep(RETRY_SECONDS)
@@ -111,7 +111,7 @@ def _find(settings: Settings, wanted: str, deadline: Deadline) -> Store:
     while True:
         _await_port(settings, deadline, awaited)
         try:
-            store = _connect(settings, listen=False)
+            store = connect(settings, listen=False)
             found = _first_key(store, deadline)
         except (dist.DistNetworkError, dist.DistStoreError):
             found = ""  # no store, or it stopped listening between two calls
@@ -121,7 +121,7 @@ def _find(settings: Settings, wanted: str, deadline: Deadline) -> Store:
         time.sleep(RETRY_SECONDS)
 
 
-def _connect(settings: Settings, *, listen: bool) -> Store:
+def connect(settings: Settings, *, listen: bool) -> Store:
     host, port = settings.master or ("", 0)
     store = dist.TCPStore(  # type: ignore[attr-defined]
         host, port, is_master=listen, wait_for_workers=False, timeout=timedelta(seconds=CONNECT_SECONDS)

@@ -64,6 +64,11 @@ class Requests:
         first, told = self._notes[0], self._told()
         return ExitRequest(first.at, told.cause, told.deadline) if told else first
 
+    def left(self) -> float | None:
+        """Seconds until it has to be done; None where nobody asks, or says until when."""
+        request = self.current
+        return request.left if request else None
+
     def listen(self) -> None:
         """Takes SIGTERM and SIGINT over. Signals can only be taken over in the main thread; elsewhere nothing is."""
         if threading.current_thread() is not threading.main_thread():

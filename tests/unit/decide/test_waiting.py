@@ -307,6 +307,32 @@ class TestFlags:
         assert (protected.status, protected.reason) == ("False", "PDBConflict")
         assert "mine" in protected.message
 
+    def test_a_foreign_pod_that_the_budget_counts_is_counted_on_top_and_told(self) -> None:
+        here = job().running(world=2).having(foreign_pods=("thief",))
+        assert [event.reason for event in here.plan().events] == ["ForeignPods"]
+        settled = here.settle()
+        assert settled.snapshot.budget is not None
+        assert settled.snapshot.budget.min_available == 3
+        protected = settled.condition(ConditionType.PROTECTED)
+        assert (protected.status, protected.reason) == ("True", "ForeignPods")
+        assert "minAvailable is raised by 1" in protected.message
+        assert "thief" in protected.message
+        assert settled.plan().events == ()
+
+    def test_when_it_is_gone_the_budget_is_lowered_again(self) -> None:
+        here = job().running(world=2).having(foreign_pods=("thief",)).settle().having(foreign_pods=()).settle()
+        assert here.snapshot.budget is not None
+        assert here.snapshot.budget.min_available == 2
+        assert here.condition(ConditionType.PROTECTED).reason == "BudgetInPlace"
+
+    def test_an_old_refusal_of_a_budget_that_is_there_holds_nobody_up(self) -> None:
+        here = job().starting(world=2).refused("digits-ab12").ready()
+        assert here.settle().run_plan is not None
+
+    def test_a_refusal_of_one_that_is_missing_does(self) -> None:
+        here = job().starting(world=2).refused("digits-ab12").having(budget=None).ready()
+        assert here.step().run_plan is None
+
     def test_a_budget_that_somebody_deleted_comes_back(self) -> None:
         here = job().running(world=2).having(budget=None).settle()
         assert here.snapshot.budget is not None

@@ -10,7 +10,7 @@ import pytest
 from perdure_operator.cluster.election import Settings
 from perdure_operator.cluster.protocol import JOBS, Json, Resource, Unavailable
 from perdure_operator.loop.leader import Clocks, Leader
-from tests.unit.operator.builders import NOW, job
+from tests.unit.operator.builders import job
 from tests.unit.operator.memory_cluster import MemoryCluster
 
 
@@ -46,7 +46,7 @@ def test_a_resync_that_fails_is_made_again_and_ends_nobody(error: Exception) -> 
 
     async def scene() -> None:
         settings = Settings(namespace="system", seconds=15)
-        leader = Leader(cluster, settings, "one", workers=0, clocks=Clocks(now=lambda: NOW, sleep=sleep))
+        leader = Leader(cluster, settings, "one", workers=0, clocks=Clocks(sleep=sleep))
         leader.start()
         async with asyncio.timeout(10):
             assert await leader.queue.get() == ("ns", "digits")

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+import pytest
+
 from perdure.channel import Attached, Exiting, Opened, Report, Stepped, read_report
-from perdure.contract import CommitRef, Env, ExitKind
+from perdure.contract import CommitRef, Env, ErrorName, ExitKind
 
 REPOSITORY = Path(__file__).parents[3]
 DIGITS = REPOSITORY / "examples" / "digits" / "train.py"
@@ -62,14 +65,14 @@ class Script:
 
 
 @contextmanager
-def script(folder: Path, *command: str) -> Iterator[Script]:
+def script(folder: Path, *command: str, environ: Mapping[str, str] | None = None) -> Iterator[Script]:
     reader, writer = os.pipe()
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
-    environ |= {Env.REPORT_FD: str(writer), "OMP_NUM_THREADS": "1"}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
+    given = inherited | {Env.REPORT_FD: str(writer), "OMP_NUM_THREADS": "1"} | dict(environ or {})
     process = subprocess.Popen(
         [sys.executable, *command],
         cwd=folder,
-        env=environ,
+        env=given,
         pass_fds=[writer],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -142,3 +145,73 @@ def test_a_users_mistake_is_one_message_and_no_traceback(tmp_path: Path) -> None
         assert wrong.process.returncode == 1
     assert "register(model=...)" in said
     assert "Traceback" not in said
+
+
+PAIR = """
+import sys, threading, torch, perdure
+from perdure.exit import pulse
+pulse.BEAT_SECONDS, pulse.SILENCE_SECONDS = 0.1, float(sys.argv[1])
+session = perdure.Session.from_env()
+model = session.wrap(torch.nn.Linear(4, 2))
+session.register(model=model)
+samples = torch.utils.data.TensorDataset(torch.randn(4096, 4))
+for epoch in session.epochs(1000):
+    for (inputs,) in session.loader(samples, batch_size=8):
+        session.weighted(model(inputs).sum()).backward()
+        if session.rank == 0 and session.steps == int(sys.argv[2]):
+            threading.Event().wait(6)
+        session.step()
+"""
+
+
+@contextmanager
+def pair(folder: Path, silence: float, *, slow_step: int = -1) -> Iterator[list[Script]]:
+    """Two ranks that train until somebody stops them; rank 0 takes 6 s for `slow_step`."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        master = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    arguments = ("-c", PAIR, str(silence), str(slow_step))
+    with (
+        script(folder, *arguments, environ={**master, "RANK": "0"}) as one,
+        script(folder, *arguments, environ={**master, "RANK": "1"}) as two,
+    ):
+        yield [one, two]
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+def test_a_rank_whose_peer_has_fallen_silent_does_not_wait_for_it_when_it_is_asked_to_leave(
+    tmp_path: Path, asked: int
+) -> None:
+    with pair(tmp_path, 1.0) as ranks:
+        for rank in ranks:
+            rank.until(Stepped)
+        ranks[1 - asked].process.send_signal(signal.SIGSTOP)
+        ranks[asked].process.send_signal(signal.SIGTERM)
+        ending = ranks[asked].until(Exiting)
+        assert isinstance(ending, Exiting)
+        assert ending.outcome is ExitKind.PEER_LOST
+        assert f"rank {1 - asked} was not heard" in ranks[asked].end()
+        assert ranks[asked].process.returncode == 1
+
+
+def test_a_peer_that_is_only_slow_is_waited_for(tmp_path: Path) -> None:
+    with pair(tmp_path, 3.0, slow_step=3) as ranks:
+        ranks[1].until(Stepped)
+        ranks[1].process.send_signal(signal.SIGTERM)
+        for rank in ranks:
+            ending = rank.until(Exiting)
+            assert isinstance(ending, Exiting)
+            assert ending.outcome is ExitKind.CHECKPOINTED
+
+
+def test_an_emptied_log_ends_the_script_before_anything_is_trained_or_written(tmp_path: Path) -> None:
+    with script(tmp_path, str(DIGITS), environ={Env.FLOOR: '{"seq": 9, "step": 96}'}) as late:
+        ending = late.until(Exiting)
+        assert isinstance(ending, Exiting)
+        assert ending.error is not None
+        assert (ending.outcome, ending.error.name, ending.step) == (ExitKind.FAILED, ErrorName.LOG_LOST, 0)
+        assert "commit 9 of step 96 was made, and now there is no log" in ending.error.tail
+        said = late.end()
+        assert late.process.returncode == 1
+    assert "Traceback" not in said
+    assert log(tmp_path) == []

@@ -53,6 +53,7 @@ class Observer:
         self._clock = clock or api.server_time
         self._memories: dict[str, Memory] = {}
         self._current: dict[Key, str] = {}
+        self._answered: dict[Key, str] = {}
         self._distrusted: set[Key] = set()
         self._nodes_listed = False
 
@@ -95,9 +96,14 @@ class Observer:
             return None
 
     def distrust(self, job: Key) -> None:
-        """Read the job live next time: we have just written, or were told that we are behind."""
+        """Read the job live next time: a write of ours has failed or is under way, or we are behind."""
         self._current.pop(job, None)
+        self._answered.pop(job, None)
         self._distrusted.add(job)
+
+    def written(self, job: Key, uid: str) -> None:
+        """Every write of a round has been answered: of the job we know what the API server does, not of its pods."""
+        self._answered[job] = uid
 
     def memory(self, uid: str) -> Memory:
         """What this process remembers of the job."""
@@ -114,14 +120,16 @@ class Observer:
     async def _read_live(self, job: Key) -> None:
         """The job before its pods: a pod that its status names and the LIST lacks is gone, not yet to come."""
         namespace, name = job
-        since = self._cache.mark()
-        try:
-            raw = await self._api.get(JOBS, namespace, name)
-        except NotFound:
-            self._cache.drop(JOBS, job, since=since)
-            self._current.pop(job, None)
-            return
-        self._cache.apply(JOBS, raw, since=since)
+        known = self._cache.job(job)
+        if known is None or self._answered.pop(job, None) != known.uid:
+            since = self._cache.mark()
+            try:
+                raw = await self._api.get(JOBS, namespace, name)
+            except NotFound:
+                self._cache.drop(JOBS, job, since=since)
+                self._current.pop(job, None)
+                return
+            self._cache.apply(JOBS, raw, since=since)
         since = self._cache.mark()
         pods = await self._api.list(PODS, namespace, selector=f"{LABEL_JOB}={name}")
         shown = {key_of(raw) for raw in pods}
