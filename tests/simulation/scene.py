@@ -187,6 +187,8 @@ class Scene:
             self._heal_node(name, kubelet)
         for user in self.users:
             self._heal_job(user)
+            if "hang" in world.fired:  # a rank that hangs does so until somebody ends it
+                self._end_trainers(user)
 
     def _heal_node(self, name: str, kubelet: Kubelet) -> None:
         node = self.world.node(name)
@@ -207,6 +209,11 @@ class Scene:
             kubelet.boot()
         kubelet.reconnect()
         kubelet.report("True")
+
+    def _end_trainers(self, user: User) -> None:
+        for pod in user.pods():
+            if node_of(pod) in self.kubelets:
+                self.kubelets[node_of(pod)].kill_pod(pod)
 
     def _heal_job(self, user: User) -> None:
         job = user.job

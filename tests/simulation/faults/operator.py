@@ -46,7 +46,7 @@ async def operator_cut_off(scene: Scene, rng: random.Random) -> None:
     one.link.cut = False
 
 
-@fault(200, waits_for="times in status are the operator's own clock's")
+@fault(200)
 async def operator_clock(scene: Scene, rng: random.Random) -> None:
     """A replica's wall clock is minutes off; its successor's is right."""
     one = rng.choice(scene.operators.replicas)

@@ -50,7 +50,7 @@ async def delete_and_apply(scene: Scene, rng: random.Random) -> None:
     user.apply()
 
 
-@fault(300, waits_for="orphaned members keep their budget and nobody releases drains")
+@fault(300)
 async def orphan_and_apply(scene: Scene, rng: random.Random) -> None:
     user = some_user(scene, rng)
     scene.world.fire("orphan-job")
@@ -59,7 +59,7 @@ async def orphan_and_apply(scene: Scene, rng: random.Random) -> None:
     user.apply()
 
 
-@fault(250, waits_for="a budget edited by a user makes every round raise")
+@fault(250)
 async def edit_budget(scene: Scene, rng: random.Random) -> None:
     scene.world.fire("edit-budget")
     choices: list[Json] = [
@@ -79,12 +79,12 @@ async def delete_budget(scene: Scene, rng: random.Random) -> None:
         scene.world.server.delete("poddisruptionbudgets", *key_of(budget), by="user")
 
 
-@fault(250, waits_for="a label removed and restored is refused for ever")
+@fault(250, waits_for="a member without its label counts as gone while it still trains")
 async def remove_job_label(scene: Scene, rng: random.Random) -> None:
     await _without_label(scene, rng, "perdure.dev/job")
 
 
-@fault(250, waits_for="a role label that a user changes")
+@fault(250)
 async def remove_role_label(scene: Scene, rng: random.Random) -> None:
     await _without_label(scene, rng, "perdure.dev/role")
 
@@ -111,13 +111,13 @@ async def sidecar(scene: Scene, rng: random.Random) -> None:
     user.body["spec"]["template"]["spec"]["containers"].append({"name": "log", "image": "log"})
 
 
-@fault(300, waits_for="a template with terminationGracePeriodSeconds: null")
+@fault(300)
 async def null_grace(scene: Scene, rng: random.Random) -> None:
     scene.world.fire("null-grace")
     some_user(scene, rng).template(lambda raw: raw["spec"].update(terminationGracePeriodSeconds=None), "grace null")
 
 
-@fault(300, waits_for="one unknown word in status freezes the job")
+@fault(300)
 async def unknown_status(scene: Scene, rng: random.Random) -> None:
     """A newer operator has been here before."""
     user = some_user(scene, rng)
@@ -130,7 +130,7 @@ async def unknown_status(scene: Scene, rng: random.Random) -> None:
         scene.world.server.change_status(JOBS, *user.key, change, by="newer-operator")
 
 
-@fault(300, waits_for="an absurd outcome makes later ones unreadable")
+@fault(300)
 async def absurd_outcome(scene: Scene, rng: random.Random) -> None:
     """A pod's owner may write whatever they like."""
     kubelet = some_kubelet(scene, rng)
@@ -144,7 +144,7 @@ async def absurd_outcome(scene: Scene, rng: random.Random) -> None:
         scene.world.fire("absurd-outcome")
 
 
-@fault(300, waits_for="an emptied log restarts training at step 1 in silence")
+@fault(300)
 async def emptied_root(scene: Scene, rng: random.Random) -> None:
     """A lifecycle rule deletes everything below a job's root."""
     user, bucket = some_user(scene, rng), scene.world.bucket
@@ -172,7 +172,7 @@ async def deadline_while_saving(scene: Scene, rng: random.Random) -> None:
     user.deadline = False
 
 
-@fault(300, waits_for="a stranger's suspended job holds a root")
+@fault(300)
 async def stranger_with_my_root(scene: Scene, rng: random.Random) -> None:
     """Somebody else has a suspended job with this job's uri, on another endpoint."""
     user = some_user(scene, rng)
