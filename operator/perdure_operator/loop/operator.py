@@ -34,8 +34,9 @@ async def run(options: Options) -> bool:
         await install.check(api, options.namespace)
         leader = Leader(api, options.lease, options.identity, namespace=options.namespace, workers=options.workers)
         registry = kopf.OperatorRegistry()
-        guard.install()
-        watch.register(registry, watch.Watch(leader.cache, leader.queue))
+        events = watch.Watch(leader.cache, leader.queue)
+        guard.install(events.hand_over)
+        watch.register(registry, events)
         _hook(registry, leader, options.kubeconfig)
         await kopf.operator(
             registry=registry,

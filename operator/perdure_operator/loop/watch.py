@@ -40,6 +40,13 @@ class Watch:
             for job in concerned(self._cache, change):
                 self._queue.add(job)
 
+    def hand_over(self, resource: Resource, kind: str | None, raw: Json) -> None:
+        """The same for whoever cannot bear an exception: one object must not end the watch of all others."""
+        try:
+            self.take_in(resource, kind, raw)
+        except Exception:
+            logger.exception("%s %s: an event cannot be read, ignored", resource.plural, "/".join(key_of(raw)))
+
 
 def register(registry: kopf.OperatorRegistry, watch: Watch) -> None:
     """Subscribe to jobs, their pods, nodes and budgets."""
@@ -49,12 +56,7 @@ def register(registry: kopf.OperatorRegistry, watch: Watch) -> None:
 
 def _subscribe(registry: kopf.OperatorRegistry, watch: Watch, resource: Resource) -> None:
     async def on_event(event: Any, **_: Any) -> None:
-        try:
-            watch.take_in(resource, event["type"], event["object"])
-        except Exception:
-            logger.exception(
-                "%s %s: an event cannot be read, ignored", resource.plural, "/".join(key_of(event["object"]))
-            )
+        watch.hand_over(resource, event["type"], event["object"])
 
     kopf.on.event(
         group=resource.group,

@@ -20,7 +20,7 @@ from perdure_operator.cluster.write.act import Actor
 from perdure_operator.decide import decide
 from perdure_operator.loop.orphans import Orphans
 from perdure_operator.loop.queue import Queue
-from perdure_operator.state.decision import Decision
+from perdure_operator.state.decision import Decision, DeletePod
 from perdure_operator.state.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,8 @@ class Worker:
             self._observer.distrust(job)
             _log(snapshot, decision)
             await self._actor.act(snapshot, decision, self._observer.memory(snapshot.uid))
-            self._observer.written(job, snapshot.uid)
+            deleted = any(isinstance(action, DeletePod) for action in decision.actions)
+            self._observer.written(job, snapshot.uid, deleted=deleted)
         return decision
 
     def _after(self, job: Key, decision: Decision | None) -> None:

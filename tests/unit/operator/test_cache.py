@@ -86,6 +86,14 @@ def test_a_label_that_is_removed_and_restored_brings_the_pod_back() -> None:
     assert gone(cache) == []
 
 
+def test_a_deletion_that_is_told_after_the_label_was_restored_deletes_nothing() -> None:
+    cache = Cache()
+    cache.apply(PODS, pod(10))
+    cache.apply(PODS, pod(12))
+    assert cache.delete(PODS, pod(11)) is None
+    assert len(cache.pods(JOB)) == 1
+
+
 def test_what_a_live_read_shows_exists_even_if_it_was_deleted_before_a_restore() -> None:
     cache = Cache()
     cache.apply(PODS, pod(10))
@@ -106,7 +114,7 @@ def test_the_last_state_of_a_deleted_pod_is_the_newest_that_was_seen() -> None:
     cache = Cache()
     cache.apply(JOBS, job(1, status=naming(["p"])))
     cache.apply(PODS, pod(10, owner="job", phase="Succeeded"))
-    cache.delete(PODS, pod(9, owner="job", phase="Running"))
+    cache.drop(PODS, P, since=cache.mark())
     assert [record.view.phase for record in cache.gone(JOB)] == ["Succeeded"]
     cache.delete(PODS, pod(11, owner="job", phase="Failed"))
     assert [record.view.phase for record in cache.gone(JOB)] == ["Failed"]

@@ -100,9 +100,10 @@ def _described(resource: Resource) -> Json:
 @asynccontextmanager
 async def watching(server: FakeServer) -> AsyncIterator[Callable[[str], Awaitable[None]]]:
     """kopf on that server with the operator's own settings and handlers; yields a wait for a job."""
-    guard.install()
     queue, registry, over = Queue(), kopf.OperatorRegistry(), asyncio.Event()
-    watch.register(registry, watch.Watch(Cache(), queue))
+    events = watch.Watch(Cache(), queue)
+    guard.install(events.hand_over)
+    watch.register(registry, events)
     handler = web.Server(cast(Any, server.answer), handler_cancellation=True)  # its own type names a private class
     runner = web.ServerRunner(handler, shutdown_timeout=0)
     await runner.setup()
@@ -226,6 +227,30 @@ def test_a_list_that_is_no_json_is_asked_for_again() -> None:
             assert server.lists == 2
 
     asyncio.run(scene())
+
+
+def test_what_a_line_tells_is_taken_in_at_once_and_kopf_has_only_deletions_to_handle() -> None:
+    taken: list[tuple[str, str, str]] = []
+
+    def take_in(resource: Resource, kind: str, raw: Json) -> None:
+        taken.append((resource.plural, kind, raw["metadata"]["name"]))
+
+    told = [guard.event(event(json.dumps(stored()), kind), take_in) for kind in ("ADDED", "MODIFIED", "DELETED")]
+    assert taken == [("trainingjobs", kind, "digits") for kind in ("ADDED", "MODIFIED", "DELETED")]
+    assert [one["type"] for one in told] == ["BOOKMARK", "BOOKMARK", "DELETED"]
+    assert told[0]["object"] == {"metadata": {"resourceVersion": "7"}}  # where kopf goes on after a break
+    other = stored() | {"kind": "Lease", "apiVersion": "coordination.k8s.io/v1"}
+    assert guard.event(event(json.dumps(other)), take_in)["type"] == "MODIFIED"
+    assert len(taken) == 3
+
+
+def test_an_event_that_cannot_be_taken_in_costs_itself(caplog: pytest.LogCaptureFixture) -> None:
+    class Faulty(watch.Watch):
+        def take_in(self, *_: object) -> None:
+            raise ZeroDivisionError
+
+    assert guard.event(event(json.dumps(stored())), Faulty(Cache(), Queue()).hand_over)["type"] == "BOOKMARK"
+    assert "cannot be read, ignored" in caplog.text
 
 
 def test_a_deep_job_is_named_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from perdure.contract import LABEL_JOB
 from perdure_operator.cluster.protocol import JOBS, PODS, Json, Resource, Unavailable
 from perdure_operator.loop.queue import Queue
 from perdure_operator.loop.worker import RESYNC_SECONDS
+from perdure_operator.state.decision import Decision, DeletePod
 from tests.unit.operator.memory_cluster import MemoryCluster
 from tests.unit.operator.stage import KEY, Stage
 
@@ -91,7 +94,7 @@ def test_a_faulty_round_is_logged_and_does_not_stop_the_others(
 
 
 def test_a_job_that_never_comes_to_rest_is_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    from perdure_operator.state.decision import CheckTemplate, Decision
+    from perdure_operator.state.decision import CheckTemplate
 
     stage = Stage()
     stage.apply()
@@ -143,14 +146,40 @@ def test_a_delayed_job_comes_by_itself() -> None:
     assert asyncio.run(play()) == ("ns", "soon")
 
 
-def test_after_a_write_of_ours_the_job_is_read_live() -> None:
-    stage = Stage()
-    stage.apply()
+def late_pod_is_seen_after(stage: Stage, round_: Callable[[], object]) -> bool:
+    """Whether a pod that no watch has told is seen after that round."""
     asyncio.run(stage.observer.sync())
-    round_of(stage)
-    stage.cluster.watch = lambda *_: None  # the watch is behind
+    round_()
+    stage.cluster.watch = lambda *_: None
     body: Json = {"metadata": {"name": "late", "labels": {LABEL_JOB: "digits"}}, "spec": {}}
     asyncio.run(stage.cluster.create(PODS, "ns", body))
     seen = asyncio.run(stage.observer.observe(KEY))
     assert seen
-    assert [pod.name for pod in seen.pods] == ["late"]
+    return "late" in [pod.name for pod in seen.pods]
+
+
+def test_what_was_answered_need_not_be_read_again() -> None:
+    stage = Stage()
+    stage.apply()
+    assert not late_pod_is_seen_after(stage, lambda: round_of(stage))
+
+
+def test_after_a_deletion_of_ours_the_pods_are_read_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage()
+    stage.apply()
+    pod: Json = {"metadata": {"name": "p", "labels": {LABEL_JOB: "digits"}}, "spec": {}}
+    uid = asyncio.run(stage.cluster.create(PODS, "ns", pod))["metadata"]["uid"]
+    decision = Decision(actions=(DeletePod(name="p", uid=uid),))
+    monkeypatch.setattr("perdure_operator.loop.worker.decide", lambda _: decision)
+    assert late_pod_is_seen_after(stage, lambda: round_of(stage))
+
+
+def test_after_a_write_without_an_answer_the_job_is_read_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent(MemoryCluster):
+        async def replace_status(self, *given: Any) -> Json:
+            await super().replace_status(*given)
+            raise Unavailable("no answer")
+
+    stage = Stage(Silent())
+    stage.apply()
+    assert late_pod_is_seen_after(stage, lambda: round_of(stage))

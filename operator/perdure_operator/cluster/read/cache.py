@@ -165,13 +165,18 @@ class Cache:
         return Change(resource, known, record)
 
     def delete(self, resource: Resource, raw: Json) -> Change | None:
-        """Take in that an object is gone; `raw` is its last state. None where nobody knew it."""
+        """Take in that an object is gone; `raw` is its last state, in the version of its deletion.
+
+        None where nobody knew it, or where it is known to be back.
+        """
         key, uid = key_of(raw), parse.uid(raw)
         known = self._stores[resource].get(key)
+        if known is not None and known.uid == uid and version_of(raw) < known.version:
+            return None
         if known is None or known.uid != uid:
             self._bury(resource, records.read(resource, raw))
             return None
-        last = records.read(resource, raw, known) if version_of(raw) > known.version else known
+        last = records.read(resource, raw, known)
         self._remove(resource, known)
         self._bury(resource, last)
         return Change(resource, known, None)

@@ -1,8 +1,9 @@
 """From cache and live reads to the Snapshot that `decide` reads. Facts only; it writes nothing to the cluster.
 
 A cache that is half filled looks like a cluster without pods. Therefore nothing is concluded from absence before a live
-LIST, a job that was just written is read live, and so is one of another uid than the last; in between the watch keeps
-that picture up to date. Called by `loop.worker`, `loop.leader` and `perdure-operator snapshot`.
+LIST; a job is read live after a write without an answer, after a deletion, and where it has another uid than the last;
+in between the watch and the answers to our writes keep that picture up to date. Called by `loop.worker`, `loop.leader`
+and `perdure-operator snapshot`.
 """
 
 from __future__ import annotations
@@ -101,9 +102,11 @@ class Observer:
         self._answered.pop(job, None)
         self._distrusted.add(job)
 
-    def written(self, job: Key, uid: str) -> None:
-        """Every write of a round has been answered: of the job we know what the API server does, not of its pods."""
+    def written(self, job: Key, uid: str, *, deleted: bool) -> None:
+        """Every write of a round has been answered, and each answer but that to a deletion is the object as it is."""
         self._answered[job] = uid
+        if not deleted:
+            self._current[job] = uid
 
     def memory(self, uid: str) -> Memory:
         """What this process remembers of the job."""
