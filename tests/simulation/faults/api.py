@@ -71,7 +71,7 @@ async def webhook_refuses_pods(scene: Scene, rng: random.Random) -> None:
     policy.refuse_creates = ""
 
 
-@fault(250, waits_for="admission refuses the member patch: nobody was asked to leave")
+@fault(250)
 async def webhook_refuses_patches(scene: Scene, rng: random.Random) -> None:
     policy = scene.world.server.policy
     policy.refuse_patches = 'admission webhook "policy.example" denied the request: no'
@@ -79,7 +79,7 @@ async def webhook_refuses_patches(scene: Scene, rng: random.Random) -> None:
     policy.refuse_patches = ""
 
 
-@fault(250, waits_for="a stale budget refusal blocks promotion until restart")
+@fault(250)
 async def webhook_refuses_budgets(scene: Scene, rng: random.Random) -> None:
     policy = scene.world.server.policy
     policy.refuse_budgets = 'admission webhook "policy.example" denied the request: no'

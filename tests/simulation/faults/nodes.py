@@ -52,7 +52,7 @@ async def karpenter(scene: Scene, rng: random.Random) -> None:
         _return_node(scene, node)
 
 
-@fault(200, waits_for="a node with a deletionTimestamp and no taint makes pods without end")
+@fault(200)
 async def node_deleted_without_taint(scene: Scene, rng: random.Random) -> None:
     if (node := some_node(scene, rng)) and len(scene.world.server.all(NODES)) > 2:
         await drains.karpenter_removes(scene.world, rng, node, taints=False)
@@ -164,7 +164,7 @@ async def image_pull(scene: Scene, rng: random.Random) -> None:
     kubelet.pull_fails = 0.0
 
 
-@fault(200, waits_for="a member stuck Terminating is waited for with a deadline in the past")
+@fault(200)
 async def stuck_terminating(scene: Scene, rng: random.Random) -> None:
     kubelet = some_kubelet(scene, rng)
     kubelet.stuck = 0.7

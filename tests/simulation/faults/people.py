@@ -79,12 +79,12 @@ async def delete_budget(scene: Scene, rng: random.Random) -> None:
         scene.world.server.delete("poddisruptionbudgets", *key_of(budget), by="user")
 
 
-@fault(250, waits_for="a label removed and restored is refused for ever")
+@fault(250)
 async def remove_job_label(scene: Scene, rng: random.Random) -> None:
     await _without_label(scene, rng, "perdure.dev/job")
 
 
-@fault(250, waits_for="a role label that a user changes")
+@fault(250)
 async def remove_role_label(scene: Scene, rng: random.Random) -> None:
     await _without_label(scene, rng, "perdure.dev/role")
 

@@ -40,7 +40,7 @@ async def code_failure(scene: Scene, rng: random.Random) -> None:
     behaviour.crash_per_step = 0.0
 
 
-@fault(200, waits_for="replacing members has no back-off")
+@fault(200)
 async def reaper(scene: Scene, rng: random.Random) -> None:
     """Something deletes every pod of a job as soon as it sees it."""
     user = some_user(scene, rng)
@@ -53,7 +53,7 @@ async def reaper(scene: Scene, rng: random.Random) -> None:
         await asyncio.sleep(rng.uniform(0.1, 1.0))
 
 
-@fault(250, waits_for="a foreign Ready pod with our labels opens the budget")
+@fault(250)
 async def foreign_pod_with_labels(scene: Scene, rng: random.Random) -> None:
     user, name = some_user(scene, rng), f"foreign-{rng.getrandbits(16):04x}"
     scene.world.fire("foreign-pod")
