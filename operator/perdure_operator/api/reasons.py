@@ -115,6 +115,7 @@ class Reason(StrEnum):
     WITHDRAWN = "Withdrawn"
     MEMBER_REPLACED = "MemberReplaced"
     BUDGET_RESTORED = "BudgetRestored"
+    LABEL_RESTORED = "LabelRestored"
     CLASSIC_SIDECAR = "ClassicSidecar"
 
 
@@ -282,6 +283,10 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     Reason.BUDGET_RESTORED: Explained(
         "Somebody had changed the job's PodDisruptionBudget; it protects the members again.",
         "Leave it alone: it is the operator's.",
+    ),
+    Reason.LABEL_RESTORED: Explained(
+        "Somebody had removed or changed a label of a member, without which it is neither watched nor protected.",
+        "Leave the labels perdure.dev/job, perdure.dev/job-uid and perdure.dev/role alone.",
     ),
     Reason.PDB_CONFLICT: Explained(
         "A second PodDisruptionBudget matches the members: Kubernetes refuses every eviction of such a pod.",

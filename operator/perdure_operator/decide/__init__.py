@@ -28,7 +28,7 @@ from perdure_operator.decide.gates import (
     warn_of_sidecars,
 )
 from perdure_operator.decide.leaving import ask_to_leave, debounce, disrupt, track_unready_nodes, wait_for_exits
-from perdure_operator.decide.members import allocate, assign, create, discard, promote
+from perdure_operator.decide.members import allocate, assign, create, discard, promote, relabel
 from perdure_operator.decide.replacing import pace, replace_unfit
 from perdure_operator.decide.stage import Stage, stage_of
 from perdure_operator.decide.summary import summarise
@@ -68,6 +68,7 @@ LEADS_TO: Final[Mapping[Stage, frozenset[Stage]]] = {
 }
 """Into which stages the same round goes on, beside FINISHED."""
 WRITES: Final[tuple[Policy, ...]] = (
+    relabel,  # before anything is said to a pod
     ask_to_leave,
     discard,  # pods without a run
     protect,  # the budget before pods and labels

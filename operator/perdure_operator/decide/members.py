@@ -99,6 +99,18 @@ def assign(draft: Draft) -> Draft:
     return _await_ready(draft, unready) if unready else draft
 
 
+def relabel(draft: Draft) -> Draft:
+    """Without its labels a pod is neither watched nor protected: whoever has removed one, it comes back."""
+    kept = _names_in_use(draft)
+    for pod in own(draft.snapshot).values():
+        if pod.labelled or pod.gone or pod.deleting or pod.name not in kept:
+            continue
+        role, why = pod.role or Role.STANDBY, "somebody has removed a label that the operator has given it"
+        action = Assign(name=pod.name, uid=pod.uid, role=role, old=pod.assignment, new=pod.assignment)
+        draft = draft.act(why, action).tell(Reason.LABEL_RESTORED, f"{pod.name}: {why}; it is put back", warning=True)
+    return draft
+
+
 def discard(draft: Draft) -> Draft:
     """Delete pods that belong to no run any more: of a closed run, dropped standbys, members on lost nodes.
 

@@ -73,6 +73,8 @@ class PodView(Model):
     owner_uid: str = ""
     """uid of the controlling TrainingJob; "" for a pod without a controller."""
     role: str = ""
+    labelled: bool = True
+    """False where somebody has removed a label by which the job's pods are watched and protected."""
     assignment: str = ""
     """The annotation's text, "" where there is none."""
     node: str = ""

@@ -79,7 +79,7 @@ async def delete_budget(scene: Scene, rng: random.Random) -> None:
         scene.world.server.delete("poddisruptionbudgets", *key_of(budget), by="user")
 
 
-@fault(250, waits_for="a member without its label counts as gone while it still trains")
+@fault(250)
 async def remove_job_label(scene: Scene, rng: random.Random) -> None:
     await _without_label(scene, rng, "perdure.dev/job")
 

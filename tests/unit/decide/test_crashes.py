@@ -8,7 +8,8 @@ import pytest
 
 from perdure.contract import ExitKind, Leave
 from perdure_operator.api.status import Phase
-from tests.unit.decide.builders import Job, creates, deletes, job
+from perdure_operator.state.decision import Assign
+from tests.unit.decide.builders import Job, creates, deletes, job, written
 
 
 def _starting() -> Job:
@@ -74,6 +75,16 @@ def test_a_member_that_never_heard_its_ranks_leaves_without_becoming_a_member() 
     here = job().starting(world=2).ready().step(writes=1).cordon("n1").step(writes=1).after(1).settle()
     assert {type(here.assignment(number)) for number in (0, 1)} == {Leave}
     assert {pod.role for pod in here.snapshot.pods} == {"standby"}
+
+
+def test_a_member_whose_label_somebody_removed_gets_it_back_and_trains_on() -> None:
+    here = job().running(world=2)
+    plan = here.pod(0, labelled=False).plan()
+    (told,) = written(plan)
+    assert isinstance(told, Assign)
+    assert (told.name, told.role, told.old) == ("digits-ab12-0", "member", told.new)
+    assert [event.reason for event in plan.events] == ["LabelRestored"]
+    assert plan.status is None
 
 
 def test_a_pod_created_by_a_request_that_came_late_is_deleted() -> None:

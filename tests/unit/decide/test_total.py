@@ -111,6 +111,7 @@ PODS = _with(
     {"name": NAMES, "uid": st.sampled_from(["u1", "u2"])},
     owner_uid=st.sampled_from([UID, UID, UID, "", "other"]),
     role=st.sampled_from(["", "standby", "member", "former"]),
+    labelled=BOOLS,
     assignment=ASSIGNMENTS,
     node=NODES,
     ip=st.sampled_from(["", "10.0.0.1", "fd00::1"]),

@@ -89,7 +89,7 @@ def carry_out(snapshot: Snapshot, action: Action) -> Snapshot:
         case Assign(name=name, uid=uid, role=role, old=old, new=new):
             if _pod(snapshot, name, uid).assignment != old or name in _refused(snapshot, {RefusalKind.PATCH_REFUSED}):
                 raise Conflict
-            return change_pod(snapshot, name, role=role, assignment=new)
+            return change_pod(snapshot, name, role=role, assignment=new, labelled=True)
         case DeletePod(name=name, uid=uid):
             pod = _pod(snapshot, name, uid)
             return remove(snapshot, name) if terminated(pod) else delete(snapshot, name, snapshot.now + GRACE)

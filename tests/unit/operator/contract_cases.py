@@ -152,6 +152,14 @@ async def a_budget_is_raised_by_a_patch_that_tests_its_version(api: ClusterApi, 
         await api.patch(BUDGETS, namespace, "b", patch)
 
 
+async def a_pod_on_a_node_can_be_given_less_time_than_it_asks_for(api: ClusterApi, namespace: str) -> None:
+    body = pod("one")
+    body["spec"] |= {"nodeName": "n", "terminationGracePeriodSeconds": 120}
+    uid = (await api.create(PODS, namespace, body))["metadata"]["uid"]
+    await api.delete(PODS, namespace, "one", uid=uid, grace=5)
+    assert (await api.get(PODS, namespace, "one"))["metadata"]["deletionGracePeriodSeconds"] == 5
+
+
 CASES = [
     a_name_can_be_taken_only_once,
     a_dry_run_stores_nothing,
@@ -162,6 +170,7 @@ CASES = [
     a_replace_of_an_old_version_is_a_conflict,
     a_delete_takes_only_that_uid,
     a_delete_takes_only_that_version,
+    a_pod_on_a_node_can_be_given_less_time_than_it_asks_for,
     pages_together_are_the_list,
     a_change_that_was_made_already_is_told_at_once,
     without_a_change_the_wait_ends_by_itself,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from perdure.contract import ANNOTATION_ASSIGNMENT, LABEL_JOB, LABEL_ROLE
+from perdure_operator.api import names
 from perdure_operator.api.status import NextRun, Phase, TrainingJobStatus
 from perdure_operator.cluster.memory import Memory
 from perdure_operator.cluster.protocol import (
@@ -312,6 +313,18 @@ def test_who_refuses_to_let_a_member_be_told_is_remembered_until_it_could_be() -
     del desk.cluster.refuses[PODS]
     desk.act(told)
     assert desk.memory.refusals == {}
+
+
+def test_labels_that_somebody_has_removed_come_back_with_the_next_patch() -> None:
+    desk = Desk()
+    pod, labels = member(desk), names.labels("digits", desk.snapshot().uid)
+    seen = desk.snapshot()
+    stripped = seen.pods[0].model_copy(update={"labelled": False})
+    for name in labels:
+        desk.cluster.change(PODS, "ns", pod["name"], lambda raw, name=name: raw["metadata"]["labels"].pop(name))
+    told = Assign(**pod, role="member", old=STANDBY, new=STANDBY)
+    desk.act(told, seen=seen.model_copy(update={"pods": (stripped,)}))
+    assert desk.get(PODS, pod["name"])["metadata"]["labels"].items() >= labels.items()
 
 
 def test_a_pod_may_be_given_another_grace_than_its_own() -> None:

@@ -12,6 +12,7 @@ from perdure import contract
 from perdure.contract import LABEL_JOB, LABEL_ROLE
 from perdure.errors import UserError
 from perdure_operator.api.names import LABEL_UID
+from perdure_operator.api.status import Assigned, CurrentRun, RunPlan, TrainingJobStatus
 from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, Conflict, Json, Resource
 from perdure_operator.cluster.read.observe import ELSEWHERE
 from perdure_operator.cluster.write import manifests
@@ -324,6 +325,37 @@ def test_a_refused_change_of_a_pod_is_forgotten_once_the_pod_is_gone() -> None:
     assert look(made).refusals == (refusal,)
     made.cluster.remove(PODS, "ns", name)
     assert look(made).refusals == ()
+
+
+def _losing_its_label(made: Stage, name: str) -> None:
+    """The watch is of pods with the label: it tells that this one was deleted."""
+    raw = asyncio.run(made.cluster.get(PODS, "ns", name))
+    watch, made.cluster.watch = made.cluster.watch, lambda *_: None
+    made.cluster.change(PODS, "ns", name, lambda raw: raw["metadata"]["labels"].pop(LABEL_JOB))
+    made.cluster.watch = watch
+    raw["metadata"]["resourceVersion"] = str(int(raw["metadata"]["resourceVersion"]) + 1)
+    watch("DELETED", PODS, raw)
+
+
+@pytest.mark.parametrize("process", ["saw it", "is new"])
+def test_a_member_whose_label_was_removed_is_not_taken_for_gone(process: str) -> None:
+    made = stage()
+    seen = look(made)
+    name = f"digits-{seen.uid[:4]}-0"
+    create_pod(made, name, owner=seen.uid)
+    uid = asyncio.run(made.cluster.get(PODS, "ns", name))["metadata"]["uid"]
+    plan = RunPlan(run=1, world=1, master="h:1", seconds=1, wait=0, members=(Assigned(name=name, uid=uid, rank=0),))
+    status = TrainingJobStatus(current=CurrentRun(run=1, plan=plan)).model_dump(mode="json", by_alias=True)
+    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status=status))
+    look(made)
+    _losing_its_label(made, name)
+    if process == "is new":
+        made = made.restarted()
+        asyncio.run(made.observer.sync())
+    (pod,) = look(made).pods
+    assert (pod.name, pod.gone, pod.labelled) == (name, False, False)
+    made.cluster.remove(PODS, "ns", name)
+    assert [one.gone for one in look(made).pods] in ([True], [])
 
 
 def test_names_that_this_process_has_allotted_are_told_as_long_as_status_has_them() -> None:

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from perdure.contract import LABEL_JOB
+from perdure_operator.api import names
+from perdure_operator.api.names import LABEL_UID
 from perdure_operator.cluster.protocol import JOBS
 from perdure_operator.cluster.read import parse, records
 from perdure_operator.cluster.read.records import JobRecord
@@ -44,6 +47,15 @@ def test_a_waiting_container_tells_why() -> None:
 def test_only_a_controller_owns_a_pod() -> None:
     assert parse.pod(pod(ownerReferences=[{"uid": "x"}])).owner_uid == ""
     assert parse.pod(pod(ownerReferences=[{"uid": "x"}, {"uid": "y", "controller": True}])).owner_uid == "y"
+
+
+@pytest.mark.parametrize("changed", [LABEL_JOB, LABEL_UID])
+def test_a_pod_without_a_label_of_its_job_is_told_apart(changed: str) -> None:
+    owner = {"kind": "TrainingJob", "name": "digits", "uid": "u", "controller": True}
+    raw = {"metadata": {"name": "p", "uid": "1", "labels": names.labels("digits", "u"), "ownerReferences": [owner]}}
+    assert parse.pod(raw).labelled
+    raw["metadata"]["labels"] = {**names.labels("digits", "u"), changed: "other"}
+    assert not parse.pod(raw).labelled
 
 
 @pytest.mark.parametrize(

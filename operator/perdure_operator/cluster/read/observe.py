@@ -166,7 +166,7 @@ class Observer:
         memory, pods = self.memory(record.uid), self._cache.pods(record.key)
         own = {pod.key[1] for pod in pods if pod.view.owner_uid == record.uid}
         views = [pod.view for pod in pods]
-        views += [pod.view.model_copy(update={"gone": True}) for pod in self._cache.gone(record.key)]
+        views += await self._vanished(record, own)
         _tell(record, memory)
         budget = self._budget(record)
         seen = Snapshot(
@@ -201,6 +201,27 @@ class Observer:
                 "created": tuple(sorted(memory.created)),
             }
         )
+
+    async def _vanished(self, record: JobRecord, there: set[str]) -> list[PodView]:
+        """Pods that the watch does not show any more, as they were.
+
+        One whose label was removed is still there, and a member may still train: only the API server can say that a
+        pod is gone of which nobody has seen an end.
+        """
+        gone = [pod.view for pod in self._cache.gone(record.key)]
+        seen_to_end = {view.name for view in gone if view.owner_uid == record.uid and _ends(view)}
+        suspect = record.in_run | {view.name for view in gone if view.name in record.to_come}
+        found = [await self._pod(record, name) for name in sorted(suspect - there - seen_to_end)]
+        views = {view.uid: view for view in found if view is not None}
+        return [*views.values(), *(view.model_copy(update={"gone": True}) for view in gone if view.uid not in views)]
+
+    async def _pod(self, record: JobRecord, name: str) -> PodView | None:
+        """A pod that the job owns, whatever its labels are; None where there is none."""
+        try:
+            raw = await self._api.get(PODS, record.key[0], name)
+        except NotFound:
+            return None
+        return parse.pod(raw) if parse.controller(raw) == record.uid else None
 
     async def _nodes(self, pods: Sequence[PodView]) -> tuple[NodeView, ...]:
         names = sorted({pod.node for pod in pods if pod.node and not pod.gone})
@@ -246,6 +267,10 @@ def _readable(record: JobRecord) -> tuple[TrainingJobSpec, TrainingJobStatus]:
             "install the matching CRD"
         )
     return record.spec, record.status
+
+
+def _ends(last: PodView) -> bool:
+    return last.deleting or last.terminated is not None or last.phase in ("Succeeded", "Failed")
 
 
 def _foreign_pods(record: JobRecord, pods: Sequence[PodRecord]) -> tuple[str, ...]:

@@ -34,8 +34,12 @@ def uid(raw: Json) -> str:
 
 def controller(raw: Json) -> str:
     """uid of the controlling owner, "" where nobody controls the object."""
-    owners = meta(raw).get("ownerReferences") or []
-    return next((str(owner.get("uid", "")) for owner in owners if owner.get("controller")), "")
+    return str(_controlling(raw).get("uid", ""))
+
+
+def _controlling(raw: Json) -> Json:
+    owners: Iterable[Json] = meta(raw).get("ownerReferences") or []
+    return next((owner for owner in owners if owner.get("controller")), {})
 
 
 def spec(raw: Json) -> tuple[TrainingJobSpec, tuple[str, ...]]:
@@ -92,6 +96,7 @@ def pod(raw: Json, *, gone: bool = False) -> PodView:
         resource_version=str(metadata.get("resourceVersion", "")),
         owner_uid=controller(raw),
         role=labels.get(contract.LABEL_ROLE, ""),
+        labelled=_labelled(raw, labels),
         assignment=annotations.get(contract.ANNOTATION_ASSIGNMENT, ""),
         node=spec.get("nodeName") or "",
         ip=status.get("podIP") or "",
@@ -109,6 +114,13 @@ def pod(raw: Json, *, gone: bool = False) -> PodView:
         template_hash=annotations.get(names.ANNOTATION_TEMPLATE, ""),
         gone=gone,
     )
+
+
+def _labelled(raw: Json, labels: Json) -> bool:
+    """Whether a pod has the labels of the job that owns it."""
+    owner = _controlling(raw)
+    ours = names.labels(str(owner.get("name")), str(owner.get("uid")))
+    return not owner or all(labels.get(name) == value for name, value in ours.items())
 
 
 def budget(raw: Json) -> Budget:
@@ -129,8 +141,7 @@ def _altered(raw: Json) -> str:
         return f"minAvailable is {spec.get('minAvailable')!r}"
     if spec.get("maxUnavailable") is not None:
         return f"maxUnavailable is {spec['maxUnavailable']!r}"
-    owners: Iterable[Json] = meta(raw).get("ownerReferences") or []
-    owner: Json = next((one for one in owners if one.get("controller")), {})
+    owner = _controlling(raw)
     if spec.get("selector") != names.members_selector(str(owner.get("name")), str(owner.get("uid"))):
         return "its selector is another"
     if spec.get("unhealthyPodEvictionPolicy") != names.EVICTION_POLICY:

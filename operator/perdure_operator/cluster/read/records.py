@@ -57,6 +57,20 @@ class JobRecord(Record):
     """The pods that status names."""
 
     @property
+    def in_run(self) -> frozenset[str]:
+        """Members of the run that is on of which status does not say that they have ended."""
+        current = self.status.current if self.status else None
+        if current is None:
+            return frozenset()
+        ended = {outcome.name for outcome in current.outcomes}
+        return frozenset(member.name for member in current.plan.members if member.name not in ended)
+
+    @property
+    def to_come(self) -> frozenset[str]:
+        """Members allocated for the next run."""
+        return frozenset(self.status.next.members if self.status and self.status.next else ())
+
+    @property
     def holds_root(self) -> bool:
         """Whether it may write to its root, now or without anybody's doing."""
         if self.status is not None and self.status.finished_at:

@@ -237,7 +237,7 @@ class Actor:
 
     async def _assign(self, work: _Round, action: Assign) -> None:
         """Who refuses it, most often a webhook, has to be named: until it is mended nobody can be told anything."""
-        patch = _assign_patch(action, work.pods.get(action.uid))
+        patch = _assign_patch(work.job, action, work.pods.get(action.uid))
         try:
             self._cache.apply(PODS, await self._api.patch(PODS, work.job.namespace, action.name, patch))
         except NotFound as error:
@@ -298,9 +298,10 @@ def _budget_patch(action: SetBudget, spec: Json) -> list[Json]:
     return [*tests, {"op": "replace", "path": "/spec", "value": spec}]
 
 
-def _assign_patch(action: Assign, seen: PodView | None) -> list[Json]:
+def _assign_patch(job: Snapshot, action: Assign, seen: PodView | None) -> list[Json]:
     annotation = f"/metadata/annotations/{_escaped(ANNOTATION_ASSIGNMENT)}"
     label = f"/metadata/labels/{_escaped(LABEL_ROLE)}"
+    lacking = names.labels(job.name, job.uid) if seen and not seen.labelled else {}
     role = seen.role if seen else ""
     tests = [_test("/metadata/uid", action.uid)]
     tests += [_test(path, value) for path, value in ((annotation, action.old), (label, role)) if value]
@@ -310,6 +311,7 @@ def _assign_patch(action: Assign, seen: PodView | None) -> list[Json]:
         *tests,
         {"op": "add", "path": annotation, "value": action.new},
         {"op": "add", "path": label, "value": action.role},
+        *({"op": "add", "path": f"/metadata/labels/{_escaped(name)}", "value": lacking[name]} for name in lacking),
     ]
 
 
