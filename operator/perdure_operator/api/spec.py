@@ -6,24 +6,17 @@ these models read what it has let through. The string under a field is its descr
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Any
 
 from pydantic import ConfigDict, Field
 
+from perdure.contract import Completion
 from perdure_operator.api.model import Model
 from perdure_operator.schema.cel import Rule, at_least, between, checked, one_of
 
 _ROOT = r"^(s3://[a-z0-9][a-z0-9.-]+(/[^/?#\s]+)+|file://(/[^/?#\s]+)+)$"
 _URL = r"^https?://[^/?#@\s]+(/[^?#\s]*)?$"
 _NAME = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
-
-
-class Completion(StrEnum):
-    """What completes a job."""
-
-    LOG = "Log"
-    EXIT_CODE = "ExitCode"
 
 
 class S3(Model):

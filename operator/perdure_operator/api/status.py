@@ -165,6 +165,8 @@ class CurrentRun(TolerantModel):
     """How members of it ended so far."""
     intent: Intent | None = None
     """Set from the first signal that the run has to end."""
+    replacements: Replacements | None = None
+    """The row of replacements that led to it: it goes on if the run has to end before its first step."""
 
 
 class Replacements(TolerantModel):

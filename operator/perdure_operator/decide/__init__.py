@@ -32,12 +32,14 @@ from perdure_operator.decide.members import allocate, assign, create, discard, p
 from perdure_operator.decide.replacing import pace, replace_unfit
 from perdure_operator.decide.stage import Stage, stage_of
 from perdure_operator.decide.summary import summarise
+from perdure_operator.decide.times import correct_times
 from perdure_operator.state.decision import Decision
 from perdure_operator.state.snapshot import Snapshot
 
 Policy = Callable[[Draft], Draft]
 
 ALWAYS: Final[tuple[Policy, ...]] = (
+    correct_times,  # nothing in status is ahead of now
     track_unready_nodes,  # since when is each node under a pod unreachable
     record_outcomes,  # how members ended
     complete,  # one `completed` ends the job

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 from perdure.contract import ErrorName, ExitKind
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.status import Failures, LostLog, MemberOutcome
 from perdure_operator.decide.draft import Draft, later
+from perdure_operator.decide.facts import order_of_death
 
 BACKOFF_AT_MOST_SECONDS: Final = 300
 
 _MOST_DOUBLINGS: Final = 20
-_NEVER: Final = datetime.max.replace(tzinfo=UTC)
 _COSTS_CODE: Final = frozenset({Reason.CODE_FAILURE})
 _COSTS_INFRASTRUCTURE: Final = frozenset({Reason.INFRASTRUCTURE_FAILURE, Reason.OUT_OF_MEMORY, Reason.FENCED})
 _TERMINAL: Final[Mapping[str, Reason]] = {
@@ -37,6 +37,8 @@ class Verdict:
 
     reason: Reason
     blamed: MemberOutcome | None = None
+    step: int = 0
+    """The step that the run came to, as far as any member has told."""
 
 
 def judge(outcomes: tuple[MemberOutcome, ...], *, planned: bool, late: bool) -> Verdict:
@@ -47,7 +49,7 @@ def judge(outcomes: tuple[MemberOutcome, ...], *, planned: bool, late: bool) -> 
         if named:
             return Verdict(reason, named[0])
     deaths = [one for one in outcomes if _is_code(one) or (one.infrastructure and (one.outcome or not planned))]
-    first = min(deaths, key=_moment, default=None)
+    first = min(deaths, key=order_of_death, default=None)
     if first and _is_code(first):
         return Verdict(Reason.CODE_FAILURE, first)
     if ExitKind.FENCED in by_kind:
@@ -76,11 +78,6 @@ def _is_code(one: MemberOutcome) -> bool:
 def _outside(one: MemberOutcome) -> Verdict:
     memory = one.error_name == ErrorName.OUT_OF_MEMORY
     return Verdict(Reason.OUT_OF_MEMORY if memory else Reason.INFRASTRUCTURE_FAILURE, one)
-
-
-def _moment(one: MemberOutcome) -> tuple[bool, datetime, bool]:
-    """By time of death; of two in the same second (kubelets tell no more) the one from outside came first."""
-    return one.time is None, one.time or _NEVER, not one.infrastructure
 
 
 def charge(draft: Draft, verdict: Verdict) -> Draft:
@@ -121,7 +118,7 @@ def charge(draft: Draft, verdict: Verdict) -> Draft:
 
 def _counted(draft: Draft, verdict: Verdict) -> Failures:
     """An out-of-memory kill that comes at a later step than the one before it is the first of a new row."""
-    old, step = draft.status.failures, verdict.blamed.step if verdict.blamed else 0
+    old, step = draft.status.failures, max(verdict.step, verdict.blamed.step if verdict.blamed else 0)
     in_a_row = 0
     if verdict.reason is Reason.OUT_OF_MEMORY:
         in_a_row = old.out_of_memory + 1 if step <= old.out_of_memory_step or not old.out_of_memory else 1

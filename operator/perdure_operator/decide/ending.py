@@ -5,14 +5,23 @@ Outcomes go to status before the pods are deleted: status is the only memory of 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
-from perdure.contract import ErrorKind, ExitKind
+from perdure.contract import Completion, ErrorKind, ExitKind
 from perdure_operator.api.reasons import ConditionType, Reason
-from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome
+from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome, Replacements
 from perdure_operator.decide.blame import Verdict, charge, describe, judge
 from perdure_operator.decide.draft import Draft
-from perdure_operator.decide.facts import add_lost_run, ended_in_log, outcome_of, own, terminated
+from perdure_operator.decide.facts import (
+    CAUSE_LENGTH,
+    add_lost_run,
+    ended_in_log,
+    order_of_death,
+    outcome_of,
+    own,
+    terminated,
+)
 from perdure_operator.decide.outcomes import end_of, highest_opened, learn, read_end
 
 _SAVED: Final = frozenset({Reason.CHECKPOINTED, Reason.NOTHING_TO_SAVE})
@@ -24,33 +33,35 @@ def record_outcomes(draft: Draft) -> Draft:
     current = draft.current
     if current is None:
         return draft
-    pods, outcomes = own(draft.snapshot), list(current.outcomes)
+    pods, found = own(draft.snapshot), list[MemberOutcome]()
     for member in current.plan.members:
         if outcome_of(current, member.name):
             continue
         outcome = read_end(draft, member, pods.get(member.name))
         if outcome:
             draft = learn(draft, outcome).because(f"{member.name} ended: {outcome.outcome or 'no outcome'}")
-            outcomes.append(_brief(outcome, outcomes))
-    draft = draft.update_current(outcomes=tuple(outcomes))
+            found.append(outcome)
+    draft = draft.update_current(outcomes=_brief([*current.outcomes, *found]))
     return draft.update(opened=highest_opened(draft.status.opened, pods))
 
 
 def complete(draft: Draft) -> Draft:
-    """One `completed` outcome of the newest started run completes the job, whatever intent is open.
+    """A `completed` outcome of the newest started run completes the job, whatever intent is open.
 
-    The next run is dropped; pods stay for their logs.
+    The log is behind it, so one is enough; where exit codes count, every member has to say so. The next run is dropped;
+    pods stay for their logs.
     """
     if draft.status.finished_at:
         return draft
     newest = draft.current.run if draft.current else 0
     told = [one for one in _all_outcomes(draft) if one.outcome == ExitKind.COMPLETED and one.run >= newest]
-    if not told:
+    if not told or not (draft.snapshot.spec.completion is Completion.LOG or _all_done(draft.current)):
         return draft
     for outcome in told:
         draft = learn(draft, outcome)
     step = draft.status.step
     message = f"run {told[0].run} has reached its goal" + ("" if step is None else f" at step {step}")
+    draft = draft.condition(ConditionType.SAVED, True, Reason.COMPLETED, message)
     return draft.update(completion_time=draft.now).finish(ConditionType.COMPLETED, Reason.COMPLETED, message)
 
 
@@ -62,6 +73,7 @@ def close_run(draft: Draft) -> Draft:
     status, intent = draft.status, current.intent
     planned = intent is not None and intent.disruption is not Disruption.MEMBER_LOST
     verdict = judge(current.outcomes, planned=planned, late=planned and _is_late(draft, intent))
+    verdict = replace(verdict, step=max([one.step for one in current.outcomes if one.run == current.run], default=0))
     steps_lost = _steps_lost(current, status.step or 0)
     declared = intent is not None and current.run in intent.lost
     unfinished = declared or not ended_in_log(current)
@@ -73,13 +85,32 @@ def close_run(draft: Draft) -> Draft:
     message = _account(draft, current, verdict, steps_lost)
     draft = draft.condition(ConditionType.SAVED, verdict.reason in _SAVED and not steps_lost, verdict.reason, message)
     draft = draft.tell(verdict.reason, message, warning=verdict.reason not in _EXPECTED)
-    return charge(draft, verdict)
+    return charge(_keep_pace(draft, current, verdict, message), verdict)
 
 
-def _brief(outcome: MemberOutcome, earlier: list[MemberOutcome]) -> MemberOutcome:
-    """Of those that ended alike the first is the one to blame: the words of the others would only fill the status."""
-    alike = any((e.outcome, e.infrastructure) == (outcome.outcome, outcome.infrastructure) for e in earlier)
-    return outcome.model_copy(update={"error_tail": ""}) if alike else outcome
+def _keep_pace(draft: Draft, current: CurrentRun, verdict: Verdict, message: str) -> Draft:
+    """A run that had to end before its first step is a replacement too: whatever ended it may do so again at once."""
+    upcoming, generation = draft.status.next, draft.snapshot.generation
+    if upcoming is None or verdict.step or verdict.reason not in (Reason.NOTHING_TO_SAVE, Reason.UNKNOWN_END):
+        return draft
+    old = current.replacements
+    count = old.count + 1 if old and old.generation == generation else 1
+    row = Replacements(count=count, last_time=draft.now, generation=generation, cause=message[:CAUSE_LENGTH])
+    return draft.update(next=upcoming.model_copy(update={"replacements": row}))
+
+
+def _all_done(current: CurrentRun | None) -> bool:
+    names = {one.name for one in current.outcomes if one.outcome == ExitKind.COMPLETED} if current else set()
+    return current is not None and all(member.name in names for member in current.plan.members)
+
+
+def _brief(outcomes: list[MemberOutcome]) -> tuple[MemberOutcome, ...]:
+    """Of those that ended alike the first to die is blamed: the words of the others would only fill the status."""
+    speakers: dict[tuple[str, bool], MemberOutcome] = {}
+    for one in sorted(outcomes, key=order_of_death):
+        speakers.setdefault((one.outcome, one.infrastructure), one)
+    first = {id(one) for one in speakers.values()}
+    return tuple(one if id(one) in first else one.model_copy(update={"error_tail": ""}) for one in outcomes)
 
 
 def _all_outcomes(draft: Draft) -> list[MemberOutcome]:

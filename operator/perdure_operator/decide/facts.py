@@ -7,16 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
-from perdure.contract import ExitKind
+from perdure.contract import Completion, ExitKind
 from perdure_operator.api import names
 from perdure_operator.api.status import CurrentRun, MemberOutcome, RunPlan
 from perdure_operator.decide.draft import Draft, later
 from perdure_operator.state.snapshot import NodeView, PodView, Refusal, RefusalKind, Snapshot, Zone
 
+CAUSE_LENGTH: Final = 500
+"""Of a cause that status keeps."""
+
 _NAMES_SHOWN: Final = 8
+_NEVER: Final = datetime.max.replace(tzinfo=UTC)
 _OUTAGE_SHARE: Final = 0.55
 """--unhealthy-zone-threshold of kube-controller-manager."""
 
@@ -131,6 +135,20 @@ def still_running(draft: Draft) -> list[PodView]:
         return []
     pods = own(draft.snapshot)
     return [pods[m.name] for m in current.plan.members if m.name in pods and not outcome_of(current, m.name)]
+
+
+def order_of_death(one: MemberOutcome) -> tuple[bool, datetime, bool]:
+    """For sorting by time of death; who lost a peer died of another's death.
+
+    Of two in the same second (kubelets tell no more) the one from outside came first.
+    """
+    return one.outcome == ExitKind.PEER_LOST, one.time or _NEVER, not one.infrastructure
+
+
+def unexpected(snapshot: Snapshot, current: CurrentRun) -> list[MemberOutcome]:
+    """Outcomes after which the run cannot go on: with exit codes, a rank that is done leaves the others at work."""
+    by_exit_code = snapshot.spec.completion is Completion.EXIT_CODE
+    return [one for one in current.outcomes if not (by_exit_code and one.outcome == ExitKind.COMPLETED)]
 
 
 def ended_in_log(current: CurrentRun) -> bool:

@@ -7,6 +7,7 @@ from typing import Final
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.decide.draft import Draft, later
 from perdure_operator.decide.facts import lingers, own, terminated
+from perdure_operator.decide.placement import idle
 from perdure_operator.state.decision import DeleteBudget, DeleteJob, DeletePod
 
 LEFTOVER_MARGIN_SECONDS: Final = 30
@@ -75,9 +76,10 @@ def _end_leftovers(draft: Draft) -> Draft:
     if draft.status.holds(ConditionType.COMPLETED):
         patience = draft.snapshot.spec.disruption.exit_timeout_seconds + LEFTOVER_MARGIN_SECONDS
     left = [pod for pod in own(draft.snapshot).values() if not terminated(pod) and not pod.deleting]
-    if draft.now < later(since, patience):
-        return draft.wake(later(since, patience)) if left else draft
-    return draft.act("the job is finished", *(DeletePod(name=pod.name, uid=pod.uid) for pod in left))
+    late = draft.now >= later(since, patience)
+    ended = [pod for pod in left if late or idle(pod)]
+    draft = draft.act("the job is finished", *(DeletePod(name=pod.name, uid=pod.uid) for pod in ended))
+    return draft if late or not left else draft.wake(later(since, patience))
 
 
 def _end_sidecars(draft: Draft) -> Draft:

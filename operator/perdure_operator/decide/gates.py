@@ -75,7 +75,7 @@ def _tried(draft: Draft) -> tuple[Draft, TemplateCheck, datetime]:
     """What a dry run said of the template as it is now, and when the next one is due; each template is tried once."""
     wanted, now = draft.snapshot.template_hash, draft.now
     if draft.status.template_checked == wanted:
-        return draft, TemplateCheck(hash=wanted, verdict=TemplateVerdict.GOOD), now
+        return _accepted(draft), TemplateCheck(hash=wanted, verdict=TemplateVerdict.GOOD), now
     check = draft.snapshot.template_check if draft.snapshot.template_check.hash == wanted else TemplateCheck()
     if check.verdict is TemplateVerdict.GOOD:
         return _accepted(draft.update(template_checked=wanted)), check, now
@@ -90,8 +90,9 @@ def _tried(draft: Draft) -> tuple[Draft, TemplateCheck, datetime]:
 
 
 def _accepted(draft: Draft) -> Draft:
-    if draft.status.find(ConditionType.TEMPLATE_ACCEPTED) is None:
-        return draft  # nothing was ever wrong with it
+    old = draft.status.find(ConditionType.TEMPLATE_ACCEPTED)
+    if old is None or old.status == "True":
+        return draft  # nothing was ever wrong with it, or that has been said
     words = "the API server would create pods of spec.template"
     return draft.condition(ConditionType.TEMPLATE_ACCEPTED, True, Reason.TEMPLATE_ACCEPTED, words)
 

@@ -24,15 +24,18 @@ from perdure_operator.decide.exit_problems import (
     patience_ends,
 )
 from perdure_operator.decide.facts import (
+    CAUSE_LENGTH,
     add_lost_run,
     ended_in_log,
     given_up_at,
     in_outage,
     listed,
     node_of,
+    order_of_death,
     size_of,
     still_running,
     terminated,
+    unexpected,
     wanted_size,
 )
 from perdure_operator.decide.signals import Signal, signal_of_deletion, signals_of_nodes
@@ -41,12 +44,13 @@ from perdure_operator.state.snapshot import NodeView, PodView
 
 QUIET: Final = timedelta(seconds=1)
 """So long nothing new may be heard before members are asked to leave."""
+OUTAGE_LOOK_SECONDS: Final = 10
+"""So often a job looks whether an outage is over: that other nodes come back is no event of its own."""
 QUIET_AT_MOST: Final = timedelta(seconds=5)
 GRACE_MARGIN_SECONDS: Final = 5
 """A deleted pod's save has to end this long before its grace does."""
 PATIENCE_SECONDS: Final = 30
 """After a member was lost a commit may still be on its way, but no new save can end."""
-CAUSE_LENGTH: Final = 500
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,8 @@ def track_unready_nodes(draft: Draft) -> Draft:
     for node in sick:
         at = given_up_at(draft, node.name)
         draft = draft.wake(at) if at else draft
-    return draft
+    outage = any(one.outage for one in draft.status.unready)
+    return draft.wake(later(draft.now, OUTAGE_LOOK_SECONDS)) if outage else draft
 
 
 def _unready(draft: Draft, node: NodeView) -> Unready:
@@ -177,10 +182,10 @@ def _reason_to_end(draft: Draft, current: CurrentRun) -> Found | None:
     return None
 
 
-def _lost(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: ARG001 (one signature for all)
-    if not current.outcomes:
+def _lost(draft: Draft, current: CurrentRun) -> Found | None:
+    first = min(unexpected(draft.snapshot, current), key=order_of_death, default=None)
+    if first is None:
         return None
-    first = current.outcomes[0]
     if ended_in_log(current):
         return Found(Disruption.MEMBER_DELETED, f"{first.name} has saved and left")
     how = " ".join(word for word in (first.outcome, first.error_name) if word)

@@ -61,7 +61,8 @@ def promote(draft: Draft) -> Draft:
     if missing or refused(draft, members):
         return not_ready(draft, missing or members)
     plan = _plan(draft, [pods[name] for name in members])
-    draft = draft.update(current=CurrentRun(run=plan.run, plan=plan), next=None, run=plan.run)
+    row = draft.status.next.replacements if draft.status.next else None
+    draft = draft.update(current=CurrentRun(run=plan.run, plan=plan, replacements=row), next=None, run=plan.run)
     return draft.tell(Reason.RUN_PLANNED, f"run {plan.run}: {len(plan.members)} members, {plan.world} processes")
 
 

@@ -14,7 +14,7 @@ from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import NextRun, Replacements
 from perdure_operator.decide.blame import charge, judge_standbys
 from perdure_operator.decide.draft import Draft, clock, later, next_run
-from perdure_operator.decide.facts import joined, node_of, own, terminated, wanted_size
+from perdure_operator.decide.facts import CAUSE_LENGTH, joined, node_of, own, terminated, wanted_size
 from perdure_operator.decide.outcomes import end_of
 from perdure_operator.decide.placement import unusable_node
 from perdure_operator.decide.signals import signal_of_node
@@ -24,7 +24,6 @@ from perdure_operator.state.snapshot import PodView, RefusalKind
 PAUSE_AT_MOST_SECONDS: Final = 300
 
 _MOST_DOUBLINGS: Final = 20
-_CAUSE_LENGTH: Final = 500
 _COSTS_NOTHING: Final = frozenset({ExitKind.CHECKPOINTED, ExitKind.STOPPED, ExitKind.EXIT_TIMEOUT})
 
 
@@ -71,7 +70,7 @@ def _count(draft: Draft, cause: str) -> Draft:
     upcoming, generation = draft.status.next or NextRun(run=next_run(draft.status)), draft.snapshot.generation
     old = upcoming.replacements
     count = old.count + 1 if old and old.generation == generation else 1
-    new = Replacements(count=count, last_time=draft.now, generation=generation, cause=cause[:_CAUSE_LENGTH])
+    new = Replacements(count=count, last_time=draft.now, generation=generation, cause=cause[:CAUSE_LENGTH])
     return draft.update(next=upcoming.model_copy(update={"replacements": new}))
 
 

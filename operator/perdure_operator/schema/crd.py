@@ -11,6 +11,7 @@ that a model says gets lost on the way.
 
 from __future__ import annotations
 
+import copy
 import sys
 from pathlib import Path
 from typing import Final
@@ -154,7 +155,9 @@ def _structural(given: Json, definitions: Json, defaults: bool) -> Json:
 def _resolved(schema: Json, definitions: Json) -> Json:
     """Without references and without `or null`: an absent field is enough for that."""
     if "$ref" in schema:
-        target = definitions[schema["$ref"].removeprefix("#/$defs/")]
+        target = copy.deepcopy(
+            definitions[schema["$ref"].removeprefix("#/$defs/")]
+        )  # a value in two places is an anchor
         own = {key: value for key, value in schema.items() if key != "$ref"}
         return _resolved({**target, **own}, definitions)
     if "anyOf" in schema:

@@ -320,8 +320,7 @@ def test_labels_that_somebody_has_removed_come_back_with_the_next_patch() -> Non
     pod, labels = member(desk), names.labels("digits", desk.snapshot().uid)
     seen = desk.snapshot()
     stripped = seen.pods[0].model_copy(update={"labelled": False})
-    for name in labels:
-        desk.cluster.change(PODS, "ns", pod["name"], lambda raw, name=name: raw["metadata"]["labels"].pop(name))
+    desk.cluster.change(PODS, "ns", pod["name"], lambda raw: [raw["metadata"]["labels"].pop(name) for name in labels])
     told = Assign(**pod, role="member", old=STANDBY, new=STANDBY)
     desk.act(told, seen=seen.model_copy(update={"pods": (stripped,)}))
     assert desk.get(PODS, pod["name"])["metadata"]["labels"].items() >= labels.items()
