@@ -323,7 +323,8 @@ class Checks:
     def _poll(self) -> None:
         leader = self._scene.operators.leader()
         calls = self._world.knobs.calls
-        if leader is None or leader.link.cut or calls.down or calls.too_many >= 0.9 or calls.error >= 0.5:
+        deaf = self._world.knobs.watches.silent  # until its resync a leader cannot know
+        if leader is None or deaf or leader.link.cut or calls.down or calls.too_many >= 0.9 or calls.error >= 0.5:
             self._led_since = None
         elif self._led_since is None:
             self._led_since = self._world.now
