@@ -11,10 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from tests.mutants.catalogue import CATALOGUE
-
 from tests.mutants.judge import REPOSITORY, Effort, Found, judge
 from tests.mutants.mechanical import draw
-from tests.mutants.mutant import Mutant
 
 DRAWN: Final = 30
 
@@ -25,17 +23,19 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the mechanical draw, and of the first history")
     parser.add_argument("--drawn", type=int, default=DRAWN, help="how many are drawn mechanically")
     parser.add_argument("--histories", type=int, default=300, help="the simulation plays so many for each")
+    parser.add_argument("--aimed", type=int, default=40, help="before that, with only the faults that it names")
     parser.add_argument("--cores", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--only", default="", help="those with this in their name")
     given = parser.parse_args()
-    effort = Effort(given.histories, given.seed)
+    effort = Effort(given.histories, given.seed, given.aimed)
     mutants = [one for one in (*CATALOGUE, *draw(REPOSITORY, given.seed, given.drawn)) if given.only in one.name]
     began = time.perf_counter()
     found, words = judge(None, effort)
     if found is not Found.NOBODY:
         print(f"the code fails as it is, no bug planted: {words}")
         return 1
-    print(f"{len(mutants)} bugs, {effort.histories} histories each from seed {effort.seed} on", flush=True)
+    each = f"{effort.aimed} histories with a bug's own faults and {effort.histories} with all"
+    print(f"{len(mutants)} bugs, for each {each}, from seed {effort.seed} on", flush=True)
     tally, survivors = Counter[Found](), []
     with ThreadPoolExecutor(given.cores) as pool:
         for mutant, (found, words) in zip(mutants, pool.map(lambda one: judge(one, effort), mutants), strict=True):
@@ -46,11 +46,6 @@ def main() -> int:
     for mutant in survivors:
         print(f"SURVIVED {mutant.name} in {mutant.file}: {mutant.old!r} -> {mutant.new!r}")
     return int(any(mutant in CATALOGUE for mutant in survivors))
-
-
-def planted() -> tuple[Mutant, ...]:
-    """Those of the catalogue, for tests."""
-    return CATALOGUE
 
 
 if __name__ == "__main__":

@@ -17,8 +17,12 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 REPOSITORY: Final = Path(__file__).parents[2]
-_COPIED: Final = ("operator", "runtime", "tests", "e2e", "crds", "helm", "docs", "pyproject.toml")
-_UNIT: Final = ("tests/unit/operator",)
+_COPIED: Final = (
+    *("operator", "runtime", "tests", "e2e", "crds", "helm", "docs", "images", "examples"),
+    "pyproject.toml",
+    "conftest.py",
+)
+_UNIT: Final = ("tests/unit/decide", "tests/unit/operator")
 _LIMIT_SECONDS: Final = 900
 """A bug that makes something wait for ever is found by that."""
 
@@ -36,7 +40,10 @@ class Effort:
     """How hard the simulation tries."""
 
     histories: int
+    """With all faults."""
     seed: int = 0
+    aimed: int = 0
+    """Before those: with nothing but the bug's own faults."""
 
 
 def judge(mutant: Mutant | None, effort: Effort) -> tuple[Found, str]:
@@ -44,13 +51,22 @@ def judge(mutant: Mutant | None, effort: Effort) -> tuple[Found, str]:
     with _copy() as root:
         if mutant:
             mutant.plant(root)
-        simulated = [*["-m", "tests.simulation", "run", "--cores", "1", "--shrink", "0", "--stop-at-first"]]
-        simulated += ["--histories", str(effort.histories), "--seed", str(effort.seed)]
-        words = _complaint(root, simulated)
-        if words is not None:
-            return Found.SIMULATION, words
+        for histories, faults in _plays(mutant, effort):
+            simulated = ["-m", "tests.simulation", "run", "--cores", "1", "--shrink", "0", "--stop-at-first"]
+            simulated += ["--histories", str(histories), "--seed", str(effort.seed), *faults]
+            words = _complaint(root, simulated)
+            if words is not None:
+                return Found.SIMULATION, words
         words = _complaint(root, ["-m", "pytest", "-q", "-x", "-n0", "--no-header", "-p", "no:cacheprovider", *_UNIT])
         return (Found.NOBODY, "") if words is None else (Found.UNIT, words)
+
+
+def _plays(mutant: Mutant | None, effort: Effort) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """How many histories, and the words that choose their faults: few aimed ones find what a hundred others do not."""
+    if mutant and mutant.faults and effort.aimed:
+        yield effort.aimed, ("--only", *mutant.faults)
+    if effort.histories:
+        yield effort.histories, ()
 
 
 @contextmanager

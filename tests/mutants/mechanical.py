@@ -1,7 +1,8 @@
 """Bugs that nobody thought of: drawn by seed from the operator's code, one small change each.
 
 A comparison gets the wrong bound or the wrong sense, `and` becomes `or`, a `not` is forgotten, a number is one off, a
-default is the other truth value. Texts, imports and annotations are left alone: no test should hold a message.
+default is the other truth value. Left alone is what no test should hold or can see: messages and how they are put
+together, logging, decorators, annotations, `__repr__`, lengths of texts.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ _COMPARISONS: Final[dict[type[ast.cmpop], tuple[str, str]]] = {
     ast.IsNot: (" is not ", " is "),
 }
 
+_NO_BEHAVIOUR: Final = frozenset({"decorator_list", "annotation", "returns", "bases"})
+_WORDS: Final = frozenset({"message", "words", "cause"})
+"""Names of what is told to people."""
+
 
 def draw(root: Path, seed: int, count: int) -> list[At]:
     """`count` different bugs, always the same for a seed and a state of the code."""
@@ -56,11 +61,39 @@ def of_text(file: str, text: str) -> Iterator[At]:
         begin = starts[line - 1]
         return begin + len(text[begin:].encode()[:column].decode(errors="ignore"))
 
-    for node in ast.walk(ast.parse(text)):
-        if not isinstance(node, ast.expr):
-            continue
+    for node in _worth_changing(ast.parse(text)):
         for offset, old, new in _changes(node, text, where):
-            yield At(f"{file}:{node.lineno}: {old.strip()} for {new.strip()}", file, old, new, offset)
+            yield At(f"{file}:{node.lineno}: {new.strip()} instead of {old.strip()}", file, old, new, offset=offset)
+
+
+def _worth_changing(node: ast.AST) -> Iterator[ast.expr]:
+    """Expressions that decide something."""
+    if isinstance(node, ast.expr):
+        yield node
+    for name, value in ast.iter_fields(node):
+        if name in _NO_BEHAVIOUR:
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST) and not _is_text(child):
+                yield from _worth_changing(child)
+
+
+def _is_text(node: ast.AST) -> bool:
+    """Whether all of it is about words for people."""
+    match node:
+        case ast.JoinedStr():
+            return True
+        case ast.FunctionDef(name="__repr__" | "__str__"):
+            return True
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="logger"))):
+            return True
+        case ast.Call(func=ast.Attribute(attr="because" | "tell")):
+            return not any(isinstance(part, ast.Call) and part is not node for part in ast.walk(node))
+        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+            return name in _WORDS or name.endswith(("_LENGTH", "_BYTES"))
+        case ast.keyword(arg="warning"):
+            return True
+    return False
 
 
 def _changes(node: ast.expr, text: str, where: Where) -> Iterator[tuple[int, str, str]]:

@@ -21,6 +21,8 @@ class Mutant:
     old: str
     """Occurs once in the file."""
     new: str
+    faults: tuple[str, ...] = ()
+    """Of the simulation: with these it matters soonest, and they are played alone before the swarm."""
 
     def plant(self, root: Path) -> None:
         """Change the file below `root`; raises Stale."""

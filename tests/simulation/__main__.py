@@ -29,6 +29,7 @@ def main() -> int:
     many.add_argument("--seed", type=int, default=0, help="the first seed")
     many.add_argument("--cores", type=int, default=os.cpu_count() or 1)
     many.add_argument("--shrink", type=int, default=3, help="how many of the failing histories are made smaller")
+    many.add_argument("--stop-at-first", action="store_true", help="play no more histories after one that failed")
     one = commands.add_parser("replay", help="one history, with its trace")
     one.add_argument("seed", type=int)
     one.add_argument("--without", nargs="*", default=[])
@@ -67,6 +68,8 @@ def _run(given: argparse.Namespace) -> int:
         if result.violation is not None:
             failed.append(result)
             print(f"seed {result.request.seed}: {result.violation}\n    {result.request.command()}", flush=True)
+            if given.stop_at_first:
+                break
     took = time.perf_counter() - began
     print(
         f"{len(requests)} histories ({len(requests) / took:.1f}/s), {seconds / 3600:.1f} virtual hours, "

@@ -1,0 +1,195 @@
+"""Bugs in reading how members ended, in what a run has cost and lost, and in the end of the job."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_DECIDE: Final = "operator/perdure_operator/decide/"
+_BLAME: Final = f"{_DECIDE}blame.py"
+_ENDING: Final = f"{_DECIDE}ending.py"
+_FACTS: Final = f"{_DECIDE}facts.py"
+_FINISHING: Final = f"{_DECIDE}finishing.py"
+_GATES: Final = f"{_DECIDE}gates.py"
+_MEMBERS: Final = f"{_DECIDE}members.py"
+_OUTCOMES: Final = f"{_DECIDE}outcomes.py"
+_CONTRACT: Final = "runtime/perdure/contract.py"
+
+ENDING: Final = (
+    Mutant(
+        "a failure of the code is blamed whoever died first",
+        _BLAME,
+        "first = min(deaths, key=_moment, default=None)",
+        "first = min(deaths, key=lambda one: one.infrastructure, default=None)",
+        ("kill-pod", "code-failure", "node-power"),
+    ),
+    Mutant(
+        "members deleted for being late do not count as late",
+        _ENDING,
+        "late=planned and _is_late(draft, intent)",
+        "late=False",
+        ("drain", "hanging-rank"),
+    ),
+    Mutant(
+        "steps of another run are lost by this one",
+        _ENDING,
+        "mine = [one for one in current.outcomes if one.run == current.run]",
+        "mine = list(current.outcomes)",
+        ("kill-pod", "delete-pod"),
+    ),
+    Mutant(
+        "another run's final commit is taken for this one's",
+        _FACTS,
+        "if one.run == current.run and one.outcome in (",
+        "if one.outcome in (",
+        ("drain", "kill-pod"),
+    ),
+    Mutant(
+        "the completion of an older run completes the job",
+        _ENDING,
+        "if one.outcome == ExitKind.COMPLETED and one.run >= newest]",
+        "if one.outcome == ExitKind.COMPLETED]",
+        ("drain", "kill-pod", "operator-crash"),
+    ),
+    Mutant(
+        "any member that was stopped is believed to have closed the run in the log",
+        _FACTS,
+        "if one.name == first and one.outcome == ExitKind.STOPPED:",
+        "if one.outcome == ExitKind.STOPPED:",
+        ("drain", "delete-pod"),
+    ),
+    Mutant(
+        "the outcome of another pod of a member's name is believed",
+        _OUTCOMES,
+        "if pod is None or pod.uid != member.uid:",
+        "if pod is None:",
+        ("delete-and-apply", "force-delete-pod"),
+    ),
+    Mutant(
+        "steps lost are not summed over runs",
+        _ENDING,
+        "steps_lost=status.steps_lost + steps_lost,",
+        "steps_lost=steps_lost,",
+        ("kill-pod",),
+    ),
+    Mutant(
+        "steps lost are counted from the last commit but one",
+        _ENDING,
+        "base = max(commits)[1] if commits else committed",
+        "base = min(commits)[1] if commits else committed",
+        ("kill-pod",),
+    ),
+    Mutant(
+        "a run that ended without telling is not remembered as lost",
+        _ENDING,
+        "lost=add_lost_run(status.lost, current.run) if unfinished else status.lost,",
+        "lost=status.lost,",
+        ("kill-pod", "node-power", "partition"),
+    ),
+    Mutant(
+        "a pod's owner can use up all run numbers",
+        _CONTRACT,
+        "return value if type(value) is int and 0 <= value <= OPENED_AT_MOST else 0",
+        "return value if type(value) is int and 0 <= value else 0",
+        ("absurd-outcome",),
+    ),
+    Mutant(
+        "what outcomes have seen in the log does not count for the next run's number",
+        _OUTCOMES,
+        "return max([known, *(outcome.opened for pod in pods.values() if (outcome := told(pod)))])",
+        "return known",
+        ("unknown-status", "kill-pod"),
+    ),
+    Mutant(
+        "a run is planned with a number that the log has seen",
+        _MEMBERS,
+        "run = max(upcoming.run, status.opened + 1)",
+        "run = upcoming.run",
+        ("kill-pod",),
+    ),
+    Mutant(
+        "runs are not told which commit they must find",
+        _MEMBERS,
+        "return Floor(seq=status.commit_seq, step=status.step)",
+        "return None",
+        ("emptied-root", "kill-pod"),
+    ),
+    Mutant(
+        "a run that found an emptied log is not remembered",
+        _BLAME,
+        "return draft.update(log_lost=lost)",
+        "return draft",
+        ("emptied-root", "kill-pod"),
+    ),
+    Mutant(
+        "new members are created while the log is lost",
+        _GATES,
+        "return draft.block(Reason.LOG_LOST, message, again)",
+        "return draft.because(message)",
+        ("emptied-root", "kill-pod"),
+    ),
+    Mutant(
+        "an out-of-memory kill is not told from any other",
+        _OUTCOMES,
+        'return pod.terminated is not None and pod.terminated.reason == "OOMKilled"',
+        "return False",
+        ("out-of-memory",),
+    ),
+    Mutant(
+        "out-of-memory kills in a row are not counted",
+        _BLAME,
+        "in_a_row = old.out_of_memory + 1 if step <= old.out_of_memory_step or not old.out_of_memory else 1",
+        "in_a_row = 1",
+        ("out-of-memory",),
+    ),
+    Mutant(
+        "failures of infrastructure are not counted",
+        _BLAME,
+        '"infrastructure": old.infrastructure + (verdict.reason in _COSTS_INFRASTRUCTURE),',
+        '"infrastructure": old.infrastructure,',
+        ("kill-pod",),
+    ),
+    Mutant(
+        "each failure is retried after a second, without back-off",
+        _BLAME,
+        "seconds = 2 ** min(failures.consecutive - 1, _MOST_DOUBLINGS)",
+        "seconds = 0",
+        ("code-failure", "out-of-memory"),
+    ),
+    Mutant(
+        "a member is over only when its sidecars are",
+        _FACTS,
+        'return pod.gone or pod.terminated is not None or pod.phase in ("Succeeded", "Failed")',
+        'return pod.gone or pod.phase in ("Succeeded", "Failed")',
+        ("sidecar", "edit-template", "drain"),
+    ),
+    Mutant(
+        "a finished job keeps pods whose sidecars run",
+        _FINISHING,
+        "kept = [pod for pod in own(draft.snapshot).values() if lingers(pod) and not pod.deleting]",
+        "kept = [pod for pod in own(draft.snapshot).values() if lingers(pod) and pod.deleting]",
+        ("sidecar", "edit-template"),
+    ),
+    Mutant(
+        "a finished job lets what still runs go on for ever",
+        _FINISHING,
+        "if draft.now < later(since, patience):",
+        "if True:",
+        ("code-failure", "hanging-rank"),
+    ),
+    Mutant(
+        "status claims that a job runs while it waits for something",
+        f"{_DECIDE}summary.py",
+        "return draft.current is not None and not draft.waiting and not",
+        "return draft.current is not None and not",
+        ("kubelet-silent", "image-pull", "scheduler-paused"),
+    ),
+    Mutant(
+        "a process that exits 0 without a Session completes the job",
+        "operator/perdure_operator/cluster/write/manifests.py",
+        "Env.COMPLETION: job.spec.completion.value,",
+        'Env.COMPLETION: "ExitCode",',
+        ("exit-without-session",),
+    ),
+)

@@ -1,0 +1,157 @@
+"""Bugs in noticing that members have to leave, in telling them, and in waiting for them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_DECIDE: Final = "operator/perdure_operator/decide/"
+_TABLES: Final = f"{_DECIDE}__init__.py"
+_FACTS: Final = f"{_DECIDE}facts.py"
+_LEAVING: Final = f"{_DECIDE}leaving.py"
+_SIGNALS: Final = f"{_DECIDE}signals.py"
+_PROBLEMS: Final = f"{_DECIDE}exit_problems.py"
+
+LEAVING: Final = (
+    Mutant(
+        "most nodes not Ready at once are taken for as many dead nodes",
+        _FACTS,
+        "return zone.ready > 0 and down > 2 and down / (down + zone.ready) >= _OUTAGE_SHARE",
+        "return False",
+        ("all-kubelets-silent",),
+    ),
+    Mutant(
+        "no node Ready at all is not taken for an outage",
+        _FACTS,
+        "if snapshot.zones and not any(zone.ready for zone in snapshot.zones):",
+        "if not snapshot.zones:",
+        ("all-kubelets-silent",),
+    ),
+    Mutant(
+        "an outage changes nothing in when members are given up",
+        _FACTS,
+        "if not unready.outage:",
+        "if unready:",
+        ("all-kubelets-silent",),
+    ),
+    Mutant(
+        "members are given up while no node is Ready to take others",
+        _FACTS,
+        "if not any(zone.ready for zone in draft.snapshot.zones):",
+        "if not draft.snapshot.zones:",
+        ("all-kubelets-silent",),
+    ),
+    Mutant(
+        "after a long outage all nodes are given up at once",
+        _FACTS,
+        "len(before) * failure.lost_node_seconds",
+        "0 * failure.lost_node_seconds",
+        ("all-kubelets-silent",),
+    ),
+    Mutant(
+        "the time of an outage counts against a node once it is over",
+        _LEAVING,
+        "if old is None or (old.outage and not outage):",
+        "if old is None:",
+        ("all-kubelets-silent", "node-power"),
+    ),
+    Mutant(
+        "nobody looks at the nodes of terminating pods",
+        _LEAVING,
+        "if pod.node and not terminated(pod)}",
+        "if pod.node and not pod.deleting and not terminated(pod)}",
+        ("node-power", "drain", "delete-pod"),
+    ),
+    Mutant(
+        "the deadline is looked at before the suspension, between runs",
+        _TABLES,
+        "    suspend,  # starts the deadline anew, so it comes before it\n    expire,\n",
+        "    expire,\n    suspend,\n",
+        ("deadline-while-saving",),
+    ),
+    Mutant(
+        "the deadline is looked at before the suspension, in a run",
+        _LEAVING,
+        "(_lost, _deleted, _suspended, _expired, _nodes_leaving, _resized)",
+        "(_lost, _deleted, _expired, _suspended, _nodes_leaving, _resized)",
+        ("deadline-while-saving",),
+    ),
+    Mutant(
+        "a suspension does not start the deadline anew",
+        f"{_DECIDE}finishing.py",
+        "_without_members(draft).update(start_time=None).block(",
+        "_without_members(draft).block(",
+        ("deadline-while-saving",),
+    ),
+    Mutant(
+        "a member that outlives its grace is waited for with a deadline in the past",
+        _PROBLEMS,
+        "stuck = [pod for pod in pods if pod.name in ends and ends[pod.name] <= draft.now]",
+        "stuck: list[PodView] = []",
+        ("stuck-terminating", "drain", "delete-pod"),
+    ),
+    Mutant(
+        "a member that admission does not let be told is never asked in another way",
+        _PROBLEMS,
+        "return [pod for pod in pods if refused_change(draft, pod.name)]",
+        "return []",
+        ("webhook-refuses-patches", "drain", "scale"),
+    ),
+    Mutant(
+        "status waits for the exit save of members that nobody could ask",
+        _LEAVING,
+        'await_told(draft, untold, "to leave")',
+        'await_told(draft, (), "to leave")',
+        ("webhook-refuses-patches", "drain", "scale"),
+    ),
+    Mutant(
+        "the peers of a deleted member are given longer than its grace",
+        _LEAVING,
+        "ends = [*_ends_of_grace(draft), *_end_of_patience(draft, current)]",
+        "ends = _end_of_patience(draft, current)",
+        ("delete-pod", "no-execute", "storage-faults"),
+    ),
+    Mutant(
+        "members whose peer is lost may save to the full deadline",
+        _LEAVING,
+        "ends = [*_ends_of_grace(draft), *_end_of_patience(draft, current)]",
+        "ends = _ends_of_grace(draft)",
+        ("drain", "node-power", "kill-pod"),
+    ),
+    Mutant(
+        "late members are waited for and never deleted",
+        _LEAVING,
+        "return _delete_late(draft, pods)",
+        "return await_deleted(draft, pods)",
+        ("drain", "hanging-rank", "file-delay"),
+    ),
+    Mutant(
+        "a run that has lost a member is not named as lost to the others",
+        _LEAVING,
+        "seconds, lost = 0, add_lost_run(lost, current.run)",
+        "seconds, lost = 0, lost",
+        ("kill-pod", "node-power"),
+    ),
+    Mutant(
+        "cordons are not seen",
+        _SIGNALS,
+        'return f"node {node.name} is cordoned" if node.cordoned else ""',
+        'return ""',
+        ("drain",),
+    ),
+    Mutant(
+        "a node that is being deleted is not seen",
+        _SIGNALS,
+        "if node.deleting:",
+        "if not node.exists:",
+        ("node-deleted-without-taint",),
+    ),
+    Mutant(
+        "an intent is never withdrawn, though nothing was said yet",
+        _LEAVING,
+        "return draft.update_current(intent=None).tell(Reason.WITHDRAWN, words)",
+        "return draft.because(words)",
+        ("cordon-for-a-moment",),
+    ),
+)

@@ -1,0 +1,236 @@
+"""Bugs in gates, in naming and promoting members, in the budget, and in the objects that are created."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_DECIDE: Final = "operator/perdure_operator/decide/"
+_TABLES: Final = f"{_DECIDE}__init__.py"
+_BUDGET: Final = f"{_DECIDE}budget.py"
+_GATES: Final = f"{_DECIDE}gates.py"
+_MEMBERS: Final = f"{_DECIDE}members.py"
+_REPLACING: Final = f"{_DECIDE}replacing.py"
+_CLUSTER: Final = "operator/perdure_operator/cluster/"
+_MANIFESTS: Final = f"{_CLUSTER}write/manifests.py"
+_ROOTS: Final = f"{_CLUSTER}read/roots.py"
+
+MEMBERS: Final = (
+    Mutant(
+        "a member without an IP is promoted",
+        _MEMBERS,
+        "well = pod.ready and bool(pod.ip) and not pod.deleting",
+        "well = pod.ready and not pod.deleting",
+        ("watch-delays", "drain"),
+    ),
+    Mutant(
+        "members are promoted though their budget was refused",
+        _MEMBERS,
+        "if missing or refused(draft, members):",
+        "if missing:",
+        ("webhook-refuses-budgets", "delete-budget", "drain"),
+    ),
+    Mutant(
+        "a refusal of the budget is remembered after it was created",
+        f"{_CLUSTER}read/observe.py",
+        "    if budget is None:\n",
+        "    if record:\n",
+        ("webhook-refuses-budgets", "drain"),
+    ),
+    Mutant(
+        "a role label that somebody changed is not restored",
+        _MEMBERS,
+        "if pod.assignment != text or pod.role != Role.MEMBER:",
+        "if pod.assignment != text:",
+        ("remove-role-label", "drain"),
+    ),
+    Mutant(
+        "an earlier job's pods are looked for only once",
+        _GATES,
+        "if draft.snapshot.deleting:",
+        "if draft.snapshot.deleting or draft.next_members:",
+        ("delete-and-apply", "operator-crash"),
+    ),
+    Mutant(
+        "who shares the root is looked at only once",
+        _GATES,
+        "if draft.blocked or not others:",
+        "if draft.blocked or not others or draft.next_members:",
+        ("stranger-with-my-root",),
+    ),
+    Mutant(
+        "an earlier job's orphaned pods are left alone",
+        _GATES,
+        "orphans = [pod for pod in foreign if not pod.owner_uid and not pod.deleting]",
+        "orphans = [pod for pod in foreign if pod.owner_uid and not pod.deleting]",
+        ("orphan-and-apply",),
+    ),
+    Mutant(
+        "one bucket name on two endpoints is taken for one root",
+        _ROOTS,
+        'return "s3", _endpoint(spec), uri',
+        'return "s3", uri',
+        ("stranger-with-my-root",),
+    ),
+    Mutant(
+        "one folder on two volume claims is taken for one root",
+        _ROOTS,
+        'return kind, namespace, str(source.get("claimName")), str(inside)',
+        "return kind, namespace, str(inside)",
+    ),
+    Mutant(
+        "a suspended job holds its root",
+        f"{_CLUSTER}read/records.py",
+        "return bool(self.members) or not (self.deleting or (self.spec is not None and self.spec.suspend))",
+        "return bool(self.members) or not self.deleting",
+        ("stranger-with-my-root",),
+    ),
+    Mutant(
+        "a budget that a user has edited stays as it is",
+        _BUDGET,
+        "(budget and not budget.altered and budget.min_available >= wanted)",
+        "(budget and budget.min_available >= wanted)",
+        ("edit-budget", "drain"),
+    ),
+    Mutant(
+        "a budget with maxUnavailable is taken for ours",
+        f"{_CLUSTER}read/parse.py",
+        'if spec.get("maxUnavailable") is not None:',
+        'if spec.get("maxUnavailable") == "":',
+        ("edit-budget", "drain"),
+    ),
+    Mutant(
+        "a foreign pod with our labels opens the budget",
+        _BUDGET,
+        "return max(planned, len(labelled)) + len(draft.snapshot.foreign_pods) if planned else 0",
+        "return max(planned, len(labelled)) if planned else 0",
+        ("foreign-pod-with-labels", "drain"),
+    ),
+    Mutant(
+        "the budget is lowered before labels are gone",
+        _BUDGET,
+        "return max(planned, len(labelled)) + len",
+        "return planned + len",
+        ("scale", "drain"),
+    ),
+    Mutant(
+        "members are labelled before the budget counts them",
+        _TABLES,
+        "    protect,  # the budget before pods and labels\n    create,\n    assign,  # ranks to the pods\n",
+        "    create,\n    assign,\n    protect,\n",
+        ("scale", "drain", "operator-crash"),
+    ),
+    Mutant(
+        "an edited template is tried at the next start only",
+        _TABLES,
+        "Stage.RUNNING: (try_template, disrupt),",
+        "Stage.RUNNING: (disrupt,),",
+        ("invalid-template",),
+    ),
+    Mutant(
+        "a vanished name is created again after another was refused",
+        _REPLACING,
+        "if name in snapshot.created:",
+        "if name in snapshot.created and not snapshot.refusals:",
+        ("reaper", "quota", "force-delete-pod"),
+    ),
+    Mutant(
+        "a pod whose creation was never answered is taken for not created",
+        f"{_CLUSTER}write/act.py",
+        "memory.created.add(action.name)  # nobody has said that it was not",
+        "memory.created.discard(action.name)",
+        ("api-lost-answers", "reaper"),
+    ),
+    Mutant(
+        "names that an earlier operator has allocated are used",
+        _REPLACING,
+        'return "" if name in snapshot.allotted else',
+        'return "" if name else',
+        ("operator-crash", "reaper"),
+    ),
+    Mutant(
+        "replacing members has no pause",
+        _REPLACING,
+        "seconds = 2 ** min(replaced.count - 2, _MOST_DOUBLINGS)",
+        "seconds = 0",
+        ("reaper",),
+    ),
+    Mutant(
+        "replacements are not counted",
+        _REPLACING,
+        "count = old.count + 1 if old and old.generation == generation else 1",
+        "count = 1",
+        ("reaper", "node-deleted-without-taint"),
+    ),
+    Mutant(
+        "successors are not kept off a node that goes away without a taint",
+        _MEMBERS,
+        "apart = stays_apart(draft)",
+        "apart = False",
+        ("node-deleted-without-taint",),
+    ),
+    Mutant(
+        "idle pods do not hold the place on a node that goes away",
+        f"{_DECIDE}placement.py",
+        "return frozenset(by_node.values())",
+        "return frozenset()",
+        ("node-deleted-without-taint",),
+    ),
+    Mutant(
+        "a member's number is used twice",
+        _MEMBERS,
+        "return draft.update(next_member=first + len(new), start_time",
+        "return draft.update(next_member=first, start_time",
+        ("drain",),
+    ),
+    Mutant(
+        "two runs in a row use the same port",
+        _MEMBERS,
+        "{FIRST_PORT + run % PORTS}",
+        "{FIRST_PORT}",
+        ("scale", "drain"),
+    ),
+    Mutant(
+        "rank 0 opens the log without waiting for the run before",
+        _MEMBERS,
+        "wait=seconds + WAIT_MARGIN_SECONDS if status.run else 0,",
+        "wait=0,",
+        ("drain", "storage-faults", "partition"),
+    ),
+    Mutant(
+        "members that are written off keep their role",
+        _MEMBERS,
+        "if pod.role == Role.MEMBER and not terminated(pod) and not refused_change",
+        "if pod.role == Role.FORMER and not terminated(pod) and not refused_change",
+        ("node-power", "partition"),
+    ),
+    Mutant(
+        "an idle pod gets the grace of one that has to save",
+        _MEMBERS,
+        "grace = IDLE_GRACE_SECONDS if idle(pod) else None",
+        "grace = None",
+        ("drain", "suspend-and-resume", "scale"),
+    ),
+    Mutant(
+        "a pod deleted before its agent has handlers waits its grace out",
+        _MANIFESTS,
+        '"lifecycle": {"preStop": {"exec": {"command": ["perdure", "stop"]}}} | (',
+        '"lifecycle": {} | (',
+        ("drain", "delete-pod", "scale"),
+    ),
+    Mutant(
+        "terminationGracePeriodSeconds: null is taken for a number",
+        _MANIFESTS,
+        'if spec.get("terminationGracePeriodSeconds") is None:',
+        'if "terminationGracePeriodSeconds" not in spec:',
+        ("null-grace", "drain"),
+    ),
+    Mutant(
+        "the scale subresource counts standbys and formers",
+        f"{_DECIDE}summary.py",
+        "names.LABEL_UID: draft.snapshot.uid, LABEL_ROLE: Role.MEMBER.value}",
+        "names.LABEL_UID: draft.snapshot.uid}",
+        ("scale",),
+    ),
+)

@@ -1,0 +1,161 @@
+"""Bugs in the watch, the cache and live reads, and in what others may have written into objects."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_CLUSTER: Final = "operator/perdure_operator/cluster/"
+_CACHE: Final = f"{_CLUSTER}read/cache.py"
+_OBSERVE: Final = f"{_CLUSTER}read/observe.py"
+_TOMBS: Final = f"{_CLUSTER}read/tombs.py"
+_LOOP: Final = "operator/perdure_operator/loop/"
+
+READING: Final = (
+    Mutant(
+        "after a failed round the job is not read anew",
+        _OBSERVE,
+        "        self._current.pop(job, None)\n        self._answered.pop(job, None)\n",
+        "        self._answered.pop(job, None)\n",
+        ("api-lost-answers", "api-errors", "watch-drops"),
+    ),
+    Mutant(
+        "a resync trusts a job whose round has failed meanwhile",
+        _OBSERVE,
+        "for job in self._cache.jobs() if job.key not in self._distrusted}",
+        "for job in self._cache.jobs()}",
+        ("api-errors", "operator-crash"),
+    ),
+    Mutant(
+        "a job that was just written is not read anew",
+        f"{_LOOP}worker.py",
+        "            self._observer.distrust(job)\n            _log",
+        "            _log",
+        ("watch-delays", "drain"),
+    ),
+    Mutant(
+        "a job that was created again is not read live at first sight",
+        _OBSERVE,
+        "self._current.get(job) != record.uid or",
+        "job not in self._current or",
+        ("delete-and-apply", "watch-delays"),
+    ),
+    Mutant(
+        "a pod that names a newer run stops nobody",
+        _OBSERVE,
+        "return any(pod.run > newest and pod.view.owner_uid == record.uid",
+        "return any(pod.run > newest and not pod.view.owner_uid",
+        ("operator-freeze", "one-stream-lags", "drain"),
+    ),
+    Mutant(
+        "a node that the cache does not have counts as deleted",
+        _OBSERVE,
+        "raw = await self._api.get(NODES, None, name)",
+        "raise NotFound(name)",
+        ("one-stream-lags", "autoscaler"),
+    ),
+    Mutant(
+        "times in status are the operator's own clock's",
+        _OBSERVE,
+        "self._clock = clock or api.server_time",
+        "self._clock = clock or (lambda: datetime.now().astimezone())",
+        ("operator-clock", "operator-stop"),
+    ),
+    Mutant(
+        "nodes are watched by generation only",
+        f"{_CLUSTER}read/records.py",
+        "return (self.uid, self.view) == (other.uid, other.view)",
+        "return (self.view.cordoned, self.view.taints) == (other.view.cordoned, other.view.taints)",
+        ("node-power",),
+    ),
+    Mutant(
+        "news of nodes concern no job",
+        f"{_LOOP}concern.py",
+        "return {job for record in known for job in cache.jobs_on(record.key[1])}",
+        "return set()",
+        ("drain",),
+    ),
+    Mutant(
+        "who waits for a root is not told that it is free",
+        f"{_LOOP}concern.py",
+        "return {record.key for record in known} | _sharing_root(cache, change)",
+        "return {record.key for record in known}",
+        ("stranger-with-my-root",),
+    ),
+    Mutant(
+        "two deletions are remembered, and no more",
+        _TOMBS,
+        "if len(self._young) >= self._most_alive + SPARE:",
+        "if len(self._young) >= 1:",
+        ("noisy-pods", "watch-delays", "drain"),
+    ),
+    Mutant(
+        "of a job's deleted members one is remembered",
+        _TOMBS,
+        "_bound(kept, len(job.members) + SPARE)",
+        "_bound(kept, 1)",
+        ("delete-pod", "autoscaler", "drain-two"),
+    ),
+    Mutant(
+        "of deleted pods whose job is not known yet one is remembered",
+        _TOMBS,
+        "_bound(self._strangers, SPARE)",
+        "_bound(self._strangers, 1)",
+        ("one-stream-lags", "delete-and-apply"),
+    ),
+    Mutant(
+        "late news revive what was deleted",
+        _TOMBS,
+        "return tomb is not None and version <= tomb.version and",
+        "return tomb is not None and version < 0 and",
+        ("watch-delays", "watch-duplicates", "drain"),
+    ),
+    Mutant(
+        "a label that was removed and put back is refused for ever",
+        _TOMBS,
+        "return tomb is not None and version <= tomb.version and (since is None or tomb.mark > since)",
+        "return tomb is not None",
+        ("remove-job-label",),
+    ),
+    Mutant(
+        "a LIST takes away what has arrived since it began",
+        _CACHE,
+        "if known is None or self._marks[resource][key] > since:",
+        "if known is None:",
+        ("api-slow", "watch-drops", "drain"),
+    ),
+    Mutant(
+        "what arrives late undoes what is newer",
+        _CACHE,
+        "return version > known.version or (undisturbed and version < known.version)",
+        "return version != known.version",
+        ("watch-delays", "watch-duplicates", "drain"),
+    ),
+    Mutant(
+        "one unknown word in status makes a job unreadable",
+        "operator/perdure_operator/api/status.py",
+        "        return cls.PENDING\n",
+        "        return None  # type: ignore[return-value]\n",
+        ("unknown-status",),
+    ),
+    Mutant(
+        "a field of a newer operator makes status unreadable",
+        "operator/perdure_operator/api/model.py",
+        'model_config = ConfigDict(extra="ignore")',
+        'model_config = ConfigDict(extra="forbid")',
+        ("unknown-status",),
+    ),
+    Mutant(
+        "one object nested too deep ends a LIST",
+        f"{_CLUSTER}decode.py",
+        "except RecursionError:",
+        "except MemoryError:",
+    ),
+    Mutant(
+        "a metadata of the wrong type reaches kopf",
+        f"{_CLUSTER}decode.py",
+        "ignored = [*_mend(raw), *_cut(raw)]",
+        "ignored = _cut(raw)",
+    ),
+)

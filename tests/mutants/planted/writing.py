@@ -1,0 +1,142 @@
+"""Bugs in preconditions, order and answers of writes, in rounds and their back-off, and in the Lease."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_CLUSTER: Final = "operator/perdure_operator/cluster/"
+_ACT: Final = f"{_CLUSTER}write/act.py"
+_ELECTION: Final = f"{_CLUSTER}election.py"
+_LOOP: Final = "operator/perdure_operator/loop/"
+_SCHEDULE: Final = f"{_LOOP}schedule.py"
+
+WRITING: Final = (
+    Mutant(
+        "status is written without the job's uid",
+        _ACT,
+        '                "uid": job.uid,\n                "resourceVersion": job.resource_version,\n',
+        '                "resourceVersion": job.resource_version,\n',
+        ("delete-and-apply", "operator-freeze"),
+    ),
+    Mutant(
+        "status is written whatever has changed meanwhile",
+        _ACT,
+        '                "uid": job.uid,\n                "resourceVersion": job.resource_version,\n',
+        '                "uid": job.uid,\n',
+        ("operator-freeze", "drain", "scale"),
+    ),
+    Mutant(
+        "a round without a status change has no precondition on the job",
+        _ACT,
+        "elif any(not isinstance(action, CheckTemplate) for action in decision.actions):",
+        "elif job.deleting and not decision.actions:",
+        ("operator-freeze", "one-stream-lags", "drain"),
+    ),
+    Mutant(
+        "a round that rests on an older state of the job goes on",
+        _ACT,
+        "if (parse.uid(raw), str(version_of(raw))) != (job.uid, job.resource_version):",
+        "if parse.uid(raw) != job.uid:",
+        ("operator-freeze", "one-stream-lags", "drain"),
+    ),
+    Mutant(
+        "a pod is deleted though it has changed since",
+        _ACT,
+        'version = seen.resource_version if seen else ""',
+        'version = ""',
+        ("operator-freeze", "one-stream-lags", "drain"),
+    ),
+    Mutant(
+        "a pod is told something else than was decided about",
+        _ACT,
+        "tests += [_test(path, value) for path, value in ((annotation, action.old), (label, role)) if value]",
+        "tests += []",
+        ("operator-freeze", "one-stream-lags", "drain"),
+    ),
+    Mutant(
+        "a budget is set though somebody has changed it since",
+        _ACT,
+        "if action.resource_version:",
+        "if not action.uid:",
+        ("operator-freeze", "edit-budget", "drain"),
+    ),
+    Mutant(
+        "a stranger's object of the name counts as created",
+        _ACT,
+        "if parse.controller(raw) != job.uid:",
+        "if not parse.uid(raw):",
+        ("delete-budget",),
+    ),
+    Mutant(
+        "writes of a batch are still under way when the round ends",
+        _ACT,
+        "await asyncio.gather(*writes, return_exceptions=True)",
+        "await asyncio.gather(*writes)",
+        ("api-slow", "api-errors", "drain"),
+    ),
+    Mutant(
+        "who is no leader any more writes on",
+        _ELECTION,
+        "return self.leading and self._monotonic() - self._renewed < _FENCE * self._settings.period",
+        "return self.leading",
+        ("operator-freeze", "operator-cut-off", "drain"),
+    ),
+    Mutant(
+        "a renewal counts from its answer",
+        _ELECTION,
+        "self._renewed = sent",
+        "self._renewed = self._monotonic()",
+        ("api-slow", "operator-freeze", "drain"),
+    ),
+    Mutant(
+        "a Lease is taken before it has ended",
+        _ELECTION,
+        "now - self._seen[1] >= seconds",
+        "now - self._seen[1] >= seconds / 4",
+        ("api-slow", "operator-freeze", "drain"),
+    ),
+    Mutant(
+        "news cancel a round's back-off",
+        _SCHEDULE,
+        "return at if back_off is None else max(at, back_off.soonest if back_off.early else back_off.until)",
+        "return at",
+        ("api-overload", "noisy-pods"),
+    ),
+    Mutant(
+        "news that come during a round are lost",
+        _SCHEDULE,
+        'if at < self._due.get(key, float("inf")):',
+        'if key not in self._busy and at < self._due.get(key, float("inf")):',
+        ("api-slow", "drain", "scale"),
+    ),
+    Mutant(
+        "two rounds of one job run at once",
+        _SCHEDULE,
+        "        self._busy.add(key)\n",
+        "",
+        ("api-slow", "watch-delays", "drain"),
+    ),
+    Mutant(
+        "a round that has written is taken for the last one",
+        f"{_LOOP}worker.py",
+        "        if rounds:\n            self._queue.add(job)\n            return\n",
+        "",
+        ("drain", "scale"),
+    ),
+    Mutant(
+        "orphaned members are gone on with as if they were lost",
+        "operator/perdure_operator/decide/__init__.py",
+        "if snapshot.deleting and orphaned(snapshot):",
+        "if snapshot.deleting and not snapshot.uid:",
+        ("orphan-and-apply",),
+    ),
+    Mutant(
+        "a budget that has outlived its job stays",
+        f"{_LOOP}orphans.py",
+        "return ours and not budget.owner and cache.key_of_job(uid) is None",
+        "return ours and bool(budget.owner) and cache.key_of_job(uid) is None",
+        ("orphan-and-apply", "drain"),
+    ),
+)
