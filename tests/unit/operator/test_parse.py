@@ -9,7 +9,7 @@ import pytest
 from perdure.contract import LABEL_JOB
 from perdure_operator.api import names
 from perdure_operator.api.names import LABEL_UID
-from perdure_operator.cluster.protocol import JOBS
+from perdure_operator.cluster.protocol import JOBS, Json
 from perdure_operator.cluster.read import parse, records
 from perdure_operator.cluster.read.records import JobRecord
 from perdure_operator.state.snapshot import NodeView, Taint, Terminated
