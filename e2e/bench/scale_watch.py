@@ -34,10 +34,10 @@ class Count:
         self._server, self._path, self._holds = server, path, holds
         self._changed = threading.Condition()
         self._times: dict[str, float] = {}
+        self._over = False
 
     def __enter__(self) -> Self:
-        argv = ["kubectl", "get", "--raw", self._path]
-        self._process = subprocess.Popen(argv, env=self._server.env, stdout=subprocess.PIPE, text=True)
+        self._process = self._watch()
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
         return self
@@ -45,20 +45,36 @@ class Count:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.kill()
+        with self._changed:
+            self._over = True
+            self._process.kill()
         self._thread.join()
-        self._process.wait()
-        if self._process.stdout:
-            self._process.stdout.close()
+
+    def _watch(self) -> subprocess.Popen[str]:
+        argv = ["kubectl", "get", "--raw", self._path]
+        return subprocess.Popen(
+            argv, env=self._server.env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
 
     def _read(self) -> None:
-        for line in self._process.stdout or ():
-            seen = json.loads(line)["object"]
-            uid = seen["metadata"]["uid"]
-            if uid not in self._times and self._holds(seen):
-                with self._changed:
-                    self._times[uid] = time.time()
-                    self._changed.notify_all()
+        """A busy server ends watches that read too slowly; a new one begins with all there is."""
+        while True:
+            with self._process:
+                for line in self._process.stdout or ():
+                    if line.endswith("\n"):  # else it was cut off
+                        self._see(json.loads(line))
+            with self._changed:
+                if self._over:
+                    return
+                self._process = self._watch()
+
+    def _see(self, event: Json) -> None:
+        seen = event["object"]
+        uid = seen["metadata"].get("uid")  # an ERROR has none
+        if uid and uid not in self._times and self._holds(seen):
+            with self._changed:
+                self._times[uid] = time.time()
+                self._changed.notify_all()
 
     def wait(self, count: int, *, seconds: float) -> float:
         """When the last of so many got there."""
