@@ -19,7 +19,7 @@ from perdure.contract import (
     write_outcome,
 )
 from perdure_operator.api.status import TrainingJobStatus
-from tests.unit.operator.builders import job as job_body
+from tests.support.raw import job as job_body
 
 T = TypeVar("T")
 SECONDS = 30.0

@@ -32,8 +32,8 @@ from perdure_operator.schema import pod
 from perdure_operator.state.snapshot import Snapshot
 from tests.api.conftest import REPOSITORY
 from tests.api.manifests import Json, checkpoint, full, job, template
-from tests.unit.decide.builders import job as job_builder
-from tests.unit.operator.builders import snapshot
+from tests.support.jobs import job as job_builder
+from tests.support.raw import snapshot
 
 pytestmark = pytest.mark.api
 

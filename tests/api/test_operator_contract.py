@@ -21,7 +21,7 @@ from perdure_operator.cluster.protocol import (
     Invalid,
     Unavailable,
 )
-from tests.unit.operator import contract_cases
+from tests.support import contract_cases
 
 pytestmark = pytest.mark.api
 

@@ -14,7 +14,7 @@ from tests.simulation.clock import VirtualLoop
 from tests.simulation.link import Knobs, Link
 from tests.simulation.objects import EPOCH
 from tests.simulation.operator_process import Client
-from tests.unit.operator import contract_cases
+from tests.support import contract_cases
 
 
 @pytest.mark.parametrize("case", contract_cases.CASES, ids=lambda case: case.__name__)

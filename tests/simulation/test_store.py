@@ -12,7 +12,7 @@ from perdure.store import KeyExists, Store
 from tests.simulation.interface import Bucket
 from tests.simulation.pods import ROOT, Wires, in_virtual_time
 from tests.simulation.store import Access, AtOnce, Call, Tape
-from tests.unit.store.test_contract import (
+from tests.unit.runtime.store.test_contract import (
     test_a_conditional_put_leaves_what_is_there,
     test_a_deleted_object_can_be_written_again,
     test_a_memoryview_is_written_like_bytes,

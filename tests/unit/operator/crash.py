@@ -38,7 +38,7 @@ from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.observe import Observer
 from perdure_operator.cluster.write.act import Actor
 from perdure_operator.decide import decide
-from tests.unit.operator.builders import job
+from tests.support.raw import job
 
 NAME = "digits"
 

@@ -11,7 +11,7 @@ import pytest
 
 from perdure_operator import cli
 from perdure_operator.loop.logs import JsonFormatter
-from tests.unit.operator.builders import snapshot
+from tests.support.raw import snapshot
 
 
 @pytest.fixture

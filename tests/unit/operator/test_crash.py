@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass, field
 
 from perdure_operator.cluster.protocol import PODS
+from tests.support.memory_cluster import MemoryCluster
 from tests.unit.operator.crash import the_end_does_not_depend_on_a_crash
-from tests.unit.operator.memory_cluster import MemoryCluster
 
 
 @dataclass

@@ -6,7 +6,7 @@ from textwrap import dedent
 
 from perdure.contract import ExitKind
 from perdure_operator.explain import explain
-from tests.unit.decide.builders import Job, job
+from tests.support.jobs import Job, job
 
 
 def _told(here: Job) -> str:

@@ -11,8 +11,8 @@ import pytest
 from perdure_operator.api.status import Phase
 from perdure_operator.cluster import decode
 from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, Json, Resource
-from tests.unit.operator.builders import job
-from tests.unit.operator.stage import Stage
+from tests.support.raw import job
+from tests.support.stage import Stage
 
 STRANGE: tuple[Any, ...] = (None, [], {}, "a", 7, [None], [[]], {"a": None}, True)
 

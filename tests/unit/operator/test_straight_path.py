@@ -15,7 +15,7 @@ from perdure.contract import (
 )
 from perdure_operator.api.status import Phase
 from perdure_operator.cluster.protocol import JOBS, PODS
-from tests.unit.operator.stage import KEY, Stage
+from tests.support.stage import KEY, Stage
 
 
 def saved(run: int, rank: int, step: int) -> str:

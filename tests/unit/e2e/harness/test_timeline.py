@@ -1,0 +1,89 @@
+"""The timeline tells each thing once, in order, and its parts add up to the pause."""
+
+from __future__ import annotations
+
+import pytest
+
+from e2e.harness.drain import Drained
+from e2e.harness.evidence import Entry, Gap
+from e2e.harness.timeline import Part, moments, pause_parts, written
+from tests.unit.e2e.harness.watched import ended, job, leaving, pod, ranked
+
+GAP = Gap(before_run=1, after_run=2, last_step=12, first_step=13, stopped=105.0, resumed=115.0)
+
+
+def texts(*, drains: tuple[Drained, ...] = ()) -> list[str]:
+    history = [
+        job(100, phase="Running"),
+        job(101, phase="Running"),
+        pod(102, "a", assignment=ranked(1, 0)),
+        pod(103, "a", assignment=ranked(1, 0)),
+        job(
+            104,
+            phase="Vacating",
+            current={"intent": {"leave": True, "cause": "node n1 is cordoned"}},
+            next={"run": 2},
+        ),
+        pod(104.5, "a", assignment=leaving(2)),
+        pod(106, "a", assignment=leaving(2), outcome=ended(1, commit={"seq": 2, "step": 12})),
+    ]
+    entries = [Entry(2, "Committed", "u", 1, "1970-01-01T00:01:45.500+00:00", {"step": 12, "final": True})]
+    return [moment.text for moment in moments(history, entries, [GAP], drains)]
+
+
+def test_what_is_seen_twice_is_told_once_and_everything_is_in_order() -> None:
+    assert texts() == [
+        "job is Running",
+        "a placed on n1",
+        "a is rank 0 of 2 in run 1",
+        "intent in status: run 2 follows, because node n1 is cordoned",
+        "job is Vacating",
+        "a is asked to save and leave",
+        "last step before: step 12 (run 1)",
+        "log: final commit of run 1 at step 12",
+        "a ended: checkpointed at step 12, last commit: step 12",
+        "first step after: step 13 (run 2)",
+    ]
+
+
+def test_the_drain_is_told_with_its_exit_status() -> None:
+    told = texts(drains=(Drained("n1", 0, 103.5, 107.0, ""),))
+    assert told.index("$ kubectl drain n1 --ignore-daemonsets") < told.index("job is Vacating")
+    assert "kubectl drain came back with status 0" in told
+
+
+def test_lines_show_seconds_since_the_start() -> None:
+    assert written(moments([job(103.25)], [], [], []), start=100) == "      3.25 s  job is Running"
+
+
+LEAVING = {"agree": 0.1, "stage": 0.2, "upload": 0.3, "commit": 0.5}
+ARRIVING = {"start": 0.5, "import": 2.0, "rendezvous": 0.5, "restore": 0.5}
+MOVED = [
+    pod(106.5, "a", outcome=ended(1, seconds=LEAVING)),
+    pod(107, "b", outcome=ended(1, rank=1)),
+    pod(108, "b", outcome=ended(1, rank=1), deleted=True),
+    pod(110, "c", assignment=ranked(2, 0)),
+    pod(111, "d", assignment=ranked(2, 1)),
+    pod(114, "c", assignment=ranked(2, 0), outcome=ended(2, "completed", seconds=ARRIVING)),
+]
+
+
+def test_the_pause_is_split_into_parts_that_add_up_to_it() -> None:
+    parts = {part.name: part.seconds for part in pause_parts(MOVED, GAP)}
+    assert parts == pytest.approx(
+        {
+            "save": 1.0,
+            "exit": 1.0,  # the last member ended at 107, the last step was at 105
+            "pod start": 4.0,
+            "start": 0.5,
+            "import": 2.0,
+            "rendezvous": 0.5,
+            "restore": 0.5,
+            "rest": 0.5,
+        }
+    )
+    assert sum(parts.values()) == pytest.approx(GAP.seconds)
+
+
+def test_a_pause_that_no_watch_has_seen_stays_unexplained() -> None:
+    assert pause_parts([], GAP) == [Part("unknown", GAP.seconds)]

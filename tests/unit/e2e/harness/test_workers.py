@@ -1,0 +1,50 @@
+"""How tests are spread over processes: what stays together, what comes first, and one report at the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from e2e.harness.shared_run import VARIABLE
+from e2e.harness.workers import LONGEST, place, unit
+
+pytest_plugins = ["pytester"]
+REPOSITORY = Path(__file__).parents[4]
+
+ALONE = "e2e/scenarios/alone/test_operator_killed.py::test_a_leader_killed[first]"
+SCENARIO = "e2e/scenarios/test_drain.py::test_a_drained_training[two]"
+AUDIT = "e2e/scenarios/test_rbac.py::test_every_right"
+UNIT = "tests/unit/operator/decide/test_life.py::test_a_job"
+API, OTHER_API = "tests/api/test_crd.py::test_names", "tests/api/test_operator_crash.py::test_a_crash"
+
+
+def test_what_shares_a_server_or_the_operator_stays_in_one_process() -> None:
+    assert unit(API) == unit(OTHER_API)
+    assert unit(ALONE) == "e2e/scenarios/alone/"
+    assert unit(UNIT) == "tests/unit/operator/decide/test_life.py"
+    assert unit(AUDIT) == "e2e/scenarios/test_rbac.py"
+
+
+def test_other_scenarios_are_handed_out_one_by_one() -> None:
+    assert unit(SCENARIO) == SCENARIO
+
+
+def test_what_is_alone_comes_first_and_the_audit_last() -> None:
+    collected = [API, AUDIT, SCENARIO, LONGEST, ALONE, UNIT]
+    assert sorted(collected, key=place) == [ALONE, API, UNIT, LONGEST, SCENARIO, AUDIT]
+
+
+def test_two_processes_end_with_one_closing_line_and_leave_nothing(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    monkeypatch.setenv("TMPDIR", str(pytester.mkdir("temporary")))
+    pytester.makeconftest('pytest_plugins = ["e2e.harness.workers"]')
+    for name in ("one", "two", "three"):
+        pytester.makepyfile(**{f"test_{name}": "def test_a(): pass\ndef test_b(): pass"})
+    result = pytester.runpytest_subprocess("-n2", "-p", "no:cacheprovider")
+    result.assert_outcomes(passed=6)
+    assert result.outlines[-1].endswith("=")
+    assert not list(pytester.path.glob("temporary/perdure-tests-*"))

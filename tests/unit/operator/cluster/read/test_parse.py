@@ -1,0 +1,120 @@
+"""Raw objects become facts, whatever fields are absent or null."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from perdure.contract import LABEL_JOB
+from perdure_operator.api import names
+from perdure_operator.api.names import LABEL_UID
+from perdure_operator.cluster.protocol import JOBS, Json
+from perdure_operator.cluster.read import parse, records
+from perdure_operator.cluster.read.records import JobRecord
+from perdure_operator.state.snapshot import NodeView, Taint, Terminated
+from tests.support.raw import job
+
+
+def pod(spec: dict[str, Any] | None = None, status: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "p", "uid": "u", **metadata}, "spec": spec, "status": status}
+
+
+def test_a_pod_that_says_nothing_is_pending() -> None:
+    seen = parse.pod(pod())
+    assert (seen.phase, seen.ready, seen.node, seen.terminated, seen.owner_uid) == ("Pending", False, "", None, "")
+
+
+def test_container_0_is_found_by_name_and_not_by_place() -> None:
+    ended = {"terminated": {"exitCode": 1, "reason": "Error", "message": "{}"}}
+    status = {
+        "containerStatuses": [
+            {"name": "a-sidecar", "state": {"running": {}}},
+            {"name": "trainer", "state": ended},
+        ]
+    }
+    seen = parse.pod(pod({"containers": [{"name": "trainer"}, {"name": "a-sidecar"}]}, status))
+    assert seen.terminated == Terminated(exit_code=1, reason="Error", message="{}")
+
+
+def test_a_waiting_container_tells_why() -> None:
+    waiting = {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}
+    status = {"containerStatuses": [{"name": "t", "state": waiting}]}
+    seen = parse.pod(pod({"containers": [{"name": "t"}]}, status))
+    assert (seen.waiting_reason, seen.waiting_message) == ("ErrImagePull", "no such image")
+
+
+def test_only_a_controller_owns_a_pod() -> None:
+    assert parse.pod(pod(ownerReferences=[{"uid": "x"}])).owner_uid == ""
+    assert parse.pod(pod(ownerReferences=[{"uid": "x"}, {"uid": "y", "controller": True}])).owner_uid == "y"
+
+
+@pytest.mark.parametrize("changed", [LABEL_JOB, LABEL_UID])
+def test_a_pod_without_a_label_of_its_job_is_told_apart(changed: str) -> None:
+    owner = {"kind": "TrainingJob", "name": "digits", "uid": "u", "controller": True}
+    metadata: Json = {"name": "p", "uid": "1", "labels": names.labels("digits", "u"), "ownerReferences": [owner]}
+    raw: Json = {"metadata": metadata}
+    assert parse.pod(raw).labelled
+    metadata["labels"] = {**names.labels("digits", "u"), changed: "other"}
+    assert not parse.pod(raw).labelled
+
+
+@pytest.mark.parametrize(
+    ("status", "evicted"),
+    [
+        ({"reason": "Evicted"}, True),
+        ({"conditions": [{"type": "DisruptionTarget", "status": "True"}]}, True),
+        ({"conditions": [{"type": "DisruptionTarget", "status": "False"}]}, False),
+        ({}, False),
+    ],
+)
+def test_an_eviction_is_seen_in_either_place(status: dict[str, Any], evicted: bool) -> None:
+    assert parse.pod(pod(status=status)).evicted is evicted
+
+
+def test_the_schedulers_message_counts_only_while_it_says_no() -> None:
+    condition = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes"}
+    assert parse.pod(pod(status={"conditions": [condition]})).unschedulable == "0/3 nodes"
+    assert parse.pod(pod(status={"conditions": [condition | {"status": "True"}]})).unschedulable == ""
+
+
+def test_a_node_tells_cordon_taints_and_health() -> None:
+    raw = {
+        "metadata": {"name": "n1", "deletionTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"unschedulable": True, "taints": [{"key": "k", "effect": "NoExecute", "value": None}]},
+        "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]},
+    }
+    taint = Taint(key="k", effect="NoExecute")
+    assert parse.node(raw) == NodeView(name="n1", cordoned=True, deleting=True, ready=False, taints=(taint,))
+
+
+@pytest.mark.parametrize(
+    ("selector", "matches"),
+    [
+        (None, False),
+        ({}, True),
+        ({"matchLabels": {"a": "1"}}, True),
+        ({"matchLabels": {"a": "2"}}, False),
+        ({"matchExpressions": [{"key": "a", "operator": "In", "values": ["1", "2"]}]}, True),
+        ({"matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["1"]}]}, False),
+        ({"matchExpressions": [{"key": "b", "operator": "NotIn", "values": ["1"]}]}, True),
+        ({"matchExpressions": [{"key": "a", "operator": "Exists"}]}, True),
+        ({"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]}, False),
+    ],
+)
+def test_a_selector_matches_as_in_kubernetes(selector: dict[str, Any] | None, matches: bool) -> None:
+    assert parse.selects(selector, {"a": "1"}) is matches
+
+
+@pytest.mark.parametrize("spec", [None, {}, {"checkpoint": None}, {"checkpoint": []}, {"checkpoint": {"uri": None}}])
+def test_a_strangers_job_that_cannot_be_read_is_kept_with_what_is_wrong(spec: Any) -> None:
+    job = records.read(JOBS, {"metadata": {"name": "j", "uid": "u"}, "spec": spec})
+    assert isinstance(job, JobRecord)
+    assert job.root is None
+    assert (job.fault == "") is (job.spec is not None)
+
+
+def test_a_word_of_a_newer_crd_is_left_out_as_a_field_is() -> None:
+    body = job()["spec"]
+    spec, unknown = parse.spec(body | {"completion": "Oracle", "failure": {"later": 1}})
+    assert (spec, unknown) == (parse.spec(body)[0], ("completion", "failure.later"))

@@ -1,0 +1,491 @@
+"""Status first, then the writes in order, each with its precondition, then events; the first refusal ends it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from perdure.contract import ANNOTATION_ASSIGNMENT, LABEL_JOB, LABEL_ROLE
+from perdure_operator.api import names
+from perdure_operator.api.status import NextRun, Phase, TrainingJobStatus
+from perdure_operator.cluster.memory import Memory
+from perdure_operator.cluster.protocol import (
+    BUDGETS,
+    EVENTS,
+    JOBS,
+    PODS,
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    Forbidden,
+    Invalid,
+    Json,
+    Operation,
+    Resource,
+    Unavailable,
+)
+from perdure_operator.cluster.read.cache import Cache
+from perdure_operator.cluster.read.observe import Observer
+from perdure_operator.cluster.write import manifests
+from perdure_operator.cluster.write.act import AT_ONCE, Actor
+from perdure_operator.state.decision import (
+    Assign,
+    CheckTemplate,
+    CreatePod,
+    Decision,
+    DeleteBudget,
+    DeleteJob,
+    DeletePod,
+    Event,
+    SetBudget,
+)
+from perdure_operator.state.snapshot import RefusalKind, Snapshot, TemplateVerdict
+from tests.support.memory_cluster import MemoryCluster
+from tests.support.raw import NOW, job
+
+STANDBY = '{"v":1,"standby":true}'
+
+
+class RefusingCluster(MemoryCluster):
+    """Refuses to create or change what `refuses` says, also in a dry run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refuses: dict[Resource, ApiError] = {}
+
+    async def create(self, resource: Resource, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
+        if resource in self.refuses:
+            raise self.refuses[resource]
+        return await super().create(resource, namespace, body, dry_run=dry_run)
+
+    async def patch(self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]) -> Json:
+        if resource in self.refuses:
+            raise self.refuses[resource]
+        return await super().patch(resource, namespace, name, operations)
+
+
+class Desk:
+    """One job, and an actor to give plans to."""
+
+    def __init__(self, cluster: RefusingCluster | None = None) -> None:
+        self.cluster = cluster or RefusingCluster()
+        self.cache = Cache()
+        self.memory = Memory()
+        self.actor = Actor(self.cluster, self.cache, instance="me", clock=lambda: NOW)
+        asyncio.run(self.cluster.create(JOBS, "ns", job()))
+        self.cluster.writes.clear()
+
+    def snapshot(self) -> Snapshot:
+        observer = Observer(self.cluster, self.cache, clock=lambda: NOW)
+        seen = asyncio.run(observer.observe(("ns", "digits")))
+        assert seen
+        return seen
+
+    def act(self, *actions: Any, seen: Snapshot | None = None, **plan: Any) -> None:
+        asyncio.run(self.actor.act(seen or self.snapshot(), Decision(actions=actions, **plan), self.memory))
+
+    def get(self, resource: Resource, name: str) -> Json:
+        return asyncio.run(self.cluster.get(resource, "ns", name))
+
+    def name(self, number: int | None = None) -> str:
+        base = f"digits-{self.snapshot().uid[:4]}"
+        return base if number is None else f"{base}-{number}"
+
+
+def test_status_comes_first_and_events_last() -> None:
+    desk = Desk()
+    sent: list[str] = []
+    desk.cluster.watch = lambda kind, resource, _raw: sent.append(f"{kind} {resource.plural}")
+    status = TrainingJobStatus(phase=Phase.STARTING, next=NextRun(run=1, members=(desk.name(0),)))
+    event = Event(reason="R", message="m")
+    desk.act(SetBudget(min_available=1), CreatePod(name=desk.name(0)), status=status, events=(event,))
+    assert sent == ["MODIFIED trainingjobs", "ADDED poddisruptionbudgets", "ADDED pods", "ADDED events"]
+
+
+def test_nothing_is_written_after_a_status_that_somebody_else_has_changed() -> None:
+    desk = Desk()
+    seen = desk.snapshot()
+    desk.cluster.change(JOBS, "ns", "digits", lambda raw: raw["spec"].update(replicas=3))
+    with pytest.raises(Conflict):
+        desk.act(CreatePod(name=desk.name(0)), status=TrainingJobStatus(run=1), seen=seen)
+    assert desk.cluster.writes == []
+
+
+def test_the_first_refusal_ends_the_round_and_is_remembered_until_it_is_overcome() -> None:
+    desk = Desk()
+    desk.cluster.refuses[PODS] = Forbidden("exceeded quota", reason="Forbidden")
+    with pytest.raises(Forbidden):
+        desk.act(CreatePod(name=desk.name(0)), CreatePod(name=desk.name(1)), SetBudget(min_available=1))
+    assert list(desk.memory.refusals) == [desk.name(0), desk.name(1)]
+    assert desk.cluster.writes == []
+    del desk.cluster.refuses[PODS]
+    desk.act(CreatePod(name=desk.name(0)), CreatePod(name=desk.name(1)))
+    assert desk.memory.refusals == {}
+
+
+def test_events_of_a_status_that_was_written_are_sent_even_if_an_action_fails() -> None:
+    desk = Desk()
+    desk.cluster.refuses[PODS] = Unavailable("gone")
+    with pytest.raises(Unavailable):
+        desk.act(
+            CreatePod(name=desk.name(0)), status=TrainingJobStatus(run=1), events=(Event(reason="R", message="m"),)
+        )
+    (event,) = asyncio.run(desk.cluster.list(EVENTS, "ns"))
+    assert event["reason"] == "R"
+
+
+def test_an_event_that_cannot_be_sent_stops_nothing() -> None:
+    desk = Desk()
+    desk.cluster.refuses[EVENTS] = Forbidden("no")
+    desk.act(CreatePod(name=desk.name(0)), events=(Event(reason="R", message="m"),))
+    assert desk.get(PODS, desk.name(0))
+
+
+def test_an_api_server_that_does_not_answer_is_not_asked_to_take_the_other_events(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    desk = Desk()
+    desk.cluster.refuses[EVENTS] = Unavailable("no answer in 10 s")
+    events = tuple(Event(reason="R", message=str(number)) for number in range(5))
+    desk.act(events=events)
+    assert len(caplog.records) == 1
+    del desk.cluster.refuses[EVENTS]
+    desk.act(events=events)
+    assert len(asyncio.run(desk.cluster.list(EVENTS, "ns"))) == 4  # the first one has been given up
+
+
+def test_the_same_event_is_sent_once() -> None:
+    desk = Desk()
+    for _ in range(3):
+        desk.act(events=(Event(reason="R", message="m"), Event(reason="R", message="other")))
+    assert len(asyncio.run(desk.cluster.list(EVENTS, "ns"))) == 2
+
+
+def test_a_pod_that_is_there_already_counts_as_created_if_it_is_ours() -> None:
+    desk = Desk()
+    desk.act(CreatePod(name=desk.name(0)))
+    uid = desk.get(PODS, desk.name(0))["metadata"]["uid"]
+    desk.act(CreatePod(name=desk.name(0)))
+    assert desk.get(PODS, desk.name(0))["metadata"]["uid"] == uid
+
+
+def test_a_strangers_pod_is_left_alone_and_named() -> None:
+    desk = Desk()
+    stranger = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": desk.name(0)}, "spec": {}}
+    asyncio.run(desk.cluster.create(PODS, "ns", stranger))
+    with pytest.raises(AlreadyExists):
+        desk.act(CreatePod(name=desk.name(0)))
+    refusal = desk.memory.refusals[desk.name(0)]
+    assert refusal.kind is RefusalKind.NAME_TAKEN
+    assert "delete or rename it" in refusal.message
+
+
+@pytest.mark.parametrize("old", [STANDBY, ""])
+def test_role_and_assignment_change_together(old: str) -> None:
+    desk = Desk()
+    desk.act(CreatePod(name=desk.name(0)))
+    uid = desk.get(PODS, desk.name(0))["metadata"]["uid"]
+    desk.act(Assign(name=desk.name(0), uid=uid, role="member", old=old, new='{"v":1}'))
+    metadata = desk.get(PODS, desk.name(0))["metadata"]
+    assert metadata["annotations"][ANNOTATION_ASSIGNMENT] == '{"v":1}'
+    assert metadata["labels"][LABEL_ROLE] == "member"
+
+
+@pytest.mark.parametrize("change", [{"old": "what it was long ago"}, {"uid": "another"}, {"name": "nobody"}])
+def test_an_assignment_that_rests_on_old_news_is_a_conflict(change: dict[str, str]) -> None:
+    desk = Desk()
+    desk.act(CreatePod(name=desk.name(0)))
+    uid = desk.get(PODS, desk.name(0))["metadata"]["uid"]
+    action = {"name": desk.name(0), "uid": uid, "role": "member", "old": STANDBY, "new": "x"} | change
+    with pytest.raises(Conflict):
+        desk.act(Assign(**action))
+    assert desk.get(PODS, desk.name(0))["metadata"]["labels"][LABEL_ROLE] == "standby"
+
+
+def member(desk: Desk, number: int = 0) -> dict[str, Any]:
+    """A pod of the job's, as its name and uid."""
+    desk.act(CreatePod(name=desk.name(number)))
+    return {"name": desk.name(number), "uid": desk.get(PODS, desk.name(number))["metadata"]["uid"]}
+
+
+@pytest.mark.parametrize("role", ["member", None])
+def test_a_role_that_somebody_has_changed_meanwhile_is_a_conflict(role: str | None) -> None:
+    desk = Desk()
+    pod, seen = member(desk), desk.snapshot()
+    other = {LABEL_ROLE: role} if role else {}
+    desk.cluster.change(PODS, "ns", pod["name"], lambda raw: raw["metadata"].update(labels=other))
+    with pytest.raises(Conflict):
+        desk.act(Assign(**pod, role="former", old=STANDBY, new="x"), seen=seen)
+
+
+def test_where_the_label_is_gone_the_pods_version_has_to_be_the_one_that_was_seen() -> None:
+    desk = Desk()
+    pod = member(desk)
+    kept = {LABEL_JOB: "digits"}
+    desk.cluster.change(PODS, "ns", pod["name"], lambda raw: raw["metadata"].update(labels=kept))
+    seen = desk.snapshot()
+    desk.act(Assign(**pod, role="member", old=STANDBY, new="x"), seen=seen)
+    assert desk.get(PODS, pod["name"])["metadata"]["labels"][LABEL_ROLE] == "member"
+    with pytest.raises(Conflict):
+        desk.act(Assign(**pod, role="former", old="x", new="y"), seen=seen)
+
+
+def test_a_pod_that_has_changed_since_it_was_seen_is_not_deleted() -> None:
+    desk = Desk()
+    pod, seen = member(desk), desk.snapshot()
+    desk.cluster.change(PODS, "ns", pod["name"], lambda raw: raw["metadata"]["labels"].update({LABEL_ROLE: "member"}))
+    with pytest.raises(Conflict):
+        desk.act(DeletePod(**pod), seen=seen)
+    assert desk.get(PODS, pod["name"])
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_round_that_leaves_status_as_it_is_rests_on_the_very_job_it_was_decided_about(gone: bool) -> None:
+    desk = Desk()
+    pod, seen = member(desk), desk.snapshot()
+    if gone:
+        desk.cluster.remove(JOBS, "ns", "digits")
+    else:
+        desk.cluster.change(JOBS, "ns", "digits", lambda raw: raw.update(status={"run": 2}))
+    desk.cluster.writes.clear()
+    for action in (
+        Assign(**pod, role="former", old=STANDBY, new="x"),
+        DeletePod(**pod),
+        SetBudget(min_available=1),
+        CreatePod(name=desk.name(1) if not gone else "x"),
+        DeleteJob(uid=seen.uid),
+    ):
+        with pytest.raises(Conflict):
+            desk.act(action, seen=seen)
+    assert desk.cluster.writes == []
+
+
+def test_a_leader_that_may_have_been_deposed_writes_nothing() -> None:
+    desk = Desk()
+    leading = iter([True, True, False, False])
+    desk.actor = Actor(desk.cluster, desk.cache, instance="me", still_leading=lambda: next(leading))
+    with pytest.raises(Conflict, match="Lease"):
+        desk.act(SetBudget(min_available=1), CreatePod(name=desk.name(0)), status=TrainingJobStatus(run=1))
+    assert desk.cluster.writes == ["status trainingjobs digits", f"create poddisruptionbudgets {desk.name()}"]
+    with pytest.raises(Conflict, match="Lease"):
+        desk.act(status=TrainingJobStatus(run=2))
+    assert len(desk.cluster.writes) == 2
+
+
+def test_a_name_that_may_have_been_used_is_told_apart_from_one_that_was_refused() -> None:
+    desk = Desk()
+    names = [desk.name(number) for number in range(3)]
+    desk.act(CreatePod(name=names[0]), status=TrainingJobStatus(next=NextRun(run=1, members=tuple(names))))
+    desk.cluster.refuses[PODS] = Forbidden("exceeded quota", reason="Forbidden")
+    with pytest.raises(Forbidden):
+        desk.act(CreatePod(name=names[1]))
+    desk.cluster.refuses[PODS] = Unavailable("no answer")
+    with pytest.raises(Unavailable):
+        desk.act(CreatePod(name=names[2]))
+    assert desk.memory.created == {names[0], names[2]}
+    assert desk.memory.allotted == set(names)
+
+
+def test_names_that_another_process_has_allotted_are_not_this_ones() -> None:
+    desk = Desk()
+    before = TrainingJobStatus(next=NextRun(run=1, members=(desk.name(0),)))
+    desk.cluster.change(
+        JOBS, "ns", "digits", lambda raw: raw.update(status=before.model_dump(mode="json", by_alias=True))
+    )
+    desk.act(status=TrainingJobStatus(next=NextRun(run=1, members=(desk.name(0), desk.name(1)))))
+    assert desk.memory.allotted == {desk.name(1)}
+
+
+def test_who_refuses_to_let_a_member_be_told_is_remembered_until_it_could_be() -> None:
+    desk = Desk()
+    pod = member(desk)
+    told = Assign(**pod, role="member", old=STANDBY, new="x")
+    desk.cluster.refuses[PODS] = Forbidden('webhook "w" denied', reason="Forbidden")
+    with pytest.raises(Forbidden):
+        desk.act(told)
+    (refusal,) = desk.memory.refusals.values()
+    assert (refusal.pod, refusal.kind) == (pod["name"], "PatchRefused")
+    assert 'webhook "w" denied' in refusal.message
+    del desk.cluster.refuses[PODS]
+    desk.act(told)
+    assert desk.memory.refusals == {}
+
+
+def test_labels_that_somebody_has_removed_come_back_with_the_next_patch() -> None:
+    desk = Desk()
+    pod, labels = member(desk), names.labels("digits", desk.snapshot().uid)
+    seen = desk.snapshot()
+    stripped = seen.pods[0].model_copy(update={"labelled": False})
+    desk.cluster.change(PODS, "ns", pod["name"], lambda raw: [raw["metadata"]["labels"].pop(name) for name in labels])
+    told = Assign(**pod, role="member", old=STANDBY, new=STANDBY)
+    desk.act(told, seen=seen.model_copy(update={"pods": (stripped,)}))
+    assert desk.get(PODS, pod["name"])["metadata"]["labels"].items() >= labels.items()
+
+
+def test_a_pod_may_be_given_another_grace_than_its_own() -> None:
+    desk = Desk()
+    for pod, grace in zip(crowd(desk, 2), (5, None), strict=True):
+        desk.cluster.change(PODS, "ns", pod["name"], lambda raw: raw["spec"].update(nodeName="n1"))
+        desk.act(DeletePod(**pod, grace=grace))
+    graces = [desk.get(PODS, desk.name(number))["metadata"]["deletionGracePeriodSeconds"] for number in (0, 1)]
+    assert graces == [5, 120]
+
+
+class SlowCluster(RefusingCluster):
+    """Answers writes to pods only when nobody else has something to say; counts those under way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.under_way = self.most_at_once = 0
+
+    async def create(self, resource: Resource, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
+        async with self._turn():
+            return await super().create(resource, namespace, body, dry_run=dry_run)
+
+    async def patch(self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]) -> Json:
+        async with self._turn():
+            return await super().patch(resource, namespace, name, operations)
+
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, *, uid: str, version: str = "", grace: int | None = None
+    ) -> None:
+        async with self._turn():
+            await super().delete(resource, namespace, name, uid=uid, version=version, grace=grace)
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        self.under_way += 1
+        self.most_at_once = max(self.most_at_once, self.under_way)
+        await asyncio.sleep(0)
+        yield
+        self.under_way -= 1
+
+
+def crowd(desk: Desk, size: int) -> list[dict[str, Any]]:
+    desk.act(*(CreatePod(name=desk.name(number)) for number in range(size)))
+    names = [desk.name(number) for number in range(size)]
+    return [{"name": name, "uid": desk.get(PODS, name)["metadata"]["uid"]} for name in names]
+
+
+def test_writes_to_pods_go_out_together_but_not_all_at_once() -> None:
+    desk = Desk(SlowCluster())
+    pods = crowd(desk, 40)
+    assert isinstance(desk.cluster, SlowCluster)
+    assert desk.cluster.most_at_once == AT_ONCE
+    desk.cluster.most_at_once = 0
+    desk.act(*(Assign(**pod, role="member", old=STANDBY, new="x") for pod in pods))
+    assert desk.cluster.most_at_once == AT_ONCE
+    assert {desk.get(PODS, pod["name"])["metadata"]["labels"][LABEL_ROLE] for pod in pods} == {"member"}
+    desk.cluster.most_at_once = 0
+    desk.act(*(DeletePod(**pod) for pod in pods))
+    assert desk.cluster.most_at_once == AT_ONCE
+    assert asyncio.run(desk.cluster.list(PODS, "ns")) == []
+
+
+def test_a_refused_assignment_stops_what_comes_after_its_neighbours() -> None:
+    desk = Desk(SlowCluster())
+    pods = crowd(desk, 40)
+    actions = [Assign(**pod, role="member", old=STANDBY, new="x") for pod in pods]
+    actions[3] = actions[3].model_copy(update={"uid": "another"})
+    with pytest.raises(Conflict):
+        desk.act(*actions, DeletePod(**pods[-1]))
+    roles = [desk.get(PODS, pod["name"])["metadata"]["labels"][LABEL_ROLE] for pod in pods]
+    assert roles == ["member"] * 3 + ["standby"] + ["member"] * (AT_ONCE - 4) + ["standby"] * (40 - AT_ONCE)
+
+
+def test_a_pod_is_deleted_by_uid_and_only_once() -> None:
+    desk = Desk()
+    desk.act(CreatePod(name=desk.name(0)))
+    uid = desk.get(PODS, desk.name(0))["metadata"]["uid"]
+    with pytest.raises(Conflict):
+        desk.act(DeletePod(name=desk.name(0), uid="another"))
+    desk.act(DeletePod(name=desk.name(0), uid=uid), DeletePod(name=desk.name(0), uid=uid))
+    assert asyncio.run(desk.cluster.list(PODS, "ns")) == []
+
+
+def test_a_budget_is_created_raised_and_deleted() -> None:
+    desk = Desk()
+    desk.act(SetBudget(min_available=1))
+    budget = desk.snapshot().budget
+    assert budget
+    desk.act(SetBudget(min_available=2, uid=budget.uid, resource_version=budget.resource_version))
+    raised = desk.snapshot().budget
+    assert raised
+    assert raised.min_available == 2
+    desk.act(DeleteBudget(uid=budget.uid), DeleteBudget(uid=budget.uid))
+    assert desk.snapshot().budget is None
+
+
+def test_a_budget_that_somebody_has_edited_is_put_back_whole() -> None:
+    desk = Desk()
+    desk.act(SetBudget(min_available=1))
+    other = {"maxUnavailable": "100%", "selector": {}}
+    desk.cluster.change(BUDGETS, "ns", desk.name(), lambda raw: raw.update(spec=other))
+    asyncio.run(Observer(desk.cluster, desk.cache).sync())
+    edited = desk.snapshot().budget
+    assert edited
+    assert edited.altered
+    desk.act(SetBudget(min_available=2, uid=edited.uid, resource_version=edited.resource_version))
+    assert desk.get(BUDGETS, desk.name())["spec"] == manifests.budget(desk.snapshot(), 2)["spec"]
+
+
+def test_a_budget_that_changed_meanwhile_is_read_again() -> None:
+    desk = Desk()
+    desk.act(SetBudget(min_available=1))
+    old = desk.snapshot().budget
+    assert old
+    desk.cluster.change(BUDGETS, "ns", desk.name(), lambda raw: raw["metadata"].update(labels={"touched": "yes"}))
+    with pytest.raises(Conflict):
+        desk.act(SetBudget(min_available=2, uid=old.uid, resource_version=old.resource_version))
+    new = desk.snapshot().budget
+    assert new
+    desk.act(SetBudget(min_available=2, uid=new.uid, resource_version=new.resource_version))
+
+
+def test_a_budget_of_ours_with_another_number_is_a_conflict_and_not_lost() -> None:
+    desk = Desk()
+    desk.act(SetBudget(min_available=1))
+    with pytest.raises(Conflict):
+        desk.act(SetBudget(min_available=2))
+
+
+@pytest.mark.parametrize(
+    ("refusal", "verdict"),
+    [
+        (None, TemplateVerdict.GOOD),
+        (Invalid('Pod "x" is invalid: spec.containers[0].image: Required value'), TemplateVerdict.BAD),
+        (Forbidden('violates PodSecurity "restricted:latest": ...'), TemplateVerdict.BAD),
+        (Forbidden("exceeded quota: compute"), TemplateVerdict.WAIT),
+        (Forbidden("admission plugin of the site says no"), TemplateVerdict.WAIT),
+    ],
+)
+def test_only_the_templates_own_faults_are_blamed_on_it(refusal: ApiError | None, verdict: TemplateVerdict) -> None:
+    desk = Desk()
+    if refusal:
+        desk.cluster.refuses[PODS] = refusal
+    desk.act(CheckTemplate())
+    check = desk.memory.template_check
+    assert (check.verdict, check.hash, check.time) == (verdict, desk.snapshot().template_hash, NOW)
+    assert check.message == (str(refusal) if refusal else "")
+    assert asyncio.run(desk.cluster.list(PODS, "ns")) == []
+
+
+def test_a_dry_run_without_an_answer_says_nothing_about_the_template() -> None:
+    desk = Desk()
+    desk.cluster.refuses[PODS] = Unavailable("timeout")
+    with pytest.raises(Unavailable):
+        desk.act(CheckTemplate())
+    assert desk.memory.template_check.verdict is TemplateVerdict.UNKNOWN
+
+
+def test_a_job_is_deleted_by_uid() -> None:
+    desk = Desk()
+    uid = desk.snapshot().uid
+    with pytest.raises(Conflict):
+        desk.act(DeleteJob(uid="another"))
+    desk.act(DeleteJob(uid=uid))
+    assert asyncio.run(desk.cluster.list(JOBS)) == []

@@ -1,0 +1,134 @@
+"""A member that has to end and does not: stuck on its node, or out of reach because nobody lets it be told."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from perdure.contract import ExitKind, Role
+from perdure_operator.api.reasons import ConditionType
+from perdure_operator.api.status import Phase
+from perdure_operator.state.decision import Assign
+from perdure_operator.state.snapshot import RefusalKind
+from tests.support.jobs import Job, deletes, job, leaves, trains
+
+DENIED = 'admission webhook "w" denied the request'
+
+
+def _running(here: Job) -> tuple[str, str]:
+    running = here.step().condition(ConditionType.RUNNING)
+    assert running.status == "False"
+    return running.reason, running.message
+
+
+def _denied(here: Job, *members: int) -> Job:
+    return here.refused(*members, message=DENIED, kind=RefusalKind.PATCH_REFUSED)
+
+
+class TestStuck:
+    """Member 1 has saved and is gone; member 0 was deleted with 120 s and its container does not end."""
+
+    def _stuck(self, seconds: float) -> Job:
+        here = job().running(world=2).deleted(0).settle()
+        return here.ended(1, ExitKind.STOPPED).settle().after(seconds).settle()
+
+    @pytest.mark.parametrize("seconds", [0, 100, 114, 116, 119, 121, 144, 146, 149])
+    def test_no_time_in_the_message_is_over(self, seconds: float) -> None:
+        here = self._stuck(seconds)
+        _, message = _running(here)
+        (until,) = re.findall(r"(?:until|at) (\d\d:\d\d:\d\d)Z", message)
+        assert until >= here.snapshot.now.strftime("%H:%M:%S")
+
+    def test_until_then_somebody_looks_again(self) -> None:
+        assert self._stuck(146).plan().requeue_after == 4
+
+    def test_thirty_seconds_after_its_grace_the_reason_names_what_a_person_has_to_do(self) -> None:
+        reason, message = _running(self._stuck(150))
+        assert reason == "MemberStuck"
+        assert "kubectl describe pod -n default digits-ab12-0; kubectl describe node n1;" in message
+        assert "kubectl delete pod -n default digits-ab12-0 --grace-period=0 --force" in message
+
+    def test_it_is_warned_of_once(self) -> None:
+        here = self._stuck(150)
+        assert [
+            event.type for decision in here.history for event in decision.events if event.reason == "MemberStuck"
+        ] == ["Warning"]
+        assert here.after(1000).plan().status is None
+
+    def test_the_job_never_goes_on_while_it_may_train(self) -> None:
+        here = self._stuck(100_000)
+        assert here.run_plan is not None
+        assert here.plan().actions == ()
+
+    @pytest.mark.parametrize("known", ["container 0 ended", "pod is terminal", "pod is gone", "node is gone"])
+    def test_it_goes_on_without_it_once_its_container_is_known_to_be_dead(self, known: str) -> None:
+        here = self._stuck(150)
+        here = {
+            "container 0 ended": lambda: here.exited(0).pod(0, phase="Running", deleting=True),
+            "pod is terminal": lambda: here.pod(0, phase="Failed"),
+            "pod is gone": lambda: here.missing(0),
+            "node is gone": lambda: here.node("n1", ready=False).settle().after(60),
+        }[known]()
+        assert here.settle().after(1).settle().members == ("digits-ab12-2", "digits-ab12-3")
+
+
+class TestRefusedToTellToLeave:
+    def _cordoned(self) -> Job:
+        """Nobody could be told: the round that asked them ended with a refusal."""
+        here = job().running(world=2).cordon("n1").settle().after(1).step(writes=1)
+        return _denied(here, 0, 1)
+
+    def test_the_condition_names_who_refuses_and_what_follows(self) -> None:
+        reason, message = _running(self._cordoned())
+        assert reason == "PatchRefused"
+        assert f"digits-ab12-0 (node n1), digits-ab12-1 (node n2) cannot be told to leave: {DENIED}" in message
+        assert "deleted after 10 s" in message
+
+    def test_it_is_tried_again_for_ten_seconds(self) -> None:
+        here = self._cordoned()
+        assert set(leaves(here.after(9).plan())) == {"digits-ab12-0", "digits-ab12-1"}
+        assert deletes(here.after(9).plan()) == []
+        assert here.plan().requeue_after == 10
+
+    def test_then_their_deletion_asks_them_with_the_grace_they_have(self) -> None:
+        plan = self._cordoned().after(10).plan()
+        assert deletes(plan) == ["digits-ab12-0", "digits-ab12-1"]
+        assert leaves(plan) == {}
+        here = self._cordoned().after(10).settle()
+        assert _running(here)[0] == "ExitSave"
+        saved = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
+        assert saved.now.steps_lost == 0
+        assert saved.condition(ConditionType.SAVED).status == "True"
+
+    def test_members_that_could_be_told_are_not_deleted(self) -> None:
+        here = job().running(world=2).cordon("n1").settle().after(1).step(writes=2)
+        assert deletes(_denied(here, 1).after(10).plan()) == ["digits-ab12-1"]
+
+    def test_a_refusal_that_is_over_is_forgotten(self) -> None:
+        here = job().running(world=2).leaving("n1")
+        assert _running(_denied(here, 0, 1))[0] == "ExitSave"
+
+
+class TestRefusedToTellRanks:
+    def test_it_is_tried_again_and_the_refusal_is_named(self) -> None:
+        here = _denied(job().starting(world=2).ready().step(writes=1), 1)
+        assert set(trains(here.plan())) == {"digits-ab12-0", "digits-ab12-1"}
+        plan = here.plan()
+        assert plan.status is not None
+        assert "digits-ab12-1 (node n2) cannot be told its rank in run 1" in str(plan.status.conditions)
+        assert [event.reason for event in plan.events] == ["PatchRefused"]
+
+
+def test_a_member_on_a_lost_node_is_deleted_though_it_cannot_be_relabelled() -> None:
+    here = _denied(job().running(world=2).node("n1", ready=False).settle().after(60), 0)
+    plan = here.plan()
+    assert deletes(plan) == ["digits-ab12-0"]
+    assert [action.name for action in plan.actions if isinstance(action, Assign)] == ["digits-ab12-1"]
+
+
+def test_an_idle_pod_that_cannot_be_relabelled_keeps_nobody_off_and_goes() -> None:
+    here = _denied(job().starting(world=2).node("n1", deleting=True), 0)
+    assert deletes(here.plan()) == ["digits-ab12-0"]
+    assert {pod.role for pod in here.step().snapshot.pods} == {Role.STANDBY}
+    assert here.now.phase is Phase.STARTING

@@ -1,0 +1,244 @@
+"""Whose fault it was, what it costs, when it is tried again, and when the job is given up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from perdure.contract import ErrorKind, ExitKind
+from perdure_operator.api.reasons import ConditionType
+from perdure_operator.api.status import Phase
+from perdure_operator.state.snapshot import Terminated
+from tests.support.jobs import Job, creates, job, killed, leaves, raised
+
+STORAGE = (ErrorKind.STORAGE, "EndpointConnectionError", "no answer")
+
+
+def _lost(first: ExitKind, **fields: object) -> Job:
+    """Rank 1 ends so, rank 0 loses its peer."""
+    here = job().running(world=2).ended(1, first, **fields).settle()
+    return here.ended(0, ExitKind.PEER_LOST, step=12, commit=(2, 10)).settle()
+
+
+def _counts(here: Job) -> tuple[int, int]:
+    return here.now.failures.code, here.now.failures.infrastructure
+
+
+class TestBlame:
+    @pytest.mark.parametrize(
+        ("error", "counts"),
+        [
+            (raised(), (1, 0)),
+            ((ErrorKind.EXIT, "3", ""), (1, 0)),
+            (killed("SIGSEGV"), (1, 0)),
+            (killed("SIGKILL"), (0, 1)),
+            (STORAGE, (0, 1)),
+        ],
+    )
+    def test_the_rank_that_failed_by_itself_is_blamed(self, error: object, counts: tuple[int, int]) -> None:
+        assert _counts(_lost(ExitKind.FAILED, error=error, step=12, commit=(2, 10))) == counts
+
+    def test_ranks_that_lost_their_peer_are_never_blamed(self) -> None:
+        here = _lost(ExitKind.FAILED, error=raised(), step=12, commit=(2, 10))
+        assert "digits-ab12-1" in here.condition(ConditionType.SAVED).message
+        assert here.condition(ConditionType.SAVED).reason == "CodeFailure"
+
+    def test_all_lost_their_peer_is_infrastructure(self) -> None:
+        assert _counts(_lost(ExitKind.PEER_LOST)) == (0, 1)
+
+    def test_two_exceptions_of_one_run_are_one_failure(self) -> None:
+        here = job().running(world=2).all_ended(ExitKind.FAILED, error=raised()).settle()
+        assert _counts(here) == (1, 0)
+
+    @pytest.mark.parametrize(
+        ("first", "then", "counts"),
+        [
+            (killed(), raised(), (0, 1)),
+            (raised(), killed(), (1, 0)),
+            (STORAGE, raised(), (0, 1)),
+        ],
+        ids=["killed-then-raised", "raised-then-killed", "storage-then-raised"],
+    )
+    def test_the_first_death_decides(self, first: Any, then: Any, counts: tuple[int, int]) -> None:
+        here = job().running(world=2).ended(1, ExitKind.FAILED, error=first).settle().after(1)
+        assert _counts(here.ended(0, ExitKind.FAILED, error=then).settle()) == counts
+
+    def test_of_two_deaths_in_the_same_second_the_one_from_outside_came_first(self) -> None:
+        here = job().running(world=2).ended(0, ExitKind.FAILED, error=raised())
+        assert _counts(here.ended(1, ExitKind.FAILED, error=killed()).settle()) == (0, 1)
+
+    def test_a_node_dies_before_its_condition_says_so_and_before_the_peers_that_die_of_it(self) -> None:
+        here = job().running(world=2).after(100).ended(0, ExitKind.FAILED, error=(ErrorKind.EXIT, "1", "")).settle()
+        here = here.after(40).node("n2", ready=False).settle().after(60).settle()
+        assert _counts(here) == (0, 1)
+
+    def test_only_the_first_traceback_is_kept_and_of_it_only_the_end(self) -> None:
+        tail = "\n".join(f"line {number} " + "x" * 200 for number in range(20))
+        here = job().running(world=3)
+        for number in (2, 1):
+            here = here.ended(number, ExitKind.FAILED, error=raised(tail=tail)).settle()
+        first, second = here.outcomes
+        assert first.error_tail.endswith(tail[-1000:])
+        assert len(first.error_tail) <= 2000
+        assert (second.error_name, second.error_tail) == ("ValueError", "")
+
+    def test_a_failure_of_the_code_keeps_its_traceback_beside_a_later_one_of_the_storage(self) -> None:
+        here = job().running(world=3).ended(1, ExitKind.FAILED, error=raised()).settle().after(1)
+        here = here.ended(0, ExitKind.FAILED, error=STORAGE).settle().ended(2, ExitKind.PEER_LOST).settle()
+        assert here.condition(ConditionType.SAVED).message.endswith("ValueError: no")
+
+    @pytest.mark.parametrize("reason", ["OOMKilled"])
+    def test_out_of_memory_is_infrastructure_whatever_the_rank_says(self, reason: str) -> None:
+        here = job().running(world=2).ended(1, ExitKind.FAILED, error=raised("RuntimeError", "worker died"))
+        pod = next(pod for pod in here.snapshot.pods if pod.name == "digits-ab12-1")
+        assert pod.terminated is not None
+        here = here.pod(1, terminated=pod.terminated.model_copy(update={"reason": reason})).settle()
+        assert _counts(here.ended(0, ExitKind.PEER_LOST).settle()) == (0, 1)
+
+    @pytest.mark.parametrize("message", ["", "Killed", "[" * 4000, '{"v":1,"outcome":"failed","run":1e400}', '{"v":9}'])
+    def test_a_pod_without_an_outcome_is_infrastructure(self, message: str) -> None:
+        here = job().running(world=2).exited(1, message, code=137).settle()
+        assert _counts(here.ended(0, ExitKind.PEER_LOST).settle()) == (0, 1)
+
+    def test_a_pod_that_vanished_unseen_is_infrastructure(self) -> None:
+        here = job().running(world=2).missing(1).settle()
+        assert _counts(here.ended(0, ExitKind.PEER_LOST).settle()) == (0, 1)
+
+    def test_a_pod_that_vanished_while_others_saved_costs_nothing(self) -> None:
+        here = job().running(world=2).leaving("n1").missing(0).settle()
+        assert _counts(here.ended(1, ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()) == (0, 0)
+
+    def test_a_pod_that_vanished_while_others_were_late_costs_nothing(self) -> None:
+        here = job().running(world=2).leaving("n1").missing(0).settle()
+        after = here.ended(1, ExitKind.EXIT_TIMEOUT, step=20, commit=(3, 10)).settle()
+        assert _counts(after) == (0, 0)
+        assert after.condition(ConditionType.SAVED).reason == "ExitTimeout"
+
+    def test_stopped_costs_nothing(self) -> None:
+        here = job().running(world=2).leaving("n1").all_ended(ExitKind.STOPPED).settle()
+        assert _counts(here) == (0, 0)
+        assert here.now.lost == ()
+        assert here.condition(ConditionType.SAVED).reason == "NothingToSave"
+
+    def test_an_exception_during_the_exit_save_is_still_a_failure_of_the_code(self) -> None:
+        here = job().running(world=2).leaving("n1").all_ended(ExitKind.FAILED, error=raised()).settle()
+        assert _counts(here) == (1, 0)
+
+
+class TestLostRule:
+    def test_the_survivors_are_stopped_at_once_and_the_run_is_lost(self) -> None:
+        here = job().running(world=2).ended(1, ExitKind.FAILED, error=killed())
+        said = leaves(here.plan())["digits-ab12-0"]
+        assert (said.run, said.lost, said.seconds) == (2, (1,), 0)
+        assert here.settle().now.phase is Phase.RECOVERING
+
+    def test_survivors_that_do_not_stop_are_deleted_after_thirty_seconds(self) -> None:
+        here = job().running(world=2).ended(1, ExitKind.FAILED, error=killed()).settle()
+        assert here.plan().requeue_after == 30
+        assert here.after(30).step().snapshot.pods[0].deleting
+
+    def test_the_next_plan_carries_the_lost_run(self) -> None:
+        here = _lost(ExitKind.FAILED, error=killed(), step=12, commit=(2, 10)).after(1).settle().ready().settle()
+        assert here.run_plan is not None
+        assert (here.run_plan.run, here.run_plan.lost) == (2, (1,))
+
+    def test_steps_since_the_last_commit_are_counted(self) -> None:
+        here = _lost(ExitKind.FAILED, error=killed(), step=12, commit=(2, 10))
+        assert here.now.steps_lost == 2
+        assert here.condition(ConditionType.SAVED).status == "False"
+
+    def test_the_list_of_lost_runs_stays_short(self) -> None:
+        here = job(failure={"max_infrastructure_failures": 50}).running(world=1)
+        for _ in range(35):
+            here = here.missing(here.members[0]).settle().after(300).settle().ready().settle()
+        assert here.now.lost == tuple(range(4, 36))
+
+
+class TestBackoff:
+    def test_the_pause_doubles_and_is_bounded(self) -> None:
+        here, pauses = job(failure={"max_infrastructure_failures": 50}).running(world=1), []
+        for _ in range(11):
+            here = here.missing(here.members[0]).settle()
+            pauses.append(here.plan().requeue_after)
+            assert creates(here.plan()) == []
+            here = here.after(pauses[-1] or 0).settle().ready().settle()
+        assert pauses == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
+
+    def test_a_new_commit_makes_it_short_again(self) -> None:
+        here, counted = job().running(world=1), []
+        for commit in [(2, 10), (2, 10), (3, 20)]:
+            here = here.ended(here.members[0], ExitKind.FAILED, error=killed(), step=25, commit=commit).settle()
+            counted.append(here.now.failures.consecutive)
+            here = here.after(300).settle().ready().settle()
+        assert counted == [1, 2, 1]
+        assert here.now.step == 20
+
+    def test_the_condition_says_until_when(self) -> None:
+        here = job().running(world=1).missing(0).settle()
+        running = here.condition(ConditionType.RUNNING)
+        assert running.reason == "Backoff"
+        assert "12:00:01Z" in running.message
+
+    def test_a_standby_that_ends_by_itself_costs_a_failure_and_a_pause(self) -> None:
+        here = job().starting(world=2).exited(0, "", code=1).settle()
+        assert _counts(here) == (0, 1)
+        assert here.condition(ConditionType.RUNNING).reason == "Backoff"
+        assert here.after(1).settle().members == ("digits-ab12-1", "digits-ab12-2")
+
+
+class TestBudget:
+    def test_one_failure_more_than_allowed_fails_the_job_with_the_blamed_ranks_traceback(self) -> None:
+        here = job(failure={"max_code_failures": 1}).running(world=2)
+        tail = "\n".join(["Traceback (most recent call last):", *["  frame"] * 40, "ValueError: bad label 7"])
+        for _ in range(2):
+            first, second = here.members
+            here = here.ended(second, ExitKind.FAILED, error=raised(tail=tail), step=12).settle()
+            here = here.ended(first, ExitKind.PEER_LOST, step=12).settle().after(300).settle().ready().settle()
+        failed = here.condition(ConditionType.FAILED)
+        assert (failed.status, failed.reason) == ("True", "TooManyCodeFailures")
+        assert failed.message.endswith("ValueError: bad label 7")
+        assert failed.message.startswith(
+            "2 failures of the code, maxCodeFailures is 1; the last: digits-ab12-3: failed"
+        )
+        assert here.now.phase is Phase.FAILED
+
+    def test_pods_of_the_last_run_stay_for_their_logs(self) -> None:
+        here = (
+            job(failure={"max_code_failures": 0}).running(world=2).all_ended(ExitKind.FAILED, error=raised()).settle()
+        )
+        assert here.names() == ["0", "1"]
+        assert here.after(3600).settle().names() == ["0", "1"]
+
+    def test_infrastructure_has_a_budget_of_its_own(self) -> None:
+        here = job(failure={"max_infrastructure_failures": 0}).running(world=1).missing(0).settle()
+        assert here.condition(ConditionType.FAILED).reason == "TooManyInfrastructureFailures"
+
+
+class TestFenced:
+    def test_the_next_run_jumps_past_the_one_that_was_opened(self) -> None:
+        here = job().running(world=1).ended(0, ExitKind.FENCED, opened=7).settle()
+        assert _counts(here) == (0, 1)
+        after = here.after(1).settle().ready().settle()
+        assert after.run_plan is not None
+        assert after.run_plan.run == 8
+
+    def test_it_jumps_even_past_the_number_that_leavers_were_told(self) -> None:
+        here = job().running(world=1).leaving("n1").ended(0, ExitKind.FENCED, opened=7).settle()
+        after = here.after(1).settle().ready().settle()
+        assert after.run_plan is not None
+        assert after.run_plan.run == 8
+
+    def test_another_jobs_uid_is_the_end(self) -> None:
+        error = (ErrorKind.EXCEPTION, "RootTakenOver", "")
+        here = job().running(world=1).ended(0, ExitKind.FENCED, opened=7, error=error).settle()
+        assert here.condition(ConditionType.FAILED).reason == "RootTakenOver"
+
+    def test_numbers_that_no_honest_outcome_has_are_not_believed(self) -> None:
+        here = job().running(world=1).ended(0, ExitKind.FENCED, opened=2**60).settle()
+        assert here.now.opened == 0
+
+
+def test_terminated_without_a_reason_is_described_by_its_exit_code() -> None:
+    here = job().running(world=1).pod(0, terminated=Terminated(exit_code=137), phase="Failed").settle()
+    assert "Error (exit code 137)" in here.condition(ConditionType.SAVED).message

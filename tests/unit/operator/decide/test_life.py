@@ -1,0 +1,336 @@
+"""A job's straight path: start, run, drain, go on, complete; suspend, resize, time out, delete."""
+
+from __future__ import annotations
+
+import pytest
+
+from perdure.contract import ExitKind, Leave, Standby, Train
+from perdure_operator.api.reasons import ConditionType
+from perdure_operator.api.status import Disruption, Phase
+from perdure_operator.state.decision import CheckTemplate, CreatePod, DeleteBudget, DeleteJob, SetBudget
+from tests.support.jobs import (
+    START,
+    assigns,
+    creates,
+    deletes,
+    intent_of,
+    job,
+    leaves,
+    members_of,
+    plan_of,
+    trains,
+    written,
+)
+
+
+class TestStart:
+    def test_the_template_is_tried_before_anything_is_created(self) -> None:
+        plan = job().plan()
+        assert written(plan) == (CheckTemplate(),)
+        assert plan.status is not None
+        assert members_of(plan.status) == ()
+
+    def test_names_go_to_status_and_the_budget_comes_before_the_pods(self) -> None:
+        plan = job().step().plan()
+        assert plan.status is not None
+        assert members_of(plan.status) == ("digits-ab12-0", "digits-ab12-1")
+        assert plan.status.next_member == 2
+        assert [type(action) for action in plan.actions] == [SetBudget, CreatePod, CreatePod]
+        assert written(plan)[0] == SetBudget(min_available=2)
+
+    def test_members_wait_as_standbys_until_all_are_ready(self) -> None:
+        here = job().starting(world=2)
+        one = here.pod(0, ready=True, ip="10.0.0.1").settle()
+        assert one.run_plan is None
+        assert isinstance(one.assignment(0), Standby)
+        assert "digits-ab12-1" in one.condition(ConditionType.RUNNING).message
+
+    def test_all_ready_means_the_plan_in_status_and_the_patches_in_the_same_round(self) -> None:
+        plan = job(processes_per_replica=2).starting(world=2).ready().plan()
+        assert plan.status is not None
+        assert plan_of(plan.status) is not None
+        assert plan.status.run == 1
+        told = trains(plan)
+        assert [(name, said.rank, said.world) for name, said in told.items()] == [
+            ("digits-ab12-0", 0, 4),
+            ("digits-ab12-1", 2, 4),
+        ]
+        assert {said.master for said in told.values()} == {"10.0.0.1:29501"}
+        assert {said.wait for said in told.values()} == {0}
+
+    def test_running_is_said_once_every_member_shows_its_ranks(self) -> None:
+        here = job().running(world=2)
+        assert here.now.phase is Phase.RUNNING
+        assert here.condition(ConditionType.RUNNING).status == "True"
+        assert here.condition(ConditionType.PROTECTED).status == "True"
+        assert here.now.replicas == 2
+
+    def test_a_running_job_needs_nothing(self) -> None:
+        here = job().running(world=2)
+        assert here.plan() == here.plan()
+        assert here.plan().status is None
+        assert here.plan().actions == ()
+        assert here.plan().requeue_after is None
+
+    def test_an_ipv6_master_is_put_in_brackets(self) -> None:
+        here = job().starting(world=1).ready().pod(0, ip="fd00::1").settle()
+        said = here.assignment(0)
+        assert isinstance(said, Train)
+        assert said.master == "[fd00::1]:29501"
+
+
+class TestDrain:
+    def test_a_cordon_is_only_noted_in_the_quiet_second(self) -> None:
+        plan = job().running(world=2).cordon("n1").plan()
+        assert plan.status is not None
+        intent = intent_of(plan.status)
+        assert intent is not None
+        assert intent.disruption is Disruption.NODE_LEAVING
+        assert not intent.leave
+        assert plan.actions == ()
+        assert plan.requeue_after == 1
+
+    def test_after_the_quiet_second_every_member_is_asked_to_leave(self) -> None:
+        plan = job().running(world=2).cordon("n1").settle().after(1).plan()
+        assert leaves(plan) == {
+            f"digits-ab12-{n}": Leave(run=2, cause="node n1 is cordoned", seconds=600) for n in (0, 1)
+        }
+        assert plan.status is not None
+        assert plan.status.run == 2
+
+    def test_the_condition_names_whose_exit_save_is_awaited_and_until_when(self) -> None:
+        message = job().running(world=2).leaving("n1").condition(ConditionType.RUNNING).message
+        assert message.startswith(
+            "waiting for the exit save of digits-ab12-0 (node n1), digits-ab12-1 (node n2) until 12:10:01Z; "
+        )
+
+    def test_whoever_has_left_is_no_longer_named(self) -> None:
+        here = job().running(world=2).leaving("n1").ended(0, ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
+        assert "digits-ab12-0" not in here.condition(ConditionType.RUNNING).message
+        assert here.now.phase is Phase.VACATING
+
+    def test_when_all_have_left_new_members_with_new_numbers_follow_and_nothing_is_lost(self) -> None:
+        here = job().running(world=2).leaving("n1").all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20))
+        plan = here.plan()
+        assert creates(plan) == ["digits-ab12-2", "digits-ab12-3"]
+        assert deletes(plan) == ["digits-ab12-0", "digits-ab12-1"]
+        after = here.settle()
+        assert after.now.lost == ()
+        assert (after.now.step, after.now.steps_lost) == (20, 0)
+        assert after.now.failures.infrastructure == 0
+        assert after.condition(ConditionType.SAVED).reason == "Checkpointed"
+        assert all(pod.node != "n1" for pod in after.living())
+
+    def test_the_next_run_takes_the_number_the_leavers_were_told(self) -> None:
+        here = job().running(world=2).leaving("n1").all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20))
+        after = here.settle().ready().settle()
+        said = after.assignment(2)
+        assert isinstance(said, Train)
+        assert (said.run, said.rank, said.wait, said.lost) == (2, 0, 615, ())
+        assert said.master.endswith(":29502")
+        assert said.cause == "node n1 is cordoned"
+        assert after.intent is None
+        assert after.condition(ConditionType.DISRUPTED).status == "False"
+
+    def test_pods_that_an_autoscaler_removed_at_once_still_count_as_saved(self) -> None:
+        here = job().running(world=2).leaving("n1").ended(0, ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
+        after = here.missing(0).ended(1, ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
+        assert after.now.lost == ()
+        assert after.now.failures.infrastructure == 0
+
+    def test_a_node_that_no_member_is_on_does_not_matter(self) -> None:
+        assert job().running(world=2).cordon("n3").plan().status is None
+
+
+class TestCompletion:
+    def test_one_completed_outcome_completes_the_job_whatever_the_others_do(self) -> None:
+        here = job().running(world=2).ended(0, ExitKind.COMPLETED, step=100, commit=(9, 100)).settle()
+        assert here.now.phase is Phase.COMPLETED
+        assert here.now.completion_time == START
+        assert here.now.step == 100
+        assert here.names() == ["0", "1"]
+
+    def test_it_wins_over_an_open_intent(self) -> None:
+        here = job().running(world=2).leaving("n1").ended(1, ExitKind.COMPLETED, step=100, commit=(9, 100)).settle()
+        assert here.now.phase is Phase.COMPLETED
+        assert here.intent is None
+
+    def test_a_finished_job_does_nothing_when_applied_again(self) -> None:
+        here = job().running(world=2).all_ended(ExitKind.COMPLETED, step=100, commit=(9, 100)).settle()
+        again = here.spec(replicas=3).having(pods=()).settle()
+        assert again.names() == []
+        assert again.now.phase is Phase.COMPLETED
+
+    def test_its_budget_goes_and_its_pods_stay_until_the_time_to_live_is_over(self) -> None:
+        here = job(ttl_seconds_after_finished=60).running(world=2)
+        done = here.all_ended(ExitKind.COMPLETED, step=100, commit=(9, 100))
+        assert DeleteBudget(uid="budget") in written(done.plan())
+        assert done.settle().plan().requeue_after == 60
+        assert done.settle().names() == ["0", "1"]
+        assert written(done.settle().after(60).plan()) == (DeleteJob(uid=done.snapshot.uid),)
+
+    def test_ranks_that_do_not_end_after_completion_are_deleted_in_the_end(self) -> None:
+        here = job().running(world=2).ended(0, ExitKind.COMPLETED, step=100, commit=(9, 100)).settle()
+        assert here.plan().requeue_after == 630
+        assert here.snapshot.budget is not None
+        assert deletes(here.after(630).plan()) == ["digits-ab12-1"]
+
+    def test_a_standby_of_the_next_run_is_dropped_when_a_written_off_member_had_completed(self) -> None:
+        here = job().running(world=2).leaving("n1")
+        here = here.ended(1, ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle().node("n1", ready=False).settle()
+        moved = here.after(60).settle()
+        assert moved.members == ("digits-ab12-2", "digits-ab12-3")
+        done = moved.ended(0, ExitKind.COMPLETED, run=1, step=100, commit=(9, 100)).settle()
+        assert done.now.phase is Phase.COMPLETED
+        too_late = moved.ready().settle().ended(0, ExitKind.COMPLETED, run=1, step=100, commit=(9, 100)).settle()
+        assert too_late.now.phase is Phase.RUNNING
+
+
+class TestSuspend:
+    def test_everyone_leaves_at_once_and_nobody_comes_back(self) -> None:
+        here = job().running(world=2).spec(suspend=True)
+        assert set(leaves(here.plan())) == {"digits-ab12-0", "digits-ab12-1"}
+        stopped = here.settle().all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
+        assert stopped.names() == []
+        assert stopped.now.phase is Phase.SUSPENDED
+        assert stopped.condition(ConditionType.SUSPENDED).status == "True"
+
+    def test_resuming_goes_on_with_the_number_that_was_told(self) -> None:
+        here = job().running(world=2).spec(suspend=True).settle()
+        stopped = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
+        again = stopped.spec(suspend=False).settle().ready().settle()
+        assert again.run_plan is not None
+        assert again.run_plan.run == 2
+        assert again.condition(ConditionType.SUSPENDED).reason == "Resumed"
+
+    def test_a_job_created_suspended_creates_nothing(self) -> None:
+        assert job(suspend=True).settle().names() == []
+
+    def test_suspending_releases_standbys(self) -> None:
+        here = job().starting(world=2).spec(suspend=True)
+        assert deletes(here.plan()) == ["digits-ab12-0", "digits-ab12-1"]
+
+
+class TestSize:
+    @pytest.mark.parametrize(("fields", "world"), [({"replicas": 3}, 3), ({"processes_per_replica": 2}, 4)])
+    def test_another_size_means_leave_and_come_back_at_that_size(self, fields: dict[str, int], world: int) -> None:
+        here = job().running(world=2).spec(**fields).settle().after(1).settle()
+        assert here.now.phase is Phase.RESCALING
+        after = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle().ready().settle()
+        assert after.run_plan is not None
+        assert after.run_plan.world == world
+
+    def test_a_budget_is_raised_before_labels_and_lowered_after_them(self) -> None:
+        here = job().running(world=3).spec(replicas=1).settle().after(1).settle()
+        left = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20))
+        assert left.step().snapshot.budget == left.snapshot.budget
+        after = left.settle()
+        assert after.snapshot.budget is not None
+        assert after.snapshot.budget.min_available == 1
+        grown = after.ready().settle().spec(replicas=4).settle().after(1).settle()
+        plan = grown.all_ended(ExitKind.CHECKPOINTED, step=30, commit=(5, 30)).plan()
+        kinds = [type(action) for action in plan.actions]
+        assert kinds.index(SetBudget) < kinds.index(CreatePod)
+
+    def test_while_starting_members_are_added_and_released_without_a_run(self) -> None:
+        here = job().starting(world=3)
+        assert deletes(here.spec(replicas=2).plan()) == ["digits-ab12-2"]
+        assert here.spec(replicas=2).settle().members == ("digits-ab12-0", "digits-ab12-1")
+        assert creates(here.spec(replicas=4).plan()) == ["digits-ab12-3"]
+
+
+class TestDeadline:
+    def test_when_it_is_over_members_save_and_leave_and_the_job_fails(self) -> None:
+        here = job(active_deadline_seconds=3600).running(world=2)
+        assert here.plan().requeue_after == 3600
+        over = here.after(3600).settle()
+        assert over.intent is not None
+        assert over.intent.disruption is Disruption.STOP
+        failed = over.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
+        assert failed.condition(ConditionType.FAILED).reason == "DeadlineExceeded"
+        assert failed.names() == ["0", "1"]
+
+    def test_a_job_that_never_got_its_members_fails_and_keeps_none(self) -> None:
+        here = job(active_deadline_seconds=60).starting(world=2).after(60)
+        assert deletes(here.plan()) == ["digits-ab12-0", "digits-ab12-1"]
+        assert here.settle().now.phase is Phase.FAILED
+
+    def test_suspending_starts_it_anew(self) -> None:
+        here = job(active_deadline_seconds=60).starting(world=2).spec(suspend=True).settle().after(100)
+        assert here.spec(suspend=False).settle().now.phase is Phase.STARTING
+
+
+class TestDeletion:
+    """A finalizer of somebody else's may keep a deleted job for long: its members still stand in the way of drains."""
+
+    def test_members_train_on_and_the_condition_says_that_nothing_follows(self) -> None:
+        here = job().running(world=2).having(deleting=True)
+        assert here.plan().actions == ()
+        running = here.settle().condition(ConditionType.RUNNING)
+        assert (running.status, running.reason) == ("True", "Assigned")
+        assert "being deleted" in running.message
+
+    def test_members_still_save_and_leave_a_node_that_goes_and_nobody_comes_back(self) -> None:
+        here = job().running(world=2).having(deleting=True).leaving("n1")
+        assert {type(here.assignment(number)) for number in (0, 1)} == {Leave}
+        gone = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
+        assert (gone.names(), gone.members, gone.now.step) == ([], (), 20)
+        running = gone.condition(ConditionType.RUNNING)
+        assert (running.status, running.reason) == ("False", "BeingDeleted")
+        assert gone.after(3600).plan().actions == ()
+
+    def test_standbys_are_released_and_none_is_created(self) -> None:
+        here = job().starting(world=2).missing(0).having(deleting=True)
+        assert (creates(here.plan()), deletes(here.plan())) == ([], ["digits-ab12-1"])
+        assert here.plan().events == ()
+        assert here.settle().members == ()
+
+    def test_a_failure_is_counted_and_no_run_follows(self) -> None:
+        here = job().running(world=2).having(deleting=True).missing(0).settle()
+        ended = here.ended(1, ExitKind.PEER_LOST).settle()
+        assert ended.now.failures.infrastructure == 1
+        assert ended.after(60).settle().names() == []
+
+    def test_another_size_ends_no_run_for_none_could_follow(self) -> None:
+        assert job().running(world=2).having(deleting=True).spec(replicas=3).settle().intent is None
+
+    def test_a_finished_one_is_not_deleted_again(self) -> None:
+        here = job(ttl_seconds_after_finished=60).running(world=2)
+        done = here.all_ended(ExitKind.COMPLETED, step=100, commit=(9, 100)).settle().after(60).having(deleting=True)
+        assert done.plan().actions == ()
+
+    def test_pods_that_the_garbage_collector_deletes_save_within_their_grace(self) -> None:
+        here = job().running(world=2).having(deleting=True).deleted(0).deleted(1).settle()
+        assert deletes(here.plan()) == []
+        assert here.now.lost == ()
+
+    @pytest.mark.parametrize("orphaned", [(0,), (0, 1)])
+    def test_pods_that_an_orphaning_delete_sets_free_are_left_alone(self, orphaned: tuple[int, ...]) -> None:
+        here = job().running(world=2).having(deleting=True)
+        for number in orphaned:
+            here = here.pod(number, owner_uid="")
+        assert (here.plan().actions, here.plan().status) == ((), None)
+
+
+@pytest.mark.parametrize("view", ["pods_complete", "nodes_complete"])
+def test_with_half_a_view_it_only_waits(view: str) -> None:
+    plan = job().running(world=2).missing(0).having(**{view: False}).plan()
+    assert plan.status is None
+    assert plan.actions == ()
+    assert plan.requeue_after == 1
+
+
+def test_a_changed_template_counts_from_the_next_run() -> None:
+    here = job().running(world=2).having(template_hash="t2")
+    assert written(here.plan()) == (CheckTemplate(),)
+    here = here.settle()
+    assert here.run_plan == job().running(world=2).run_plan
+    after = here.leaving("n1").all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
+    assert {pod.template_hash for pod in after.living()} == {"t2"}
+
+
+def test_assignments_are_written_again_from_the_plan_alone() -> None:
+    here = job().running(world=2)
+    forgotten = here.pod(1, assignment='{"v":1,"standby":true}', role="standby")
+    assert list(assigns(forgotten.plan())) == ["digits-ab12-1"]
+    assert forgotten.settle().assignment(1) == here.assignment(1)

@@ -1,0 +1,59 @@
+"""A log that holds less than outcomes have told is never trained on in silence."""
+
+from __future__ import annotations
+
+from perdure.contract import CommitRef, ErrorKind, ErrorName, ExitKind, Train
+from perdure_operator.api.reasons import ConditionType
+from perdure_operator.api.spec import Checkpoint
+from tests.support.jobs import Job, creates, job
+
+LOST = (ErrorKind.EXCEPTION, ErrorName.LOG_LOST, "s3://b/digits has lost commits: there is no log")
+URI = "s3://b/digits"
+
+
+def _moved() -> Job:
+    """Run 1 has committed step 96 and left; run 2 has its members."""
+    here = job().running(world=2).leaving("n1")
+    return here.all_ended(ExitKind.CHECKPOINTED, step=96, commit=(8, 96)).settle().ready().settle()
+
+
+def _lost() -> Job:
+    return _moved().all_ended(ExitKind.FAILED, error=LOST).settle()
+
+
+def test_a_run_is_told_the_newest_commit_that_is_known() -> None:
+    told = _moved().assignment(2)
+    assert isinstance(told, Train)
+    assert told.floor == CommitRef(8, 96)
+
+
+def test_a_first_run_has_no_floor() -> None:
+    told = job().running(world=2).assignment(0)
+    assert isinstance(told, Train)
+    assert told.floor is None
+
+
+def test_a_lost_log_keeps_the_job_waiting_and_costs_no_failure() -> None:
+    here = _lost().after(30).settle()
+    running = here.condition(ConditionType.RUNNING)
+    assert (running.status, running.reason) == ("False", "LogLost")
+    assert "resumeAnyway" in running.message
+    assert here.names() == []
+    assert (here.now.failures.code, here.now.failures.infrastructure) == (0, 0)
+
+
+def test_the_log_is_looked_for_again_after_ten_minutes() -> None:
+    assert creates(_lost().after(600).settle().plan()) == []
+    assert len(_lost().after(600).settle().living()) == 2
+
+
+def test_an_edit_of_the_spec_looks_at_once() -> None:
+    assert len(_lost().spec(replicas=2).settle().living()) == 2
+
+
+def test_going_on_anyway_gives_up_what_is_missing_and_counts_it() -> None:
+    here = _lost().spec(checkpoint=Checkpoint(uri=URI, resume_anyway=True)).settle()
+    assert (here.now.steps_lost, here.now.commit_seq, here.now.step) == (96, 0, None)
+    told = here.ready().settle().assignment(4)
+    assert isinstance(told, Train)
+    assert told.floor is None

@@ -1,0 +1,72 @@
+"""Many nodes that are not Ready at once say something about the control plane, not about each of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from perdure.contract import ExitKind
+from perdure_operator.api.reasons import ConditionType
+from perdure_operator.state.snapshot import Zone
+from tests.support.jobs import Job, job
+
+ALL_DOWN = (Zone(name="", ready=0, not_ready=3),)
+ALL_UP = (Zone(name="", ready=3, not_ready=0),)
+
+
+def _down(here: Job, *zones: Zone) -> Job:
+    for name in ("n1", "n2", "n3"):
+        here = here.node(name, ready=False)
+    return here.having(zones=zones).settle()
+
+
+def test_no_member_is_given_up_while_no_node_is_ready() -> None:
+    here = _down(job().running(world=2), *ALL_DOWN).after(3600).settle()
+    assert here.outcomes == ()
+    running = here.pod(0, ready=False).settle().condition(ConditionType.RUNNING)
+    assert (running.status, running.reason) == ("False", "MassOutage")
+
+
+@pytest.mark.parametrize(
+    ("zone", "outage"),
+    [
+        (Zone(ready=2, not_ready=3), True),
+        (Zone(ready=3, not_ready=3), False),  # less than 55 %
+        (Zone(ready=1, not_ready=2), False),  # no more than two
+    ],
+    ids=["most", "half", "two"],
+)
+def test_a_zone_of_which_most_is_down_is_waited_for_longer(zone: Zone, outage: bool) -> None:
+    here = _down(job().running(world=2), zone).after(60).settle()
+    assert (here.now.failures.infrastructure == 0) is outage
+
+
+def test_a_zone_that_is_down_beside_one_that_is_up_is_no_fault_of_the_control_plane() -> None:
+    here = job().running(world=2).node("n1", zone="a")
+    here = here.node("n1", ready=False).having(zones=(Zone(name="a", not_ready=9), Zone(name="b", ready=9))).settle()
+    assert here.after(60).settle().outcomes != ()
+
+
+def test_after_ten_minutes_members_are_given_up_one_node_after_the_other() -> None:
+    most = Zone(ready=2, not_ready=3)
+    here = _down(job().running(world=2), most).after(599).settle()
+    assert here.outcomes == ()
+    first = here.after(1).settle()
+    assert [one.name for one in first.outcomes] == ["digits-ab12-0"]
+    assert len(first.after(59).settle().outcomes) == 1
+    assert first.after(60).settle().now.failures.infrastructure == 1
+
+
+def test_a_node_that_stays_down_after_the_outage_counts_from_its_end() -> None:
+    here = _down(job().running(world=2), *ALL_DOWN).after(500).node("n2", ready=True).node("n3", ready=True)
+    here = here.having(zones=(Zone(ready=2, not_ready=1),)).settle().after(59).settle()
+    assert here.outcomes == ()
+    assert [one.name for one in here.after(1).settle().outcomes] == ["digits-ab12-0"]
+
+
+def test_a_short_outage_leaves_nothing_behind() -> None:
+    here = _down(job().running(world=2), *ALL_DOWN).after(120)
+    for name in ("n1", "n2", "n3"):
+        here = here.node(name, ready=True)
+    here = here.having(zones=ALL_UP).settle()
+    assert here.now.unready == ()
+    assert here.all_ended(ExitKind.COMPLETED, step=9, commit=(2, 9)).settle().now.failures.infrastructure == 0

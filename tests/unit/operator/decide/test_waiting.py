@@ -1,0 +1,354 @@
+"""Invariant I9: whenever the job does not train, a condition says why, and what ends the wait."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from perdure.contract import ErrorName, ExitKind
+from perdure_operator.api.reasons import CONDITION_TYPES, REASONS, ConditionType, Reason
+from perdure_operator.api.status import Disruption
+from perdure_operator.state.decision import CheckTemplate
+from perdure_operator.state.snapshot import PodView, RefusalKind, TemplateCheck, TemplateVerdict, Terminated, Zone
+from tests.support.jobs import START, Job, creates, deletes, job, raised, written
+
+INVALID = 'Pod "digits-ab12-dry-run" is invalid: spec.containers[0].image: Required value'
+NO_AGENT = 'failed to create containerd task: exec: "perdure": executable file not found in $PATH: unknown'
+
+
+def _waits(here: Job) -> tuple[str, str]:
+    running = here.settle().condition(ConditionType.RUNNING)
+    assert running.status == "False"
+    return running.reason, running.message
+
+
+def _checked(verdict: TemplateVerdict, message: str = "") -> Job:
+    check = TemplateCheck(hash="t1", verdict=verdict, message=message, time=START)
+    return job().having(template_check=check)
+
+
+def _predecessor(**fields: object) -> PodView:
+    given = {"name": "digits-0000-0", "uid": "old", "owner_uid": "0000", "node": "n1", "phase": "Running", **fields}
+    return PodView.model_validate(given)
+
+
+def _down(here: Job, zone: Zone) -> Job:
+    return here.node("n2", ready=False).having(zones=(zone,)).settle()
+
+
+WAITS: dict[Reason, tuple[Callable[[], Job], str]] = {
+    Reason.CHECKING_TEMPLATE: (job, "the pod template"),
+    Reason.TEMPLATE_INVALID: (lambda: _checked(TemplateVerdict.BAD, "image: Required value"), "image: Required value"),
+    Reason.QUOTA_EXCEEDED: (
+        lambda: job().refused("digits-ab12-0").step().step(),
+        'digits-ab12-0 was refused: exceeded quota: "q"',
+    ),
+    Reason.POD_REFUSED: (
+        lambda: job().refused("digits-ab12-0", message='webhook "w" denied').step().step(),
+        'digits-ab12-0 was refused: webhook "w" denied',
+    ),
+    Reason.WAITING_FOR_PREDECESSOR: (lambda: job().having(pods=(_predecessor(),)), "digits-0000-0 (node n1)"),
+    Reason.SHARED_ROOT: (lambda: job().having(same_uri=("default/other",)), "default/other"),
+    Reason.BEING_DELETED: (lambda: job().having(deleting=True), "a finalizer"),
+    Reason.BACKOFF: (
+        lambda: job().running(world=1).ended(0, ExitKind.FAILED, error=raised()).settle(),
+        "1 of code",
+    ),
+    Reason.STARTING_MEMBERS: (lambda: job().starting(), "digits-ab12-0 (node n1), digits-ab12-1 (node n2)"),
+    Reason.UNSCHEDULABLE: (lambda: job().starting().pod(1, unschedulable="0/3 nodes"), "digits-ab12-1"),
+    Reason.IMAGE_PULL_FAILED: (lambda: job().starting().pod(1, waiting_reason="ErrImagePull"), "digits-ab12-1"),
+    Reason.AGENT_MISSING: (
+        lambda: job().starting().pod(1, waiting_reason="RunContainerError", waiting_message=NO_AGENT),
+        "digits-ab12-1",
+    ),
+    Reason.CONTAINER_NOT_CREATED: (
+        lambda: job().starting().pod(1, waiting_reason="CreateContainerConfigError", waiting_message='secret "s"'),
+        'digits-ab12-1 (node n2) waits: CreateContainerConfigError: secret "s"',
+    ),
+    Reason.REPLACING_MEMBERS: (
+        lambda: job().starting().pod(1, gone=True).settle().pod(2, gone=True).settle(),
+        "2 times in a row members could not train and were replaced: digits-ab12-2 was deleted",
+    ),
+    Reason.ASSIGNING: (lambda: job().starting().ready().step(writes=1), "the members of run 1"),
+    Reason.NODE_UNREACHABLE: (
+        lambda: job().running().node("n2", ready=False).pod(1, ready=False),
+        "digits-ab12-1 (node n2)",
+    ),
+    Reason.MASS_OUTAGE: (
+        lambda: _down(job().running(), Zone(ready=2, not_ready=3)).pod(1, ready=False),
+        "digits-ab12-1 (node n2)",
+    ),
+    Reason.LOG_LOST: (
+        lambda: job().running(1).ended(0, ExitKind.FAILED, error=raised(ErrorName.LOG_LOST, "no log")),
+        "digits-ab12-0: failed (exception LogLost)\nno log",
+    ),
+    Reason.EXIT_SAVE: (lambda: job().running().leaving("n1"), "digits-ab12-0 (node n1), digits-ab12-1 (node n2)"),
+    Reason.STOPPING: (lambda: job().running().exited(1), "digits-ab12-0 (node n1)"),
+    Reason.DELETING_MEMBERS: (
+        lambda: job().running().leaving("n1").after(630).settle(),
+        "digits-ab12-0 (node n1), digits-ab12-1 (node n2)",
+    ),
+    Reason.MEMBER_STUCK: (
+        lambda: job().running().deleted(0).settle().after(151),
+        "digits-ab12-0 (node n1); it may still train",
+    ),
+    Reason.PATCH_REFUSED: (
+        lambda: (
+            job()
+            .starting()
+            .ready()
+            .refused("digits-ab12-1", message='webhook "w" denied', kind=RefusalKind.PATCH_REFUSED)
+            .step(writes=1)
+        ),
+        'digits-ab12-1 (node n2) cannot be told its rank in run 1: webhook "w" denied',
+    ),
+    Reason.SUSPENDED: (lambda: job(suspend=True), "spec.suspend is true"),
+}
+"""For every reason to wait: how a job comes to it, and who is awaited, or why."""
+
+
+@pytest.mark.parametrize("reason", WAITS)
+def test_a_wait_says_for_whom_and_why_until_when_and_what_to_do(reason: Reason) -> None:
+    reached, awaited = WAITS[reason]
+    plan = reached().plan()
+    assert plan.status is not None or reached().history
+    running = (plan.status or reached().now).find(ConditionType.RUNNING)
+    assert running is not None
+    assert (running.status, running.reason) == ("False", reason)
+    assert awaited in running.message
+    known = REASONS[reason]
+    assert known.remedy
+    timed = re.search(r"(until|at|from) \d\d:\d\d:\d\dZ", running.message)
+    assert bool(timed) is not bool(known.ends), running.message
+    assert running.message.count("no time limit: ") == bool(known.ends)
+
+
+def test_every_reason_without_a_time_limit_is_in_the_table() -> None:
+    assert {reason for reason in Reason if REASONS[reason].ends} <= set(WAITS)
+
+
+class TestTemplate:
+    def test_an_invalid_one_waits_for_a_correction_and_creates_nothing(self) -> None:
+        here = _checked(TemplateVerdict.BAD, f"pods/digits-ab12-dry-run: {INVALID}")
+        assert here.plan().actions == ()
+        reason, message = _waits(here)
+        assert reason == "TemplateInvalid"
+        assert message.startswith("spec.template.spec.containers[0].image: Required value; ")
+
+    @pytest.mark.parametrize(
+        ("answer", "words"),
+        [
+            (
+                'Pod "d" is invalid: [spec.volumes[0].name: Required value, metadata.labels: Invalid value: "spec.x"]',
+                '[spec.template.spec.volumes[0].name: Required value, spec.template.metadata.labels: Invalid value: "',
+            ),
+            (
+                'pods "d" is forbidden: violates PodSecurity "restricted:v1": runAsNonRoot != true',
+                'violates PodSecurity "restricted:v1": runAsNonRoot != true',
+            ),
+            ("Pod in version v1 cannot be handled as a Pod", "Pod in version v1 cannot be handled as a Pod"),
+        ],
+        ids=["two-fields", "pod-security", "another-answer"],
+    )
+    def test_the_field_comes_first_by_its_path_in_the_job(self, answer: str, words: str) -> None:
+        assert _waits(_checked(TemplateVerdict.BAD, answer))[1].startswith(words)
+
+    def test_a_correction_is_tried_at_once(self) -> None:
+        here = _checked(TemplateVerdict.BAD).having(template_hash="t2")
+        assert written(here.plan()) == (CheckTemplate(),)
+
+    def test_an_invalid_one_is_tried_again_after_a_minute(self) -> None:
+        here = _checked(TemplateVerdict.BAD)
+        assert here.plan().requeue_after == 60
+        assert written(here.after(60).plan()) == (CheckTemplate(),)
+
+    def test_a_quota_is_not_the_templates_fault_and_is_asked_again(self) -> None:
+        here = _checked(TemplateVerdict.WAIT, 'exceeded quota: "q"')
+        plan = here.plan()
+        assert (plan.actions, plan.requeue_after) == ((), 10)
+        assert plan.status is not None
+        assert 'exceeded quota: "q"' in str(plan.status.conditions)
+        assert written(here.after(10).plan()) == (CheckTemplate(),)
+
+    def test_another_refusal_of_the_dry_run_is_not_called_a_quota(self) -> None:
+        reason, message = _waits(_checked(TemplateVerdict.WAIT, 'admission webhook "w" denied the request'))
+        assert reason == "PodRefused"
+        assert 'admission webhook "w" denied the request' in message
+
+    def test_an_answer_without_a_time_does_not_make_status_change_with_the_clock(self) -> None:
+        check = TemplateCheck(hash="t1", verdict=TemplateVerdict.WAIT, message="exceeded quota")
+        here = job().having(template_check=check).step()
+        written = here.having(template_check=check)
+        assert written.after(7).plan().status is None
+
+    def test_a_good_one_is_not_tried_again(self) -> None:
+        here = job().running(world=2).having(template_check=TemplateCheck())
+        assert here.missing(0).settle().now.template_checked == "t1"
+
+
+class TestPods:
+    @pytest.mark.parametrize(
+        ("fields", "reason", "words"),
+        [
+            ({"unschedulable": "0/3 nodes: Insufficient cpu"}, "Unschedulable", "Insufficient cpu"),
+            (
+                {"waiting_reason": "ImagePullBackOff", "waiting_message": "no such tag"},
+                "ImagePullFailed",
+                "no such tag",
+            ),
+            (
+                {"waiting_reason": "CreateContainerConfigError", "waiting_message": 'secret "s" not found'},
+                "ContainerNotCreated",
+                'secret "s" not found',
+            ),
+            ({"waiting_reason": "RunContainerError", "waiting_message": NO_AGENT}, "AgentMissing", "install"),
+            (
+                {"terminated": Terminated(exit_code=128, reason="StartError", message=NO_AGENT)},
+                "AgentMissing",
+                "perdure",
+            ),
+            (
+                {"waiting_reason": "RunContainerError", "waiting_message": 'exec: "other": executable file not found'},
+                "ContainerNotCreated",
+                "other",
+            ),
+            ({}, "StartingMembers", "digits-ab12-1"),
+        ],
+    )
+    def test_the_reason_says_what_keeps_a_member_from_starting(
+        self, fields: dict[str, object], reason: str, words: str
+    ) -> None:
+        here = job().starting(world=2).pod(1, **fields)
+        got, message = _waits(here)
+        assert got == reason
+        assert words in message
+        assert creates(here.plan()) == []
+
+    def test_a_container_that_cannot_start_for_another_reason_is_a_failure(self) -> None:
+        ended = Terminated(exit_code=128, reason="StartError", message='exec: "perdure": permission denied')
+        here = job().starting(world=1).pod(0, terminated=ended, phase="Failed").settle()
+        assert here.now.failures.infrastructure == 1
+
+    def test_without_the_agent_a_corrected_template_is_tried_at_once(self) -> None:
+        ended = Terminated(exit_code=128, reason="StartError", message=NO_AGENT)
+        here = job().starting(world=1).pod(0, terminated=ended, phase="Failed").settle()
+        after = here.having(template_hash="t2").settle()
+        assert after.members == ("digits-ab12-1",)
+        assert after.now.failures.infrastructure == 0
+
+    def test_a_refused_name_is_tried_again_and_not_burnt(self) -> None:
+        after = job().refused("digits-ab12-0").step().step().step()
+        running = after.condition(ConditionType.RUNNING)
+        assert running.reason == "QuotaExceeded"
+        assert "exceeded quota" in running.message
+        assert creates(after.plan()) == ["digits-ab12-0", "digits-ab12-1"]
+        assert after.plan().status is None
+
+    def test_another_refusal_names_who_refused(self) -> None:
+        here = job().step().refused("digits-ab12-0", message='admission webhook "w" denied').step()
+        plan = here.plan()
+        assert plan.status is not None
+        assert "PodRefused" in str(plan.status.conditions)
+
+    def test_a_name_that_somebody_else_has_is_burnt(self) -> None:
+        here = job().refused("digits-ab12-0", message="exists", kind=RefusalKind.NAME_TAKEN).step().step()
+        assert creates(here.plan()) == ["digits-ab12-1", "digits-ab12-2"]
+
+    def test_a_warning_is_sent_once(self) -> None:
+        here = job().starting(world=2).pod(1, unschedulable="no node").step()
+        assert [event.reason for event in here.history[-1].events] == ["Unschedulable"]
+        assert here.pod(1, unschedulable="no node, still").plan().events == ()
+
+
+class TestPredecessor:
+    def test_a_living_pod_of_an_earlier_job_is_waited_for(self) -> None:
+        here = job().having(pods=(_predecessor(),))
+        reason, message = _waits(here)
+        assert reason == "WaitingForPredecessor"
+        assert "digits-0000-0 (node n1)" in message
+        assert deletes(here.plan()) == []
+
+    @pytest.mark.parametrize(
+        "fields", [{"phase": "Succeeded"}, {"terminated": Terminated(exit_code=0)}, {"gone": True}]
+    )
+    def test_one_that_is_over_is_not(self, fields: dict[str, object]) -> None:
+        assert job().having(pods=(_predecessor(**fields),)).settle().members != ()
+
+    def test_one_on_an_unreachable_node_is_given_up_after_lost_node_seconds(self) -> None:
+        here = job().having(pods=(_predecessor(),)).node("n1", ready=False).settle()
+        assert here.members == ()
+        assert here.plan().requeue_after == 60
+        assert here.after(60).settle().members != ()
+
+    def test_an_ownerless_one_is_deleted(self) -> None:
+        here = job().having(pods=(_predecessor(owner_uid=""),))
+        assert deletes(here.plan()) == ["digits-0000-0"]
+        assert _waits(here)[0] == "WaitingForPredecessor"
+
+
+class TestFlags:
+    def test_an_older_live_job_with_the_same_root_keeps_this_one_from_starting(self) -> None:
+        reason, message = _waits(job().having(same_uri=("default/other",)))
+        assert reason == "SharedRoot"
+        assert "default/other" in message
+
+    def test_the_other_job_is_looked_at_again_even_if_its_end_makes_no_event_here(self) -> None:
+        here = job().having(same_uri=("default/other",)).settle()
+        assert here.plan().requeue_after == 10
+        assert here.after(10).having(same_uri=()).settle().members != ()
+
+    def test_a_second_budget_over_the_members_is_a_conflict(self) -> None:
+        here = job().running(world=2).having(foreign_budgets=("mine",))
+        assert [event.reason for event in here.plan().events] == ["PDBConflict"]
+        protected = here.settle().condition(ConditionType.PROTECTED)
+        assert (protected.status, protected.reason) == ("False", "PDBConflict")
+        assert "mine" in protected.message
+
+    def test_a_foreign_pod_that_the_budget_counts_is_counted_on_top_and_told(self) -> None:
+        here = job().running(world=2).having(foreign_pods=("thief",))
+        assert [event.reason for event in here.plan().events] == ["ForeignPods"]
+        settled = here.settle()
+        assert settled.snapshot.budget is not None
+        assert settled.snapshot.budget.min_available == 3
+        protected = settled.condition(ConditionType.PROTECTED)
+        assert (protected.status, protected.reason) == ("True", "ForeignPods")
+        assert "minAvailable is raised by 1" in protected.message
+        assert "thief" in protected.message
+        assert settled.plan().events == ()
+
+    def test_when_it_is_gone_the_budget_is_lowered_again(self) -> None:
+        here = job().running(world=2).having(foreign_pods=("thief",)).settle().having(foreign_pods=()).settle()
+        assert here.snapshot.budget is not None
+        assert here.snapshot.budget.min_available == 2
+        assert here.condition(ConditionType.PROTECTED).reason == "BudgetInPlace"
+
+    def test_an_old_refusal_of_a_budget_that_is_there_holds_nobody_up(self) -> None:
+        here = job().starting(world=2).refused("digits-ab12").ready()
+        assert here.settle().run_plan is not None
+
+    def test_a_refusal_of_one_that_is_missing_does(self) -> None:
+        here = job().starting(world=2).refused("digits-ab12").having(budget=None).ready()
+        assert here.step().run_plan is None
+
+    def test_a_budget_that_somebody_deleted_comes_back(self) -> None:
+        here = job().running(world=2).having(budget=None).settle()
+        assert here.snapshot.budget is not None
+
+
+class TestConditions:
+    def test_the_transition_time_changes_only_with_the_status(self) -> None:
+        here = job().starting(world=2).after(30).ready().settle()
+        assert here.condition(ConditionType.RUNNING).last_transition_time == START + timedelta(seconds=30)
+        assert here.condition(ConditionType.DISRUPTED).last_transition_time == START
+
+    def test_status_is_left_alone_when_only_time_has_passed(self) -> None:
+        for here in (job().starting(world=2), job().running(world=2), job().running(world=2).leaving("n1")):
+            assert here.after(7).plan().status is None
+
+    def test_every_type_and_every_reason_is_explained(self) -> None:
+        assert set(CONDITION_TYPES) == set(ConditionType)
+        assert set(REASONS) == set(Reason)
+        assert {disruption.value for disruption in Disruption} <= {reason.value for reason in Reason}

@@ -1,0 +1,263 @@
+"""kopf's real watch against a server that sends what no API server should: the watch goes on with the other objects."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import kopf
+import pytest
+from aiohttp import web
+
+from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, Json, Resource
+from perdure_operator.cluster.read.cache import Cache
+from perdure_operator.loop import guard, watch
+from perdure_operator.loop.queue import Queue
+from tests.unit.operator.cluster.test_decode import DEEPEST, PLACES, nested, stored, text_of
+
+SECONDS = 3.0
+WATCHED = (JOBS, PODS, NODES, BUDGETS)
+DISCOVERED = (
+    *WATCHED,
+    Resource("", "v1", "namespaces", namespaced=False),
+    Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False),
+)
+"""kopf waits for the last two, whether it needs them or not."""
+
+
+@dataclass
+class FakeServer:
+    """Discovery, one LIST and one watch; jobs are sent as text, so that any text can be sent."""
+
+    listed: list[str] = field(default_factory=list)
+    lines: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
+    lists: int = 0
+    ill: int = 0
+    """LISTs that are answered with something else than JSON."""
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        path = request.path.removeprefix("/apis").removeprefix("/api").strip("/")
+        if path.split("/")[-1] not in {resource.plural for resource in WATCHED}:
+            return _discovered(request.path, path)
+        return await self._watch(request, path) if "watch" in request.query else self._list(path)
+
+    def _list(self, path: str) -> web.Response:
+        jobs = path.endswith(JOBS.plural)
+        self.lists += jobs
+        if jobs and self.ill:
+            self.ill -= 1
+            return web.Response(text='{"items": [{', content_type="application/json")
+        items = ", ".join(self.listed if jobs else [])
+        text = f'{{"kind": "TrainingJobList", "metadata": {{"resourceVersion": "1"}}, "items": [{items}]}}'
+        return web.Response(text=text, content_type="application/json")
+
+    async def _watch(self, request: web.Request, path: str) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while path.endswith(JOBS.plural):
+            await response.write((await self.lines.get()).encode() + b"\n")
+        await asyncio.Event().wait()
+        return response
+
+
+def _discovered(full: str, path: str) -> web.Response:
+    match full:
+        case "/version":
+            return web.json_response({"major": "1", "minor": "37"})
+        case "/api":
+            return web.json_response({"versions": ["v1"]})
+        case "/apis":
+            return _groups()
+        case _:
+            return _resources(path)
+
+
+def _groups() -> web.Response:
+    versions = {resource.group: resource.version for resource in DISCOVERED if resource.group}
+    groups = [
+        {"name": group, "versions": [{"version": version}], "preferredVersion": {"version": version}}
+        for group, version in versions.items()
+    ]
+    return web.json_response({"groups": groups})
+
+
+def _resources(path: str) -> web.Response:
+    group, _, version = path.rpartition("/")
+    here = [resource for resource in DISCOVERED if (resource.group, resource.version) == (group, version)]
+    return web.json_response({"resources": [_described(resource) for resource in here]})
+
+
+def _described(resource: Resource) -> Json:
+    kind = {"name": resource.plural, "singularName": "", "kind": resource.plural, "namespaced": resource.namespaced}
+    return kind | {"verbs": ["list", "watch"], "shortNames": [], "categories": []}
+
+
+@asynccontextmanager
+async def watching(server: FakeServer) -> AsyncIterator[Callable[[str], Awaitable[None]]]:
+    """kopf on that server with the operator's own settings and handlers; yields a wait for a job."""
+    queue, registry, over = Queue(), kopf.OperatorRegistry(), asyncio.Event()
+    events = watch.Watch(Cache(), queue)
+    guard.install(events.hand_over)
+    watch.register(registry, events)
+    handler = web.Server(cast(Any, server.answer), handler_cancellation=True)  # its own type names a private class
+    runner = web.ServerRunner(handler, shutdown_timeout=0)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+
+    async def login(**_: object) -> kopf.ConnectionInfo:
+        return kopf.ConnectionInfo(server=f"http://127.0.0.1:{port}", token="none")
+
+    kopf.on.login(registry=registry, id="login")(login)
+    settings = watch.settings()
+    settings.queueing.exit_timeout = 0.1  # else kopf waits for its idle workers
+    running = asyncio.create_task(kopf.operator(registry=registry, settings=settings, clusterwide=True, stop_flag=over))
+
+    async def seen(name: str) -> None:
+        async with asyncio.timeout(SECONDS):
+            while True:
+                next_job = asyncio.create_task(queue.get())
+                await asyncio.wait([next_job, running], return_when=asyncio.FIRST_COMPLETED)
+                assert not running.done(), "kopf has ended"
+                queue.done(next_job.result())
+                if next_job.result() == ("ns", name):
+                    return
+
+    try:
+        yield seen
+        assert not running.done(), "kopf has ended"
+    finally:
+        over.set()
+        await asyncio.wait([running], timeout=SECONDS)
+        await runner.cleanup()
+
+
+def event(raw: str, kind: str = "MODIFIED") -> str:
+    return f'{{"type": "{kind}", "object": {raw}}}'
+
+
+DEEP = {".".join(place): text_of(stored("deep"), *place, value=nested(DEEPEST)) for place in PLACES}
+
+BAD_OBJECTS = {
+    **DEEP,
+    "no metadata": "{}",
+    "metadata null": '{"metadata": null}',
+    "metadata a list": '{"metadata": []}',
+    "no uid": '{"metadata": {"name": "a", "namespace": "ns"}}',
+    "uid a map": '{"metadata": {"name": "a", "uid": {}}}',
+    "name a number": '{"metadata": {"name": 1, "uid": "u"}}',
+    "spec a list": '{"metadata": {"name": "a", "uid": "u", "labels": null}, "spec": [], "status": 1}',
+    "finalizers null": '{"metadata": {"name": "a", "uid": "u", "finalizers": null}}',
+    "annotations of others": text_of(
+        stored("other"),
+        "metadata",
+        "annotations",
+        value=json.dumps({"kopf.zalando.org/last-handled-configuration": nested(DEEPEST)}),
+    ),
+}
+
+LISTS_ANEW = {
+    "no JSON": "{",
+    "no map": "[]",
+    "no object": '{"type": "ADDED"}',
+    "another error than 410": '{"type": "ERROR", "object": {"code": 500, "message": "etcd: cannot decode"}}',
+    "an error without a code": '{"type": "ERROR", "object": {}}',
+    "410": '{"type": "ERROR", "object": {"code": 410}}',
+}
+
+GOES_ON = {
+    "a bookmark of nothing": '{"type": "BOOKMARK", "object": {"metadata": []}}',
+    "an unknown type": '{"type": "RENAMED", "object": {"metadata": {"name": "a", "uid": "u"}}}',
+    "no type": '{"object": {"metadata": {"name": "a", "uid": "u"}}}',
+}
+
+
+def test_a_bad_object_in_the_watch_hides_no_other() -> None:
+    bad = [event(raw, kind) for raw in BAD_OBJECTS.values() for kind in ("ADDED", "MODIFIED", "DELETED")]
+
+    async def scene() -> None:
+        server = FakeServer(listed=[json.dumps(stored("first"))])
+        async with watching(server) as seen:
+            await seen("first")
+            for number, line in enumerate([*bad, *GOES_ON.values()]):
+                server.lines.put_nowait(line)
+                server.lines.put_nowait(event(json.dumps(stored(f"after-{number}"))))
+                await seen(f"after-{number}")
+            assert server.lists == 1
+
+    asyncio.run(scene())
+
+
+def test_a_line_that_cannot_be_read_costs_a_new_list() -> None:
+    async def scene() -> None:
+        server = FakeServer()
+        async with watching(server) as seen:
+            for number, line in enumerate(LISTS_ANEW.values(), 1):
+                server.lines.put_nowait(event(json.dumps(stored(f"before-{number}"))))
+                await seen(f"before-{number}")
+                server.listed = [json.dumps(stored(f"listed-{number}"))]
+                server.lines.put_nowait(line)
+                await seen(f"listed-{number}")
+                assert server.lists == number + 1
+
+    asyncio.run(scene())
+
+
+def test_bad_objects_in_the_first_list_hide_no_other() -> None:
+    async def scene() -> None:
+        listed = [json.dumps(stored("first")), *BAD_OBJECTS.values(), "null", "[]", json.dumps(stored("last"))]
+        async with watching(FakeServer(listed=listed)) as seen:
+            await seen("first")
+            await seen("last")
+
+    asyncio.run(scene())
+
+
+def test_a_list_that_is_no_json_is_asked_for_again() -> None:
+    async def scene() -> None:
+        server = FakeServer(listed=[json.dumps(stored("first"))], ill=1)
+        async with watching(server) as seen:
+            await seen("first")
+            assert server.lists == 2
+
+    asyncio.run(scene())
+
+
+def test_what_a_line_tells_is_taken_in_at_once_and_kopf_has_only_deletions_to_handle() -> None:
+    taken: list[tuple[str, str, str]] = []
+
+    def take_in(resource: Resource, kind: str, raw: Json) -> None:
+        taken.append((resource.plural, kind, raw["metadata"]["name"]))
+
+    told = [guard.event(event(json.dumps(stored()), kind), take_in) for kind in ("ADDED", "MODIFIED", "DELETED")]
+    assert taken == [("trainingjobs", kind, "digits") for kind in ("ADDED", "MODIFIED", "DELETED")]
+    assert [one["type"] for one in told] == ["BOOKMARK", "BOOKMARK", "DELETED"]
+    assert told[0]["object"] == {"metadata": {"resourceVersion": "7"}}  # where kopf goes on after a break
+    other = stored() | {"kind": "Lease", "apiVersion": "coordination.k8s.io/v1"}
+    assert guard.event(event(json.dumps(other)), take_in)["type"] == "MODIFIED"
+    assert len(taken) == 3
+
+
+def test_an_event_that_cannot_be_taken_in_costs_itself(caplog: pytest.LogCaptureFixture) -> None:
+    class Faulty(watch.Watch):
+        def take_in(self, *_: object) -> None:
+            raise ZeroDivisionError
+
+    assert guard.event(event(json.dumps(stored())), Faulty(Cache(), Queue()).hand_over)["type"] == "BOOKMARK"
+    assert "cannot be read, ignored" in caplog.text
+
+
+def test_a_deep_job_is_named_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+    raw = stored("deep-and-named")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            guard.event(event(text_of(raw, "spec", "template", value=nested(DEEPEST))))
+    (message,) = caplog.messages
+    assert message.startswith("trainingjob ns/deep-and-named: ignoring spec.template")
+    assert message.endswith("remove it from the object")

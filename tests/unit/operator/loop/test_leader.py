@@ -1,0 +1,56 @@
+"""The leader goes on with its work whatever happens while it reads everything live."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from perdure_operator.cluster.election import Settings
+from perdure_operator.cluster.protocol import JOBS, Json, Resource, Unavailable
+from perdure_operator.loop.leader import Clocks, Leader
+from tests.support.memory_cluster import MemoryCluster
+from tests.support.raw import job
+
+
+class FailsOnce(MemoryCluster):
+    """Whose first LIST of jobs ends in an error."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.errors = [error]
+
+    async def pages(
+        self, resource: Resource, namespace: str | None = None, *, selector: str = ""
+    ) -> AsyncIterator[Sequence[Json]]:
+        if resource == JOBS and self.errors:
+            raise self.errors.pop()
+        async for page in super().pages(resource, namespace, selector=selector):
+            yield page
+
+
+@pytest.mark.parametrize(
+    "error", [Unavailable("overloaded"), RecursionError("a deep object"), TypeError("a strange object")], ids=repr
+)
+def test_a_resync_that_fails_is_made_again_and_ends_nobody(error: Exception) -> None:
+    cluster = FailsOnce(error)
+    asyncio.run(cluster.create(JOBS, "ns", job()))
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) > 20:  # the Lease is renewed for ever
+            await asyncio.Event().wait()
+        await asyncio.sleep(0)
+
+    async def scene() -> None:
+        settings = Settings(namespace="system", seconds=15)
+        leader = Leader(cluster, settings, "one", workers=0, clocks=Clocks(sleep=sleep))
+        leader.start()
+        async with asyncio.timeout(10):
+            assert await leader.queue.get() == ("ns", "digits")
+        assert not leader.over.is_set()
+        await leader.stop()
+
+    asyncio.run(scene())

@@ -1,0 +1,89 @@
+"""A budget that outlived its job goes; one that somebody else made, or whose job lives, stays."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from perdure_operator.cluster.protocol import BUDGETS, JOBS, Json
+from perdure_operator.cluster.write import manifests
+from perdure_operator.loop.orphans import Orphans
+from tests.support.stage import KEY, Stage
+
+
+def orphaned() -> tuple[Stage, str]:
+    """As `kubectl delete trainingjob --cascade=orphan` leaves it; the name of the budget."""
+    stage = Stage()
+    stage.apply()
+    asyncio.run(stage.observer.sync())
+    seen = asyncio.run(stage.observer.observe(KEY))
+    assert seen
+    name = str(asyncio.run(stage.cluster.create(BUDGETS, "ns", manifests.budget(seen, 2)))["metadata"]["name"])
+    return stage, name
+
+
+def disown(raw: Json) -> None:
+    raw["metadata"]["ownerReferences"] = []
+
+
+def budgets(stage: Stage) -> list[str]:
+    return [raw["metadata"]["name"] for raw in asyncio.run(stage.cluster.list(BUDGETS))]
+
+
+def test_the_budget_of_a_job_that_was_deleted_with_orphans_goes_at_once() -> None:
+    stage, name = orphaned()
+    stage.cluster.change(BUDGETS, "ns", name, disown)
+    stage.cluster.remove(JOBS, *KEY)
+    stage.settle()
+    assert budgets(stage) == []
+
+
+def test_a_resync_finds_those_that_nobody_saw_and_those_of_a_successors_name() -> None:
+    stage, name = orphaned()
+    stage.cluster.change(BUDGETS, "ns", name, disown)
+    stage.cluster.watch = lambda *_: None
+    stage.cluster.remove(JOBS, *KEY)
+    stage.apply()
+    asyncio.run(stage.observer.sync())
+    asyncio.run(Orphans(stage.cluster, stage.cache).sweep())
+    assert budgets(stage) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ownerReferences": [{"uid": "somebody", "controller": True}]},
+        {"labels": {}},
+        {"labels": {"perdure.dev/job": "another", "perdure.dev/job-uid": "x"}},
+    ],
+)
+def test_what_is_not_as_the_operator_makes_it_stays(change: dict[str, Any]) -> None:
+    stage, name = orphaned()
+    stage.cluster.change(BUDGETS, "ns", name, disown)
+    stage.cluster.change(BUDGETS, "ns", name, lambda raw: raw["metadata"].update(change))
+    stage.cluster.remove(JOBS, *KEY)
+    stage.settle()
+    asyncio.run(Orphans(stage.cluster, stage.cache).sweep())
+    assert budgets(stage) == [name]
+
+
+def test_the_budget_of_a_living_job_stays_even_if_the_cache_does_not_know_the_job() -> None:
+    stage, name = orphaned()
+    stage.cluster.change(BUDGETS, "ns", name, disown)
+    stage.cache.drop(JOBS, KEY, since=stage.cache.mark())
+    asyncio.run(Orphans(stage.cluster, stage.cache).sweep())
+    assert budgets(stage) == [name]
+
+
+def test_a_budget_that_has_changed_meanwhile_is_left_to_the_next_resync(caplog: pytest.LogCaptureFixture) -> None:
+    stage, name = orphaned()
+    stage.cluster.change(BUDGETS, "ns", name, disown)
+    stage.cluster.watch = lambda *_: None
+    stage.cluster.change(BUDGETS, "ns", name, lambda raw: raw["metadata"].update(annotations={"a": "b"}))
+    stage.cluster.remove(JOBS, *KEY)
+    stage.cache.drop(JOBS, KEY, since=stage.cache.mark())
+    asyncio.run(Orphans(stage.cluster, stage.cache).sweep())
+    assert "not deleted" in caplog.text
+    assert budgets(stage) == [name]

@@ -1,0 +1,72 @@
+"""What the command line tells of a root."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perdure.checkpoint import inspect
+from perdure.checkpoint.retention import retire
+from perdure.errors import Corrupt, UserError
+from perdure.store import open_store
+from tests.unit.runtime.checkpoint.world import opened, position, save_solo
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    """A run with one retired commit, one that is there, and its completion."""
+    uri = f"file://{tmp_path}/root"
+    store = open_store(uri, {})
+    pen = opened(store)
+    save_solo(store, pen, 10)
+    save_solo(store, pen, 20)
+    retire(store, pen, 1)
+    pen.complete({"epochs": 1}, position(20, 1))
+    return uri
+
+
+def test_the_log_is_told_newest_first(uri: str) -> None:
+    lines = list(inspect.log(uri, {}))
+    assert [line.split()[0] for line in lines] == ["4", "3", "2", "1"]
+    assert "Completed goal=" in lines[0]
+    assert "Committed step=20 epoch=0 (test)" in lines[1]
+    assert "Opened world=1 resumes=nothing" in lines[3]
+
+
+def test_an_empty_root_is_told_so(tmp_path: Path) -> None:
+    uri = f"file://{tmp_path}"
+    assert list(inspect.log(uri, {})) == [f"{uri} has no log: nothing was ever trained here"]
+    with pytest.raises(UserError, match="has no commit"):
+        list(inspect.show(uri, {}))
+    assert list(inspect.verify(uri, {})) == ["log: 0 entries, 0 damaged"]
+
+
+def test_the_newest_commit_is_shown_with_its_tensors(uri: str) -> None:
+    text = "\n".join(inspect.show(uri, {}))
+    assert "commit 3 of run 1: step 20, epoch 0" in text
+    assert "shared half bfloat16 [33]" in text
+    assert "replicated running_mean float32 [4]" in text
+
+
+def test_a_whole_root_is_verified_and_a_damaged_one_told(uri: str) -> None:
+    lines = list(inspect.verify(uri, {}))
+    assert lines[0] == "log: 4 entries, 0 damaged"
+    assert lines[1].startswith("commit 3 of step 20: whole")
+    assert lines[2] == "commit 2 of step 10: retired"
+    store = open_store(uri, {})
+    shard = next(key for key in store.list("data/") if key.endswith(".safetensors"))
+    store.put(shard, store.get(shard)[:-1] + b"?")
+    told = inspect.verify(uri, {})
+    with pytest.raises(Corrupt, match=r"damaged in 1 places; the first: .*is damaged in the block"):
+        list(told)
+
+
+def test_reading_a_log_needs_no_torch(uri: str) -> None:
+    program = (
+        "import sys; from perdure.checkpoint import inspect; list(inspect.log(sys.argv[1], {})); "
+        "list(inspect.show(sys.argv[1], {})); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program, uri], check=False).returncode == 0

@@ -1,0 +1,281 @@
+"""What is deleted, in which order, and what never is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure.checkpoint.entry import key_of
+from perdure.checkpoint.retention import retire
+from perdure.errors import Fenced, StorageError, UserError
+from perdure.store import Store, open_store
+from tests.support.store import Died, MemoryStore, WatchedStore, dying, failing
+from tests.unit.runtime.checkpoint.world import load_solo, opened, save_solo, story
+
+
+def kept(store: Store) -> list[int]:
+    """Steps whose data is there."""
+    return sorted({int(key.split("/")[2].partition("-")[0]) for key in store.list("data/")})
+
+
+def saved(store: Store, steps: range) -> Any:
+    pen = opened(store)
+    for step in steps:
+        save_solo(store, pen, step)
+    return pen
+
+
+def shard_of(store: Store, step: int) -> str:
+    return next(key for key in store.list(f"data/1/{step}-") if "shard" in key)
+
+
+def test_the_newest_are_kept_and_the_log_is_whole() -> None:
+    store = MemoryStore()
+    pen = saved(store, range(1, 6))
+    folders = retire(store, pen, 2)
+    assert [folder.split("/")[2].partition("-")[0] for folder in folders] == ["1", "2", "3"]
+    assert kept(store) == [4, 5]
+    assert store.list("log/") == [key_of(seq) for seq in range(6, 0, -1)]
+    assert retire(store, pen, 2) == []
+
+
+def test_a_commit_without_its_manifest_is_retired_and_not_a_damaged_one() -> None:
+    store = MemoryStore()
+    pen = saved(store, range(1, 4))
+    retire(store, pen, 1)
+    loaded = load_solo(store, pen)
+    assert loaded
+    assert (loaded.commit.step, loaded.skipped) == (3, ())
+
+
+def test_the_manifest_goes_first_and_the_oldest_commit_first() -> None:
+    store = MemoryStore()
+    pen = saved(store, range(1, 4))
+    deleted: list[str] = []
+
+    def around(verb: str, key: str, act: Any) -> Any:
+        if verb == "delete":
+            deleted.append(key)
+        return act()
+
+    retire(WatchedStore(store, around), pen, 1)
+    assert [(key.split("/")[2][0], key.endswith("manifest.json")) for key in deleted] == [
+        ("1", True),
+        ("1", False),
+        ("2", True),
+        ("2", False),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["memory", "file"])
+@pytest.mark.parametrize("damage", ["short", "missing", "manifest"])
+def test_the_newest_usable_commit_is_never_retired(tmp_path: Path, kind: str, damage: str) -> None:
+    """A folder keeps no checksums, so what it tells of a shard is its size."""
+    store: Store = MemoryStore() if kind == "memory" else open_store(f"file://{tmp_path}/root", {})
+    pen = saved(store, range(1, 6))
+    for step in (4, 5):
+        key = shard_of(store, step)
+        match damage:
+            case "short":
+                store.put(key, store.get(key)[:-1])
+            case "missing":
+                store.delete([key])
+            case "manifest":
+                key = next(key for key in store.list(f"data/1/{step}-") if key.endswith("manifest.json"))
+                store.put(key, store.get(key) + b" ")
+    retire(store, pen, 2)
+    assert kept(store) == [3, 4, 5]
+    loaded = load_solo(store, pen)
+    assert loaded
+    assert loaded.commit.step == 3
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_what_a_death_left_half_deleted_is_finished_by_the_next_run(*, after: bool) -> None:
+    for call in range(100):
+        store = MemoryStore()
+        pen = saved(store, range(1, 6))
+        try:
+            retire(dying(store, call, after=after), pen, 2)
+        except Died:
+            successor = opened(store, 2, wait_over=True)
+            retire(store, successor, 2)
+            assert kept(store) == [4, 5], f"call {call}"
+        else:
+            assert call > 10
+            return
+    raise AssertionError("it never ends")
+
+
+def test_a_zombie_deletes_nothing() -> None:
+    store = MemoryStore()
+    zombie = saved(store, range(1, 6))
+    opened(store, 2, wait_over=True)
+    before = dict(store.objects)
+    assert retire(store, zombie, 1) == []
+    assert store.objects == before
+
+
+def test_a_zombie_that_wakes_after_retention_finds_its_numbers_taken() -> None:
+    """The successor has retired everything the zombie knew; an entry it could write again would rewrite history."""
+    store = MemoryStore()
+    zombie = saved(store, range(1, 4))
+    successor = opened(store, 2, wait_over=True)
+    for step in range(4, 8):
+        save_solo(store, successor, step)
+        retire(store, successor, 1)
+    assert kept(store) == [7]
+    with pytest.raises(Fenced):
+        save_solo(store, zombie, 4)
+    loaded = load_solo(store, successor)
+    assert loaded
+    assert loaded.commit.step == 7
+    assert story(store)[-1] == "Committed 2 @7"
+
+
+def test_what_failed_attempts_left_goes_after_the_next_commit() -> None:
+    store = MemoryStore()
+    pen = opened(store)
+    with pytest.raises(StorageError):
+        save_solo(failing(store, 1, after=False), pen, 1)
+    assert kept(store) == [1]
+    save_solo(store, pen, 2)
+    retire(store, pen, 3)
+    assert kept(store) == [2]
+
+
+def killed_in_save(store: Store, run: int, step: int, at: str) -> None:
+    """A process of `run` dies when it is about to put the object of `step` whose key holds `at`."""
+
+    def around(verb: str, key: str, act: Any) -> Any:
+        if verb == "put" and at in key and armed:
+            raise Died
+        return act()
+
+    armed = False
+    watched = WatchedStore(store, around)
+    pen = opened(watched, run, wait_over=True)
+    armed = True
+    with pytest.raises(Died):
+        save_solo(watched, pen, step)
+
+
+LAST_WORDS = ["index", "manifest", "log/"]
+
+
+@pytest.mark.parametrize("at", LAST_WORDS)
+def test_what_killed_runs_left_is_removed_by_the_next_and_no_commit_of_theirs_is_touched(at: str) -> None:
+    store = MemoryStore()
+    saved(store, range(1, 3))
+    for run, step in ((2, 3), (3, 4)):
+        killed_in_save(store, run, step, at)
+    assert kept(store) == [1, 2, 3, 4]
+    pen = opened(store, 4, wait_over=True)
+    save_solo(store, pen, 5)
+    folders = retire(store, pen, 3)
+    assert kept(store) == [1, 2, 5]
+    assert [folder.split("/")[1] for folder in folders] == ["2", "3"]
+
+
+def test_the_commits_of_older_runs_are_kept_even_where_those_between_were_lost() -> None:
+    """Retention stops looking below a commit that is gone; what is below may still be resumed from."""
+    store = MemoryStore()
+    saved(store, range(1, 4))
+    store.delete(store.list("data/1/2-"))
+    killed_in_save(store, 2, 4, "log/")
+    pen = opened(store, 3, wait_over=True)
+    save_solo(store, pen, 5)
+    retire(store, pen, 3)
+    assert kept(store) == [1, 3, 5]
+
+
+def test_what_an_unreadable_entry_may_name_is_kept() -> None:
+    store = MemoryStore()
+    saved(store, range(1, 3))
+    killed_in_save(store, 2, 4, "manifest")
+    store.put(key_of(2), b"{")
+    pen = opened(store, 3, wait_over=True)
+    save_solo(store, pen, 5)
+    retire(store, pen, 3)
+    assert kept(store) == [1, 2, 5]
+
+
+@pytest.mark.parametrize("at", LAST_WORDS)
+def test_a_zombie_whose_upload_was_removed_commits_nothing(at: str) -> None:
+    """An older run stands still in the middle of a save, and goes on when the next has looked for leftovers."""
+    store = MemoryStore()
+    frozen = False
+
+    def around(verb: str, key: str, act: Any) -> Any:
+        nonlocal frozen
+        if frozen and verb == "put" and at in key:
+            frozen = False
+            successor = opened(store, 2, wait_over=True)
+            save_solo(store, successor, 2)
+            retire(store, successor, 3)
+        return act()
+
+    watched = WatchedStore(store, around)
+    zombie = opened(watched, 1)
+    save_solo(watched, zombie, 1)
+    frozen = True
+    with pytest.raises(Fenced):
+        save_solo(watched, zombie, 9)
+    last = opened(store, 3, wait_over=True)
+    save_solo(store, last, 3)
+    retire(store, last, 3)
+    assert kept(store) == [1, 2, 3]
+    loaded = load_solo(store, last)
+    assert loaded
+    assert (loaded.commit.step, loaded.skipped) == (3, ())
+
+
+def test_a_newer_run_that_uploads_meanwhile_loses_nothing() -> None:
+    """Of another job under the same root: its run numbers begin again below this one's."""
+    store = MemoryStore()
+    pen = opened(store, 7)
+    save_solo(store, pen, 1)
+    other = opened(store, 1, uid="new")
+    with pytest.raises(StorageError):
+        save_solo(failing(store, 2, after=False), other, 2)
+    before = dict(store.objects)
+    assert retire(store, pen, 3) == []
+    assert store.objects == before
+
+
+def test_leftovers_are_looked_for_once_per_run_and_again_after_a_failure() -> None:
+    store = MemoryStore()
+    killed_in_save(store, 1, 1, "index")
+    pen = opened(store, 2, wait_over=True)
+    save_solo(store, pen, 2)
+    with pytest.raises(StorageError):
+        retire(failing(store, 3, after=False), pen, 3)
+    listed: list[str] = []
+
+    def around(verb: str, key: str, act: Any) -> Any:
+        if verb == "list":
+            listed.append(key)
+        return act()
+
+    for _ in range(2):
+        retire(WatchedStore(store, around), pen, 3)
+    assert listed.count("data/") == 1
+    assert kept(store) == [2]
+
+
+def test_commits_of_the_runs_before_count_too() -> None:
+    store = MemoryStore()
+    saved(store, range(1, 4))
+    pen = opened(store, 2, wait_over=True)
+    save_solo(store, pen, 4)
+    retire(store, pen, 2)
+    assert kept(store) == [3, 4]
+
+
+@pytest.mark.parametrize("keep", [0, -1])
+def test_keeping_nothing_is_refused(keep: int) -> None:
+    store = MemoryStore()
+    with pytest.raises(UserError, match="keep at least 1"):
+        retire(store, saved(store, range(1, 3)), keep)

@@ -1,0 +1,217 @@
+"""Scripts as users start them: a laptop's Ctrl-C, a request before the first step, a mistake, a session's own exit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from perdure.channel import Attached, Exiting, Opened, Report, Stepped, read_report
+from perdure.contract import CommitRef, Env, ErrorName, ExitKind
+
+REPOSITORY = Path(__file__).parents[4]
+DIGITS = REPOSITORY / "examples" / "digits" / "train.py"
+SECONDS = 120
+
+STUCK = """
+import threading, perdure
+session = perdure.Session.from_env()
+session.restore()
+threading.Event().wait()
+"""
+
+OWN_HOOK = """
+import sys, perdure
+session = perdure.Session.from_env()
+sys.excepthook = lambda *_: print("the script's own hook")
+raise ValueError("sample 17")
+"""
+
+MISTAKE = """
+import perdure
+session = perdure.Session.from_env()
+session.register(model=3)
+"""
+
+
+@dataclass
+class Script:
+    """A running script, and what it reports to its agent."""
+
+    process: subprocess.Popen[str]
+    reports: IO[str]
+
+    def until(self, kind: type[Report]) -> Report:
+        """The next report of this kind; fails when the script ends without one."""
+        for line in self.reports:
+            report = read_report(line)
+            if isinstance(report, kind):
+                return report
+        raise AssertionError(f"no {kind.__name__}; the script said: {self.process.communicate()[0][-3000:]}")
+
+    def end(self) -> str:
+        """What it printed, once it has ended."""
+        return self.process.communicate(timeout=SECONDS)[0]
+
+
+@contextmanager
+def script(folder: Path, *command: str, environ: Mapping[str, str] | None = None) -> Iterator[Script]:
+    reader, writer = os.pipe()
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
+    given = inherited | {Env.REPORT_FD: str(writer), "OMP_NUM_THREADS": "1"} | dict(environ or {})
+    process = subprocess.Popen(
+        [sys.executable, *command],
+        cwd=folder,
+        env=given,
+        pass_fds=[writer],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    os.close(writer)
+    with os.fdopen(reader) as reports, process:
+        try:
+            yield Script(process, reports)
+        finally:
+            process.kill()
+
+
+def log(folder: Path) -> list[str]:
+    """The log's entries, oldest first."""
+    paths = sorted((folder / "checkpoints" / "log").glob("*.json"), reverse=True)
+    return [json.loads(path.read_text())["kind"] for path in paths]
+
+
+def test_on_a_laptop_ctrl_c_saves_and_the_same_command_goes_on_to_the_end(tmp_path: Path) -> None:
+    command = (str(DIGITS), "--epochs", "2")
+    with script(tmp_path, *command) as first:
+        first.until(Stepped)
+        first.process.send_signal(signal.SIGINT)
+        ending = first.until(Exiting)
+        assert isinstance(ending, Exiting)
+        assert "Ctrl-C again to give up" in first.end()
+        assert (ending.outcome, first.process.returncode) == (ExitKind.CHECKPOINTED, 0)
+        assert ending.commit == CommitRef(2, ending.step)
+        assert {"start", "import", "rendezvous", "restore", "agree", "stage", "upload", "commit"} <= set(ending.seconds)
+    with script(tmp_path, *command) as second:
+        second.until(Attached)
+        assert second.until(Opened) == Opened(2)
+        assert second.until(Opened) == Opened(2, ending.commit)
+        assert second.until(Stepped) == Stepped(ending.step + 1)
+        end = second.until(Exiting)
+        assert isinstance(end, Exiting)
+        assert (end.outcome, end.step) == (ExitKind.COMPLETED, 48)
+        assert "accuracy 0." in second.end()
+    assert log(tmp_path) == ["Opened", "Committed", "Opened", "Committed", "Completed"]
+
+
+def test_a_request_before_the_first_step_closes_the_log_although_the_script_hangs(tmp_path: Path) -> None:
+    with script(tmp_path, "-c", STUCK) as stuck:
+        stuck.until(Opened)
+        stuck.process.send_signal(signal.SIGTERM)
+        ending = stuck.until(Exiting)
+        assert isinstance(ending, Exiting)
+        assert "before the first step" in stuck.end()
+        assert (ending.outcome, stuck.process.returncode) == (ExitKind.STOPPED, 0)
+    assert log(tmp_path) == ["Opened", "Closed"]
+
+
+def test_a_script_with_a_hook_of_its_own_has_its_error_told_at_the_end(tmp_path: Path) -> None:
+    with script(tmp_path, "-c", OWN_HOOK) as wrong:
+        ending = wrong.until(Exiting)
+        assert isinstance(ending, Exiting)
+        assert ending.error is not None
+        assert (ending.outcome, ending.error.name) == (ExitKind.FAILED, "ValueError")
+        assert "the script's own hook" in wrong.end()
+
+
+def test_a_users_mistake_is_one_message_and_no_traceback(tmp_path: Path) -> None:
+    with script(tmp_path, "-c", MISTAKE) as wrong:
+        ending = wrong.until(Exiting)
+        assert isinstance(ending, Exiting)
+        assert ending.error is not None
+        assert (ending.outcome, ending.error.name) == (ExitKind.FAILED, "UserError")
+        said = wrong.end()
+        assert wrong.process.returncode == 1
+    assert "register(model=...)" in said
+    assert "Traceback" not in said
+
+
+PAIR = """
+import sys, threading, torch, perdure
+from perdure.exit import pulse
+pulse.BEAT_SECONDS, pulse.SILENCE_SECONDS = 0.1, float(sys.argv[1])
+session = perdure.Session.from_env()
+model = session.wrap(torch.nn.Linear(4, 2))
+session.register(model=model)
+samples = torch.utils.data.TensorDataset(torch.randn(4096, 4))
+for epoch in session.epochs(1000):
+    for (inputs,) in session.loader(samples, batch_size=8):
+        session.weighted(model(inputs).sum()).backward()
+        if session.rank == 0 and session.steps == int(sys.argv[2]):
+            threading.Event().wait(6)
+        session.step()
+"""
+
+
+@contextmanager
+def pair(folder: Path, silence: float, *, slow_step: int = -1) -> Iterator[list[Script]]:
+    """Two ranks that train until somebody stops them; rank 0 takes 6 s for `slow_step`."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        master = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    arguments = ("-c", PAIR, str(silence), str(slow_step))
+    with (
+        script(folder, *arguments, environ={**master, "RANK": "0"}) as one,
+        script(folder, *arguments, environ={**master, "RANK": "1"}) as two,
+    ):
+        yield [one, two]
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+def test_a_rank_whose_peer_has_fallen_silent_does_not_wait_for_it_when_it_is_asked_to_leave(
+    tmp_path: Path, asked: int
+) -> None:
+    with pair(tmp_path, 1.0) as ranks:
+        for rank in ranks:
+            rank.until(Stepped)
+        ranks[1 - asked].process.send_signal(signal.SIGSTOP)
+        ranks[asked].process.send_signal(signal.SIGTERM)
+        ending = ranks[asked].until(Exiting)
+        assert isinstance(ending, Exiting)
+        assert ending.outcome is ExitKind.PEER_LOST
+        assert f"rank {1 - asked} was not heard" in ranks[asked].end()
+        assert ranks[asked].process.returncode == 1
+
+
+def test_a_peer_that_is_only_slow_is_waited_for(tmp_path: Path) -> None:
+    with pair(tmp_path, 3.0, slow_step=3) as ranks:
+        ranks[1].until(Stepped)
+        ranks[1].process.send_signal(signal.SIGTERM)
+        for rank in ranks:
+            ending = rank.until(Exiting)
+            assert isinstance(ending, Exiting)
+            assert ending.outcome is ExitKind.CHECKPOINTED
+
+
+def test_an_emptied_log_ends_the_script_before_anything_is_trained_or_written(tmp_path: Path) -> None:
+    with script(tmp_path, str(DIGITS), environ={Env.FLOOR: '{"seq": 9, "step": 96}'}) as late:
+        ending = late.until(Exiting)
+        assert isinstance(ending, Exiting)
+        assert ending.error is not None
+        assert (ending.outcome, ending.error.name, ending.step) == (ExitKind.FAILED, ErrorName.LOG_LOST, 0)
+        assert "commit 9 of step 96 was made, and now there is no log" in ending.error.tail
+        said = late.end()
+        assert late.process.returncode == 1
+    assert "Traceback" not in said
+    assert log(tmp_path) == []

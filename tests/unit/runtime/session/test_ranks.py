@@ -1,0 +1,141 @@
+"""Sessions on two, three and four real ranks: all scenarios are played once, by the same processes."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.runtime.session.ranks import Scene, play
+from tests.unit.runtime.session.scenarios import SAMPLES
+
+REQUESTS = [(0, 3), (1, 1), (2, 7), (3, 5)]
+Results = dict[str, list[Any]]
+
+
+def scenes(root: Path) -> list[Scene]:
+    def train(name: str, world: int, where: str, **arguments: Any) -> Scene:
+        environ = {"PERDURE_TRACE": "1", "PERDURE_EVERY_STEPS": "5"}
+        return Scene(name, "train", world, {"root": str(root / where), **arguments}, environ)
+
+    three = {"batch": 48, "deterministic": True}
+    return [
+        Scene("agree", "agree", 4, {"requests": REQUESTS}),
+        Scene("weights", "weighted_gradient", 4, {"root": str(root / "weights")}),
+        Scene("polls", "polls", 3, {"root": str(root / "polls"), "polling": [0]}),
+        Scene("seconds", "seconds", 2, {"root": str(root / "seconds")}, {"PERDURE_EVERY_SECONDS": "3600"}),
+        Scene("exhausted", "exhausted", 2, {"root": str(root / "exhausted")}),
+        Scene("subgroup", "subgroup", 3, {"root": str(root / "subgroup")}),
+        train("two", 2, "two"),
+        train("two-first", 2, "two-parts", terminate=(1, 9)),
+        train("two-second", 2, "two-parts"),
+        train("two-again", 2, "two-parts"),
+        train("two-more", 2, "two-parts", epochs=5),
+        train("three", 3, "three", **three),
+        train("three-first", 3, "three-parts", **three, terminate=(2, 5)),
+        train("three-second", 3, "three-parts", **three),
+        train("sizes-three", 3, "sizes", terminate=(0, 4)),
+        train("sizes-one", 1, "sizes", terminate=(0, 11)),
+        train("sizes-two", 2, "sizes"),
+        train("fault", 2, "fault", fault=(1, 7)),
+    ]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ranks")
+
+
+@pytest.fixture(scope="module")
+def played(folder: Path) -> Results:
+    return play(folder, scenes(folder))
+
+
+def log(root: Path) -> list[dict[str, Any]]:
+    """The log's entries, oldest first."""
+    return [json.loads(path.read_text()) for path in sorted((root / "log").glob("*.json"), reverse=True)]
+
+
+def steps(root: Path) -> list[int]:
+    """Of all commits."""
+    return [entry["step"] for entry in log(root) if entry["kind"] == "Committed"]
+
+
+def trained(root: Path) -> list[dict[str, Any]]:
+    """The trace's steps."""
+    lines = [json.loads(line) for path in root.glob("trace/*.jsonl") for line in path.read_text().splitlines()]
+    return [line for line in lines if "ids" in line]
+
+
+def test_all_ranks_stop_at_one_step_two_checks_after_a_request_at_most(played: Results) -> None:
+    stops = [result["stops"] for result in played["agree"]]
+    assert stops == [stops[0]] * 4
+    for (_, asked), stopped in zip(REQUESTS, stops[0], strict=True):
+        assert stopped - asked <= 2
+
+
+def test_a_ragged_batch_gives_the_gradient_of_the_global_mean_with_empty_ranks_too(played: Results) -> None:
+    assert all(difference < 1e-6 for result in played["weights"] for difference in result)
+
+
+def test_ranks_that_poll_unequally_get_the_same_named_error(played: Results) -> None:
+    assert [result["raised"] for result in played["polls"]] == ["UserError"] * 3
+    assert all("poll() and step()" in result["message"] for result in played["polls"])
+
+
+def test_rank_0s_clock_says_when_a_checkpoint_is_due_and_all_make_it_once(folder: Path, played: Results) -> None:
+    assert played["seconds"] == [None, None]
+    assert steps(folder / "seconds") == [4, 7]
+
+
+def test_what_a_step_said_is_not_lost_in_a_save_that_follows(played: Results) -> None:
+    assert played["exhausted"] == [True, True]
+
+
+def test_gradients_are_summed_in_rank_order_over_the_group_that_wrap_was_given(played: Results) -> None:
+    assert played["subgroup"] == [[1.5], [1.5], [3.0]]
+
+
+def test_two_ranks_resume_to_the_result_of_an_undisturbed_run(played: Results) -> None:
+    assert [result["left"] for result in played["two-first"]] == [10, 10]
+    assert [result["begun"] for result in played["two-second"]] == [10, 10]
+    straight, resumed = played["two"], played["two-second"]
+    # Another rank's buffers are its own business until rank 0 broadcasts its own.
+    assert {**resumed[1], "begun": 0, "buffers": ""} == {**straight[1], "begun": 0, "buffers": ""}
+    assert {**resumed[0], "begun": 0} == {**straight[0], "begun": 0}
+    assert resumed[0]["rate"] == pytest.approx(1e-4)
+
+
+def test_three_ranks_resume_bit_identically_in_rank_order(played: Results) -> None:
+    straight, resumed = played["three"], played["three-second"]
+    assert [result["begun"] for result in resumed] == [6] * 3
+    assert [result["weights"] for result in resumed] == [result["weights"] for result in straight]
+    assert resumed[0]["buffers"] == straight[0]["buffers"]
+
+
+def test_other_worlds_go_on_and_every_sample_of_every_epoch_is_used_once(folder: Path, played: Results) -> None:
+    assert [result["begun"] for result in played["sizes-two"]] == [11, 11]
+    used = Counter((line["epoch"], sample) for line in trained(folder / "sizes") for sample in line["ids"])
+    assert used == Counter((epoch, sample) for epoch in range(4) for sample in range(SAMPLES))
+
+
+def test_a_finished_job_is_completed_again_without_training(folder: Path, played: Results) -> None:
+    again = played["two-again"][0]
+    assert (again["begun"], again["weights"]) == (None, played["two-second"][0]["weights"])
+    assert {line["run"] for line in trained(folder / "two-parts")} == {1, 2, 4}
+    assert [entry["kind"] for entry in log(folder / "two-parts")].count("Completed") == 3
+
+
+def test_a_raised_goal_trains_on_from_the_end(played: Results) -> None:
+    end = played["two-second"][0]["steps"]
+    assert [result["begun"] for result in played["two-more"]] == [end, end]
+    assert played["two-more"][0]["steps"] > end
+
+
+def test_a_rank_that_raises_is_blamed_and_its_peers_are_not(played: Results) -> None:
+    peer, culprit = played["fault"]
+    assert (culprit["raised"], culprit["outcome"], culprit["blamed"]) == ("ValueError", "failed", True)
+    assert (peer["outcome"], peer["blamed"]) == ("peer-lost", False), peer

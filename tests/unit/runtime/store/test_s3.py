@@ -1,0 +1,254 @@
+"""S3 against a real server: large objects, pages, and servers that freeze, die or refuse."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from perdure.checkpoint.entry import checksum
+from perdure.checkpoint.manifest import fetch
+from perdure.contract import Env
+from perdure.errors import StorageError, UserError
+from perdure.store import KeyExists, Store, open_store, s3
+from tests.unit.runtime.store.conftest import BUCKET
+from tests.unit.runtime.store.s3 import S3Server
+
+pytestmark = pytest.mark.usefixtures("s3_credentials")
+
+
+@pytest.fixture
+def remote(s3_server: S3Server, request: pytest.FixtureRequest) -> Store:
+    return open_store(f"s3://{BUCKET}/{request.node.name}", s3_server.environ)
+
+
+def test_the_server_keeps_the_checksum_of_the_whole_object(remote: Store) -> None:
+    remote.put("a", b"0123456789")
+    info = remote.head("a")
+    assert info
+    assert info.crc == checksum(b"0123456789")
+
+
+def test_a_large_object_goes_up_in_parts_with_the_checksum_of_the_whole(
+    remote: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3, "PART_BYTES", 5 * 1024 * 1024)
+    data = os.urandom(11 * 1024 * 1024)
+    remote.put("large", data)
+    info = remote.head("large")
+    assert info
+    assert (info.size, info.crc) == (len(data), checksum(data))
+    assert remote.get("large", start=5 * 1024 * 1024 - 3, length=6) == data[5 * 1024 * 1024 - 3 :][:6]
+
+
+def test_a_listing_of_many_pages_is_whole(remote: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3, "PAGE_KEYS", 2)
+    keys = [f"log/{n}" for n in range(5)]
+    for key in keys:
+        remote.put(key, b"")
+    assert remote.list("log/") == keys
+    assert remote.list("log/", limit=3) == keys[:3]
+
+
+def test_a_frozen_server_is_an_error_and_a_thawed_one_answers_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CONNECT_SECONDS", "READ_SECONDS", "LARGE_READ_SECONDS", "TRIES"):
+        monkeypatch.setattr(s3, name, 1)
+    with S3Server(tmp_path) as server:
+        server.create_bucket(BUCKET)
+        store = open_store(f"s3://{BUCKET}/root", server.environ)
+        store.put("a", b"1")
+        server.freeze()
+        for call in (
+            lambda: store.put("b", b"2", if_absent=True),
+            lambda: store.put("large", bytes(20 * 1024 * 1024)),
+            lambda: store.get("a"),
+            lambda: store.list(""),
+        ):
+            with pytest.raises(StorageError, match=r"cannot .* of s3://"):
+                call()
+        server.thaw()
+        store.put("c", b"3")
+        assert store.get("c") == b"3"
+
+
+def test_a_killed_server_is_an_error_and_its_successor_has_everything(tmp_path: Path) -> None:
+    with S3Server(tmp_path) as server:
+        server.create_bucket(BUCKET)
+        store = open_store(f"s3://{BUCKET}/root", server.environ)
+        store.put("a", b"1")
+        server.kill()
+        with pytest.raises(StorageError, match=r"can be reached"):
+            store.get("a")
+        with pytest.raises(StorageError, match="cannot write b of s3://checkpoints/root"):
+            store.put("b", b"2")
+        server.start()
+        assert store.get("a") == b"1"
+
+
+def test_a_missing_bucket_is_named_with_the_remedy(s3_server: S3Server) -> None:
+    store = open_store("s3://no-such-bucket/root", s3_server.environ)
+    with pytest.raises(StorageError, match=r"no-such-bucket.*create the bucket"):
+        store.list("")
+    with pytest.raises(StorageError, match=r"no-such-bucket.*create the bucket"):
+        store.get("a")
+
+
+@pytest.mark.parametrize("variable", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
+def test_wrong_credentials_are_named_with_the_secret_to_look_at(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "wrong")
+    store = open_store(f"s3://{BUCKET}/root", s3_server.environ)
+    calls: list[Callable[[], object]] = [lambda: store.put("a", b""), lambda: store.get("a"), lambda: store.list("")]
+    if variable == "AWS_SECRET_ACCESS_KEY":  # an unknown user is 404 to this server, and a HEAD tells no more
+        calls.append(lambda: store.head("a"))
+    for call in calls:
+        with pytest.raises(StorageError, match=r"check the credentials in AWS_ACCESS_KEY_ID.*credentialsSecret"):
+            call()
+
+
+def test_no_credentials_at_all_are_the_users_to_give(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    with pytest.raises(UserError, match="credentialsSecret"):
+        open_store("s3://bucket/root", {Env.S3_REGION: "us-east-1"})
+
+
+def test_path_style_is_true_or_false_and_nothing_else() -> None:
+    with pytest.raises(UserError, match="PERDURE_S3_PATH_STYLE is 'yes'"):
+        open_store("s3://bucket/root", {Env.S3_PATH_STYLE: "yes"})
+
+
+@pytest.mark.parametrize("uri", ["", "/folder", "file://host/x", "file:relative", "gs://bucket/x", "s3://", "s3:///x"])
+def test_a_root_that_is_neither_s3_nor_a_folder_is_refused(uri: str) -> None:
+    with pytest.raises(UserError, match="s3://bucket/prefix nor file:///folder"):
+        open_store(uri, {})
+
+
+class Scripted(BaseHTTPRequestHandler):
+    """Answers each PUT with the next status of the server's script: what no server here says when asked to."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        script: list[int] = self.server.script  # type: ignore[attr-defined]
+        status = script.pop(0)
+        body = b"" if status == 200 else b"<Error><Code>Scripted</Code><Message>as the script says</Message></Error>"
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+@contextmanager
+def served_by(handler: type[BaseHTTPRequestHandler]) -> Iterator[tuple[Store, ThreadingHTTPServer]]:
+    """A store and its server."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        environ = {Env.S3_ENDPOINT: f"http://127.0.0.1:{server.server_port}", Env.S3_REGION: "us-east-1"}
+        try:
+            yield open_store("s3://bucket/root", environ | {Env.S3_PATH_STYLE: "true"}), server
+        finally:
+            server.shutdown()
+            thread.join(timeout=10)
+
+
+@contextmanager
+def answering(*script: int) -> Iterator[tuple[Store, list[int]]]:
+    """A store whose server gives these statuses, and those it has not given yet."""
+    with served_by(Scripted) as (store, server):
+        left = server.script = list(script)  # type: ignore[attr-defined]
+        yield store, left
+
+
+def test_a_409_is_tried_again_until_it_is_known_who_won() -> None:
+    with answering(409, 409, 200) as (store, left):
+        store.put("log/1", b"mine", if_absent=True)
+        assert left == []
+    with answering(409, 412) as (store, left), pytest.raises(KeyExists):
+        store.put("log/1", b"mine", if_absent=True)
+
+
+def test_a_409_that_does_not_end_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3, "CONFLICT_TRIES", 3)
+    with answering(409, 409, 409, 200) as (store, left):
+        with pytest.raises(StorageError, match="as the script says"):
+            store.put("log/1", b"mine", if_absent=True)
+        assert left == [200]
+
+
+def test_a_server_in_trouble_is_asked_once_more_and_then_named() -> None:
+    with answering(503, 503, 200) as (store, left):
+        with pytest.raises(StorageError, match="the same call may succeed later"):
+            store.put("a", b"1")
+        assert left == [200]
+        store.put("a", b"1")
+
+
+class Slow(BaseHTTPRequestHandler):
+    """Answers what moves much data only after longer than READ_SECONDS, or never if the client has hung up by then."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"] or 0))
+        if "uploads" in self.path:
+            self._answer(b"<InitiateMultipartUploadResult><UploadId>1</UploadId></InitiateMultipartUploadResult>")
+        else:
+            self._answer_late(b"<CompleteMultipartUploadResult/>")
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self._answer_late(b"")
+
+    def do_GET(self) -> None:
+        self._answer_late(bytes(s3.LARGE_BYTES))
+
+    def _answer_late(self, body: bytes) -> None:
+        given_up, _, _ = select.select([self.connection], [], [], s3.READ_SECONDS * 5)
+        if given_up:
+            self.close_connection = True
+        else:
+            self._answer(body)
+
+    def _answer(self, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("ETag", '"1"')
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+def test_a_server_that_needs_long_for_much_data_is_waited_for_and_for_little_data_it_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(s3, "READ_SECONDS", 0.1)
+    monkeypatch.setattr(s3, "TRIES", 1)
+    monkeypatch.setattr(s3, "PART_BYTES", 2 * s3.LARGE_BYTES)
+    with served_by(Slow) as (store, _):
+        store.put("one", bytes(s3.LARGE_BYTES))
+        store.put("parts", bytes(3 * s3.LARGE_BYTES))
+        assert len(fetch(store, "one", s3.LARGE_BYTES)) == s3.LARGE_BYTES
+        with pytest.raises(StorageError, match="Read timeout"):
+            store.put("log/1", b"entry", if_absent=True)
+        with pytest.raises(StorageError, match="Read timeout"):
+            store.get("log/1")
