@@ -22,7 +22,7 @@ _COPIED: Final = (
     "pyproject.toml",
     "conftest.py",
 )
-_UNIT: Final = ("tests/unit/operator/decide", "tests/unit/operator")
+_UNIT: Final = ("tests/unit/operator",)
 _LIMIT_SECONDS: Final = 900
 """A bug that makes something wait for ever is found by that."""
 

@@ -20,7 +20,11 @@ from tests.simulation.faults import FAULTS
 BY_NAME: Final = {mutant.name: mutant for mutant in CATALOGUE}
 SIX: Final = (
     "one unknown word in status makes a job unreadable",
+    "news of nodes concern no job",
     "replacing members has no pause",
+    "a role label that somebody changed is not restored",
+    "cordons are not seen",
+    "the deadline is looked at before the suspension, between runs",
 )
 AIMED: Final = 6
 

@@ -16,6 +16,7 @@ from typing import Final
 from tests.simulation.apiserver import Change
 from tests.simulation.claims import FINISHED, Claims, assignment, condition, intent, plans
 from tests.simulation.evidence import Evidence
+from tests.simulation.expected import Expected
 from tests.simulation.objects import (
     BUDGETS,
     EPOCH,
@@ -129,6 +130,7 @@ class Checks:
         scene.operators.on_call = self._on_call
         self._led_since: float | None = None
         self._claims = Claims(scene, self.fail)
+        self._expected = Expected(scene, self.fail)
         self.evidence = Evidence(scene.world.bucket.objects, scene.world.network)
         scene.world.after(1.0, self._poll)
 
@@ -331,8 +333,10 @@ class Checks:
         led = self._led_since is not None and self._world.now - self._led_since >= 30.0
         if led:
             self._claims.look()
+            self._expected.look()
         else:
             self._claims.silence()
+            self._expected.silence()
         for job in self._world.server.each(JOBS):
             record = self.jobs.get(uid_of(job))
             if record is not None and led:

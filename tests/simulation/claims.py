@@ -166,7 +166,7 @@ class Claims:
 
     def _look_at_asking(self, job: Json, status: Json) -> None:
         asking = intent(status)
-        run = int(asking.get("run") or 0) if asking.get("leave") else 0
+        run = int((status.get("next") or {}).get("run") or 0) if asking.get("leave") else 0
         unasked = [
             key_of(one)[1]
             for one in self._pods(uid_of(job))
@@ -180,10 +180,8 @@ class Claims:
 
     def _look_at_template(self, job: Json, status: Json) -> None:
         bad = not job["spec"]["template"]["spec"]["containers"][0].get("image")
-        told = any(
-            "emplate" in str(one.get("reason")) or "image" in str(one.get("message"))
-            for one in status.get("conditions") or ()
-        )
+        said = status.get("conditions") or ()
+        told = any(one.get("status") == "False" and "emplate" in str(one.get("reason")) for one in said)
         words = f"{key_of(job)[1]}: the template is invalid and no condition says so"
         self._lasting("silent-template", key_of(job)[1], bad and not told, 40.0, words)
 

@@ -20,7 +20,7 @@ ENDING: Final = (
     Mutant(
         "a failure of the code is blamed whoever died first",
         _BLAME,
-        "first = min(deaths, key=_moment, default=None)",
+        "first = min(deaths, key=order_of_death, default=None)",
         "first = min(deaths, key=lambda one: one.infrastructure, default=None)",
         ("kill-pod", "code-failure", "node-power"),
     ),
@@ -174,8 +174,8 @@ ENDING: Final = (
     Mutant(
         "a finished job lets what still runs go on for ever",
         _FINISHING,
-        "if draft.now < later(since, patience):",
-        "if True:",
+        "late = draft.now >= later(since, patience)",
+        "late = False",
         ("code-failure", "hanging-rank"),
     ),
     Mutant(
