@@ -155,7 +155,7 @@ def test_an_api_server_that_does_not_answer_is_not_asked_to_take_the_other_event
     assert len(caplog.records) == 1
     del desk.cluster.refuses[EVENTS]
     desk.act(events=events)
-    assert len(asyncio.run(desk.cluster.list(EVENTS, "ns"))) == 4  # the first one has been given up
+    assert len(asyncio.run(desk.cluster.list(EVENTS, "ns"))) == 5
 
 
 def test_the_same_event_is_sent_once() -> None:

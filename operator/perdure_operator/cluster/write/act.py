@@ -277,6 +277,8 @@ class Actor:
                 logger.warning("event %s of %s/%s not sent: %s", event.reason, job.namespace, job.name, error)
                 if isinstance(error, Unavailable):
                     return
+                continue
+            self._news.sent(job.uid, event, now)
 
 
 def _upcoming(status: TrainingJobStatus) -> set[str]:
