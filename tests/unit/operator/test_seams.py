@@ -35,6 +35,28 @@ from tests.unit.operator.memory_cluster import MemoryCluster
 from tests.unit.operator.stage import KEY, Stage
 
 
+class WebhookDown(MemoryCluster):
+    """The webhook that is asked about new pods does not answer: 500 from the API server."""
+
+    down = False
+
+    async def create(self, resource: Resource, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
+        if self.down and resource == PODS:
+            raise Unavailable("failed calling webhook", status=500)
+        return await super().create(resource, namespace, body, dry_run=dry_run)
+
+
+class BudgetsForbidden(MemoryCluster):
+    """Somebody has taken the right to create budgets away."""
+
+    down = False
+
+    async def create(self, resource: Resource, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
+        if self.down and resource == BUDGETS:
+            raise Forbidden("exceeded quota: budgets", status=403)
+        return await super().create(resource, namespace, body, dry_run=dry_run)
+
+
 class DeletesForbidden(MemoryCluster):
     """Admission lets nobody delete pods."""
 
@@ -67,6 +89,29 @@ def told_to_leave(stage: Stage) -> bool:
 def elapse(stage: Stage, seconds: int) -> None:
     for _ in range(seconds):
         stage.wait(1)
+
+
+def test_members_are_asked_to_leave_in_time_while_an_edited_template_cannot_be_tried() -> None:
+    cluster = WebhookDown()
+    stage = training(cluster)
+    cluster.down = True
+    stage.cluster.change(JOBS, *KEY, lambda raw: raw["spec"]["template"]["spec"]["containers"][0].update(image="new"))
+    elapse(stage, 200)
+    stage.cordon("n1")
+    elapse(stage, 6)
+    assert told_to_leave(stage)
+
+
+def test_members_are_asked_to_leave_in_time_while_the_budget_cannot_be_put_back() -> None:
+    cluster = BudgetsForbidden()
+    stage = training(cluster)
+    cluster.down = True
+    name = next(key[2] for key in cluster._objects if key[0] == BUDGETS)
+    cluster.remove(BUDGETS, "ns", name)
+    elapse(stage, 200)
+    stage.cordon("n1")
+    elapse(stage, 6)
+    assert told_to_leave(stage)
 
 
 def test_the_next_members_are_created_while_pods_of_the_run_before_cannot_be_deleted() -> None:
