@@ -17,6 +17,9 @@ from typing import Final
 DRIFT: Final = 5e-4
 """How many seconds a second two clocks may drift apart: what was known of the other grows old."""
 
+DOUBTFUL: Final = 3600.0
+"""A jump of so many seconds has to be told twice in a row: what we have told cannot be taken back."""
+
 _SLOW: Final = 0.5
 """While the server's clock is behind what has been told, ours runs at this speed until they meet."""
 
@@ -43,6 +46,14 @@ class _Bounds:
         widening = DRIFT * max(at - self.at, 0.0)
         return _Bounds(self.low - widening, self.high + widening, at)
 
+    def apart(self, other: _Bounds) -> float:
+        """How many seconds lie between the two; not above 0 where both may be right."""
+        return max(self.low, other.low) - min(self.high, other.high)
+
+    def met(self, newer: _Bounds) -> _Bounds:
+        """What both say."""
+        return _Bounds(max(self.low, newer.low), min(self.high, newer.high), newer.at)
+
 
 class ServerClock:
     """Off by at most half of `1 s + the round trip` after one answer, and by less than 0.1 s after a few dozen.
@@ -56,6 +67,7 @@ class ServerClock:
         self.monotonic = monotonic
         self._fallback = fallback
         self._bounds: _Bounds | None = None
+        self._doubted: _Bounds | None = None
         self._told: tuple[float, float] | None = None
 
     def heard(self, date: str | None, *, sent: float) -> None:
@@ -67,9 +79,12 @@ class ServerClock:
         # The header has whole seconds, rounded down, and was written somewhere between request and answer.
         heard = _Bounds(seconds - received, seconds + 1 - sent, received)
         known = self._bounds.aged(received) if self._bounds else heard
-        low, high = max(known.low, heard.low), min(known.high, heard.high)
+        if known.apart(heard) > DOUBTFUL and (self._doubted is None or self._doubted.aged(received).apart(heard) > 0):
+            self._doubted = heard
+            return
+        self._doubted = None
         # Bounds that exclude each other: a clock was set, or another server has answered. The newest is right.
-        self._bounds = _Bounds(low, high, received) if low <= high else heard
+        self._bounds = known.met(heard) if known.apart(heard) <= 0 else heard
 
     @property
     def error_seconds(self) -> float:

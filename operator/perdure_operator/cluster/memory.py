@@ -17,7 +17,7 @@ class Memory:
 
     template_check: TemplateCheck = field(default_factory=TemplateCheck)
     refusals: dict[str, Refusal] = field(default_factory=dict)
-    """By the name of the object that could not be created, or of the pod that could not be changed."""
+    """By the name of the object that could not be created or changed."""
     allotted: set[str] = field(default_factory=set)
     """Names of members that this process has written into the job's status."""
     created: set[str] = field(default_factory=set)

@@ -8,7 +8,7 @@ from typing import Final
 from perdure_operator.api.reasons import Reason
 from perdure_operator.decide.draft import Draft
 from perdure_operator.decide.facts import listed, own, refused
-from perdure_operator.state.snapshot import PodView
+from perdure_operator.state.snapshot import PodView, RefusalKind
 
 _IMAGE: Final = frozenset(
     {
@@ -65,7 +65,8 @@ def _refusal(draft: Draft, names: tuple[str, ...]) -> tuple[Reason, str] | None:
     refusal = refused(draft, names)
     if refusal is None:
         return None
-    return refusal_reason(refusal.message), f"creating {refusal.pod} was refused: {refusal.message}"
+    what = "changing" if refusal.kind is RefusalKind.PATCH_REFUSED else "creating"
+    return refusal_reason(refusal.message), f"{what} {refusal.pod} was refused: {refusal.message}"
 
 
 def refusal_reason(message: str) -> Reason:

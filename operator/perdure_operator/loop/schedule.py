@@ -1,9 +1,10 @@
 """Which key is due when: de-duplicated, serial per key, with a back-off per key. Pure: the time is passed in.
 
 A key is waiting at most once; of several due times the earliest counts. A key that is being worked on and is added
-again is due as soon as that work is done, so that no news is lost and no key is worked on twice at once. News about a
-key that has failed bring it forward once in each back-off, and not at once: a server that refuses because it is
-overloaded must not be asked again by each of its own events. Wrapped by `queue`.
+again is due as soon as that work is done, so that no news is lost and no key is worked on twice at once. News
+about a key that has failed, and its own times, bring it forward at a bounded rate: what is urgent is not held up by
+what fails, and a server that refuses because it is overloaded is not asked again by each of its own events. Wrapped by
+`queue`.
 """
 
 from __future__ import annotations
@@ -20,16 +21,19 @@ FIRST_SECONDS: Final = 0.2
 LONGEST_SECONDS: Final = 60.0
 SOONEST_SECONDS: Final = 0.05
 """After a failure, even if there are news."""
+EARLY_SECONDS: Final = 6.0
+"""News bring a key that fails forward once in so many seconds, and EARLY_AT_ONCE times more after a calm."""
+EARLY_AT_ONCE: Final = 2
 
 
 @dataclass(slots=True)
 class _BackOff:
-    failures: int
-    soonest: float
+    failures: int = 0
+    until: float = 0.0
+    soonest: float = 0.0
     """News do not bring the key forward to before this."""
-    until: float
-    early: bool
-    """Whether news may still bring it forward before `until`."""
+    calm_at: float = 0.0
+    """When what was spent of EARLY_AT_ONCE is there again."""
 
 
 class Schedule(Generic[K]):
@@ -82,23 +86,22 @@ class Schedule(Generic[K]):
 
         `at_least` so many seconds pass in any case.
         """
-        back_off = self._back_offs.get(key)
+        back_off = self._back_offs.setdefault(key, _BackOff(until=now, calm_at=now))
         least = now + min(at_least, self._longest)
-        if back_off is not None and now < back_off.until:  # the one attempt that news have brought forward
-            back_off.early = False
-            back_off.until = max(back_off.until, least)
-        else:
-            failures = back_off.failures + 1 if back_off else 1
-            delay = min(self._longest, self._first * 2.0 ** min(failures - 1, 30))
-            back_off = _BackOff(failures, max(now + SOONEST_SECONDS, least), max(now + delay, least), early=True)
-        self._back_offs[key] = back_off
+        if now >= back_off.until:  # else news have brought it forward
+            back_off.failures += 1
+            back_off.until = now + min(self._longest, self._first * 2.0 ** min(back_off.failures - 1, 30))
+        back_off.until = max(back_off.until, least)
+        spent = min(max(back_off.calm_at - now, 0.0), EARLY_AT_ONCE * EARLY_SECONDS)
+        back_off.calm_at = now + spent + EARLY_SECONDS
+        back_off.soonest = max(now + SOONEST_SECONDS, least, back_off.calm_at - EARLY_AT_ONCE * EARLY_SECONDS)
         self._due[key] = min(self._due.get(key, back_off.until), back_off.until)
         self._release(key)
         return self._due[key] - now
 
     def _allowed(self, key: K, at: float) -> float:
         back_off = self._back_offs.get(key)
-        return at if back_off is None else max(at, back_off.soonest if back_off.early else back_off.until)
+        return at if back_off is None else max(at, min(back_off.soonest, back_off.until))
 
     def _release(self, key: K) -> None:
         """What was added during the work counts from now on."""

@@ -1,7 +1,7 @@
 """One round for one job: observe, decide, act, and when to look again. Rounds of one job never overlap.
 
-No decision is taken here. A failed round is repeated with a growing delay; an error in one job never stops another's.
-Called by `operator` once this process leads.
+No decision is taken here. A failed round is repeated with a growing delay, and when its decision wanted to look again;
+an error in one job never stops another's. Called by `leader` once this process leads.
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ class Worker:
         if _writes(decision):
             self._observer.distrust(job)
             _log(snapshot, decision)
+            if decision.requeue_after is not None:  # the time counts even if a write fails that does not rest on it
+                self._queue.add(job, delay=decision.requeue_after)
             await self._actor.act(snapshot, decision, self._observer.memory(snapshot.uid))
             deleted = any(isinstance(action, DeletePod) for action in decision.actions)
             self._observer.written(job, snapshot.uid, deleted=deleted)

@@ -1,7 +1,7 @@
 """What `decide` returns: the next status as a whole, then cluster writes, then events, and when to look again.
 
-`cluster.act` carries it out in that order and stops at the first conflict. Every action names its object with a uid or
-resourceVersion precondition, so that doing it twice, or late, does no harm.
+`cluster.act` carries it out in that order, and what fails holds up only what rests on it. Every action names its object
+with a uid or resourceVersion precondition, so that doing it twice, or late, does no harm.
 """
 
 from __future__ import annotations

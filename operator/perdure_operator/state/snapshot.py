@@ -130,15 +130,15 @@ class TemplateCheck(Model):
 
 
 class RefusalKind(StrEnum):
-    """Why an object could not be created, or a pod not be changed."""
+    """Why an object could not be created, or could not be changed."""
 
     REFUSED = "Refused"  # a quota or admission
     NAME_TAKEN = "NameTaken"  # somebody else's object has the name: it is burnt
-    PATCH_REFUSED = "PatchRefused"  # the pod exists; admission does not let it be changed
+    PATCH_REFUSED = "PatchRefused"  # the pod, or the budget, exists; admission or RBAC does not let it be changed
 
 
 class Refusal(Model):
-    """The API server's answer to the newest creation, or change of a pod, by this process that failed."""
+    """The API server's answer to the newest creation, or change, by this process that failed."""
 
     pod: str
     """The name of the pod, or of the job's budget."""

@@ -288,13 +288,13 @@ def _forget_settled(memory: Memory, record: JobRecord, own: set[str], budget: Bu
     """Answers about names that nobody wants any more; refusals of names that are there now, whoever created them."""
     memory.allotted &= record.members
     memory.created &= record.members
-    wanted = record.members - own
-    if budget is None:
-        wanted |= {names.budget(record.key[1], record.uid)}
+    budgets = {names.budget(record.key[1], record.uid)}
+    created = record.members - own | (set() if budget else budgets)
+    changed = own | (budgets if budget else set())
     memory.refusals = {
         name: refusal
         for name, refusal in memory.refusals.items()
-        if name in (own if refusal.kind is RefusalKind.PATCH_REFUSED else wanted)
+        if name in (changed if refusal.kind is RefusalKind.PATCH_REFUSED else created)
     }
 
 

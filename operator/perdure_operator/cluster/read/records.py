@@ -78,9 +78,15 @@ class JobRecord(Record):
         return bool(self.members) or not (self.deleting or (self.spec is not None and self.spec.suspend))
 
     @property
-    def claim(self) -> tuple[bool, str, Key]:
-        """The least of those that share a root may have it: who has members already, then who is older."""
-        return not self.members, self.created, self.key
+    def claim(self) -> tuple[int, str, Key]:
+        """The least of those that share a root may have it: who has members, then who pauses, then who is older."""
+        return (0 if self.members else 1 if self._pauses else 2), self.created, self.key
+
+    @property
+    def _pauses(self) -> bool:
+        """Whether it has had members and goes on by itself: only a suspension takes the start time away."""
+        started = self.status is not None and self.status.start_time is not None
+        return started and not (self.spec is not None and self.spec.suspend)
 
     def tells_the_same(self, other: JobRecord) -> bool:
         """See above."""

@@ -3,9 +3,9 @@
 Every write has a precondition or a name that status has reserved, so that a second operator, a late retry or a crash
 between any two writes does no harm. A round that leaves status as it is rests on it all the same: the job is read first
 and has to be the very one that was decided about. Before each write the leader looks whether it still leads: a process
-that was stopped for a minute does not know it. The first refusal ends the round: what follows may rest on what failed.
-Writes of one kind to pods that follow each other go out together: each rests on its own pod alone, and a deadline
-already counts. Called by `loop.worker`.
+that was stopped for a minute does not know it. A refusal holds up what rests on what was refused, and nothing else:
+see `order`. Writes of one kind to pods that follow each other go out together, for a deadline already counts.
+Called by `loop.worker`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import groupby
-from typing import Final, assert_never
+from typing import assert_never
 
 from perdure.contract import ANNOTATION_ASSIGNMENT, LABEL_ROLE
 from perdure_operator.api import names
@@ -43,7 +42,7 @@ from perdure_operator.cluster.protocol import (
 from perdure_operator.cluster.read import parse
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.records import version_of
-from perdure_operator.cluster.write import manifests
+from perdure_operator.cluster.write import manifests, order
 from perdure_operator.cluster.write.news import News
 from perdure_operator.state.decision import (
     Action,
@@ -59,17 +58,14 @@ from perdure_operator.state.decision import (
 )
 from perdure_operator.state.snapshot import PodView, Refusal, RefusalKind, Snapshot, TemplateCheck, TemplateVerdict
 
-AT_ONCE: Final = 16
-"""Writes under way at once: a thousand members are told within seconds, and other jobs still get an answer."""
-
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Round:
     job: Snapshot
-    pods: Mapping[str, PodView]
-    """As they were when the decision was made, by uid."""
+    pods: dict[str, PodView]
+    """By uid: as they were when the decision was made, or as this round has left them."""
     memory: Memory
 
 
@@ -93,7 +89,7 @@ class Actor:
         self._news = News()
 
     async def act(self, job: Snapshot, decision: Decision, memory: Memory) -> None:
-        """Raises ApiError at the first write that fails."""
+        """Raises the first ApiError, once everything that does not rest on the write that failed has been written."""
         self._require_lead()
         if decision.status is not None:
             await self._write_status(job, decision.status)
@@ -102,8 +98,7 @@ class Actor:
             await self._require_unchanged(job)
         try:
             pods = {pod.uid: pod for pod in job.pods if not pod.gone}
-            for batch in _batches(decision.actions):
-                await self._carry_out_all(_Round(job, pods, memory), batch)
+            await self._carry_out_all(_Round(job, pods, memory), decision.actions)
         except ApiError:
             await self._send(job, decision.events)  # status is written: no later round will say this again
             raise
@@ -141,15 +136,27 @@ class Actor:
             raise Conflict(str(error)) from None
         self._cache.apply(JOBS, written)
 
-    async def _carry_out_all(self, work: _Round, batch: Sequence[Action]) -> None:
+    async def _carry_out_all(self, work: _Round, actions: Sequence[Action]) -> None:
+        first: BaseException | None = None
+        failed: list[Action] = []
+        for batch in order.batches(actions):
+            self._require_lead()
+            due = [action for action in batch if not order.held_up(action, failed, work.pods)]
+            answers = await self._answers(work, due)
+            errors = [answer for answer in answers if answer is not None]
+            first = first or next(iter(errors), None)
+            failed += [action for action, answer in zip(due, answers, strict=True) if answer is not None]
+            if errors and order.unanswered(answers):
+                break
+        if first is not None:
+            raise first
+
+    async def _answers(self, work: _Round, actions: Sequence[Action]) -> list[BaseException | None]:
         """Wait for every answer, also after a refusal: nothing may still be under way when the next round looks."""
-        writes = (self._carry_out(work, action) for action in batch)
-        for answer in await asyncio.gather(*writes, return_exceptions=True):
-            if answer is not None:
-                raise answer
+        writes = (self._carry_out(work, action) for action in actions)
+        return await asyncio.gather(*writes, return_exceptions=True)
 
     async def _carry_out(self, work: _Round, action: Action) -> None:
-        self._require_lead()
         job, memory = work.job, work.memory
         match action:
             case CheckTemplate():
@@ -198,6 +205,10 @@ class Actor:
             since = self._cache.mark()
             self._cache.apply(BUDGETS, await self._api.get(BUDGETS, job.namespace, name), since=since)
             raise
+        except (Forbidden, Invalid) as error:
+            memory.refusals[name] = Refusal(pod=name, kind=RefusalKind.PATCH_REFUSED, message=str(error))
+            raise
+        memory.refusals.pop(name, None)
 
     async def _delete_budget(self, job: Snapshot, uid: str) -> None:
         key = (job.namespace, names.budget(job.name, job.uid))
@@ -239,7 +250,7 @@ class Actor:
         """Who refuses it, most often a webhook, has to be named: until it is mended nobody can be told anything."""
         patch = _assign_patch(work.job, action, work.pods.get(action.uid))
         try:
-            self._cache.apply(PODS, await self._api.patch(PODS, work.job.namespace, action.name, patch))
+            written = await self._api.patch(PODS, work.job.namespace, action.name, patch)
         except NotFound as error:
             raise Conflict(str(error)) from None
         except (Forbidden, Invalid) as error:
@@ -247,6 +258,8 @@ class Actor:
             work.memory.refusals[action.name] = Refusal(pod=action.name, kind=kind, message=message)
             raise
         work.memory.refusals.pop(action.name, None)
+        work.pods[action.uid] = parse.pod(written)
+        self._cache.apply(PODS, written)
 
     async def _delete_pod(self, job: Snapshot, action: DeletePod, seen: PodView | None) -> None:
         """A pod that has changed since may have been promoted by the next leader."""
@@ -277,17 +290,13 @@ class Actor:
                 logger.warning("event %s of %s/%s not sent: %s", event.reason, job.namespace, job.name, error)
                 if isinstance(error, Unavailable):
                     return
+                continue
+            self._news.sent(job.uid, event, now)
 
 
 def _upcoming(status: TrainingJobStatus) -> set[str]:
     """The names allocated for the next run."""
     return set(status.next.members) if status.next else set()
-
-
-def _batches(actions: Iterable[Action]) -> Iterator[Sequence[Action]]:
-    for kind, group in groupby(actions, key=type):
-        alike, most = list(group), AT_ONCE if kind in (Assign, CreatePod, DeletePod) else 1
-        yield from (alike[first : first + most] for first in range(0, len(alike), most))
 
 
 def _budget_patch(action: SetBudget, spec: Json) -> list[Json]:

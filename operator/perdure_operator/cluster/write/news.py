@@ -1,6 +1,6 @@
 """Which events are worth sending: a job that fails again and again fills neither the events' store nor a `describe`.
 
-Pure but for its memory of what was told; the clock is passed in. Called by `act`.
+Pure but for its memory of what was sent; the clock is passed in. Called by `act`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MORE: Final = "; others like it follow and are not told one by one, the job's c
 
 
 class News:
-    """What has been told lately."""
+    """What has been told lately: only what was sent counts, so that what could not be is worth telling again."""
 
     def __init__(self) -> None:
         self._told: deque[tuple[datetime, str, Event]] = deque()
@@ -30,15 +30,16 @@ class News:
     def worth_telling(self, uid: str, event: Event, now: datetime) -> Event | None:
         """The event as it is to be sent about the job with this uid; None where it says nothing new."""
         self._forget(now)
-        alike = (uid, event.reason)
-        if (uid, event) in self._known or self._alike[alike] >= MOST_ALIKE:
+        told = self._alike.get((uid, event.reason), 0)
+        if (uid, event) in self._known or told >= MOST_ALIKE:
             return None
+        return event.model_copy(update={"message": event.message + _MORE}) if told + 1 == MOST_ALIKE else event
+
+    def sent(self, uid: str, event: Event, now: datetime) -> None:
+        """Remember that the event was told about the job with this uid."""
         self._told.append((now, uid, event))
         self._known.add((uid, event))
-        self._alike[alike] += 1
-        return (
-            event.model_copy(update={"message": event.message + _MORE}) if self._alike[alike] == MOST_ALIKE else event
-        )
+        self._alike[uid, event.reason] += 1
 
     def _forget(self, now: datetime) -> None:
         while self._told and now - self._told[0][0] >= AGAIN:

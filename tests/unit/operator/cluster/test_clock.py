@@ -96,3 +96,28 @@ def test_an_answer_without_a_date_teaches_nothing(date: str | None) -> None:
     scene.answer()
     scene.clock.heard(date, sent=5000.0)
     assert abs(scene.off()) < 0.6
+
+
+def test_one_answer_with_an_absurd_date_does_not_move_the_clock_for_good() -> None:
+    scene = Scene()
+    for _ in range(5):
+        scene.answer()
+        scene.elapsed += 1
+    scene.shift = timedelta(days=365)
+    scene.answer()
+    scene.clock.now()
+    scene.shift = timedelta()
+    for _ in range(5):
+        scene.answer()
+        scene.elapsed += 1
+    assert abs(scene.off()) < 5
+
+
+def test_a_server_that_is_set_far_forward_is_believed_when_it_says_so_twice() -> None:
+    scene = Scene()
+    scene.answer()
+    scene.shift = timedelta(days=365)
+    scene.answer()
+    assert abs(scene.off()) > 1000
+    scene.answer()
+    assert abs(scene.off()) < 0.6

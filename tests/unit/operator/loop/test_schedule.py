@@ -70,9 +70,30 @@ def failing(schedule: Schedule[str], seconds: float, *, at_least: float = 0.0) -
     return attempts
 
 
-def test_news_bring_a_key_that_has_failed_forward_once_and_soon() -> None:
-    attempts = failing(Schedule[str](first=10, longest=60), 60)
-    assert attempts == [0, 0.05, 10, 10.05, 30, 30.05]
+def test_news_bring_a_key_that_has_failed_forward_soon_and_then_at_a_bounded_rate() -> None:
+    attempts = failing(Schedule[str](first=40), 39)
+    assert attempts == [0, 0.05, 0.1, 6, 12, 18, 24, 30, 36]
+
+
+def test_news_after_a_calm_bring_a_key_that_fails_forward_at_once_however_often_it_has_failed() -> None:
+    schedule, now = Schedule[str](), 0.0
+    schedule.add("a", now)
+    for _ in range(12):
+        assert schedule.pop(now) == "a"
+        now += schedule.failed("a", now)
+    assert schedule.pop(now) == "a"
+    schedule.failed("a", now)
+    for news in (now + 20, now + 21):  # a cordon, and the end of the quiet second after it
+        schedule.add("a", news)
+        assert schedule.pop(news) == "a"
+        schedule.failed("a", news)
+
+
+def test_attempts_that_news_bring_forward_do_not_make_the_back_off_longer() -> None:
+    schedule = Schedule[str](first=30)
+    failing(schedule, 29)
+    assert schedule.pop(30) == "a"
+    assert schedule.failed("a", 30) == 60
 
 
 def test_a_server_that_refuses_everything_is_not_asked_at_each_of_its_events() -> None:

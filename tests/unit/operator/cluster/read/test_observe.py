@@ -165,6 +165,16 @@ def test_who_has_members_keeps_the_root_even_if_an_older_job_is_resumed() -> Non
     assert _other(made, "another").same_uri == ("ns/digits",)
 
 
+def test_who_pauses_keeps_the_root_and_who_was_suspended_has_given_it_up() -> None:
+    made, pausing = sharing(), {"run": 3, "startTime": "2026-01-02T03:04:05Z"}
+    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status=pausing))
+    made.cluster.change(JOBS, "ns", "another", lambda raw: raw.update(status={"run": 5}))
+    assert look(made).same_uri == ()
+    assert _other(made, "another").same_uri == ("ns/digits",)
+    made.cluster.change(JOBS, *KEY, lambda raw: raw["spec"].update(suspend=True))
+    assert _other(made, "another").same_uri == ()
+
+
 def test_one_bucket_name_at_two_endpoints_is_not_one_root() -> None:
     made = sharing()
     endpoint = {"s3": {"endpoint": "http://elsewhere"}}

@@ -31,7 +31,8 @@ from perdure_operator.cluster.protocol import (
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.observe import Observer
 from perdure_operator.cluster.write import manifests
-from perdure_operator.cluster.write.act import AT_ONCE, Actor
+from perdure_operator.cluster.write.act import Actor
+from perdure_operator.cluster.write.order import AT_ONCE
 from perdure_operator.state.decision import (
     Assign,
     CheckTemplate,
@@ -91,6 +92,9 @@ class Desk:
     def get(self, resource: Resource, name: str) -> Json:
         return asyncio.run(self.cluster.get(resource, "ns", name))
 
+    def pods(self) -> list[Json]:
+        return asyncio.run(self.cluster.list(PODS, "ns"))
+
     def name(self, number: int | None = None) -> str:
         base = f"digits-{self.snapshot().uid[:4]}"
         return base if number is None else f"{base}-{number}"
@@ -115,13 +119,13 @@ def test_nothing_is_written_after_a_status_that_somebody_else_has_changed() -> N
     assert desk.cluster.writes == []
 
 
-def test_the_first_refusal_ends_the_round_and_is_remembered_until_it_is_overcome() -> None:
+def test_a_refusal_is_remembered_until_it_is_overcome() -> None:
     desk = Desk()
     desk.cluster.refuses[PODS] = Forbidden("exceeded quota", reason="Forbidden")
     with pytest.raises(Forbidden):
         desk.act(CreatePod(name=desk.name(0)), CreatePod(name=desk.name(1)), SetBudget(min_available=1))
     assert list(desk.memory.refusals) == [desk.name(0), desk.name(1)]
-    assert desk.cluster.writes == []
+    assert desk.cluster.writes == [f"create poddisruptionbudgets {desk.name()}"]
     del desk.cluster.refuses[PODS]
     desk.act(CreatePod(name=desk.name(0)), CreatePod(name=desk.name(1)))
     assert desk.memory.refusals == {}
@@ -155,7 +159,7 @@ def test_an_api_server_that_does_not_answer_is_not_asked_to_take_the_other_event
     assert len(caplog.records) == 1
     del desk.cluster.refuses[EVENTS]
     desk.act(events=events)
-    assert len(asyncio.run(desk.cluster.list(EVENTS, "ns"))) == 4  # the first one has been given up
+    assert len(asyncio.run(desk.cluster.list(EVENTS, "ns"))) == 5
 
 
 def test_the_same_event_is_sent_once() -> None:
@@ -386,15 +390,66 @@ def test_writes_to_pods_go_out_together_but_not_all_at_once() -> None:
     assert asyncio.run(desk.cluster.list(PODS, "ns")) == []
 
 
-def test_a_refused_assignment_stops_what_comes_after_its_neighbours() -> None:
+def test_an_assignment_that_fails_holds_up_its_own_pod_alone() -> None:
     desk = Desk(SlowCluster())
     pods = crowd(desk, 40)
-    actions = [Assign(**pod, role="member", old=STANDBY, new="x") for pod in pods]
-    actions[3] = actions[3].model_copy(update={"uid": "another"})
+    actions = [Assign(**pod, role="former", old=STANDBY, new="x") for pod in pods]
+    actions[3] = actions[3].model_copy(update={"old": "what it was long ago"})
     with pytest.raises(Conflict):
-        desk.act(*actions, DeletePod(**pods[-1]))
-    roles = [desk.get(PODS, pod["name"])["metadata"]["labels"][LABEL_ROLE] for pod in pods]
-    assert roles == ["member"] * 3 + ["standby"] + ["member"] * (AT_ONCE - 4) + ["standby"] * (40 - AT_ONCE)
+        desk.act(*actions, DeletePod(**pods[3]), DeletePod(**pods[-1]))
+    left = {pod["metadata"]["name"]: pod["metadata"]["labels"][LABEL_ROLE] for pod in desk.pods()}
+    assert left == {pod["name"]: "standby" if pod is pods[3] else "former" for pod in pods[:-1]}
+
+
+def test_nothing_that_rests_on_the_budget_is_written_while_it_cannot_be() -> None:
+    desk = Desk()
+    pods = crowd(desk, 2)
+    desk.cluster.refuses[BUDGETS] = Forbidden("no budgets here", reason="Forbidden")
+    desk.cluster.writes.clear()
+    with pytest.raises(Forbidden, match="no budgets"):
+        desk.act(
+            SetBudget(min_available=3),
+            CreatePod(name=desk.name(2)),
+            Assign(**pods[0], role="member", old=STANDBY, new="x"),
+            Assign(**pods[1], role="standby", old=STANDBY, new="x"),
+        )
+    assert desk.cluster.writes == [f"patch pods {pods[1]['name']}"]
+
+
+def test_what_is_created_apart_waits_for_the_former_it_keeps_away_from() -> None:
+    desk = Desk()
+    pods = crowd(desk, 1)
+    former = Assign(**pods[0], role="former", old="what it was long ago", new="x")
+    with pytest.raises(Conflict):
+        desk.act(former, CreatePod(name=desk.name(1), apart=True))
+    with pytest.raises(Conflict):
+        desk.act(former, CreatePod(name=desk.name(2)))
+    assert [pod["metadata"]["name"] for pod in desk.pods()] == [desk.name(0), desk.name(2)]
+
+
+def test_a_server_that_gives_no_answer_is_not_asked_for_the_rest_of_the_round() -> None:
+    desk = Desk()
+    pods = crowd(desk, 2)
+    desk.cluster.refuses[PODS] = Unavailable("no answer in 10 s")
+    desk.cluster.writes.clear()
+    with pytest.raises(Unavailable):
+        desk.act(Assign(**pods[0], role="standby", old=STANDBY, new="x"), SetBudget(min_available=1))
+    assert desk.cluster.writes == []
+
+
+def test_a_pod_is_deleted_in_the_version_that_the_same_round_has_given_it() -> None:
+    desk = Desk()
+    (pod,) = crowd(desk, 1)
+    desk.act(Assign(**pod, role="former", old=STANDBY, new="x"), DeletePod(**pod))
+    assert desk.pods() == []
+
+
+def test_a_dry_run_comes_last() -> None:
+    desk = Desk()
+    desk.cluster.refuses[PODS] = Unavailable("failed calling webhook", status=500)
+    with pytest.raises(Unavailable):
+        desk.act(CheckTemplate(), SetBudget(min_available=1))
+    assert desk.cluster.writes == [f"create poddisruptionbudgets {desk.name()}"]
 
 
 def test_a_pod_is_deleted_by_uid_and_only_once() -> None:
@@ -444,6 +499,22 @@ def test_a_budget_that_changed_meanwhile_is_read_again() -> None:
     new = desk.snapshot().budget
     assert new
     desk.act(SetBudget(min_available=2, uid=new.uid, resource_version=new.resource_version))
+
+
+def test_who_refuses_to_let_the_budget_be_raised_is_remembered_until_it_could_be() -> None:
+    desk = Desk()
+    desk.act(SetBudget(min_available=1))
+    budget = desk.snapshot().budget
+    assert budget
+    raised = SetBudget(min_available=2, uid=budget.uid, resource_version=budget.resource_version)
+    desk.cluster.refuses[BUDGETS] = Forbidden("poddisruptionbudgets is forbidden", reason="Forbidden")
+    with pytest.raises(Forbidden):
+        desk.act(raised)
+    (refusal,) = desk.memory.refusals.values()
+    assert (refusal.pod, refusal.kind) == (desk.name(), "PatchRefused")
+    del desk.cluster.refuses[BUDGETS]
+    desk.act(raised)
+    assert desk.memory.refusals == {}
 
 
 def test_a_budget_of_ours_with_another_number_is_a_conflict_and_not_lost() -> None:

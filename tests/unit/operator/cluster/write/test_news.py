@@ -15,8 +15,12 @@ def _planned(run: int) -> Event:
 
 
 def _told(news: News, *events: Event, at: datetime = NOON, uid: str = "u") -> list[str]:
-    sent = [news.worth_telling(uid, event, at) for event in events]
-    return [event.message for event in sent if event]
+    messages = []
+    for event in events:
+        if (worth := news.worth_telling(uid, event, at)) is not None:
+            news.sent(uid, event, at)
+            messages.append(worth.message)
+    return messages
 
 
 def test_an_event_is_told_once_and_again_after_a_while() -> None:
@@ -24,6 +28,12 @@ def test_an_event_is_told_once_and_again_after_a_while() -> None:
     assert _told(news, _planned(1), _planned(1)) == ["run 1"]
     assert _told(news, _planned(1), at=NOON + AGAIN - timedelta(seconds=1)) == []
     assert _told(news, _planned(1), at=NOON + AGAIN) == ["run 1"]
+
+
+def test_what_could_not_be_sent_is_worth_telling_again() -> None:
+    news = News()
+    assert news.worth_telling("u", _planned(1), NOON) is not None
+    assert _told(news, _planned(1), _planned(1)) == ["run 1"]
 
 
 def test_of_many_alike_the_last_says_that_others_follow() -> None:

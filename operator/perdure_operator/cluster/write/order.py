@@ -1,0 +1,59 @@
+"""Which writes of a round go out together, and which rest on which: one that fails holds up no other. Pure.
+
+    CreatePod            the budget, the pods before it (a quota that refuses one refuses the next), and, where it is
+                         created apart, the formers it keeps away from
+    Assign to `member`   the budget: first raise, then label
+    DeletePod            what that very pod is told before
+    all others           nothing: a request to leave, a deletion, a dry run, the budget itself
+
+Called by `act`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Final
+
+from perdure.contract import Role
+from perdure_operator.cluster.protocol import Unavailable
+from perdure_operator.state.decision import Action, Assign, CheckTemplate, CreatePod, DeletePod, SetBudget
+from perdure_operator.state.snapshot import PodView
+
+AT_ONCE: Final = 16
+"""Writes under way at once: a thousand members are told within seconds, and other jobs still get an answer."""
+
+_WEBHOOK_FAILED: Final = 500
+"""The server answers; whom it had to ask for this write does not."""
+
+
+def batches(actions: Iterable[Action]) -> Iterator[Sequence[Action]]:
+    """Writes of one kind that follow each other; the dry run, which may take a webhook's patience, comes last."""
+    in_turn = sorted(actions, key=lambda action: isinstance(action, CheckTemplate))
+    for kind, group in groupby(in_turn, key=type):
+        alike, most = list(group), AT_ONCE if kind in (Assign, CreatePod, DeletePod) else 1
+        yield from (alike[first : first + most] for first in range(0, len(alike), most))
+
+
+def held_up(action: Action, failed: Iterable[Action], pods: Mapping[str, PodView]) -> bool:
+    """Whether a write rests on one that has failed; `pods` are those of the job by uid."""
+    return any(_rests_on(action, earlier, pods) for earlier in failed)
+
+
+def unanswered(answers: Sequence[BaseException | None]) -> bool:
+    """Whether the server itself gives no answer, or has no time: what is left would only wait as long for each."""
+    return all(isinstance(one, Unavailable) and one.status != _WEBHOOK_FAILED for one in answers)
+
+
+def _rests_on(action: Action, earlier: Action, pods: Mapping[str, PodView]) -> bool:
+    match action:
+        case CreatePod():
+            former = action.apart and isinstance(earlier, Assign) and earlier.role == Role.FORMER
+            return former or isinstance(earlier, SetBudget | CreatePod)
+        case Assign(role=Role.MEMBER, uid=uid):
+            counted = uid in pods and pods[uid].role == Role.MEMBER
+            return isinstance(earlier, SetBudget) and not counted
+        case DeletePod(uid=uid):
+            return isinstance(earlier, Assign) and earlier.uid == uid
+        case _:
+            return False
