@@ -76,8 +76,10 @@ class S3Server:
                 raise RuntimeError(f"versitygw did not start: {(self._folder / 'server.log').read_text()[-2000:]}")
 
     def freeze(self) -> None:
-        """The server keeps its connections and answers nothing."""
+        """The server keeps its connections and answers nothing, from the return on."""
         self._signal(signal.SIGSTOP)
+        if self._process:
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)  # each of its threads has stopped
 
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)
