@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from e2e.bench.report import Figure
-from e2e.harness import evidence, timeline
-from e2e.harness import history as seen_of
+from e2e.harness import evidence, observed, timeline
 from e2e.harness.drain import Drained, uncordon
 from e2e.harness.evidence import Gap, Mark, NoEvidence
 from e2e.harness.job import Job, Manifest, with_container
@@ -48,12 +47,12 @@ def manifest() -> Manifest:
 
 
 def _trains(job: Job, watch: Watch, run: int) -> None:
-    watch.wait(f"run {run} assigned", lambda history: seen_of.training_run(history, run), seconds=SECONDS)
+    watch.wait(f"run {run} assigned", lambda history: observed.training_run(history, run), seconds=SECONDS)
     job.root.wait_for_step(run, seconds=SECONDS)
 
 
 def _drain(lab: Lab, job: Job, watch: Watch, run: int, progress: Progress) -> Drained:
-    nodes = [str(seen_of.member_of_rank(watch.history, rank)["spec"]["nodeName"]) for rank in (1, 0)]
+    nodes = [str(observed.member_of_rank(watch.history, rank)["spec"]["nodeName"]) for rank in (1, 0)]
     leaders = lab.operator.leader()["spec"]["nodeName"]
     node = next(node for node in nodes if node != leaders)  # a change of leaders would be measured too
     progress.say(f"kubectl drain {node} --ignore-daemonsets ({run} of {MOVES})")
@@ -68,7 +67,7 @@ def _suspend(job: Job, watch: Watch) -> None:
     patch = json.dumps({"spec": {"suspend": True}})
     words = ["--namespace", job.namespace, "--type=merge", f"--patch={patch}"]
     job.kubectl("patch", "trainingjob", job.name, *words)
-    watch.wait("the job is suspended", seen_of.in_phase("Suspended"), seconds=SECONDS)
+    watch.wait("the job is suspended", observed.in_phase("Suspended"), seconds=SECONDS)
 
 
 def _figures(job: Job, history: Sequence[Seen], drains: Sequence[Drained]) -> list[Figure]:
@@ -97,7 +96,7 @@ def _parts(history: Sequence[Seen], gaps: Sequence[Gap]) -> list[Figure]:
 
 def _seconds_until_all_know(marks: Sequence[Mark], history: Sequence[Seen], drain: Drained, gap: Gap) -> float:
     known = [mark.time for mark in marks if mark.name == "request-seen" and mark.run == gap.before_run]
-    cordoned = seen_of.first(history, _cordons(drain))
+    cordoned = observed.first(history, _cordons(drain))
     if not known or cordoned is None:
         raise NoEvidence(f"no trainer of run {gap.before_run} has noted the request, or no watch saw the cordon")
     return max(known) - cordoned.time

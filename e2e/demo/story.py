@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 
 from e2e.demo.report import Result, Trained, judge, told
-from e2e.harness import history as seen_of
+from e2e.harness import observed
 from e2e.harness.drain import Drained
 from e2e.harness.job import Job, Manifest, merged
 from e2e.harness.lab import Lab, digits
@@ -42,11 +42,11 @@ class Demo:
         with job.watch() as watch:
             self.progress.say("kubectl apply -f examples/digits/job.yaml (with this cluster's S3 endpoint)")
             job.apply()
-            watch.wait("both members have their ranks", seen_of.training_run, seconds=START_SECONDS)
+            watch.wait("both members have their ranks", observed.training_run, seconds=START_SECONDS)
             self.progress.say("both members are warm and have their ranks; waiting for the first commit")
             commit = job.root.wait_for_commit(seconds=START_SECONDS)
             self.progress.say(f"it trains: step {commit.body['step']} is committed")
-            drained = self._drain(str(seen_of.member_of_rank(watch.history, 1)["spec"]["nodeName"]))
+            drained = self._drain(str(observed.member_of_rank(watch.history, 1)["spec"]["nodeName"]))
             self._completes(watch)
             return trained(job, watch), drained
 
@@ -66,7 +66,7 @@ class Demo:
             return trained(job, watch)
 
     def _completes(self, watch: Watch) -> None:
-        found = watch.wait("the job ends", seen_of.in_phase("Completed", "Failed"), seconds=FINISH_SECONDS)
+        found = watch.wait("the job ends", observed.in_phase("Completed", "Failed"), seconds=FINISH_SECONDS)
         if found["phase"] != "Completed":
             raise Late(f"the job has failed: {found.get('conditions')}")
         self.progress.say(f"the training is completed at step {found['step']}")
@@ -74,7 +74,7 @@ class Demo:
 
 def trained(job: Job, watch: Watch) -> Trained:
     """What it has left behind; the accuracy is what the script has printed."""
-    pod = seen_of.pods(watch.history)[-1]["metadata"]["name"]
+    pod = observed.pods(watch.history)[-1]["metadata"]["name"]
     printed = re.search(r"accuracy (\S+)", job.kubectl("logs", pod, "--namespace", job.namespace))
     accuracy = printed[1] if printed else "unknown"
     return Trained(watch.history, job.root.entries(), job.root.trace().steps, accuracy, job.root.weight_hash())

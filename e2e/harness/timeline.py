@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from e2e.harness import history as seen_of
+from e2e.harness import observed
 from e2e.harness.drain import Drained
 from e2e.harness.evidence import Entry, Gap
 from e2e.harness.watching import Object, Seen
@@ -49,7 +49,7 @@ def _of_job(history: Sequence[Seen]) -> Iterator[Moment]:
         if seen.kind != "TrainingJob":
             continue
         status = seen.object.get("status", {})
-        intent = seen_of.intent(status)
+        intent = observed.intent(status)
         if intent.get("leave") and not asked:
             yield Moment(seen.time, f"intent in status: run {status['next']['run']} follows, because {intent['cause']}")
         asked = bool(intent.get("leave"))
@@ -75,12 +75,12 @@ def _of_pod(seen: Seen) -> Iterator[tuple[str, str]]:
         yield "node", f"placed on {node}"
     if ready(pod):
         yield "ready", "is warm"
-    given = seen_of.assignment(pod)
+    given = observed.assignment(pod)
     if given.get("leave"):
         yield "assignment", "is asked to save and leave"
     elif "rank" in given:
         yield "assignment", f"is rank {given['rank']} of {given['world']} in run {given['run']}"
-    if outcome := seen_of.outcome_of(pod):
+    if outcome := observed.outcome_of(pod):
         commit = outcome.get("commit")
         saved = f", last commit: step {commit['step']}" if commit else ""
         yield "outcome", f"ended: {outcome['outcome']} at step {outcome['step']}{saved}"
@@ -133,7 +133,7 @@ def pause_parts(history: Sequence[Seen], gap: Gap) -> list[Part]:
 
 def seconds_of(history: Sequence[Seen], run: int) -> Mapping[str, float]:
     """What rank 0 of the run has measured."""
-    told = [outcome for outcome in seen_of.outcomes(history) if (outcome["run"], outcome["rank"]) == (run, 0)]
+    told = [outcome for outcome in observed.outcomes(history) if (outcome["run"], outcome["rank"]) == (run, 0)]
     return {name: float(value) for name, value in told[0]["seconds"].items()} if told else {}
 
 
@@ -147,10 +147,10 @@ def _firsts(history: Sequence[Seen], matches: Callable[[Object], bool]) -> list[
 
 
 def _ended_in(pod: Object, run: int) -> bool:
-    outcome = seen_of.outcome_of(pod)
+    outcome = observed.outcome_of(pod)
     return outcome is not None and outcome["run"] == run
 
 
 def _ranked_in(pod: Object, run: int) -> bool:
-    given = seen_of.assignment(pod)
+    given = observed.assignment(pod)
     return given.get("run") == run and "rank" in given

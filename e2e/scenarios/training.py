@@ -12,8 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from e2e.cluster.s3 import S3
-from e2e.harness import evidence, timeline
-from e2e.harness import history as seen_of
+from e2e.harness import evidence, observed, timeline
 from e2e.harness.job import Job, Manifest, merged, with_container
 from e2e.harness.lab import Lab, digits
 from e2e.harness.twin import Twin
@@ -107,7 +106,7 @@ class Training:
 
     def trains(self, steps: int, *, run: int = 1) -> None:
         """Waits until this run has done so many steps."""
-        self.watch.wait(f"run {run} assigned", lambda h: seen_of.training_run(h, run), seconds=START_SECONDS)
+        self.watch.wait(f"run {run} assigned", lambda h: observed.training_run(h, run), seconds=START_SECONDS)
         with self.log(rank=0) as log:
             log.wait(rf"PACE run {run}: {steps} steps", seconds=START_SECONDS)
 
@@ -117,7 +116,7 @@ class Training:
 
     def member(self, rank: int) -> Object:
         """The pod with this rank in the newest run."""
-        return seen_of.member_of_rank(self.watch.history, rank)
+        return observed.member_of_rank(self.watch.history, rank)
 
     def node(self, rank: int) -> str:
         """Where that pod runs."""
@@ -126,26 +125,26 @@ class Training:
     @property
     def uid(self) -> str:
         """The job's."""
-        found = seen_of.newest_job(self.watch.history)
+        found = observed.newest_job(self.watch.history)
         return str(found["metadata"]["uid"]) if found else ""
 
     def members(self) -> list[str]:
         """The pods of the newest run."""
         return sorted(
-            str(member["name"]) for member in seen_of.status(self.watch.history)["current"]["plan"]["members"]
+            str(member["name"]) for member in observed.status(self.watch.history)["current"]["plan"]["members"]
         )
 
     def run(self) -> int:
         """The run that is on."""
-        return int(seen_of.status(self.watch.history)["current"]["run"])
+        return int(observed.status(self.watch.history)["current"]["run"])
 
     def changes_run(self, *, after: int) -> None:
         """Waits until every member of a newer run has its rank."""
-        self.watch.wait(f"run {after + 1}", lambda h: seen_of.training_run(h, after + 1), seconds=START_SECONDS)
+        self.watch.wait(f"run {after + 1}", lambda h: observed.training_run(h, after + 1), seconds=START_SECONDS)
 
     def uids(self) -> list[str]:
         """Of the pods that exist."""
-        return sorted(pod["metadata"]["uid"] for pod in seen_of.pods(self.watch.history))
+        return sorted(pod["metadata"]["uid"] for pod in observed.pods(self.watch.history))
 
     def scales(self, *, replicas: int) -> None:
         """kubectl scale."""
@@ -167,29 +166,29 @@ class Training:
     def roles_selected_by(self, selector: Mapping[str, str]) -> set[str]:
         """The roles of all pods there have been that the selector would have counted at any moment."""
         labels = [seen.object["metadata"].get("labels", {}) for seen in self.watch.history if seen.kind == "Pod"]
-        return {found[seen_of.ROLE] for found in labels if selector.items() <= found.items()}
+        return {found[observed.ROLE] for found in labels if selector.items() <= found.items()}
 
     def completes(self) -> Object:
         """Waits for the end; the status then."""
-        found = self.watch.wait("the job ends", seen_of.in_phase("Completed", "Failed"), seconds=FINISH_SECONDS)
+        found = self.watch.wait("the job ends", observed.in_phase("Completed", "Failed"), seconds=FINISH_SECONDS)
         assert found["phase"] == "Completed", json.dumps(found, indent=1)
         return found
 
     def fails(self) -> Object:
         """Waits until it has been given up; the status then."""
-        return self.watch.wait("the job fails", seen_of.in_phase("Failed"), seconds=FINISH_SECONDS)
+        return self.watch.wait("the job fails", observed.in_phase("Failed"), seconds=FINISH_SECONDS)
 
     def is_removed(self) -> None:
         """Waits until the TrainingJob itself is gone."""
 
         def gone(history: Sequence[Seen]) -> Seen | None:
-            return seen_of.first(history, lambda seen: seen.kind == "TrainingJob" and seen.type == "DELETED")
+            return observed.first(history, lambda seen: seen.kind == "TrainingJob" and seen.type == "DELETED")
 
         self.watch.wait("the job is removed", gone, seconds=FINISH_SECONDS)
 
     def shows(self, reason: str, *, seconds: float = 60) -> Object:
         """Waits for a condition with this reason, now or before."""
-        return self.watch.wait(f"condition {reason}", seen_of.has_condition(reason), seconds=seconds)
+        return self.watch.wait(f"condition {reason}", observed.has_condition(reason), seconds=seconds)
 
     def verdict(self) -> Verdict:
         """Judges what the training has left in the bucket."""

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from e2e.harness import history as seen_of
+from e2e.harness import observed
 from e2e.harness.drain import uncordon
 from e2e.harness.lab import Lab
 from e2e.scenarios.conftest import Train, Undisturbed
@@ -37,7 +37,7 @@ def a_deleted_member(lab: Lab, training: Training, rank: int) -> None:
 def a_killed_leader_in_a_drain(lab: Lab, training: Training, rank: int) -> None:
     node, run = training.node(rank), training.run()
     with lab.drain(node) as drain:
-        training.watch.wait("the members are asked", lambda h: seen_of.asked_to_leave(h, run), seconds=30)
+        training.watch.wait("the members are asked", lambda h: observed.asked_to_leave(h, run), seconds=30)
         lab.operator.kill(lab.operator.leader())
         drained = drain.finish()
     assert drained.status == 0, drained.output

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from e2e.harness import history as seen_of
+from e2e.harness import observed
 from e2e.harness.lab import Lab
 from e2e.scenarios.conftest import Train, Undisturbed
 from e2e.scenarios.training import Config, Trouble, nothing_lost
@@ -16,11 +16,11 @@ SLOW = Trouble(environ={"PACE_SECONDS": "0.5"})  # it must still train when the 
 
 @pytest.mark.parametrize(
     ("what", "moment"),
-    [("the intent in status", seen_of.has_intent), ("the first patched pod", seen_of.asked_to_leave)],
+    [("the intent in status", observed.has_intent), ("the first patched pod", observed.asked_to_leave)],
     ids=["intent-in-status", "first-patched-pod"],
 )
 def test_a_leader_killed_in_the_middle_of_a_move(
-    lab: Lab, train: Train, undisturbed: Undisturbed, what: str, moment: seen_of.Condition
+    lab: Lab, train: Train, undisturbed: Undisturbed, what: str, moment: observed.Condition
 ) -> None:
     with train(trouble=SLOW) as training:
         training.trains(steps=3)

@@ -109,7 +109,7 @@ class Checkpoint(Model):
     """How many checkpoints are kept; older ones are removed."""
     resume_anyway: bool = False
     """True: go on although the log under uri is older than what members have told, or gone; the steps it lacks are
-    lost. False: such a job fails with the reason LogLost, until the log is back."""
+    lost. False: such a job waits with the reason LogLost, until the log is back."""
 
 
 class DisruptionPolicy(Model):

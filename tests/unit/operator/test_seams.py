@@ -6,9 +6,6 @@ import logging
 from collections.abc import Sequence
 
 import pytest
-from tests.unit.operator.builders import job
-from tests.unit.operator.memory_cluster import MemoryCluster
-from tests.unit.operator.stage import KEY, Stage
 
 from perdure.contract import (
     ANNOTATION_ASSIGNMENT,
@@ -33,6 +30,9 @@ from perdure_operator.cluster.protocol import (
     Resource,
     Unavailable,
 )
+from tests.support.memory_cluster import MemoryCluster
+from tests.support.raw import job
+from tests.support.stage import KEY, Stage
 
 
 class WebhookDown(MemoryCluster):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from e2e.harness import history as seen_of
+from e2e.harness import observed
 from e2e.harness.watching import Documents, Object
 from tests.unit.e2e.harness.watched import ended, job, leaving, pod, ranked
 
@@ -23,15 +23,15 @@ def test_watch_events_are_told_apart_from_kubectls_own_words() -> None:
 
 def test_a_run_trains_only_when_each_of_its_members_has_its_rank() -> None:
     history = [job(1, current={"run": 1, "plan": PLAN}), pod(2, "a", assignment=ranked(1, 0)), pod(3, "b")]
-    assert seen_of.training_run(history) is None
+    assert observed.training_run(history) is None
     history.append(pod(4, "b", assignment=ranked(1, 1)))
-    assert seen_of.training_run(history) is not None
-    assert seen_of.training_run(history, at_least=2) is None
+    assert observed.training_run(history) is not None
+    assert observed.training_run(history, at_least=2) is None
 
 
 def test_an_intent_counts_only_when_it_is_final() -> None:
-    assert seen_of.has_intent([job(1, current={"intent": {"leave": False}})]) is None
-    assert seen_of.has_intent([job(1, current={"intent": {"leave": True}}), job(2, current=None)]) is not None
+    assert observed.has_intent([job(1, current={"intent": {"leave": False}})]) is None
+    assert observed.has_intent([job(1, current={"intent": {"leave": True}}), job(2, current=None)]) is not None
 
 
 def test_the_first_pod_asked_to_leave_is_found() -> None:
@@ -40,34 +40,34 @@ def test_the_first_pod_asked_to_leave_is_found() -> None:
         pod(2, "b", assignment=leaving(2)),
         pod(3, "a", assignment=leaving(2)),
     ]
-    asked = seen_of.asked_to_leave(history)
+    asked = observed.asked_to_leave(history)
     assert asked is not None
     assert asked["metadata"]["name"] == "b"
 
 
 def test_deleted_pods_do_not_exist_and_their_outcomes_stay_known() -> None:
     history = [pod(1, "a", assignment=ranked(1, 0)), pod(2, "a", outcome=ended(1), deleted=True)]
-    assert seen_of.pods(history) == []
-    assert [outcome["outcome"] for outcome in seen_of.outcomes(history)] == ["checkpointed"]
+    assert observed.pods(history) == []
+    assert [outcome["outcome"] for outcome in observed.outcomes(history)] == ["checkpointed"]
 
 
 def test_one_pod_has_one_outcome_however_often_it_is_seen() -> None:
     history = [pod(1, "a", outcome=ended(1)), pod(2, "a", outcome=ended(1)), pod(3, "b", outcome=ended(1))]
-    assert len(seen_of.outcomes(history)) == 2
+    assert len(observed.outcomes(history)) == 2
 
 
 def test_a_termination_message_that_is_no_outcome_is_none() -> None:
-    assert seen_of.outcome_of(pod(1, "a", outcome="no such file").object) is None
-    assert seen_of.outcome_of(pod(1, "a", outcome={"some": "json"}).object) is None
+    assert observed.outcome_of(pod(1, "a", outcome="no such file").object) is None
+    assert observed.outcome_of(pod(1, "a", outcome={"some": "json"}).object) is None
 
 
 def test_the_member_of_a_rank_is_the_plans_pod_and_no_other() -> None:
     history = [job(1, current={"run": 1, "plan": PLAN}), pod(2, "a"), pod(2, "b"), pod(3, "c")]
-    assert seen_of.member_of_rank(history, 1)["metadata"]["name"] == "b"
+    assert observed.member_of_rank(history, 1)["metadata"]["name"] == "b"
 
 
 def test_a_condition_is_found_even_if_it_has_passed() -> None:
     condition = {"type": "Saving", "reason": "ExitSavePending", "message": "a, b"}
     history = [job(1, conditions=[condition]), job(2, conditions=[])]
-    assert seen_of.has_condition("ExitSavePending")(history) == condition
-    assert seen_of.has_condition("ExitTimeout")(history) is None
+    assert observed.has_condition("ExitSavePending")(history) == condition
+    assert observed.has_condition("ExitTimeout")(history) is None

@@ -1,0 +1,72 @@
+"""Status as an operator has once written it is read by every later one: a job outlives an upgrade, and a roll-back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from perdure.contract import ExitKind
+from perdure_operator.api.status import Phase, TrainingJobStatus
+from perdure_operator.decide.stage import Stage, stage_of
+from tests.support.jobs import Job, job
+
+RECORDED = Path(__file__).parent / "recorded" / "status"
+STAGES = {
+    "between": Stage.BETWEEN,
+    "starting": Stage.STARTING,
+    "running": Stage.RUNNING,
+    "quiet": Stage.QUIET,
+    "leaving": Stage.LEAVING,
+    "completed": Stage.FINISHED,
+}
+
+
+def recorded(name: str) -> TrainingJobStatus:
+    """The status in that file."""
+    return TrainingJobStatus.model_validate(json.loads((RECORDED / f"{name}.json").read_text(encoding="utf-8")))
+
+
+def reached(name: str) -> Job:
+    """The job that had this status, with its pods."""
+    running = job().running(world=2)
+    saved = {"step": 20, "commit": (4, 20)}
+    return {
+        "between": lambda: running.spec(suspend=True).settle().all_ended(ExitKind.CHECKPOINTED, **saved).settle(),
+        "starting": lambda: job().starting(world=2),
+        "running": lambda: running,
+        "quiet": lambda: running.cordon("n1").settle(),
+        "leaving": lambda: running.leaving("n1"),
+        "completed": lambda: running.all_ended(ExitKind.COMPLETED, **saved).settle(),
+    }[name]()
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_recorded_status_is_in_the_stage_it_was_written_in(name: str) -> None:
+    assert stage_of(recorded(name)) is STAGES[name]
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_nothing_that_was_recorded_is_forgotten(name: str) -> None:
+    text = (RECORDED / f"{name}.json").read_text(encoding="utf-8")
+    again = recorded(name).model_dump(mode="json", by_alias=True, exclude_none=True)
+    assert _without_defaults(json.loads(text), again) == {}
+
+
+@pytest.mark.parametrize("name", ["starting", "running", "quiet", "leaving"])
+def test_a_job_goes_on_from_a_recorded_status(name: str) -> None:
+    here = reached(name)
+    here = here.having(status=recorded(name))
+    if name == "starting":
+        here = here.ready().settle()
+    if name == "quiet":
+        here = here.after(1).settle()
+    if name in ("quiet", "leaving"):
+        here = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle().ready().settle()
+    assert here.settle().now.phase is Phase.RUNNING
+
+
+def _without_defaults(old: dict[str, object], new: dict[str, object]) -> dict[str, object]:
+    """What was written then and is not what is written now."""
+    return {name: value for name, value in old.items() if new.get(name) != value}
