@@ -84,6 +84,7 @@ class JobRecord:
     plans: dict[int, str] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
     next_member: int = 0
+    steps_lost: int = 0
     run: int = 0
     most: int = 1
     """The highest number of replicas ever wanted."""
@@ -212,6 +213,9 @@ class Checks:
                 if value < record.failures.get(name, 0):
                     self.fail("I11", f"{record.name}: failures.{name} went down to {value}")
                 record.failures[name] = value
+        if int(status.get("stepsLost", 0)) < record.steps_lost:
+            self.fail("I11", f"{record.name}: stepsLost went down to {status.get('stepsLost', 0)}")
+        record.steps_lost = int(status.get("stepsLost", 0))
         if int(status.get("nextMember", 0)) < record.next_member:
             self.fail("I12", f"{record.name}: nextMember went down")
         record.next_member = int(status.get("nextMember", 0))
@@ -368,7 +372,13 @@ class Checks:
         record.overdue_since = {text: at for text, at in record.overdue_since.items() if text in due}
 
     def _exit_deadline(self, job: Json, status: Json) -> Iterator[str]:
-        """When the members of the run that ends have to be gone, while one of them is not."""
+        """When the members of the run that ends have to be gone, while one of them is not.
+
+        Once a person is asked to look at a pod that does not end, no time is promised any more.
+        """
+        running = next((one for one in status.get("conditions") or () if one["type"] == "Running"), {})
+        if running.get("reason") == "MemberStuck":
+            return
         deadline = intent(status).get("deadline")
         members = {one["name"] for plan in plans(status) for one in plan["members"]}
         left = (self._world.server.find(PODS, key_of(job)[0], name) for name in members)
