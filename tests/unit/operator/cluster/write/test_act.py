@@ -119,9 +119,6 @@ def test_nothing_is_written_after_a_status_that_somebody_else_has_changed() -> N
     assert desk.cluster.writes == []
 
 
-<<<<<<< HEAD
-def test_a_refusal_is_remembered_until_it_is_overcome() -> None:
-=======
 def test_no_status_is_written_to_another_job_of_that_name_and_version() -> None:
     """As a restored etcd may have one: its versions begin anew."""
     desk = Desk()
@@ -131,8 +128,7 @@ def test_no_status_is_written_to_another_job_of_that_name_and_version() -> None:
     assert desk.cluster.writes == []
 
 
-def test_the_first_refusal_ends_the_round_and_is_remembered_until_it_is_overcome() -> None:
->>>>>>> mutants
+def test_a_refusal_is_remembered_until_it_is_overcome() -> None:
     desk = Desk()
     desk.cluster.refuses[PODS] = Forbidden("exceeded quota", reason="Forbidden")
     with pytest.raises(Forbidden):
