@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -376,7 +376,8 @@ class Checks:
 
         Once a person is asked to look at a pod that does not end, no time is promised any more.
         """
-        running = next((one for one in status.get("conditions") or () if one["type"] == "Running"), {})
+        conditions: Iterable[Json] = status.get("conditions") or ()
+        running: Json = next((one for one in conditions if one["type"] == "Running"), {})
         if running.get("reason") == "MemberStuck":
             return
         deadline = intent(status).get("deadline")
