@@ -84,6 +84,7 @@ class JobRecord:
     plans: dict[int, str] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
     next_member: int = 0
+    steps_lost: int = 0
     run: int = 0
     most: int = 1
     """The highest number of replicas ever wanted."""
@@ -212,6 +213,9 @@ class Checks:
                 if value < record.failures.get(name, 0):
                     self.fail("I11", f"{record.name}: failures.{name} went down to {value}")
                 record.failures[name] = value
+        if int(status.get("stepsLost", 0)) < record.steps_lost:
+            self.fail("I11", f"{record.name}: stepsLost went down to {status.get('stepsLost', 0)}")
+        record.steps_lost = int(status.get("stepsLost", 0))
         if int(status.get("nextMember", 0)) < record.next_member:
             self.fail("I12", f"{record.name}: nextMember went down")
         record.next_member = int(status.get("nextMember", 0))

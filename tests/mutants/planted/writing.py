@@ -100,7 +100,7 @@ WRITING: Final = (
     Mutant(
         "news cancel a round's back-off",
         _SCHEDULE,
-        "return at if back_off is None else max(at, back_off.soonest if back_off.early else back_off.until)",
+        "return at if back_off is None else max(at, min(back_off.soonest, back_off.until))",
         "return at",
         ("api-overload", "noisy-pods"),
     ),

@@ -259,6 +259,11 @@ class TestDeadline:
         here = job(active_deadline_seconds=60).starting(world=2).spec(suspend=True).settle().after(100)
         assert here.spec(suspend=False).settle().now.phase is Phase.STARTING
 
+    def test_a_run_that_has_to_end_for_both_reasons_is_suspended(self) -> None:
+        over = job(active_deadline_seconds=60).running(world=2).spec(suspend=True).after(60).settle()
+        assert over.intent is not None
+        assert over.intent.disruption is Disruption.SUSPEND
+
 
 class TestDeletion:
     """A finalizer of somebody else's may keep a deleted job for long: its members still stand in the way of drains."""

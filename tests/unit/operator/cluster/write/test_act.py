@@ -119,6 +119,15 @@ def test_nothing_is_written_after_a_status_that_somebody_else_has_changed() -> N
     assert desk.cluster.writes == []
 
 
+def test_no_status_is_written_to_another_job_of_that_name_and_version() -> None:
+    """As a restored etcd may have one: its versions begin anew."""
+    desk = Desk()
+    earlier = desk.snapshot().model_copy(update={"uid": "of-an-earlier-job"})
+    with pytest.raises(Conflict):
+        desk.act(status=TrainingJobStatus(run=1), seen=earlier)
+    assert desk.cluster.writes == []
+
+
 def test_a_refusal_is_remembered_until_it_is_overcome() -> None:
     desk = Desk()
     desk.cluster.refuses[PODS] = Forbidden("exceeded quota", reason="Forbidden")
