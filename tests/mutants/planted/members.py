@@ -34,8 +34,8 @@ MEMBERS: Final = (
     Mutant(
         "a refusal of the budget is remembered after it was created",
         f"{_CLUSTER}read/observe.py",
-        "    if budget is None:\n",
-        "    if record:\n",
+        "created = record.members - own | (set() if budget else budgets)",
+        "created = record.members - own | budgets",
         ("webhook-refuses-budgets", "drain"),
     ),
     Mutant(
