@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from perdure_operator.cluster.protocol import JOBS, NODES, PODS
 from perdure_operator.cluster.read.cache import Cache, Change
-from perdure_operator.cluster.read.records import BudgetRecord, JobRecord, Key, PodRecord
+from perdure_operator.cluster.read.records import BudgetRecord, JobRecord, Key, NodeRecord, PodRecord
 
 
 def concerned(cache: Cache, change: Change) -> set[Key]:
@@ -20,7 +20,7 @@ def concerned(cache: Cache, change: Change) -> set[Key]:
     if change.resource == PODS:
         return {record.job for record in known if isinstance(record, PodRecord) and record.job is not None}
     if change.resource == NODES:
-        return {job for record in known for job in cache.jobs_on(record.key[1])}
+        return {job for record in known for job in cache.jobs_on(record.key[1])} | _in_the_dark(cache, change)
     return {job for record in known if isinstance(record, BudgetRecord) for job in _covered(cache, record)}
 
 
@@ -30,6 +30,15 @@ def _sharing_root(cache: Cache, change: Change) -> set[Key]:
     if not isinstance(before, JobRecord) or _claim(before) == _claim(after):
         return set()
     return {other.key for other in cache.jobs_at(before.root)}
+
+
+def _in_the_dark(cache: Cache, change: Change) -> set[Key]:
+    """Whether an unready node is alone at fault, or part of an outage, is told by how many others are Ready."""
+    return cache.jobs_in_the_dark() if _counted(change.before) != _counted(change.after) else set()
+
+
+def _counted(node: object) -> object:
+    return (node.view.zone, node.view.ready) if isinstance(node, NodeRecord) else None
 
 
 def _claim(job: object) -> object:

@@ -133,6 +133,19 @@ def _set_ready(stage: Stage, node: str, status: str) -> None:
     stage.cluster.change(NODES, "", node, lambda raw: raw.update(status=ready))
 
 
+def test_a_job_on_a_dead_node_is_looked_at_when_the_outage_around_it_ends() -> None:
+    stage = training()
+    for node in ("n1", "n2", "n3", "n4"):
+        _set_ready(stage, node, "False")
+    elapse(stage, 3)
+    assert all(one.outage for one in stage.status().unready)
+    elapse(stage, 10)
+    for node in ("n3", "n4"):
+        _set_ready(stage, node, "True")
+    elapse(stage, 10)
+    assert not any(one.outage for one in stage.status().unready)
+
+
 def test_a_member_on_a_lost_node_is_written_off_without_a_conflict_of_our_own_making(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

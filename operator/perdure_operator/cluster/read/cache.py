@@ -68,6 +68,7 @@ class Cache:
         self._pods_on: dict[str, dict[Key, Key]] = defaultdict(dict)
         self._jobs_in: dict[str, dict[Key, None]] = defaultdict(dict)
         self._jobs_at: dict[Root, dict[Key, None]] = defaultdict(dict)
+        self._jobs_in_the_dark: dict[Key, None] = {}
         self._budgets_over: dict[tuple[str, str], dict[Key, BudgetRecord]] = defaultdict(dict)
         self._budgets_named: dict[Key, dict[Key, BudgetRecord]] = defaultdict(dict)
         self._zones: dict[str, list[int]] = defaultdict(lambda: [0, 0])
@@ -122,6 +123,10 @@ class Cache:
     def jobs_on(self, node: str) -> set[Key]:
         """Jobs that have a pod on the node."""
         return set(self._pods_on.get(node, {}).values())
+
+    def jobs_in_the_dark(self) -> set[Key]:
+        """Jobs whose status names unready nodes: what becomes of those depends on all the others."""
+        return set(self._jobs_in_the_dark)
 
     def budget(self, key: Key) -> BudgetRecord | None:
         """The budget of that name."""
@@ -217,6 +222,8 @@ class Cache:
                 self._names_of[uid] = key
                 if record.root is not None:
                     self._jobs_at[record.root][key] = None
+                if record.status is not None and record.status.unready:
+                    self._jobs_in_the_dark[key] = None
                 self._gone.job_is(record, new=known is None or known.uid != uid)
             case BudgetRecord(key=key):
                 self._budgets_over[key[0], record.selects_uid][key] = record
@@ -238,6 +245,7 @@ class Cache:
             case JobRecord(uid=uid, root=root):
                 _forget(self._jobs_in, key[0], key)
                 self._names_of.pop(uid, None)
+                self._jobs_in_the_dark.pop(key, None)
                 if root is not None:
                     _forget(self._jobs_at, root, key)
             case BudgetRecord():

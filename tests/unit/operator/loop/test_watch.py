@@ -92,6 +92,25 @@ def test_a_node_without_our_pods_makes_nothing_due() -> None:
     assert due(made) == []
 
 
+def test_other_nodes_concern_a_job_with_an_unready_node_by_whether_they_are_ready() -> None:
+    made = stage()
+    made.node("n2")
+    assert due(made) == []
+    dark = {"unready": [{"node": "n1", "since": "2026-01-02T03:04:05Z"}]}
+    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status=dark))
+    due(made)
+    made.cluster.change(NODES, "", "n2", lambda raw: raw["spec"].update(unschedulable=True))
+    assert due(made) == []
+    made.cluster.change(NODES, "", "n2", lambda raw: raw.update(status={}))
+    assert due(made) == [KEY]
+    made.cluster.remove(NODES, "", "n2")
+    assert due(made) == [KEY]
+    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status={}))
+    due(made)
+    made.node("n3")
+    assert due(made) == []
+
+
 def test_a_budgets_status_makes_nothing_due_and_its_spec_does() -> None:
     made = stage()
     asyncio.run(made.cluster.create(JOBS, "ns", job("elsewhere")))
