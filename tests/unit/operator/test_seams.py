@@ -18,6 +18,7 @@ from perdure.contract import (
     write_outcome,
 )
 from perdure_operator.api.reasons import ConditionType
+from perdure_operator.api.status import MemberOutcome
 from perdure_operator.cluster.protocol import (
     BUDGETS,
     EVENTS,
@@ -84,6 +85,12 @@ def training(cluster: MemoryCluster | None = None) -> Stage:
 def told_to_leave(stage: Stage) -> bool:
     told = [read_assignment(pod["metadata"]["annotations"][ANNOTATION_ASSIGNMENT]) for pod in stage.pods()]
     return all(isinstance(one, Leave) for one in told)
+
+
+def outcomes(stage: Stage) -> tuple[MemberOutcome, ...]:
+    current = stage.status().current
+    assert current is not None
+    return current.outcomes
 
 
 def elapse(stage: Stage, seconds: int) -> None:
@@ -182,6 +189,38 @@ def test_members_beyond_the_sixteenth_are_told_although_the_first_cannot_be() ->
     elapse(stage, 3)
     told = [read_assignment(pod["metadata"]["annotations"][ANNOTATION_ASSIGNMENT]) for pod in stage.pods()]
     assert sum(isinstance(one, Leave) for one in told) == 99
+
+
+def test_the_outcome_of_a_member_whose_deletion_the_watch_tells_after_a_live_list_is_kept() -> None:
+    stage = training()
+    first, second = stage.names()
+    late: list[tuple[str, Resource, Json]] = []
+    told = stage.cluster.watch
+    stage.end_pod(second, write_outcome(Outcome(ExitKind.PEER_LOST, run=1, rank=1, step=5)), exit_code=1)
+    stage.cluster.watch = lambda kind, resource, raw: late.append((kind, resource, raw))
+    failure = Failure(ErrorKind.EXCEPTION, "ValueError", "Traceback")
+    stage.end_pod(first, write_outcome(Outcome(ExitKind.FAILED, run=1, rank=0, step=5, error=failure)), exit_code=1)
+    stage.cluster.remove(PODS, "ns", first)
+    elapse(stage, 2)
+    stage.cluster.watch = told
+    for event in late:
+        told(*event)
+    elapse(stage, 5)
+    assert (stage.status().failures.code, stage.status().failures.infrastructure) == (1, 0)
+
+
+def test_a_watch_that_never_tells_how_a_member_ended_is_not_waited_for_long() -> None:
+    stage = training()
+    first, _ = stage.names()
+    told = stage.cluster.watch
+    stage.cluster.watch = lambda *_: None
+    stage.cluster.remove(PODS, "ns", first)
+    stage.cluster.watch = told
+    stage.sync()
+    elapse(stage, 1)
+    assert [one.name for one in outcomes(stage)] == []
+    elapse(stage, 4)
+    assert [one.name for one in outcomes(stage)] == [first]
 
 
 def test_an_event_that_could_not_be_sent_is_sent_when_it_is_told_again() -> None:

@@ -25,6 +25,7 @@ from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, Cluste
 from perdure_operator.cluster.read import parse
 from perdure_operator.cluster.read.cache import Cache, Change
 from perdure_operator.cluster.read.records import JobRecord, Key, PodRecord, key_of
+from perdure_operator.cluster.read.tombs import Untold
 from perdure_operator.cluster.write import manifests
 from perdure_operator.state.snapshot import Budget, NodeView, PodView, RefusalKind, Snapshot
 
@@ -56,6 +57,7 @@ class Observer:
         self._current: dict[Key, str] = {}
         self._answered: dict[Key, str] = {}
         self._distrusted: set[Key] = set()
+        self._untold = Untold()
         self._nodes_listed = False
 
     async def sync(self) -> list[Change]:
@@ -85,7 +87,7 @@ class Observer:
                 shown |= {key_of(raw) for raw in part}
                 await asyncio.sleep(0)
         missing = set(self._cache.keys(resource)) - shown
-        changes += [self._cache.drop(resource, key, since=since) for key in missing]
+        changes += [self._drop(resource, key, since) for key in missing]
         return [change for change in changes if change is not None]
 
     def _take_in(self, resource: Resource, raw: Json, since: int) -> Change | None:
@@ -95,6 +97,12 @@ class Observer:
         except Exception:
             logger.exception("%s %s cannot be read, ignored", resource.plural, "/".join(key_of(raw)))
             return None
+
+    def _drop(self, resource: Resource, key: Key, since: int) -> Change | None:
+        change = self._cache.drop(resource, key, since=since)
+        if change is not None and isinstance(change.before, PodRecord):
+            self._untold.missed(change.before, self._clock())
+        return change
 
     def distrust(self, job: Key) -> None:
         """Read the job live next time: a write of ours has failed or is under way, or we are behind."""
@@ -140,7 +148,7 @@ class Observer:
             self._take_in(PODS, raw, since)
         for pod in self._cache.pods(job):
             if pod.key not in shown:
-                self._cache.drop(PODS, pod.key, since=since)
+                self._drop(PODS, pod.key, since)
         record = self._cache.job(job)
         if record is not None and self._overtaken(record):
             await self._confirm(record)
@@ -208,12 +216,20 @@ class Observer:
         One whose label was removed is still there, and a member may still train: only the API server can say that a
         pod is gone of which nobody has seen an end.
         """
+        self._await_ends(record, there)
         gone = [pod.view for pod in self._cache.gone(record.key)]
         seen_to_end = {view.name for view in gone if view.owner_uid == record.uid and _ends(view)}
         suspect = record.in_run | {view.name for view in gone if view.name in record.to_come}
         found = [await self._pod(record, name) for name in sorted(suspect - there - seen_to_end)]
         views = {view.uid: view for view in found if view is not None}
         return [*views.values(), *(view.model_copy(update={"gone": True}) for view in gone if view.uid not in views)]
+
+    def _await_ends(self, record: JobRecord, there: set[str]) -> None:
+        """A LIST may overtake the watch, which alone tells how a member ended whose pod is gone."""
+        now = self._clock()
+        missed = (pod for pod in self._cache.gone(record.key) if pod.key[1] in record.in_run - there)
+        if any(pod.view.owner_uid == record.uid and self._untold.awaited(pod, now) for pod in missed):
+            raise Conflict(f"members of {'/'.join(record.key)} are gone, and the watch has not told yet how they ended")
 
     async def _pod(self, record: JobRecord, name: str) -> PodView | None:
         """A pod that the job owns, whatever its labels are; None where there is none."""

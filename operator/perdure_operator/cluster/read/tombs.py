@@ -1,8 +1,8 @@
-"""What is remembered of deleted objects: that they are gone, and how a deleted pod of ours ended.
+"""What is remembered of deleted objects: that they are gone, how a deleted pod of ours ended, and who may still tell.
 
 A LIST or an answer may arrive after the deletion it knows nothing of; an autoscaler deletes a finished pod within
 seconds, and its outcome with it. Both memories are bounded by what lives, not by a number that one large deletion
-overflows. Called by `cache` alone.
+overflows. Called by `cache`, and by `observe` for those that a live read has missed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Final
 
 from perdure_operator.api import names
@@ -17,6 +18,10 @@ from perdure_operator.cluster.read.records import JobRecord, Key, PodRecord
 
 SPARE: Final = 1_000
 """Deletions remembered in any case: as many members as one job may have."""
+
+
+PATIENCE: Final = timedelta(seconds=2)
+"""So much later than a LIST the watch may tell of a deletion; a watch that starts anew never does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,29 @@ class Gone:
             self._of_jobs[job] = kept
         else:
             del self._of_jobs[job]
+
+
+class Untold:
+    """Pods that a live read did not show before the watch told how they ended."""
+
+    def __init__(self) -> None:
+        self._missed: dict[str, tuple[datetime, int]] = {}
+
+    def missed(self, pod: PodRecord, now: datetime) -> None:
+        """A live read did not show it; `pod` is the last that was known."""
+        self._missed.pop(pod.uid, None)
+        self._missed[pod.uid] = (now, pod.version)
+        while now - next(iter(self._missed.values()))[0] >= PATIENCE:
+            del self._missed[next(iter(self._missed))]
+
+    def awaited(self, pod: PodRecord, now: datetime) -> bool:
+        """Whether the watch may still tell how it ended; `pod` is the last that is known now."""
+        since, version = self._missed.get(pod.uid, (now - PATIENCE, 0))
+        return now - since < PATIENCE and pod.version <= version and not _ended(pod)
+
+
+def _ended(pod: PodRecord) -> bool:
+    return pod.view.terminated is not None or pod.view.phase in ("Succeeded", "Failed")
 
 
 def _of_interest(pod: PodRecord, job: JobRecord) -> bool:
