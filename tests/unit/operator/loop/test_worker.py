@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from perdure.contract import LABEL_JOB
 from perdure_operator.cluster.protocol import JOBS, PODS, Json, Resource, Unavailable
 from perdure_operator.loop.queue import Queue
 from perdure_operator.loop.worker import RESYNC_SECONDS
-from perdure_operator.state.decision import Decision, DeletePod
+from perdure_operator.state.decision import CheckTemplate, Decision, DeletePod
 from tests.support.memory_cluster import MemoryCluster
 from tests.support.stage import KEY, Stage
 
@@ -94,8 +95,6 @@ def test_a_faulty_round_is_logged_and_does_not_stop_the_others(
 
 
 def test_a_job_that_never_comes_to_rest_is_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    from perdure_operator.state.decision import CheckTemplate
-
     stage = Stage()
     stage.apply()
     asyncio.run(stage.observer.sync())
@@ -103,6 +102,26 @@ def test_a_job_that_never_comes_to_rest_is_slowed_down(monkeypatch: pytest.Monke
     delays = [round_of(stage) for _ in range(8)]
     assert delays == [0] * 8
     assert round_of(stage) > 0
+
+
+def test_a_time_to_look_again_counts_although_a_write_of_the_round_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoPods(MemoryCluster):
+        async def create(self, resource: Resource, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
+            if resource == PODS:
+                raise Unavailable("failed calling webhook", status=500)
+            return await super().create(resource, namespace, body, dry_run=dry_run)
+
+    stage = Stage(NoPods())
+    stage.apply()
+    asyncio.run(stage.observer.sync())
+    decision = Decision(actions=(CheckTemplate(),), requeue_after=20)
+    monkeypatch.setattr("perdure_operator.loop.worker.decide", lambda _: decision)
+    delays = []
+    for _ in range(10):
+        delays.append(round_of(stage))
+        stage.now += timedelta(seconds=delays[-1] + 1)
+    assert delays[:3] == pytest.approx([0.2, 0.4, 0.8])
+    assert max(delays) == pytest.approx(20)
 
 
 def test_a_job_that_is_gone_is_not_looked_at_again() -> None:
