@@ -7,7 +7,7 @@ from typing import Final
 
 from perdure_operator.api.reasons import Reason
 from perdure_operator.decide.draft import Draft
-from perdure_operator.decide.facts import listed, own, refused
+from perdure_operator.decide.facts import joined, listed, own, refused
 from perdure_operator.state.snapshot import PodView, RefusalKind
 
 _IMAGE: Final = frozenset(
@@ -46,10 +46,9 @@ def not_ready(draft: Draft, names: tuple[str, ...]) -> Draft:
     stuck = [pod for pod in here if pod.unschedulable]
     if stuck:
         return draft.wait(Reason.UNSCHEDULABLE, f"no node for {listed(stuck)}: {stuck[0].unschedulable}")
-    waiting = listed([pod for pod in here if not pod.ready] or here)
-    missing = ", ".join(name for name in names if name not in pods)
-    awaited = "; ".join(part for part in (waiting, f"to be created: {missing}" if missing else "") if part)
-    return draft.wait(Reason.STARTING_MEMBERS, f"waiting until these members are Ready: {awaited}")
+    # The same words for each of them: a status that named who is missing still would be written once for each pod.
+    members = draft.next_members
+    return draft.wait(Reason.STARTING_MEMBERS, f"waiting until all {len(members)} are Ready: {joined(list(members))}")
 
 
 def _agent(pods: list[PodView]) -> tuple[Reason, str] | None:

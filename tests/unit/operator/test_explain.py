@@ -37,7 +37,7 @@ def test_a_deleted_member_with_the_policy_and_its_reason() -> None:
         """
         Job default/digits at 2026-08-01 12:00:01Z
         Stage: leaving -> starting
-        Waiting: StartingMembers: waiting until these members are Ready: to be created: digits-ab12-2, digits-ab12-3; \
+        Waiting: StartingMembers: waiting until all 2 are Ready: digits-ab12-2, digits-ab12-3; \
 no time limit: the job goes on when the kubelets report every member Ready; \
 to do: nothing; if it stays, `kubectl describe pod` shows what they wait for
         Why:

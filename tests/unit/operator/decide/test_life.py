@@ -339,3 +339,11 @@ def test_assignments_are_written_again_from_the_plan_alone() -> None:
     forgotten = here.pod(1, assignment='{"v":1,"standby":true}', role="standby")
     assert list(assigns(forgotten.plan())) == ["digits-ab12-1"]
     assert forgotten.settle().assignment(1) == here.assignment(1)
+
+
+def test_being_ready_one_after_another_writes_no_status_for_each_pod() -> None:
+    here = job().starting(world=3)
+    for member in (0, 1):
+        here = here.pod(member, ready=True, phase="Running", ip=f"10.0.0.{member}")
+        assert here.plan().status is None
+    assert here.ready().plan().status is not None

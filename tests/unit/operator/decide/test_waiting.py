@@ -57,7 +57,7 @@ WAITS: dict[Reason, tuple[Callable[[], Job], str]] = {
         lambda: job().running(world=1).ended(0, ExitKind.FAILED, error=raised()).settle(),
         "1 of code",
     ),
-    Reason.STARTING_MEMBERS: (lambda: job().starting(), "digits-ab12-0 (node n1), digits-ab12-1 (node n2)"),
+    Reason.STARTING_MEMBERS: (lambda: job().starting(), "all 2 are Ready: digits-ab12-0, digits-ab12-1"),
     Reason.UNSCHEDULABLE: (lambda: job().starting().pod(1, unschedulable="0/3 nodes"), "digits-ab12-1"),
     Reason.IMAGE_PULL_FAILED: (lambda: job().starting().pod(1, waiting_reason="ErrImagePull"), "digits-ab12-1"),
     Reason.AGENT_MISSING: (
