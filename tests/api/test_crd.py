@@ -22,6 +22,7 @@ from perdure_operator.api.status import (
     MemberOutcome,
     NextRun,
     Phase,
+    Replacements,
     RunPlan,
     TrainingJobStatus,
     Unready,
@@ -39,6 +40,7 @@ pytestmark = pytest.mark.api
 
 NOON = datetime(2026, 11, 21, 12, 0, 0, 250000, tzinfo=UTC)
 
+ROW = Replacements(count=2, last_time=NOON, generation=3, cause="digits-3f2a-4 was deleted")
 STATUS = TrainingJobStatus(
     observed_generation=3,
     phase=Phase.VACATING,
@@ -87,8 +89,15 @@ STATUS = TrainingJobStatus(
                 infrastructure=True,
             ),
         ),
+        replacements=ROW,
     ),
-    next=NextRun(run=8, members=("digits-3f2a-4",), disruption=Disruption.NODE_LEAVING, cause="n2 is cordoned"),
+    next=NextRun(
+        run=8,
+        members=("digits-3f2a-4",),
+        disruption=Disruption.NODE_LEAVING,
+        cause="n2 is cordoned",
+        replacements=ROW,
+    ),
     lost=(5,),
     opened=7,
     step=100,

@@ -54,6 +54,8 @@ class Claims:
         """By uid of the job."""
         self._steps: dict[str, int] = {}
         self._outage_since: float | None = None
+        self._ended: dict[str, float] = {}
+        """Since when status has known, or forgotten, how the pod of that name ended."""
         scene.world.server.observers.append(self._on_change)
         scene.world.listeners.append(self._on_fact)
 
@@ -81,7 +83,13 @@ class Claims:
         elif change.kind == BUDGETS and change.event == "MODIFIED":
             self._check_budget(change.raw)
         elif change.kind == JOBS:
+            self._note_ends(change.raw, change.old)
             self._on_status(change.raw, change.old)
+
+    def _note_ends(self, job: Json, old: Json) -> None:
+        """The label may follow the decision by long: admission can refuse it, a leader can die in between."""
+        for name in _training(old.get("status") or {}) - _training(job.get("status") or {}):
+            self._ended.setdefault(name, self._world.now)
 
     def _on_pod(self, change: Change, old: Json) -> None:
         doomed = change.event == "DELETED" or (terminating(change.raw) and not terminating(old))
@@ -103,7 +111,8 @@ class Claims:
             self._fail("stray-delete", f"{key_of(pod)[1]} trains in run {plan['run']} and the operator deletes it")
 
     def _check_written_off(self, pod: Json) -> None:
-        if self._outage_since is not None and self._world.now - self._outage_since < 590.0:
+        decided = self._ended.get(key_of(pod)[1], self._world.now)
+        if self._outage_since is not None and 0.0 <= decided - self._outage_since < 590.0:
             self._fail("mass-outage", f"{key_of(pod)[1]} is written off while most nodes are not Ready")
 
     def _count_nodes(self) -> None:
@@ -247,3 +256,10 @@ def assignment(pod: Json) -> Json:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _training(status: Json) -> set[str]:
+    """Names of members whose end status does not know."""
+    current = status.get("current") or {}
+    ended = {one.get("name") for one in current.get("outcomes") or ()}
+    return {one["name"] for one in (current.get("plan") or {}).get("members") or ()} - ended

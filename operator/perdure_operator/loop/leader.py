@@ -67,6 +67,7 @@ class Leader:
             self.cache,
             instance=self.identity,
             still_leading=self._election.still_leading,
+            number=lambda: f"{int(clocks.chance() * 2**64):016x}",
         )
         self._worker = Worker(self.queue, self._observer, actor, self._orphans, jitter=clocks.chance)
 

@@ -80,12 +80,15 @@ class Actor:
         instance: str,
         clock: Callable[[], datetime] | None = None,
         still_leading: Callable[[], bool] = lambda: True,
+        number: Callable[[], str] = lambda: secrets.token_hex(8),
     ) -> None:
+        """`number` makes the names of events unique."""
         self._api = api
         self._cache = cache
         self._instance = instance
         self._clock = clock or api.server_time
         self._still_leading = still_leading
+        self._number = number
         self._news = News()
 
     async def act(self, job: Snapshot, decision: Decision, memory: Memory) -> None:
@@ -283,7 +286,7 @@ class Actor:
             news = self._news.worth_telling(job.uid, event, now)
             if news is None:
                 continue
-            body = manifests.event(job, news, now=now, instance=self._instance, number=secrets.token_hex(8))
+            body = manifests.event(job, news, now=now, instance=self._instance, number=self._number())
             try:
                 await self._api.create(EVENTS, job.namespace, body)
             except ApiError as error:
