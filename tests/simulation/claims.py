@@ -180,7 +180,7 @@ class Claims:
             key_of(one)[1]
             for one in self._pods(uid_of(job))
             if run and labels_of(one).get(ROLE) == "member" and not terminal(one) and not terminating(one)
-            if int(assignment(one).get("run") or 0) < run
+            if int(assignment(one).get("run") or 0) < run and key_of(one)[1] in _training(status)
         ]
         said = condition(status, "Running").get("message", "") + condition(status, "Disrupted").get("message", "")
         hidden = bool(unasked) and not any(word in said for word in ("denied", "refuse", "could not", "not been asked"))

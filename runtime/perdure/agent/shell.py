@@ -145,15 +145,16 @@ class Agent:
         return POLL_SECONDS if at is None else max(0.0, min(POLL_SECONDS, at - time.monotonic()))
 
     def _learn(self, signals: Signals) -> Iterator[Event]:
-        """Reports before ends before requests: what a trainer did counts before it is asked for more."""
-        received = signals.received()
+        """Reports before ends before requests: what a trainer did counts before it is asked for more.
+
+        Requests are read first and told last, so that no report is younger than what it is judged by.
+        """
+        received, grace_began, changed = signals.received(), self._stop.seen(), self._file.changed()
         yield from self._children.pump()
         self._children.reap()
         yield from self._children.ended()
-        grace_began = self._stop.seen()
         if grace_began is not None or received & {signal.SIGTERM, signal.SIGINT}:
             yield SigtermReceived(grace_began)  # before an assignment: nothing is started any more
-        changed = self._file.changed()
         if changed:
             yield changed
         yield Tick()
