@@ -10,13 +10,13 @@ from typing import Final
 
 from perdure.contract import Completion, ErrorKind, ExitKind
 from perdure_operator.api.reasons import ConditionType, Reason
-from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome, Replacements
+from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome
 from perdure_operator.decide.blame import Verdict, charge, describe, judge
 from perdure_operator.decide.draft import Draft
 from perdure_operator.decide.facts import (
-    CAUSE_LENGTH,
     add_lost_run,
     ended_in_log,
+    one_more,
     order_of_death,
     outcome_of,
     own,
@@ -90,12 +90,10 @@ def close_run(draft: Draft) -> Draft:
 
 def _keep_pace(draft: Draft, current: CurrentRun, verdict: Verdict, message: str) -> Draft:
     """A run that had to end before its first step is a replacement too: whatever ended it may do so again at once."""
-    upcoming, generation = draft.status.next, draft.snapshot.generation
+    upcoming = draft.status.next
     if upcoming is None or verdict.step or verdict.reason not in (Reason.NOTHING_TO_SAVE, Reason.UNKNOWN_END):
         return draft
-    old = current.replacements
-    count = old.count + 1 if old and old.generation == generation else 1
-    row = Replacements(count=count, last_time=draft.now, generation=generation, cause=message[:CAUSE_LENGTH])
+    row = one_more(draft, current.replacements, message)
     return draft.update(next=upcoming.model_copy(update={"replacements": row}))
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from perdure.contract import Completion, ExitKind
 from perdure_operator.api import names
-from perdure_operator.api.status import CurrentRun, MemberOutcome, RunPlan
+from perdure_operator.api.status import CurrentRun, MemberOutcome, Replacements, RunPlan
 from perdure_operator.decide.draft import Draft, later
 from perdure_operator.state.snapshot import NodeView, PodView, Refusal, RefusalKind, Snapshot, Zone
 
@@ -165,6 +165,13 @@ def ended_in_log(current: CurrentRun) -> bool:
 def add_lost_run(lost: tuple[int, ...], run: int) -> tuple[int, ...]:
     """The newest 32 lost runs with this one."""
     return tuple(sorted({*lost, run}))[-32:]
+
+
+def one_more(draft: Draft, old: Replacements | None, cause: str) -> Replacements:
+    """The row of replacements with this one; an edit of the spec begins another."""
+    generation = draft.snapshot.generation
+    count = old.count + 1 if old and old.generation == generation else 1
+    return Replacements(count=count, last_time=draft.now, generation=generation, cause=cause[:CAUSE_LENGTH])
 
 
 def listed(pods: Iterable[PodView]) -> str:

@@ -14,7 +14,7 @@ from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import NextRun, Replacements
 from perdure_operator.decide.blame import charge, judge_standbys
 from perdure_operator.decide.draft import Draft, clock, later, next_run
-from perdure_operator.decide.facts import CAUSE_LENGTH, joined, node_of, own, terminated, wanted_size
+from perdure_operator.decide.facts import joined, node_of, one_more, own, terminated, wanted_size
 from perdure_operator.decide.outcomes import end_of
 from perdure_operator.decide.placement import unusable_node
 from perdure_operator.decide.signals import signal_of_node
@@ -67,11 +67,9 @@ def _pause_until(replaced: Replacements) -> datetime:
 
 
 def _count(draft: Draft, cause: str) -> Draft:
-    upcoming, generation = draft.status.next or NextRun(run=next_run(draft.status)), draft.snapshot.generation
-    old = upcoming.replacements
-    count = old.count + 1 if old and old.generation == generation else 1
-    new = Replacements(count=count, last_time=draft.now, generation=generation, cause=cause[:CAUSE_LENGTH])
-    return draft.update(next=upcoming.model_copy(update={"replacements": new}))
+    upcoming = draft.status.next or NextRun(run=next_run(draft.status))
+    row = one_more(draft, upcoming.replacements, cause)
+    return draft.update(next=upcoming.model_copy(update={"replacements": row}))
 
 
 def _why_unfit(draft: Draft, name: str, pod: PodView | None) -> str:
