@@ -12,7 +12,7 @@ TYPE_CHECKING = False  # typing would be the longest part of the way to the firs
 if TYPE_CHECKING:
     from typing import Any
 
-    from perdure.session import Session
+    from perdure.session.session import Session
 
 __all__ = [
     "Corrupt",
@@ -29,7 +29,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "Session":
-        from perdure.session import Session  # noqa: PLC0415 - imports torch
+        from perdure.session.session import Session  # noqa: PLC0415 - imports torch
 
         return Session
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,6 @@
 """When a process was made, by the clock of the machine that all its containers share. Linux only.
 
-Used by the agent and `perdure stop`, to tell a stop that is meant for this agent, and by perdure.timing.
+Used by the agent and `perdure stop`, to tell a stop that is meant for this agent, and by perdure.telemetry.timings.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The ranks of one run, together: how they find each other, their collectives, and the steps they train.
 
-Modelled after `perdure.exit` and the real session, as far as other pods can tell: rank 0 listens at its address, the
+Modelled after `perdure.group` and the real session, as far as other pods can tell: rank 0 listens at its address, the
 store's first key is the run, a collective needs every rank, a dead peer is noticed only where its reset arrives, and
 a request to exit is read by all one step after it was said. Steps are done by one timer for the whole run: ranks of
 a lockstep training need no coroutine each for that.
@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from perdure.data import Plan
+from perdure.data.sampling import SamplingPlan
 from perdure.errors import PeerLost
 from tests.simulation.interface import Behaviour, Network
 from tests.simulation.store import OUTSIDE, Changes
@@ -37,7 +37,7 @@ class ScriptError(Exception):
 class Track:
     """Where training stands: the real plan of samples, walked by whole batches."""
 
-    plan: Plan
+    plan: SamplingPlan
     epochs: int
     step: int = 0
     epoch: int = 0
@@ -49,7 +49,7 @@ class Track:
         """As many epochs as divide the goal; the last batch of each is ragged."""
         epochs = next(count for count in (4, 3, 2, 1) if behaviour.goal % count == 0)
         samples = behaviour.goal // epochs * BATCH
-        return cls(Plan(LOADER, samples - 3 if samples > 3 else samples, BATCH), epochs)
+        return cls(SamplingPlan(LOADER, samples - 3 if samples > 3 else samples, BATCH), epochs)
 
     @property
     def at_goal(self) -> bool:

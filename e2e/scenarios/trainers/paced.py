@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 import perdure
-from perdure.session import Session
+from perdure.session.session import Session
 
 PACE_SECONDS = float(os.environ.get("PACE_SECONDS", "0.1"))
 RUN = os.environ["PERDURE_RUN"]

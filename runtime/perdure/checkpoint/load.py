@@ -17,10 +17,10 @@ from perdure.checkpoint.entry import Committed, Entry, ManifestRef
 from perdure.checkpoint.log import Slot
 from perdure.checkpoint.manifest import REPLICATED, SHARED, Manifest, fetch, fetch_manifest
 from perdure.checkpoint.state import Loaded, State
-from perdure.checkpoint.together import on_all, on_rank0
 from perdure.contract import CommitRef
 from perdure.errors import Corrupt
-from perdure.peers import Peers
+from perdure.group.collectives import on_all, on_rank0
+from perdure.group.peers import Peers
 from perdure.store import Store
 
 

@@ -27,11 +27,11 @@ from perdure.checkpoint.manifest import (
     write_manifest,
 )
 from perdure.checkpoint.state import Position, Saved, State
-from perdure.checkpoint.together import on_all, on_rank0
 from perdure.checkpoint.writer import Writer
 from perdure.contract import CommitRef
 from perdure.errors import StorageError, UserError
-from perdure.peers import Peers
+from perdure.group.collectives import on_all, on_rank0
+from perdure.group.peers import Peers
 from perdure.store import Store
 
 

@@ -3,8 +3,8 @@
 A `Store` is five calls over keys relative to its root. It knows nothing of logs, shards or training; the one promise
 everything else is built on is that `put(..., if_absent=True)` has exactly one winner.
 
-Used by perdure.checkpoint and perdure.trace. This module imports neither boto3 nor torch; `open_store` imports what
-the root's scheme needs.
+Used by perdure.checkpoint and perdure.telemetry. This module imports neither boto3 nor torch; `open_store` imports
+what the root's scheme needs.
 """
 
 from __future__ import annotations

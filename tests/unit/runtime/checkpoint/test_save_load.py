@@ -23,7 +23,7 @@ from perdure.checkpoint.state import Loaded, Saved, State
 from perdure.checkpoint.writer import Writer
 from perdure.contract import CommitRef
 from perdure.errors import Corrupt, Fenced, PeerLost, StorageError, UserError
-from perdure.peers import Peers
+from perdure.group.peers import Peers
 from perdure.store import Store, open_store
 from tests.support.store import MemoryStore, WatchedStore, failing
 from tests.unit.runtime.checkpoint.world import (

@@ -19,7 +19,7 @@ from perdure.checkpoint.save import save
 from perdure.checkpoint.state import Loaded, Position, Saved, State
 from perdure.checkpoint.writer import Resume, Writer
 from perdure.errors import PeerLost
-from perdure.peers import Peers, Solo
+from perdure.group.peers import Peers, Solo
 from perdure.store import Store
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ class _Meeting:
 
 @dataclass
 class ThreadPeers:
-    """One rank of a world of threads; see perdure.peers.Peers."""
+    """One rank of a world of threads; see perdure.group.peers.Peers."""
 
     rank: int
     world: int

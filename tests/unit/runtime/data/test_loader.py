@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from perdure.data import Plan
+from perdure.data.loader import Loader
+from perdure.data.sampling import SamplingPlan
 from perdure.errors import UserError
-from perdure.loader import Loader
 
 
 class Squares(Dataset[Any]):
@@ -43,7 +43,7 @@ class Epochs:
 
 
 def loader(size: int = 21, *, rank: int = 0, world: int = 1, epochs: Epochs | None = None, **options: Any) -> Loader:
-    plan = Plan("train", size, batch=8, seed=3)
+    plan = SamplingPlan("train", size, batch=8, seed=3)
     return Loader(Squares(size), plan, epochs or Epochs(), rank=rank, world=world, options=options)
 
 
@@ -67,7 +67,7 @@ def test_iterating_leaves_the_global_generators_alone(workers: int) -> None:
             return {"number": n}
 
     before = states()
-    plan = Plan("train", 21, batch=8)
+    plan = SamplingPlan("train", 21, batch=8)
     list(Loader(Fixed(21), plan, Epochs(), rank=0, world=1, options={"num_workers": workers}))
     assert states() == before
 

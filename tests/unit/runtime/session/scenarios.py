@@ -17,9 +17,9 @@ from torch._C._distributed_c10d import TCPStore
 from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
-from perdure.exit.agree import Agreed, Agreement, Kind
-from perdure.exit.ending import Exit
-from perdure.session import Session
+from perdure.group.agreement import Agreement, CheckpointCall, Votes
+from perdure.session.leaving import Exit
+from perdure.session.session import Session
 
 SAMPLES = 102
 
@@ -148,7 +148,7 @@ def agree(requests: list[tuple[int, int]]) -> dict[str, list[int]]:
         for step in range(1, 40):
             time.sleep(0.002 * ((step * (rank + 1)) % 4))  # the skew that is under test
             asked = rank == who and step >= when
-            if agreement.check(step, Kind.STEP, Agreed(exit=asked)).exit:
+            if agreement.check(step, CheckpointCall.STEP, Votes(exit=asked)).exit:
                 stops.append(step)
                 break
     dist.destroy_process_group()
@@ -162,7 +162,7 @@ def seconds(root: str) -> None:
         for _ in session.epochs(1):
             for _ in session.loader(dataset(), 16):
                 if session.steps == 2:
-                    session._due.saved_at -= 3601 * (session.rank == 0)
+                    session._schedule.saved_at -= 3601 * (session.rank == 0)
                 session.step()
 
 

@@ -149,7 +149,7 @@ def test_a_users_mistake_is_one_message_and_no_traceback(tmp_path: Path) -> None
 
 PAIR = """
 import sys, threading, torch, perdure
-from perdure.exit import pulse
+from perdure.group import pulse
 pulse.BEAT_SECONDS, pulse.SILENCE_SECONDS = 0.1, float(sys.argv[1])
 session = perdure.Session.from_env()
 model = session.wrap(torch.nn.Linear(4, 2))

@@ -26,7 +26,7 @@ from perdure.checkpoint.log import Log
 from perdure.checkpoint.writer import Resume, Writer
 from perdure.contract import Env
 from perdure.errors import StorageError
-from perdure.exit.ending import Exit
+from perdure.session.leaving import Exit
 from perdure.store.file import FileStore
 
 Join = Callable[..., Session]
@@ -252,7 +252,7 @@ def test_an_epoch_that_is_cut_short_is_no_mistake(join: Join) -> None:
 def test_a_save_of_the_script_counts_for_the_clock(join: Join, tmp_path: Path) -> None:
     session = join(EVERY_SECONDS="3600")
     session.restore()
-    session._due.saved_at -= 3601
+    session._schedule.saved_at -= 3601
     session.save()
     session.step()
     assert kinds(tmp_path) == ["Opened", "Committed"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from perdure.checkpoint.log import Log
+from perdure.checkpoint.opening import Opening, open_run
 from perdure.checkpoint.writer import Resume, Writer
 from perdure.contract import CommitRef
 from perdure.errors import LogLost, PerdureError, RootTakenOver
-from perdure.opening import Opening, open_run
-from perdure.peers import Peers
+from perdure.group.peers import Peers
 from perdure.settings import Settings
 from perdure.store import Store
 from tests.unit.runtime.checkpoint.world import UID, on_ranks, opened, save_solo, story

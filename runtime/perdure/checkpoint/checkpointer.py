@@ -17,18 +17,18 @@ import torch
 from awscrt.checksums import crc64nvme
 from torch import Tensor
 
+from perdure.checkpoint.opening import say
 from perdure.checkpoint.retention import retire
 from perdure.checkpoint.save import save
 from perdure.checkpoint.state import Position, State
-from perdure.checkpoint.together import on_rank0
 from perdure.checkpoint.writer import Writer
 from perdure.contract import CommitRef
 from perdure.errors import PerdureError, StorageError, UserError
-from perdure.opening import say
-from perdure.peers import Peers
+from perdure.group.collectives import on_rank0
+from perdure.group.peers import Peers
 from perdure.store import Store
-from perdure.timing import Timings
-from perdure.trace import Trace
+from perdure.telemetry.timings import Timings
+from perdure.telemetry.trace import Trace
 
 AGAIN_SECONDS: Final = 1.0
 GOAL_SECONDS: Final = 600.0
@@ -41,7 +41,7 @@ Left = Callable[[], float | None]
 
 
 @dataclass
-class Saver:
+class Checkpointer:
     """Makes the commits of one run."""
 
     store: Store

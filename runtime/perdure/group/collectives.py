@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from perdure.errors import Corrupt, Fenced, LogLost, PeerLost, PerdureError, RootTakenOver, StorageError, UserError
-from perdure.peers import Peers
+from perdure.group.peers import Peers
 
 T = TypeVar("T")
 

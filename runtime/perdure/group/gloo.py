@@ -1,7 +1,7 @@
 """Small messages between ranks over a gloo group of their own: JSON as bytes, never pickle.
 
 Any failure of gloo means that another rank is gone or silent, so it is PeerLost; which rank is to blame is told by
-that rank's own outcome. Made by perdure.exit.rendezvous; used by everything that is collective and not training.
+that rank's own outcome. Made by perdure.group.rendezvous; used by everything that is collective and not training.
 """
 
 from __future__ import annotations

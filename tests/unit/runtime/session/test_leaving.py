@@ -12,7 +12,7 @@ import torch.distributed as dist
 from perdure.channel import Exiting, Stepped, read_report
 from perdure.contract import ErrorKind, ErrorName, ExitKind
 from perdure.errors import Corrupt, Fenced, LogLost, PeerLost, RootTakenOver, StorageError, UserError
-from perdure.exit.ending import Reporter, classify, watch_for_errors
+from perdure.session.leaving import Reporter, classify, watch_for_errors
 
 GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer [10.0.0.8]:5814"
 

@@ -10,7 +10,7 @@ import pytest
 
 from perdure.errors import StorageError
 from perdure.store.file import FileStore
-from perdure.trace import StoreTrace
+from perdure.telemetry.trace import StoreTrace
 
 
 class Unreliable(FileStore):

@@ -28,27 +28,27 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from perdure import ddp
-from perdure.cadence import Due
 from perdure.channel import Attached, Committed, Exiting, Opened, Stepped
+from perdure.checkpoint.checkpointer import GOAL_SECONDS, Checkpointer
+from perdure.checkpoint.opening import Opening, load_newest, open_run, say
+from perdure.checkpoint.schedule import CheckpointSchedule
 from perdure.checkpoint.state import Loaded, State
 from perdure.contract import ExitKind
-from perdure.data import Plan
+from perdure.data.loader import Loader
+from perdure.data.sampling import SamplingPlan
 from perdure.errors import PerdureError, UserError
-from perdure.exit.agree import Agreed, Agreement, Kind
-from perdure.exit.ending import Exit, Reporter, leave_at_once, tell_last_error, watch_for_errors
-from perdure.exit.pulse import Pulse
-from perdure.exit.rendezvous import Deadline, meet
-from perdure.exit.request import Requests
-from perdure.loader import Loader
-from perdure.opening import Opening, load_newest, open_run, say
-from perdure.progress import Progress, random_state
-from perdure.registry import Registry
-from perdure.saving import GOAL_SECONDS, Saver
+from perdure.group.agreement import Agreement, CheckpointCall, Votes
+from perdure.group.pulse import Pulse
+from perdure.group.rendezvous import Deadline, rendezvous
+from perdure.session import wrapping
+from perdure.session.leaving import Exit, Reporter, leave_at_once, tell_last_error, watch_for_errors
+from perdure.session.progress import Progress, random_state
+from perdure.session.registry import Registry
+from perdure.session.requests import Requests
 from perdure.settings import Settings, read_settings
 from perdure.store import open_store
-from perdure.timing import Timings
-from perdure.trace import NoTrace, StoreTrace, Trace
+from perdure.telemetry.timings import Timings
+from perdure.telemetry.trace import NoTrace, StoreTrace, Trace
 
 COLLECTIVE_SECONDS: Final = 1800.0
 """How long a collective may wait for a rank; a rank that died is noticed at once."""
@@ -84,11 +84,11 @@ class Session:
         self._timings = Timings()
         self._goal: int | None = None
         self._opening: Opening | None = None
-        self._saver: Saver | None = None
+        self._checkpointer: Checkpointer | None = None
         self._trace: Trace = NoTrace()
         self._stepped = False
         self._request_traced = False
-        self._due = Due(settings.cadence, rank=settings.rank)
+        self._schedule = CheckpointSchedule(settings.cadence, rank=settings.rank)
         self._save_at_epochs_end = False
         self.exhausted = False
         """Whether some rank has said `step(exhausted=True)`: for scripts that bring samples of their own."""
@@ -100,7 +100,7 @@ class Session:
         atexit.register(self._at_exit)
         in_child = weakref.WeakMethod(self._leave_to_child)
         os.register_at_fork(after_in_child=lambda: (act := in_child()) and act())
-        self.device = ddp.take_device(settings.local_rank)
+        self.device = wrapping.take_device(settings.local_rank)
         self._join(timeout)
 
     def _join(self, timeout: float) -> None:
@@ -111,9 +111,9 @@ class Session:
         self._store = open_store(settings.root, os.environ)
         with self._timings.part("rendezvous"):
             deadline = Deadline(settings.rendezvous, self._give_up)
-            meeting = meet(settings, timeout=timedelta(seconds=timeout), deadline=deadline)
-        self._peers = meeting.peers
-        self._agreement = Agreement(meeting.agreement)
+            groups = rendezvous(settings, timeout=timedelta(seconds=timeout), deadline=deadline)
+        self._peers = groups.peers
+        self._agreement = Agreement(groups.agreement)
         self._pulse = Pulse(settings, lambda: self._requests.seen, self._lose_peers)
         self._pulse.start()
 
@@ -139,7 +139,7 @@ class Session:
 
     def wrap(self, model: nn.Module, **options: Any) -> nn.Module:
         """The model as training calls it: in DistributedDataParallel with more than one rank. `options` go there."""
-        return ddp.wrap(model, world=self.world, deterministic=self._deterministic, options=options)
+        return wrapping.wrap(model, world=self.world, deterministic=self._deterministic, options=options)
 
     def register(self, **things: Any) -> None:
         """Says what belongs to the state of training: modules, optimizers, schedulers, whatever has a state_dict."""
@@ -164,7 +164,7 @@ class Session:
         `options` (num_workers, collate_fn, pin_memory, ...) go to torch's DataLoader.
         """
         size = len(dataset)  # type: ignore[arg-type]
-        plan = Plan(name, size, batch_size, self._seed if seed is None else seed, shuffle, drop_last)
+        plan = SamplingPlan(name, size, batch_size, self._seed if seed is None else seed, shuffle, drop_last)
         loader = Loader(dataset, plan, self._progress, rank=self.rank, world=self.world, options=options)
         self._progress.add(loader)
         return loader
@@ -181,19 +181,19 @@ class Session:
         self._opening = opening
         if settings.trace:
             self._trace = StoreTrace(self._store, uid=settings.uid, run=opening.run, rank=self.rank, world=self.world)
-        self._saver = self._make_saver(opening)
+        self._checkpointer = self._make_checkpointer(opening)
         self._reporter.tell(Opened(opening.run))
         self._requests.before_first_step(self._stop_without_step)
         with self._timings.part("restore"):
             loaded = load_newest(settings, self._store, self._peers, opening.writer)
             if loaded:
                 self._go_on_from(loaded)
-        self._reporter.tell(Opened(opening.run, self._saver.commit))
+        self._reporter.tell(Opened(opening.run, self._checkpointer.commit))
         self._trace.event("resumed", step=self._progress.step)
-        self._due.saved()
+        self._schedule.saved()
 
-    def _make_saver(self, opening: Opening) -> Saver:
-        return Saver(
+    def _make_checkpointer(self, opening: Opening) -> Checkpointer:
+        return Checkpointer(
             store=self._store,
             peers=self._peers,
             writer=opening.writer,
@@ -213,13 +213,13 @@ class Session:
         step, rank = loaded.position.step, self.rank
         state = random_state(loaded.state.rank, same_world=same_world, seed=self._seed, step=step, rank=rank)
         self._progress.resume(loaded.position, state)
-        self._saving.commit = loaded.commit
+        self._checkpoints.commit = loaded.commit
 
     @property
-    def _saving(self) -> Saver:
-        if self._saver is None:
+    def _checkpoints(self) -> Checkpointer:
+        if self._checkpointer is None:
             raise UserError("nothing is restored yet: iterate `for epoch in session.epochs(n)`, or call restore()")
-        return self._saver
+        return self._checkpointer
 
     def epochs(self, count: int) -> Iterator[int]:
         """The epochs that are left of `count`; at their end the job is completed in the log."""
@@ -236,7 +236,7 @@ class Session:
     def _between_epochs(self, *, asked: bool) -> None:
         if asked:
             self.save()
-        if self._due.after_epoch(self._progress.epochs_done) and not self._progress.saved:
+        if self._schedule.after_epoch(self._progress.epochs_done) and not self._progress.saved:
             self._save_periodically("epoch")
 
     def _completed_before(self, count: int) -> bool:
@@ -253,7 +253,7 @@ class Session:
 
     def step(self, *, exhausted: bool = False) -> None:
         """One optimizer step is done. Saves when that is due; leaves the script when the ranks have agreed to."""
-        self._saving  # noqa: B018 - raises if nothing is restored
+        self._checkpoints  # noqa: B018 - raises if nothing is restored
         if not self._stepped:
             self._requests.before_first_step(None)
             self._stepped = True
@@ -261,38 +261,38 @@ class Session:
         self._trace.step(self._progress.epochs_done, self._progress.step, ids)
         self._reporter.tell(Stepped(self._progress.step))
         self._pulse.stepped()
-        due = self._check(Kind.STEP, exhausted=exhausted) or self._due.after_step(self._progress.step)
+        due = self._check(CheckpointCall.STEP, exhausted=exhausted) or self._schedule.after_step(self._progress.step)
         if due and not self._progress.saved:
             self._save_periodically("cadence")
 
     def poll(self) -> None:
         """A place to leave the script between two steps, in a long evaluation say. All ranks call it alike."""
-        self._saving  # noqa: B018 - raises if nothing is restored
-        self._check(Kind.POLL)
+        self._checkpoints  # noqa: B018 - raises if nothing is restored
+        self._check(CheckpointCall.POLL)
 
     def save(self) -> bool:
         """Makes a checkpoint now, on all ranks; False if the store failed, which is reported.
 
         At the end of an epoch it is made once the epoch's body is done: a resume would run the body's rest again.
         """
-        self._saving  # noqa: B018 - raises if nothing is restored
+        self._checkpoints  # noqa: B018 - raises if nothing is restored
         if self._progress.at_epochs_end:
             self._save_at_epochs_end = True
             return True
-        if self._at_once(Kind.SAVE, exit_=self._requests.seen):
+        if self._at_once(CheckpointCall.SAVE, exit_=self._requests.seen):
             self._exit()
         return self._save_periodically("script")
 
-    def _at_once(self, kind: Kind, *, exit_: bool = False) -> bool:
+    def _at_once(self, kind: CheckpointCall, *, exit_: bool = False) -> bool:
         """Whether all leave, as they say right here."""
-        agreed = self._agreement.at_once(self._progress.step, kind, Agreed(exit=exit_))
+        agreed = self._agreement.at_once(self._progress.step, kind, Votes(exit=exit_))
         self.exhausted = self.exhausted or agreed.exhausted
         return agreed.exit
 
-    def _check(self, kind: Kind, *, exhausted: bool = False) -> bool:
+    def _check(self, kind: CheckpointCall, *, exhausted: bool = False) -> bool:
         """Whether a checkpoint is due for all; does not return if the ranks have agreed to leave."""
         self._trace_request()
-        said = Agreed(self._requests.seen, kind is Kind.STEP and self._due.by_the_clock(), exhausted)
+        said = Votes(self._requests.seen, kind is CheckpointCall.STEP and self._schedule.by_the_clock(), exhausted)
         agreed = self._agreement.check(self._progress.step, kind, said)
         self.exhausted = self.exhausted or agreed.exhausted
         if agreed.exit and not self._progress.at_goal(self._goal):
@@ -311,16 +311,16 @@ class Session:
 
     def _save_periodically(self, reason: str) -> bool:
         with self._pulse.paused():
-            done = self._saving.periodic(self._progress.position(), reason)
+            done = self._checkpoints.periodic(self._progress.position(), reason)
         if done:
             self._progress.saved = True
-            self._due.saved()
+            self._schedule.saved()
             self._tell_commit()
         return done
 
     def _tell_commit(self) -> None:
-        if self._saving.commit:
-            self._reporter.tell(Committed(self._saving.commit))
+        if self._checkpoints.commit:
+            self._reporter.tell(Committed(self._checkpoints.commit))
 
     def _exit(self) -> None:
         """All ranks save and leave, at one step."""
@@ -331,17 +331,17 @@ class Session:
         causes = self._peers.gather(request.cause if request else "")
         cause = next((cause for cause in causes if cause), "a rank was asked to exit")
         self._trace.event("exit", step=self._progress.step)
-        self._saving.final(self._progress.position(), cause, self._requests.left)
+        self._checkpoints.final(self._progress.position(), cause, self._requests.left)
         self._tell_commit()
         self._reporter.tell(self._ending(ExitKind.CHECKPOINTED))
         if self.rank == 0:
             say(f"saved step {self._progress.step}, leaving: {cause}")
-        self._saving.write_trace(self._requests.left)
+        self._checkpoints.write_trace(self._requests.left)
         raise Exit
 
     def _complete(self, count: int) -> None:
         """The goal is reached, and that beats a request to leave."""
-        self._at_once(Kind.END)
+        self._at_once(CheckpointCall.END)
         self._pulse.stop()
         self._requests.before_first_step(None)
         begun = time.monotonic()
@@ -352,15 +352,15 @@ class Session:
 
         self._trace.event("completed", step=self._progress.step)
         if not self._progress.saved:
-            self._saving.final(self._progress.position(), "goal", left)
+            self._checkpoints.final(self._progress.position(), "goal", left)
             self._progress.saved = True
             self._tell_commit()
         goal = self._opening.goal if self._completed_before(count) and self._opening else {"epochs": count}
-        self._saving.complete(goal, self._progress.position(), left)
+        self._checkpoints.complete(goal, self._progress.position(), left)
         self._reporter.tell(self._ending(ExitKind.COMPLETED))
         self._release_after_goal()
-        self._saving.write_trace(left)
-        self._saving.retire()
+        self._checkpoints.write_trace(left)
+        self._checkpoints.retire()
 
     def _release_after_goal(self) -> None:
         """With an agent SIGTERM stays harmless: the agent's limit bounds what the script still does, an export say."""
@@ -376,7 +376,7 @@ class Session:
         """
         if self.rank != 0:
             return
-        self._saving.close("no-step")
+        self._checkpoints.close("no-step")
         self._end_stopped("asked to leave before the first step was done")
         leave_at_once(0)
 
@@ -400,7 +400,7 @@ class Session:
 
     def _ending(self, outcome: ExitKind) -> Exiting:
         opened = self._opening.opened if self._opening else 0
-        commit = self._saver.commit if self._saver else None
+        commit = self._checkpointer.commit if self._checkpointer else None
         return Exiting(outcome, self._progress.step, commit, opened, dict(self._timings.seconds))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The loader a script iterates: perdure.data's plan on top of torch's DataLoader.
+"""The loader a script iterates: perdure.data.sampling's plan on top of torch's DataLoader.
 
 Two promises beside the plan's: iterating draws nothing from the global random generators, and the sample ids travel
 with the items through dataset, workers and collation, so that what is recorded is what was in the batch.
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
 
-from perdure.data import Plan, Share
+from perdure.data.sampling import BatchShard, SamplingPlan
 from perdure.errors import UserError
 
 
@@ -103,7 +103,7 @@ class Loader:
     def __init__(
         self,
         dataset: Dataset[Any],
-        plan: Plan,
+        plan: SamplingPlan,
         progress: Progress,
         *,
         rank: int,
@@ -113,7 +113,7 @@ class Loader:
         self.plan = plan
         self.consumed = 0
         """Samples of this epoch that finished steps have used."""
-        self.current: Share | None = None
+        self.current: BatchShard | None = None
         """The part that the script is working on."""
         self.ids: list[int] = []
         """Ids found in the batches handed out since the last step."""
@@ -153,7 +153,7 @@ class Loader:
             yield batch.value
         self._ended_epoch = epoch
 
-    def _underneath(self, epoch: int, shares: list[Share]) -> DataLoader[Any]:
+    def _underneath(self, epoch: int, shares: list[BatchShard]) -> DataLoader[Any]:
         generator = torch.Generator()  # else iterating would draw a seed from the global one
         generator.manual_seed(0)
         return DataLoader(

@@ -1,7 +1,7 @@
 """The small messages ranks exchange outside the training step: JSON over collectives, never pickle.
 
 `Peers` is what saving, restoring and opening the log need of the other ranks. `Solo` is a world of one and touches no
-collective. The gloo implementation lives in perdure.exit.gloo, beside the process group it owns.
+collective. The gloo implementation lives in perdure.group.gloo, beside the process group it owns.
 """
 
 from __future__ import annotations

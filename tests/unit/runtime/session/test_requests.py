@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from perdure.channel import Request, write_request
-from perdure.exit.request import Requests
+from perdure.session.requests import Requests
 
 SECONDS = 20
 

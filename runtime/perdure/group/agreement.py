@@ -16,10 +16,10 @@ import torch
 import torch.distributed as dist
 
 from perdure.errors import UserError
-from perdure.exit.gloo import peer_lost
+from perdure.group.gloo import peer_lost
 
 
-class Kind(IntEnum):
+class CheckpointCall(IntEnum):
     """What a rank was doing when it checked."""
 
     STEP = 1
@@ -28,11 +28,16 @@ class Kind(IntEnum):
     END = 4
 
 
-_CALLS = {Kind.STEP: "step()", Kind.POLL: "poll()", Kind.SAVE: "save()", Kind.END: "the end of epochs()"}
+_CALLS = {
+    CheckpointCall.STEP: "step()",
+    CheckpointCall.POLL: "poll()",
+    CheckpointCall.SAVE: "save()",
+    CheckpointCall.END: "the end of epochs()",
+}
 
 
 @dataclass(frozen=True)
-class Agreed:
+class Votes:
     """What at least one rank said at the check that was read."""
 
     exit: bool = False
@@ -52,35 +57,35 @@ class Agreement:
         self._pending: tuple[dist.Work, torch.Tensor] | None = None
         self._label = ""
 
-    def check(self, step: int, kind: Kind, said: Agreed) -> Agreed:
+    def check(self, step: int, kind: CheckpointCall, said: Votes) -> Votes:
         """Says `said`, and returns what all ranks said at the check before this one.
 
         Once somebody has asked to exit nothing further is sent: every rank reads the same.
         """
         if self._group is None:
             return said
-        agreed = self.settle()
+        agreed = self.collect()
         if not agreed.exit:
             self._send(step, kind, said)
         return agreed
 
-    def at_once(self, step: int, kind: Kind, said: Agreed) -> Agreed:
+    def at_once(self, step: int, kind: CheckpointCall, said: Votes) -> Votes:
         """The same without the lag: what all ranks say at this very check, or have said at the one before."""
         before = self.check(step, kind, said)
-        now = self.settle()
-        return Agreed(before.exit or now.exit, before.save or now.save, before.exhausted or now.exhausted)
+        now = self.collect()
+        return Votes(before.exit or now.exit, before.save or now.save, before.exhausted or now.exhausted)
 
-    def settle(self) -> Agreed:
+    def collect(self) -> Votes:
         """Reads the reduce that is still under way, if any."""
         if self._pending is None:
-            return Agreed()
+            return Votes()
         work, vector = self._pending
         self._pending = None
         with peer_lost(f"all ranks were to meet at {self._label}"):
             work.wait()
         return self._read([int(n) for n in vector.tolist()])
 
-    def _send(self, step: int, kind: Kind, said: Agreed) -> None:
+    def _send(self, step: int, kind: CheckpointCall, said: Votes) -> None:
         self._label = f"{_CALLS[kind]} of step {step}"
         flags = [int(said.exit), int(said.save), int(said.exhausted)]
         vector = torch.tensor([step, -step, kind, -kind, *flags], dtype=torch.int64, device="cpu")
@@ -90,13 +95,13 @@ class Agreement:
             raise UserError("this process is not a rank of the run's process group: start it with the others")
         self._pending = work, vector
 
-    def _read(self, vector: list[int]) -> Agreed:
+    def _read(self, vector: list[int]) -> Votes:
         step, least_step, kind, least_kind = vector[0], -vector[1], vector[2], -vector[3]
         if step != least_step or kind != least_kind:
-            calls = sorted({_CALLS[Kind(least_kind)], _CALLS[Kind(kind)]})
+            calls = sorted({_CALLS[CheckpointCall(least_kind)], _CALLS[CheckpointCall(kind)]})
             steps = f"step {step}" if step == least_step else f"steps {least_step} to {step}"
             raise UserError(
                 f"the ranks check unequally often: this rank was at {self._label}, all of them at {steps}, in "
                 f"{' and '.join(calls)}: call step(), poll() and save() equally often on every rank"
             )
-        return Agreed(*(bool(flag) for flag in vector[4:]))
+        return Votes(*(bool(flag) for flag in vector[4:]))

@@ -7,7 +7,7 @@ import time
 from perdure.settings import Cadence
 
 
-class Due:
+class CheckpointSchedule:
     """The cadence of one rank; steps and epochs are equal on all ranks, the clock is rank 0's."""
 
     def __init__(self, cadence: Cadence, *, rank: int) -> None:

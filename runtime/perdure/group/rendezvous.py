@@ -21,8 +21,8 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from perdure.errors import PeerLost, UserError
-from perdure.exit.gloo import GlooPeers, peer_lost
-from perdure.peers import Peers, Solo
+from perdure.group.gloo import GlooPeers, peer_lost
+from perdure.group.peers import Peers, Solo
 from perdure.settings import Settings
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ OPENING_SECONDS: Final = 300.0
 
 
 @dataclass(frozen=True)
-class Meeting:
+class Groups:
     """The ranks of a run, met."""
 
     peers: Peers
@@ -63,10 +63,10 @@ class Deadline:
         return left
 
 
-def meet(settings: Settings, *, timeout: timedelta, deadline: Deadline) -> Meeting:
+def rendezvous(settings: Settings, *, timeout: timedelta, deadline: Deadline) -> Groups:
     """Returns when all ranks are connected. PeerLost if they are not by the deadline."""
     if settings.world == 1:
-        return Meeting(Solo(), None)
+        return Groups(Solo(), None)
     if dist.is_initialized():
         raise UserError("torch.distributed is initialised already: remove init_process_group, the Session calls it")
     store = _store(settings, timeout, deadline)
@@ -76,7 +76,7 @@ def meet(settings: Settings, *, timeout: timedelta, deadline: Deadline) -> Meeti
         dist.init_process_group(backend, store=store, rank=settings.rank, world_size=settings.world, timeout=timeout)
         agreement = _own_group(timeout)
         messages = _own_group(max(timeout, timedelta(seconds=settings.wait + OPENING_SECONDS)))
-    return Meeting(GlooPeers(messages), agreement)
+    return Groups(GlooPeers(messages), agreement)
 
 
 def _own_group(timeout: timedelta) -> dist.ProcessGroup:

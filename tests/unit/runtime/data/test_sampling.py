@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure.data import Plan, Share
+from perdure.data.sampling import BatchShard, SamplingPlan
 from perdure.errors import UserError
 
 
-def batches(plan: Plan, epoch: int, consumed: int, world: int) -> list[list[Share]]:
+def batches(plan: SamplingPlan, epoch: int, consumed: int, world: int) -> list[list[BatchShard]]:
     """Every rank's part of each global batch."""
     ranks = [list(plan.shares(epoch, consumed, rank, world)) for rank in range(world)]
     return [list(parts) for parts in zip(*ranks, strict=True)]
 
 
-def train(plan: Plan, epoch: int, stops: list[tuple[int, int]]) -> list[int]:
+def train(plan: SamplingPlan, epoch: int, stops: list[tuple[int, int]]) -> list[int]:
     """The ids an epoch trains on if run after run, each of its own world, stops after so many steps."""
     consumed, ids = 0, []
     for world, steps in [*stops, (1, plan.samples)]:
@@ -36,7 +36,7 @@ def train(plan: Plan, epoch: int, stops: list[tuple[int, int]]) -> list[int]:
 @pytest.mark.parametrize("samples", [1, 63, 64, 65, 261, 1536, 1797])
 @pytest.mark.parametrize("world", [1, 2, 3, 5, 8])
 def test_every_sample_is_used_once_by_any_world(samples: int, world: int) -> None:
-    plan = Plan("train", samples, batch=64, seed=7)
+    plan = SamplingPlan("train", samples, batch=64, seed=7)
     assert Counter(train(plan, 3, [(world, samples)])) == Counter(range(samples))
 
 
@@ -51,7 +51,7 @@ def test_every_sample_is_used_once_by_any_world(samples: int, world: int) -> Non
 def test_worlds_may_change_at_any_step_and_the_order_stays_one_permutation(
     samples: int, batch: int, seed: int, epoch: int, stops: list[tuple[int, int]]
 ) -> None:
-    plan = Plan("train", samples, batch, seed)
+    plan = SamplingPlan("train", samples, batch, seed)
     ids = train(plan, epoch, stops)
     assert Counter(ids) == Counter(range(samples))
     assert ids == plan.order(epoch).tolist()
@@ -61,7 +61,7 @@ def test_worlds_may_change_at_any_step_and_the_order_stays_one_permutation(
 def test_all_ranks_take_part_in_every_batch_and_their_weights_are_those_of_a_mean(
     samples: int, batch: int, world: int
 ) -> None:
-    for parts in batches(Plan("train", samples, batch), 0, 0, world):
+    for parts in batches(SamplingPlan("train", samples, batch), 0, 0, world):
         size = parts[0].stop - parts[0].start
         assert sum(len(part.ids) for part in parts) == size
         assert max(len(part.ids) for part in parts) - min(len(part.ids) for part in parts) <= 1
@@ -70,45 +70,45 @@ def test_all_ranks_take_part_in_every_batch_and_their_weights_are_those_of_a_mea
 
 
 def test_equal_shares_weigh_exactly_one() -> None:
-    assert {part.weight for parts in batches(Plan("train", 96, 48), 0, 0, 3) for part in parts} == {1.0}
+    assert {part.weight for parts in batches(SamplingPlan("train", 96, 48), 0, 0, 3) for part in parts} == {1.0}
 
 
 def test_epochs_and_seeds_have_orders_of_their_own() -> None:
-    plan = Plan("train", 100, 10)
+    plan = SamplingPlan("train", 100, 10)
     orders = {tuple(p.order(epoch)) for p in (plan, replace(plan, seed=1)) for epoch in (0, 1)}
     assert len(orders) == 4
 
 
 def test_without_shuffle_the_order_is_that_of_the_dataset() -> None:
-    assert train(Plan("train", 20, 6, shuffle=False), 5, []) == list(range(20))
+    assert train(SamplingPlan("train", 20, 6, shuffle=False), 5, []) == list(range(20))
 
 
 def test_a_declared_drop_last_leaves_the_tail_out_and_records_it() -> None:
-    plan = Plan("train", 100, 32, drop_last=True)
+    plan = SamplingPlan("train", 100, 32, drop_last=True)
     assert len(train(plan, 0, [(2, 1)])) == 96
     assert plan.cursor(0, 96)["dropped"] == 4
 
 
 def test_a_cursor_of_an_earlier_epoch_begins_the_epoch_anew() -> None:
-    plan = Plan("train", 100, 10)
+    plan = SamplingPlan("train", 100, 10)
     assert plan.resume(plan.cursor(epoch=3, consumed=50), epoch=4) == 0
 
 
 @pytest.mark.parametrize("change", [{"samples": 101}, {"seed": 5}, {"shuffle": False}])
 def test_a_plan_that_changed_in_the_middle_of_an_epoch_is_refused_by_name(change: dict[str, Any]) -> None:
-    plan = Plan("train", 100, 10)
+    plan = SamplingPlan("train", 100, 10)
     cursor = plan.cursor(epoch=2, consumed=50)
     with pytest.raises(UserError, match=next(iter(change))):
         replace(plan, **change).resume(cursor, 2)
 
 
 def test_the_batch_size_may_change_in_the_middle_of_an_epoch() -> None:
-    assert Plan("train", 100, 25).resume(Plan("train", 100, 10).cursor(2, 50), 2) == 50
+    assert SamplingPlan("train", 100, 25).resume(SamplingPlan("train", 100, 10).cursor(2, 50), 2) == 50
 
 
 def test_a_cursor_of_another_kind_is_refused() -> None:
     with pytest.raises(UserError, match="webdataset"):
-        Plan("train", 100, 10).resume({"kind": "webdataset", "shard": 3}, 0)
+        SamplingPlan("train", 100, 10).resume({"kind": "webdataset", "shard": 3}, 0)
 
 
 @pytest.mark.parametrize(
@@ -122,4 +122,4 @@ def test_a_cursor_of_another_kind_is_refused() -> None:
 )
 def test_a_plan_that_cannot_work_is_refused_with_a_remedy(wrong: dict[str, Any], word: str) -> None:
     with pytest.raises(UserError, match=word):
-        Plan("train", **{"samples": 100, "batch": 10, **wrong})
+        SamplingPlan("train", **{"samples": 100, "batch": 10, **wrong})

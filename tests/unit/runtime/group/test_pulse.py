@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.exit.pulse import SILENCE_SECONDS, Pulse, Silence
+from perdure.group.pulse import SILENCE_SECONDS, Pulse, Silence
 from perdure.settings import Settings
 
 NOW = 1000.0

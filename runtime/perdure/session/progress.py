@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from perdure import rng
 from perdure.checkpoint.state import Position
+from perdure.data.loader import Loader
 from perdure.errors import UserError
-from perdure.loader import Loader
+from perdure.session import rng
 
 
 class Progress:

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import torch
 
-from perdure import saving
+from perdure.checkpoint import checkpointer
+from perdure.checkpoint.checkpointer import Checkpointer, check_equal
 from perdure.checkpoint.log import Log
 from perdure.checkpoint.state import Position, State
 from perdure.checkpoint.writer import Resume, Writer
 from perdure.errors import StorageError, UserError
-from perdure.peers import Solo
-from perdure.saving import Saver, check_equal
+from perdure.group.peers import Solo
 from perdure.store.file import FileStore
-from perdure.timing import Timings
-from perdure.trace import NoTrace, StoreTrace
+from perdure.telemetry.timings import Timings
+from perdure.telemetry.trace import NoTrace, StoreTrace
 
 
 class Unreliable(FileStore):
@@ -41,11 +41,11 @@ def store(tmp_path: Path) -> Unreliable:
 
 
 @pytest.fixture
-def saver(store: Unreliable, monkeypatch: pytest.MonkeyPatch) -> Saver:
-    monkeypatch.setattr(saving, "AGAIN_SECONDS", 0.0)
+def saver(store: Unreliable, monkeypatch: pytest.MonkeyPatch) -> Checkpointer:
+    monkeypatch.setattr(checkpointer, "AGAIN_SECONDS", 0.0)
     writer = Writer(Log(store), uid="local", run=1)
     assert isinstance(writer.try_open(1, wait_over=True), Resume)
-    return Saver(store, Solo(), writer, 1, 3, NoTrace(), Timings(), lambda: State({"w": torch.ones(2)}, {}, {}))
+    return Checkpointer(store, Solo(), writer, 1, 3, NoTrace(), Timings(), lambda: State({"w": torch.ones(2)}, {}, {}))
 
 
 def entries(store: FileStore) -> list[dict[str, Any]]:
@@ -53,7 +53,7 @@ def entries(store: FileStore) -> list[dict[str, Any]]:
 
 
 def test_an_exit_save_is_tried_again_until_the_store_is_back(
-    saver: Saver, store: Unreliable, capfd: pytest.CaptureFixture[str]
+    saver: Checkpointer, store: Unreliable, capfd: pytest.CaptureFixture[str]
 ) -> None:
     store.refusals = 3
     saver.final(Position(7, 0), "drained", lambda: 60.0)
@@ -66,7 +66,7 @@ def test_an_exit_save_is_tried_again_until_the_store_is_back(
     assert [entry["kind"] for entry in entries(store)] == ["Opened", "Committed"]
 
 
-def test_every_attempt_has_a_folder_of_its_own(saver: Saver, store: Unreliable) -> None:
+def test_every_attempt_has_a_folder_of_its_own(saver: Checkpointer, store: Unreliable) -> None:
     puts: list[str] = []
     real = store.put
 
@@ -80,7 +80,7 @@ def test_every_attempt_has_a_folder_of_its_own(saver: Saver, store: Unreliable) 
     assert len({key.rsplit("/", 1)[0] for key in puts if key.startswith("data/")}) == 3
 
 
-def test_an_exit_save_gives_up_when_time_is_up(saver: Saver, store: Unreliable) -> None:
+def test_an_exit_save_gives_up_when_time_is_up(saver: Checkpointer, store: Unreliable) -> None:
     store.refusals = 1000
     left = itertools.chain([2.0, 1.0], itertools.repeat(-1.0))
     with pytest.raises(StorageError, match="no route"):
@@ -88,7 +88,7 @@ def test_an_exit_save_gives_up_when_time_is_up(saver: Saver, store: Unreliable) 
     assert store.refusals == 1000 - 3
 
 
-def test_a_trace_that_cannot_be_written_does_not_hold_the_commit_up(saver: Saver, store: Unreliable) -> None:
+def test_a_trace_that_cannot_be_written_does_not_hold_the_commit_up(saver: Checkpointer, store: Unreliable) -> None:
     trace = StoreTrace(store, uid="u", run=1, rank=0, world=1)
     trace.close()
     trace.step(0, 7, [1])
@@ -100,7 +100,7 @@ def test_a_trace_that_cannot_be_written_does_not_hold_the_commit_up(saver: Saver
     assert (store.refusals, len(store.list("trace/"))) == (0, 1)
 
 
-def test_a_trace_is_given_up_when_time_is_up(saver: Saver, store: Unreliable) -> None:
+def test_a_trace_is_given_up_when_time_is_up(saver: Checkpointer, store: Unreliable) -> None:
     trace = StoreTrace(store, uid="u", run=1, rank=0, world=1)
     trace.close()
     trace.step(0, 7, [1])
@@ -112,7 +112,7 @@ def test_a_trace_is_given_up_when_time_is_up(saver: Saver, store: Unreliable) ->
 
 
 def test_a_failing_periodic_save_is_reported_and_the_next_one_counts(
-    saver: Saver, store: Unreliable, capfd: pytest.CaptureFixture[str]
+    saver: Checkpointer, store: Unreliable, capfd: pytest.CaptureFixture[str]
 ) -> None:
     store.refusals = 1
     assert not saver.periodic(Position(10, 0), "cadence")
@@ -121,7 +121,7 @@ def test_a_failing_periodic_save_is_reported_and_the_next_one_counts(
     assert entries(store)[-1]["step"] == 20
 
 
-def test_old_commits_are_retired(saver: Saver, store: Unreliable) -> None:
+def test_old_commits_are_retired(saver: Checkpointer, store: Unreliable) -> None:
     for step in range(1, 6):
         saver.periodic(Position(step, 0), "cadence")
     assert len([key for key in store.list("data/") if key.endswith("manifest.json")]) == 3
@@ -145,6 +145,6 @@ class Others:
 
 def test_a_parameter_that_differs_between_ranks_is_named() -> None:
     state = State({"net.weight": torch.ones(2), "net.bias": torch.ones(1)}, {"net.mean": torch.rand(1)}, {})
-    sums = {"net.weight": 1, "net.bias": saving._checksum(torch.ones(1))}
+    sums = {"net.weight": 1, "net.bias": checkpointer._checksum(torch.ones(1))}
     with pytest.raises(UserError, match=r"net\.weight differs between rank 0 and rank 1"):
         check_equal(Others(17, sums), state)

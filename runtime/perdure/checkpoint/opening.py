@@ -14,10 +14,10 @@ from typing import Any, Final, TypeVar
 from perdure.checkpoint.load import load
 from perdure.checkpoint.log import Log
 from perdure.checkpoint.state import Loaded
-from perdure.checkpoint.together import on_rank0
 from perdure.checkpoint.writer import NotYet, Resume, Writer
 from perdure.errors import StorageError
-from perdure.peers import Peers
+from perdure.group.collectives import on_rank0
+from perdure.group.peers import Peers
 from perdure.settings import Settings
 from perdure.store import Store
 

@@ -4,7 +4,7 @@ The order of an epoch is a permutation of the dataset drawn from (seed, epoch) a
 of that order, however many ranks share it, so a position in the order ("consumed") is all there is to save: any world
 goes on from it without losing or repeating a sample.
 
-Pure: no torch, no global random state, no dataset. Used by perdure.loader; tests drive it directly.
+Pure: no torch, no global random state, no dataset. Used by perdure.data.loader; tests drive it directly.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KIND: Final = "global-order"
 
 
 @dataclass(frozen=True)
-class Plan:
+class SamplingPlan:
     """How one loader walks its dataset; a value of the user's script, not of the checkpoint."""
 
     name: str
@@ -63,14 +63,14 @@ class Plan:
         generator = np.random.Generator(np.random.PCG64([self.seed, epoch]))
         return generator.permutation(self.samples).astype(np.int64, copy=False)
 
-    def shares(self, epoch: int, consumed: int, rank: int, world: int) -> Iterator[Share]:
+    def shares(self, epoch: int, consumed: int, rank: int, world: int) -> Iterator[BatchShard]:
         """This rank's part of every global batch from `consumed` to the epoch's end."""
         order = self.order(epoch)
         for start in range(consumed, self.end, self.batch):
             stop = min(start + self.batch, self.end)
             first, last = _part(stop - start, rank, world)
             ids = tuple(int(n) for n in order[start + first : start + last])
-            yield Share(ids, start, stop, world, placeholder=int(order[start]))
+            yield BatchShard(ids, start, stop, world, placeholder=int(order[start]))
 
     def cursor(self, epoch: int, consumed: int) -> dict[str, Any]:
         """What a commit records of this loader."""
@@ -98,7 +98,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Share:
+class BatchShard:
     """One rank's part of one global batch."""
 
     ids: tuple[int, ...]

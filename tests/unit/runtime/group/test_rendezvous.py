@@ -12,9 +12,9 @@ from torch._C._distributed_c10d import TCPStore
 from torch.distributed.distributed_c10d import PrefixStore
 
 from perdure.errors import PeerLost
-from perdure.exit.ending import Exit
-from perdure.exit.rendezvous import Deadline, meet
-from perdure.peers import Solo
+from perdure.group.peers import Solo
+from perdure.group.rendezvous import Deadline, rendezvous
+from perdure.session.leaving import Exit
 from perdure.settings import Settings
 
 TIMEOUT = timedelta(seconds=20)
@@ -37,8 +37,8 @@ def settings(port: int, rank: int, run: int = 7) -> Settings:
 
 
 def test_a_world_of_one_meets_nobody() -> None:
-    meeting = meet(Settings("file:///nowhere"), timeout=TIMEOUT, deadline=Deadline(0.0, nobody_gives_up))
-    assert isinstance(meeting.peers, Solo)
+    groups = rendezvous(Settings("file:///nowhere"), timeout=TIMEOUT, deadline=Deadline(0.0, nobody_gives_up))
+    assert isinstance(groups.peers, Solo)
     assert not dist.is_initialized()
 
 
@@ -46,25 +46,25 @@ def test_a_store_that_nobody_opens_is_named_when_the_time_is_up(taken: socket.so
     port = taken.getsockname()[1]
     taken.close()
     with pytest.raises(PeerLost, match=rf"rank 0 does not listen at 127\.0\.0\.1:{port}: waited 0.2 s"):
-        meet(settings(port, rank=1), timeout=TIMEOUT, deadline=Deadline(0.2, nobody_gives_up))
+        rendezvous(settings(port, rank=1), timeout=TIMEOUT, deadline=Deadline(0.2, nobody_gives_up))
 
 
 def test_a_rank_that_does_not_come_is_named() -> None:
     with pytest.raises(PeerLost, match="rank 1 of 2 has not come"):
-        meet(settings(0, rank=0), timeout=TIMEOUT, deadline=Deadline(0.2, nobody_gives_up))
+        rendezvous(settings(0, rank=0), timeout=TIMEOUT, deadline=Deadline(0.2, nobody_gives_up))
 
 
 def test_a_taken_port_is_tried_until_the_time_is_up(taken: socket.socket) -> None:
     port = taken.getsockname()[1]
     with pytest.raises(PeerLost, match=f"rank 0 cannot listen at 127.0.0.1:{port}"):
-        meet(settings(port, rank=0), timeout=TIMEOUT, deadline=Deadline(0.2, nobody_gives_up))
+        rendezvous(settings(port, rank=0), timeout=TIMEOUT, deadline=Deadline(0.2, nobody_gives_up))
 
 
 def test_the_store_of_an_older_run_is_not_joined() -> None:
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     PrefixStore("perdure-0", server).set("run", "local/6/2")
     with pytest.raises(PeerLost, match="store of run 'local/6/2', wanted is 'local/7/2'"):
-        meet(settings(server.port, rank=1), timeout=TIMEOUT, deadline=Deadline(0.5, nobody_gives_up))
+        rendezvous(settings(server.port, rank=1), timeout=TIMEOUT, deadline=Deadline(0.5, nobody_gives_up))
 
 
 def test_a_request_to_leave_ends_the_wait(taken: socket.socket) -> None:
@@ -74,4 +74,4 @@ def test_a_request_to_leave_ends_the_wait(taken: socket.socket) -> None:
     port = taken.getsockname()[1]
     taken.close()
     with pytest.raises(Exit):
-        meet(settings(port, rank=1), timeout=TIMEOUT, deadline=Deadline(60, give_up))
+        rendezvous(settings(port, rank=1), timeout=TIMEOUT, deadline=Deadline(60, give_up))

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from perdure.exit.agree import Agreed, Agreement, Kind
-from perdure.exit.gloo import GlooPeers
+from perdure.group.agreement import Agreement, CheckpointCall, Votes
+from perdure.group.gloo import GlooPeers
 
 
 @pytest.fixture
@@ -37,4 +37,4 @@ def test_messages_do_not_depend_on_the_default_device(group: dist.ProcessGroup, 
 
 
 def test_agreement_does_not_depend_on_the_default_device(group: dist.ProcessGroup, elsewhere: None) -> None:
-    assert Agreement(group).at_once(3, Kind.STEP, Agreed(exhausted=True)) == Agreed(exhausted=True)
+    assert Agreement(group).at_once(3, CheckpointCall.STEP, Votes(exhausted=True)) == Votes(exhausted=True)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from perdure.exit.rendezvous import CONNECT_SECONDS, connect
+from perdure.group.rendezvous import CONNECT_SECONDS, connect
 from perdure.settings import Settings
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from perdure import opening
+from perdure.checkpoint import opening
 from perdure.checkpoint.log import Log
+from perdure.checkpoint.opening import open_run
 from perdure.checkpoint.writer import Resume, Writer
 from perdure.errors import Fenced, StorageError
-from perdure.exit.ending import Exit
-from perdure.opening import open_run
-from perdure.peers import Solo
+from perdure.group.peers import Solo
+from perdure.session.leaving import Exit
 from perdure.settings import Settings
 from perdure.store.file import FileStore
 
