@@ -43,7 +43,7 @@ mutants: dev
 	$(VENV)/python -m tests.mutants
 
 bench: prepare
-	$(VENV)/python -m e2e.bench step moves leader
+	$(VENV)/python -m e2e.bench step sampling moves leader
 
 bench-scale:
 	$(PYTHON) -m e2e.prepare scale

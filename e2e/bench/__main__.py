@@ -1,4 +1,4 @@
-"""Measures, prints a table, writes build/bench/NAME.json: `python -m e2e.bench [step] [moves] [leader] [scale]`."""
+"""`python -m e2e.bench [NAME ...]`: measures, prints a table for each, writes build/bench/NAME.json."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from e2e.bench import leader, moves, report, scale, step
+from e2e.bench import leader, moves, report, sampling, scale, step
 from e2e.cluster import ClusterError
 from e2e.harness.evidence import NoEvidence
 from e2e.harness.kubectl import KubectlError
@@ -17,10 +17,11 @@ from e2e.prepare import Progress, missing
 from e2e.prepare.requirements import cannot_run, missing_for_scale
 
 Measured = tuple[list[report.Figure], dict[str, Any]]
-ORDINARY = ("step", "moves", "leader")
+ORDINARY = ("step", "sampling", "moves", "leader")
 LACKS = {"moves": missing, "leader": missing, "scale": missing_for_scale}
 TITLES = {
     "step": "What Session.step() adds to a training step",
+    "sampling": "What the order of samples costs",
     "moves": "What a drain costs a training job",
     "leader": "How long nobody leads when the leader's node is drained",
     "scale": "What many jobs cost, beside JobSet with the same pods",
@@ -35,6 +36,7 @@ def main() -> int:
     arguments = parser.parse_args()
     measures: dict[str, Callable[[Progress], Measured]] = {
         "step": step.measure,
+        "sampling": sampling.measure,
         "moves": moves.measure,
         "leader": leader.measure,
         "scale": lambda progress: scale.measure(progress, arguments.jobs),

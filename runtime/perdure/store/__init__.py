@@ -1,6 +1,6 @@
 """Where checkpoints live: objects under one root, in S3 or in a folder.
 
-A `Store` is five calls over keys relative to its root. It knows nothing of logs, shards or training; the one promise
+A `Store` is a few calls over keys relative to its root. It knows nothing of logs, shards or training; the one promise
 everything else is built on is that `put(..., if_absent=True)` has exactly one winner.
 
 Used by perdure.checkpoint and perdure.telemetry. This module imports neither boto3 nor torch; `open_store` imports
@@ -9,7 +9,7 @@ what the root's scheme needs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -33,6 +33,8 @@ class ObjectInfo:
     size: int
     crc: str | None
     """CRC64NVME of the whole object, 16 hex digits; None where the store keeps none."""
+    modified: float | None = None
+    """When it was written, in seconds since the epoch by the store's clock; None where nobody knows."""
 
 
 class Store(Protocol):
@@ -50,6 +52,14 @@ class Store(Protocol):
         """Writes a whole object, never a part of it. KeyExists if `if_absent` and there is one already."""
         ...
 
+    def put_stream(self, key: str, blocks: Iterable[memoryview], size: int) -> None:
+        """Writes one object of exactly `size` bytes, never a part of it.
+
+        A block is valid only until the next one is asked for: there is one buffer behind them. What `blocks` raises
+        passes through, and no object appears.
+        """
+        ...
+
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
         """The object's bytes from `start`, at most `length` of them (past the end: fewer). NoSuchKey."""
         ...
@@ -64,6 +74,13 @@ class Store(Protocol):
 
     def delete(self, keys: Sequence[str]) -> None:
         """Removes objects; a missing key is no error."""
+        ...
+
+    def sweep(self, older_than: float) -> int:
+        """Removes what killed writers left half-written more than `older_than` seconds ago; how many pieces it was.
+
+        None of it has a key: files on their way, parts of uploads that were never completed.
+        """
         ...
 
 

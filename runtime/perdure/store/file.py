@@ -10,7 +10,8 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -37,12 +38,25 @@ class FileStore:
         path = self._path(key)
         with self._failing_as("write", path):
             _make_folder(path.parent)
-            temporary = self._write_beside(data)
+            temporary = self._write_beside([memoryview(data)])
             try:
                 if if_absent:
                     _link(temporary, path)
                 else:
                     temporary.replace(path)
+            finally:
+                temporary.unlink(missing_ok=True)
+            _sync_folder(path.parent)
+
+    def put_stream(self, key: str, blocks: Iterable[memoryview], size: int) -> None:
+        path = self._path(key)
+        with self._failing_as("write", path):
+            _make_folder(path.parent)
+            temporary = self._write_beside(blocks)
+            try:
+                if (found := temporary.stat().st_size) != size:
+                    raise StorageError(f"cannot write {path}: {found} bytes came instead of {size}")
+                temporary.replace(path)
             finally:
                 temporary.unlink(missing_ok=True)
             _sync_folder(path.parent)
@@ -62,9 +76,10 @@ class FileStore:
         path = self._path(key)
         with self._failing_as("look at", path):
             try:
-                return ObjectInfo(path.stat().st_size, None)
+                found = path.stat()
             except FileNotFoundError:
                 return None
+        return ObjectInfo(found.st_size, None, found.st_mtime)
 
     def list(self, prefix: str, *, after: str = "", limit: int | None = None) -> list[str]:
         folder = self._folder / prefix.rpartition("/")[0]
@@ -79,6 +94,16 @@ class FileStore:
                 path.unlink(missing_ok=True)
             self._remove_empty(path.parent)
 
+    def sweep(self, older_than: float) -> int:
+        swept, limit = 0, time.time() - older_than
+        with self._failing_as("look through", self._folder / INCOMING):
+            for path in list((self._folder / INCOMING).glob("*")):
+                with suppress(FileNotFoundError):  # its writer is done with it
+                    if path.stat().st_mtime < limit:
+                        path.unlink()
+                        swept += 1
+        return swept
+
     def _path(self, key: str) -> Path:
         return self._folder / key
 
@@ -89,16 +114,17 @@ class FileStore:
             for name in files:
                 yield (Path(parent) / name).relative_to(self._folder).as_posix()
 
-    def _write_beside(self, data: bytes | memoryview) -> Path:
+    def _write_beside(self, blocks: Iterable[memoryview]) -> Path:
         incoming = self._folder / INCOMING
         _make_folder(incoming)
         temporary = incoming / secrets.token_hex(16)
         try:
             with temporary.open("xb") as file:
-                file.write(data)
+                for block in blocks:
+                    file.write(block)
                 file.flush()
                 os.fsync(file.fileno())
-        except OSError:
+        except BaseException:
             temporary.unlink(missing_ok=True)
             raise
         return temporary

@@ -12,13 +12,13 @@ import base64
 import io
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import boto3
-from awscrt.checksums import crc64nvme
+from awscrt.checksums import combine_crc64nvme, crc64nvme
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -89,9 +89,18 @@ class S3Store:
         view = memoryview(data)
         with self._failing_as("write", key):
             if len(view) > PART_BYTES and not if_absent:
-                self._put_parts(key, view)
+                self._put_parts(key, (view[start : start + PART_BYTES] for start in range(0, len(view), PART_BYTES)))
             else:
                 self._put_whole(key, view, if_absent=if_absent)
+
+    def put_stream(self, key: str, blocks: Iterable[memoryview], size: int) -> None:
+        with self._failing_as("write", key):
+            parts = _parts(blocks, size, f"cannot write {key} of {self.uri}")
+            if size <= PART_BYTES:
+                self._put_whole(key, next(parts), if_absent=False)
+                next(parts, None)
+            else:
+                self._put_parts(key, parts)
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
         if length == 0:
@@ -118,7 +127,8 @@ class S3Store:
                     return None
                 raise
         crc = answer.get("ChecksumCRC64NVME") if answer.get("ChecksumType", "FULL_OBJECT") == "FULL_OBJECT" else None
-        return ObjectInfo(answer["ContentLength"], base64.b64decode(crc).hex() if crc else None)
+        written = answer["LastModified"].timestamp()
+        return ObjectInfo(answer["ContentLength"], base64.b64decode(crc).hex() if crc else None, written)
 
     def list(self, prefix: str, *, after: str = "", limit: int | None = None) -> list[str]:
         keys: list[str] = []
@@ -143,6 +153,19 @@ class S3Store:
             for error in answer.get("Errors", []):
                 raise StorageError(f"cannot delete {error.get('Key')} of {self.uri}: {error.get('Message')}")
 
+    def sweep(self, older_than: float) -> int:
+        swept, limit = 0, time.time() - older_than
+        arguments: dict[str, Any] = {"Bucket": self._bucket, "Prefix": self._prefix}
+        with self._failing_as("look through", "unfinished uploads"):
+            page = self._client.list_multipart_uploads(**arguments)
+            for upload in page.get("Uploads", []):
+                if upload["Initiated"].timestamp() < limit:
+                    self._client.abort_multipart_upload(
+                        Bucket=self._bucket, Key=upload["Key"], UploadId=upload["UploadId"]
+                    )
+                    swept += 1
+        return swept
+
     def _client_for(self, size: int | None) -> S3Client:
         """`size` None is a whole object, as only small ones are read."""
         return self._patient if size is not None and size >= LARGE_BYTES else self._client
@@ -166,31 +189,33 @@ class S3Store:
             # S3 answers 409 while another conditional write of the key is under way: who won is known a moment later
             time.sleep(random.uniform(0.02, 0.05) * (tried + 1))  # noqa: S311  (not a secret)
 
-    def _put_parts(self, key: str, view: memoryview) -> None:
+    def _put_parts(self, key: str, pieces: Iterable[memoryview]) -> None:
         where = self._object(key)
         upload = self._client.create_multipart_upload(
             **where, ChecksumAlgorithm="CRC64NVME", ChecksumType="FULL_OBJECT"
         )["UploadId"]
         try:
             parts: list[Any] = []
-            for number, start in enumerate(range(0, len(view), PART_BYTES), start=1):
-                part = view[start : start + PART_BYTES]
+            whole = 0
+            for number, part in enumerate(pieces, start=1):
+                checksum = _checksum(part)
+                whole = combine_crc64nvme(whole, crc64nvme(part), len(part))
                 answer = self._patient.upload_part(
                     **where,
                     UploadId=upload,
                     PartNumber=number,
                     Body=io.BytesIO(part),
-                    ChecksumCRC64NVME=_checksum(part),
+                    ChecksumCRC64NVME=checksum,
                 )
-                parts.append({"PartNumber": number, "ETag": answer["ETag"], "ChecksumCRC64NVME": _checksum(part)})
+                parts.append({"PartNumber": number, "ETag": answer["ETag"], "ChecksumCRC64NVME": checksum})
             self._patient.complete_multipart_upload(
                 **where,
                 UploadId=upload,
                 MultipartUpload={"Parts": parts},
                 ChecksumType="FULL_OBJECT",
-                ChecksumCRC64NVME=_checksum(view),
+                ChecksumCRC64NVME=_text(whole),
             )
-        except (BotoCoreError, ClientError):
+        except BaseException:
             with suppress(BotoCoreError, ClientError):  # the first error tells more
                 self._client.abort_multipart_upload(**where, UploadId=upload)
             raise
@@ -244,8 +269,32 @@ def _configured() -> Iterator[None]:
         raise UserError(f"S3 cannot be used as configured: {error}: check checkpoint.s3 and the credentials") from error
 
 
+def _parts(blocks: Iterable[memoryview], size: int, what: str) -> Iterator[memoryview]:
+    """The blocks as parts, gathered in one buffer; at least one, which is empty for an empty object."""
+    buffer, filled, total = bytearray(min(size, PART_BYTES)), 0, 0
+    for block in blocks:
+        left = block
+        total += len(block)
+        if total > size:
+            raise StorageError(f"{what}: {total} bytes came instead of {size}")
+        while left:
+            taken = min(len(left), len(buffer) - filled)
+            buffer[filled : filled + taken] = left[:taken]
+            left, filled = left[taken:], filled + taken
+            if filled == len(buffer) and total - len(left) < size:
+                yield memoryview(buffer)
+                filled = 0
+    if total != size:
+        raise StorageError(f"{what}: {total} bytes came instead of {size}")
+    yield memoryview(buffer)[:filled]
+
+
 def _checksum(data: memoryview) -> str:
-    return base64.b64encode(crc64nvme(data).to_bytes(8, "big")).decode()
+    return _text(crc64nvme(data))
+
+
+def _text(crc: int) -> str:
+    return base64.b64encode(crc.to_bytes(8, "big")).decode()
 
 
 def _status(error: ClientError) -> int:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from perdure.errors import StorageError, UserError
 from perdure.store.file import INCOMING, FileStore
 
 SIZE = 1 << 20
+DAY = 24 * 3600.0
 WRITER = f"""
 import itertools, sys
 from pathlib import Path
@@ -54,6 +56,21 @@ def test_nothing_stays_behind_after_a_put(tmp_path: Path) -> None:
     store.put("log/1", b"", if_absent=True)
     store.put("log/2", b"")
     assert list((tmp_path / INCOMING).iterdir()) == []
+
+
+def test_what_a_killed_writer_left_is_swept_after_a_day_and_what_is_on_its_way_is_not(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    assert store.sweep(DAY) == 0
+    store.put("log/1", b"x")
+    old, young = tmp_path / INCOMING / "old", tmp_path / INCOMING / "young"
+    for path in (old, young):
+        path.write_bytes(b"ha")
+    long_ago = time.time() - DAY - 60
+    os.utime(old, (long_ago, long_ago))
+    os.utime(tmp_path / "log/1", (long_ago, long_ago))
+    assert store.sweep(DAY) == 1
+    assert list((tmp_path / INCOMING).iterdir()) == [young]
+    assert store.get("log/1") == b"x"
 
 
 def test_an_empty_folder_goes_with_its_last_object(tmp_path: Path) -> None:
