@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from perdure.contract import ExitKind
 from perdure.errors import UserError
-from perdure.session.leaving import classify
+from perdure.session.reporting import classify
 
 log: Final = logging.getLogger("perdure")
 
