@@ -14,6 +14,7 @@ from typing import NoReturn
 from perdure.checkpoint.opening import say
 from perdure.contract import ExitKind
 from perdure.errors import PerdureError
+from perdure.session.hooks import HookName
 from perdure.session.run import Run
 
 
@@ -35,6 +36,7 @@ def save_and_leave(run: Run) -> NoReturn:
     run.trace.event("exit", step=progress.step)
     run.checkpointer.final(progress.position(), cause, run.requests.left)
     run.tell_commit()
+    run.hooks.run(HookName.LEAVING, cause)
     run.tell(run.ending(ExitKind.CHECKPOINTED))
     if run.rank == 0:
         say(f"saved step {progress.step}, leaving: {cause}")

@@ -9,6 +9,7 @@ from perdure.channel import Opened
 from perdure.checkpoint.checkpointer import Checkpointer
 from perdure.checkpoint.opening import Opening, load_newest, open_run
 from perdure.checkpoint.state import Loaded
+from perdure.session.hooks import HookName
 from perdure.session.leaving import give_up, stop_without_step
 from perdure.session.progress import random_state
 from perdure.session.run import Run
@@ -32,6 +33,16 @@ def resume(run: Run, *, seed: int) -> None:
     run.tell(Opened(opening.run, run.checkpointer.commit))
     run.trace.event("resumed", step=run.progress.step)
     run.schedule.saved()
+    _tell_script(run, loaded)
+
+
+def _tell_script(run: Run, loaded: Loaded | None) -> None:
+    if loaded is None:
+        run.hooks.run(HookName.INIT)
+        return
+    run.hooks.run(HookName.RESUMED, loaded.commit)
+    if loaded.world != run.world:
+        run.hooks.run(HookName.RANKS)
 
 
 def _checkpointer(run: Run, opening: Opening) -> Checkpointer:
@@ -48,7 +59,7 @@ def _checkpointer(run: Run, opening: Opening) -> Checkpointer:
 
 
 def _go_on_from(run: Run, loaded: Loaded, seed: int) -> None:
-    run.registry.load(loaded.state)
+    run.load(loaded.state)
     same_world = loaded.world == run.world
     step, rank = loaded.position.step, run.rank
     state = random_state(loaded.state.rank, same_world=same_world, seed=seed, step=step, rank=rank)

@@ -6,7 +6,8 @@ run is open in the log. Made by `Session`.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 from perdure.channel import Committed, Exiting, Report
 from perdure.checkpoint.checkpointer import Checkpointer
@@ -18,14 +19,20 @@ from perdure.errors import UserError
 from perdure.group.agreement import Agreement
 from perdure.group.peers import Peers
 from perdure.group.pulse import Pulse
+from perdure.session.hooks import HookName, Hooks
 from perdure.session.progress import Progress
 from perdure.session.registry import Registry
 from perdure.session.reporting import Reporter
 from perdure.session.requests import Requests
+from perdure.session.stopping import Stopping, TrainingClock
+from perdure.session.userstate import UserState
 from perdure.settings import Settings
 from perdure.store import Store
 from perdure.telemetry.timings import Timings
 from perdure.telemetry.trace import NoTrace, Trace
+
+OWN: Final = ".session"
+"""What the session itself adds to a checkpoint's objects; no registered object can have this name."""
 
 
 class Run:
@@ -44,6 +51,10 @@ class Run:
         self.reporter = Reporter(settings.report_fd)
         self.requests = Requests(settings.request_file, settings.grace)
         self.schedule = CheckpointSchedule(settings.cadence, rank=settings.rank)
+        self.hooks = Hooks()
+        self.stopping = Stopping()
+        self.clock = TrainingClock()
+        self.user_state = UserState()
         self.trace: Trace = NoTrace()
         self.opening: Opening | None = None
         self.opened_checkpointer: Checkpointer | None = None
@@ -67,16 +78,27 @@ class Run:
 
     def state(self) -> State:
         """What a save made now holds."""
-        return self.registry.state({"rng": self.progress.random_state()})
+        state = self.registry.state({"rng": self.progress.random_state()})
+        own = {"values": self.user_state.values_to_save(), "seconds": self.clock.seconds}
+        return replace(state, objects={**state.objects, OWN: own})
+
+    def load(self, state: State) -> None:
+        """Puts back what was saved, but for the random state."""
+        objects = dict(state.objects)
+        own = objects.pop(OWN, {})
+        self.registry.load(replace(state, objects=objects))
+        self.user_state.restore(own.get("values", {}))
+        self.clock.resume(own.get("seconds", 0.0))
 
     def tell(self, report: Report) -> None:
         """Tells the agent."""
         self.reporter.tell(report)
 
     def tell_commit(self) -> None:
-        """Tells the agent of the newest commit."""
+        """Tells the agent of the newest commit, and whoever wants to know."""
         if self.checkpointer.commit:
             self.tell(Committed(self.checkpointer.commit))
+            self.hooks.run(HookName.COMMITTED, self.checkpointer.commit)
 
     def ending(self, outcome: ExitKind) -> Exiting:
         """How this process is about to end, as far as it is known."""

@@ -18,7 +18,8 @@ import atexit
 import contextlib
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,11 +33,13 @@ from perdure.data.sampling import SamplingPlan
 from perdure.errors import PerdureError, UserError
 from perdure.session import wrapping
 from perdure.session.boundary import Boundary
+from perdure.session.hooks import HookName, read_name
 from perdure.session.job import Job
 from perdure.session.joining import attach, meet
 from perdure.session.reporting import tell_last_error, watch_for_errors
 from perdure.session.resuming import resume
 from perdure.session.run import Run
+from perdure.session.userstate import UserState
 from perdure.settings import Settings, read_settings
 
 COLLECTIVE_SECONDS: Final = 1800.0
@@ -102,6 +105,25 @@ class Session:
     def exhausted(self) -> bool:
         """Whether some rank has said `step(exhausted=True)`: for scripts that bring samples of their own."""
         return self._boundary.exhausted
+
+    @property
+    def state(self) -> UserState:
+        """Values of the script's own, by name, that are saved and restored with the training.
+
+        A value that a checkpoint cannot hold is refused when it is set (UserError). Rank 0's values are the saved ones.
+        """
+        return self._run.user_state
+
+    def on(self, name: str, hook: Callable[..., Any] | None = None) -> Any:
+        """Has `hook` called at a moment of the training: perdure.session.hooks.HookName lists moments and arguments.
+
+        Without `hook` this is a decorator. A hook that fails is reported, and fatal only in init, collect and exit.
+        UserError for a name that there is not, or one whose moment is over.
+        """
+        if read_name(name) in (HookName.INIT, HookName.RESUMED, HookName.RANKS) and self._run.opening:
+            raise UserError(f"on({name!r}): training is restored already: give this hook before epochs()")
+        add = partial(self._run.hooks.add, name)
+        return add if hook is None else add(hook)
 
     def wrap(self, model: nn.Module, **options: Any) -> nn.Module:
         """The model as training calls it: in DistributedDataParallel with more than one rank. `options` go there."""
