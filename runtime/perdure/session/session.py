@@ -185,9 +185,10 @@ class Session:
         self._reporter.tell(Opened(opening.run))
         self._requests.before_first_step(self._stop_without_step)
         with self._timings.part("restore"):
-            loaded = load_newest(settings, self._store, self._peers, opening.writer)
+            loaded = load_newest(settings, self._store, self._peers, opening.writer, self._registry)
             if loaded:
                 self._go_on_from(loaded)
+            self._checkpoints.rehearse()
         self._reporter.tell(Opened(opening.run, self._checkpointer.commit))
         self._trace.event("resumed", step=self._progress.step)
         self._schedule.saved()
