@@ -72,6 +72,9 @@ class Env:
     S3_ENDPOINT: Final = "PERDURE_S3_ENDPOINT"
     S3_REGION: Final = "PERDURE_S3_REGION"
     S3_PATH_STYLE: Final = "PERDURE_S3_PATH_STYLE"  # "true" or "false"
+    S3_CREDENTIALS: Final = (
+        "PERDURE_S3_CREDENTIALS"  # a folder with a file AWS_ACCESS_KEY_ID and so on: a mounted Secret
+    )
     COMPLETION: Final = "PERDURE_COMPLETION"  # a Completion; absent: Log
 
     RENDEZVOUS_SECONDS: Final = "PERDURE_RENDEZVOUS_SECONDS"  # how long ranks wait for each other (users set it)

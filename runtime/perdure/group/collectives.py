@@ -9,13 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from perdure.errors import Corrupt, Fenced, LogLost, PeerLost, PerdureError, RootTakenOver, StorageError, UserError
+from perdure.errors import (
+    Corrupt,
+    Fenced,
+    LogLost,
+    PeerLost,
+    PerdureError,
+    RootTakenOver,
+    StorageError,
+    StorageRefused,
+    UserError,
+)
 from perdure.group.peers import Peers
 
 T = TypeVar("T")
 
 _KINDS: Final[Mapping[str, type[PerdureError]]] = {
-    kind.__name__: kind for kind in (RootTakenOver, Fenced, LogLost, UserError, StorageError, Corrupt)
+    kind.__name__: kind for kind in (RootTakenOver, Fenced, LogLost, UserError, StorageRefused, StorageError, Corrupt)
 }
 """Gravest first: what a retry cannot mend goes before what it can."""
 
