@@ -140,7 +140,8 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         ends="the dry run is repeated every 10 s until the API server answers",
     ),
     Reason.TEMPLATE_INVALID: Explained(
-        "The API server refuses pods of this template.",
+        "The API server refuses pods of this template. Where an earlier one was accepted, members are made from that "
+        "until it is corrected, and the job goes on.",
         "Correct spec.template as the message says; the job goes on.",
         ends="it is tried again every minute, and at once when it changes",
     ),

@@ -14,7 +14,7 @@ from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import NextRun, Replacements
 from perdure_operator.decide.blame import charge, judge_standbys
 from perdure_operator.decide.draft import Draft, clock, later, next_run
-from perdure_operator.decide.facts import joined, node_of, one_more, own, terminated, wanted_size
+from perdure_operator.decide.facts import joined, made_from_another, node_of, one_more, own, terminated, wanted_size
 from perdure_operator.decide.outcomes import end_of
 from perdure_operator.decide.placement import unusable_node
 from perdure_operator.decide.signals import signal_of_node
@@ -80,7 +80,7 @@ def _why_unfit(draft: Draft, name: str, pod: PodView | None) -> str:
         return "was evicted" if pod.evicted else "was deleted"
     if pod.deleting:
         return "is being deleted"
-    if pod.template_hash not in ("", draft.snapshot.template_hash):
+    if made_from_another(draft, pod):
         return "was made from an older template"
     if not terminated(pod):
         return unusable_node(draft, pod)

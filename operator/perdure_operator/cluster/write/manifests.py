@@ -17,9 +17,9 @@ from perdure.contract import Env
 from perdure.words import fitting
 from perdure_operator.api import names
 from perdure_operator.api.spec import Checkpoint
-from perdure_operator.cluster.protocol import BUDGETS, EVENTS, JOBS, Json
+from perdure_operator.cluster.protocol import BUDGETS, EVENTS, JOBS, REVISIONS, Json
 from perdure_operator.state.decision import Event
-from perdure_operator.state.snapshot import Snapshot
+from perdure_operator.state.snapshot import KeptTemplate, Snapshot
 
 NOTE_BYTES: Final = 1000
 """An Event's note may have 1,024 bytes."""
@@ -31,17 +31,17 @@ _WARM_SECONDS: Final = 1800
 """A container that is not warm by then is killed: an agent that cannot read its assignment never will."""
 
 
-def pod(job: Snapshot, name: str, *, apart: bool = False) -> Json:
+def pod(job: Snapshot, name: str, *, apart: bool = False, kept: KeptTemplate | None = None) -> Json:
     """A member as it is created: a standby with the agent in front of the user's command.
 
-    `apart` keeps it off nodes that have a former of the job.
+    `apart` keeps it off nodes that have a former of the job; `kept` is its template instead of the job's own.
     """
-    template = copy.deepcopy(job.spec.template)
+    template = copy.deepcopy(kept.template if kept else job.spec.template)
     given: Json = template.get("metadata") or {}
     labels = names.labels(job.name, job.uid) | {contract.LABEL_ROLE: contract.Role.STANDBY.value}
     annotations = {
         contract.ANNOTATION_ASSIGNMENT: contract.write_assignment(contract.Standby()),
-        names.ANNOTATION_TEMPLATE: job.template_hash,
+        names.ANNOTATION_TEMPLATE: kept.hash if kept else job.template_hash,
     }
     metadata = {
         "name": name,
@@ -56,9 +56,9 @@ def pod(job: Snapshot, name: str, *, apart: bool = False) -> Json:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def template_hash(job: Snapshot) -> str:
+def template_hash(job: Snapshot, kept: KeptTemplate | None = None) -> str:
     """Of the pod that would be created now: changes with whatever of the spec goes into it, and with nothing else."""
-    body = pod(job.model_copy(update={"template_hash": ""}), job.name)
+    body = pod(job.model_copy(update={"template_hash": ""}), job.name, kept=kept)
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -79,6 +79,22 @@ def budget(job: Snapshot, min_available: int) -> Json:
             "selector": names.members_selector(job.name, job.uid),
             "unhealthyPodEvictionPolicy": names.EVICTION_POLICY,
         },
+    }
+
+
+def revision(job: Snapshot, name: str) -> Json:
+    """The job's template as it is now, to be kept: its data can never be changed."""
+    return {
+        "apiVersion": REVISIONS.api_version,
+        "kind": "ControllerRevision",
+        "metadata": {
+            "name": name,
+            "namespace": job.namespace,
+            "labels": names.labels(job.name, job.uid),
+            "ownerReferences": [_owner(job)],
+        },
+        "revision": job.generation,
+        "data": {"template": job.spec.template},
     }
 
 
