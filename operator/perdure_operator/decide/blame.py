@@ -47,7 +47,7 @@ def judge(outcomes: tuple[MemberOutcome, ...], *, planned: bool, late: bool) -> 
     for name, reason in _TERMINAL.items():
         named = [one for one in outcomes if name in (one.outcome, one.error_name)]
         if named:
-            return Verdict(reason, named[0])
+            return Verdict(reason, max(named, key=lambda one: one.commit_seq or 0))  # who knows most tells it
     deaths = [one for one in outcomes if _is_code(one) or (one.infrastructure and (one.outcome or not planned))]
     first = min(deaths, key=order_of_death, default=None)
     if first and _is_code(first):
