@@ -157,8 +157,8 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     ),
     Reason.WAITING_FOR_PREDECESSOR: Explained(
         "Pods of an earlier job of this name may still be writing to the same checkpoints.",
-        "Wait, or delete those pods.",
-        ends="they have to end by themselves; one on an unreachable node is given up after failure.lostNodeSeconds",
+        "Wait, or delete those pods; one that outlives its deletion is named as MemberStuck, and one on an unreachable "
+        "node is given up after failure.lostNodeSeconds.",
     ),
     Reason.SHARED_ROOT: Explained(
         "An older live job has the same checkpoint.uri; two jobs cannot write one log.",

@@ -7,8 +7,10 @@ from typing import Final
 from perdure_operator.api.reasons import Reason
 from perdure_operator.decide.blame import backoff_until
 from perdure_operator.decide.draft import Draft, clock, later
-from perdure_operator.decide.facts import listed, node_lost, terminated
+from perdure_operator.decide.exit_problems import look_after, outlived, stuck_at
+from perdure_operator.decide.facts import given_up_at, listed, node_lost, terminated
 from perdure_operator.state.decision import DeletePod
+from perdure_operator.state.snapshot import PodView
 
 RECHECK_SECONDS: Final = 10
 LOOK_FOR_LOG_SECONDS: Final = 600
@@ -24,9 +26,27 @@ def wait_for_predecessor(draft: Draft) -> Draft:
     why = "it was left behind by an earlier job of this name"
     draft = draft.act(why, *(DeletePod(name=pod.name, uid=pod.uid) for pod in orphans))
     alive = [pod for pod in foreign if not terminated(pod) and not node_lost(draft, pod)]
-    if not alive:
-        return draft
-    message = f"waiting for pods of an earlier job of this name to end: {listed(alive)}"
+    return _await_predecessor(draft, alive) if alive else draft
+
+
+def _await_predecessor(draft: Draft, alive: list[PodView]) -> Draft:
+    """No bound ends this wait: two jobs that train at once on one root are worse than one that does not begin.
+
+    But a pod that cannot end by itself is named, with what a person has to do.
+    """
+    dark = {one.node for one in draft.status.unready}
+    if stuck := outlived(draft, [pod for pod in alive if pod.node not in dark]):
+        return draft.block(Reason.MEMBER_STUCK, f"of an earlier job of this name: {look_after(draft, stuck)}")
+    known = {pod.name: given_up_at(draft, pod.node) if pod.node in dark else stuck_at(pod) for pod in alive}
+    ends = [at for at in known.values() if at]
+    for at in ends:
+        draft = draft.wake(at)
+    if open_ended := [pod for pod in alive if known[pod.name] is None]:
+        look = f"kubectl describe pod -n {draft.snapshot.namespace} {open_ended[0].name}"
+        limit = f"no time limit: nothing ends {listed(open_ended)} at a known time: look with {look}"
+    else:
+        limit = f"known at {clock(max(ends))}"
+    message = f"waiting for pods of an earlier job of this name to end: {listed(alive)}; {limit}"
     return draft.block(Reason.WAITING_FOR_PREDECESSOR, message)
 
 
