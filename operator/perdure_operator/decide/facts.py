@@ -53,6 +53,12 @@ def size_of(plan: RunPlan) -> Size:
     return Size(len(plan.members), plan.world)
 
 
+def deadline(draft: Draft) -> datetime | None:
+    """When activeDeadlineSeconds is over: it counts from the first members after the last suspension on."""
+    seconds, start = draft.snapshot.spec.active_deadline_seconds, draft.status.start_time
+    return later(start, seconds) if seconds is not None and start is not None else None
+
+
 def own(snapshot: Snapshot) -> dict[str, PodView]:
     """The job's own pods by name; a living one hides a gone one."""
     mine = [pod for pod in snapshot.pods if pod.owner_uid == snapshot.uid]

@@ -170,7 +170,6 @@ class Snapshot(Model):
     generation: int
     resource_version: str = ""
     deleting: bool = False
-    creation_time: datetime
     spec: TrainingJobSpec
     unknown_fields: tuple[str, ...] = ()
     """Paths below spec that this operator does not know, or cannot read, and ignores."""

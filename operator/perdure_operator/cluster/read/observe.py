@@ -20,6 +20,7 @@ from perdure_operator.api import names
 from perdure_operator.api.names import LABEL_UID
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import TrainingJobStatus
+from perdure_operator.cluster import member
 from perdure_operator.cluster.memory import Memory
 from perdure_operator.cluster.protocol import (
     BUDGETS,
@@ -38,7 +39,6 @@ from perdure_operator.cluster.read import parse
 from perdure_operator.cluster.read.cache import Cache, Change
 from perdure_operator.cluster.read.records import JobRecord, Key, PodRecord, key_of
 from perdure_operator.cluster.read.tombs import Untold
-from perdure_operator.cluster.write import manifests
 from perdure_operator.state.snapshot import (
     Budget,
     KeptTemplate,
@@ -213,7 +213,6 @@ class Observer:
             generation=record.generation,
             resource_version=record.resource_version,
             deleting=record.deleting,
-            creation_time=datetime.fromisoformat(record.created),
             spec=spec,
             unknown_fields=(*(f"spec.{field}" for field in record.unknown), *record.left_out),
             status=status,
@@ -294,7 +293,7 @@ class Observer:
         if template is None or parse.uid(raw) != kept.uid:
             return kept
         read = kept.model_copy(update={"template": template})
-        read = read.model_copy(update={"hash": manifests.template_hash(seen, read)})
+        read = read.model_copy(update={"hash": member.template_hash(seen, read)})
         memory.kept = (seen.spec, read)
         return read
 
@@ -355,7 +354,7 @@ def _foreign_pods(record: JobRecord, pods: Sequence[PodRecord]) -> tuple[str, ..
 
 def _template_hash(seen: Snapshot, memory: Memory) -> str:
     if memory.template_hash is None or memory.template_hash[0] is not seen.spec:
-        memory.template_hash = (seen.spec, manifests.template_hash(seen))
+        memory.template_hash = (seen.spec, member.template_hash(seen))
     return memory.template_hash[1]
 
 

@@ -22,6 +22,7 @@ from typing import assert_never
 from perdure.contract import ANNOTATION_ASSIGNMENT, LABEL_ROLE
 from perdure_operator.api import names
 from perdure_operator.api.status import TrainingJobStatus
+from perdure_operator.cluster import member
 from perdure_operator.cluster.memory import Memory
 from perdure_operator.cluster.protocol import (
     BUDGETS,
@@ -195,7 +196,7 @@ class Actor:
                 assert_never(action)
 
     async def _check_template(self, job: Snapshot, memory: Memory) -> None:
-        body = manifests.pod(job, names.dry_run(job.name, job.uid))
+        body = member.pod(job, names.dry_run(job.name, job.uid))
         verdict, message = TemplateVerdict.GOOD, ""
         try:
             await self._api.create(PODS, job.namespace, body, dry_run=True)
@@ -248,7 +249,7 @@ class Actor:
     async def _create_pod(self, job: Snapshot, action: CreatePod, memory: Memory) -> None:
         kept = next((one for one in job.kept if one.name == action.kept), None)
         try:
-            await self._create(PODS, job, manifests.pod(job, action.name, apart=action.apart, kept=kept), memory)
+            await self._create(PODS, job, member.pod(job, action.name, apart=action.apart, kept=kept), memory)
         except (Forbidden, Invalid, AlreadyExists):
             raise  # it does not exist, or is not ours
         except BaseException:
