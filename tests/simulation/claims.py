@@ -165,10 +165,10 @@ class Claims:
         for pod in self._world.server.each(PODS):
             self._look_at_leaving(pod)
         uids = {uid_of(job) for job in jobs}
-        for kind in (BUDGETS, REVISIONS):
-            for one in self._world.server.each(kind):
-                words = f"{kind} {key_of(one)[1]} has outlived its job"
-                self._lasting("orphan", uid_of(one), owner_of(one) not in uids, 300.0, words)
+        for budget in self._world.server.each(BUDGETS):
+            orphan = owner_of(budget) not in uids
+            words = f"budget {key_of(budget)[1]} protects pods of a job that is gone"
+            self._lasting("orphan-budget", uid_of(budget), orphan, 300.0, words)
 
     def silence(self) -> None:
         """No leader works: nothing can be expected."""
