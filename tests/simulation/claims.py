@@ -17,6 +17,7 @@ from tests.simulation.objects import (
     JOBS,
     NODES,
     PODS,
+    REVISIONS,
     Json,
     is_ready,
     key_of,
@@ -193,6 +194,11 @@ class Claims:
         told = any(one.get("status") == "False" and "emplate" in str(one.get("reason")) for one in said)
         words = f"{key_of(job)[1]}: the template is invalid and no condition says so"
         self._lasting("silent-template", key_of(job)[1], bad and not told, 40.0, words)
+        (namespace, name), waits = key_of(job), condition(status, "Running").get("reason") == "TemplateInvalid"
+        revision = f"{name}-{uid_of(job)[:4]}-{status.get('templateChecked')}"
+        kept = self._world.server.find(REVISIONS, namespace, revision) is not None
+        words = f"{name} waits for a correction of its template although a good one is kept in {revision}"
+        self._lasting("kept-in-vain", name, bad and waits and kept, 40.0, words)
 
     def _look_at_training(self, job: Json, status: Json) -> None:
         running = condition(status, "Running")
