@@ -95,6 +95,10 @@ class Checks:
         """I6: the jobs that neither train nor are finished, each with what its status says."""
         return settled.unsettled(self._case, self._runs)
 
+    def unfinished(self) -> list[str]:
+        """The jobs that are not finished, or still hold something."""
+        return settled.unfinished(self._case)
+
     def _on_change(self, change: Change) -> None:
         if change.kind == JOBS:
             uid = uid_of(change.raw)

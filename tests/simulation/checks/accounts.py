@@ -30,6 +30,9 @@ UNSURE: Final = ("emptied-root", "absurd-outcome", "orphan-job", "partition", "s
 MISSED: Final = ("watch-gone", "watch-drop", "watch-lag", "timeout", "server-error", "too-many", "force-delete-pod")
 """Words of a pod that was soon gone may have been missed."""
 BREATH_SECONDS: Final = 3.0
+REFUSED_SECONDS: Final = 45.0
+MEMORY_ROW: Final = 5
+"""Three are allowed; members that did not see the step die as well."""
 
 
 @dataclass
@@ -73,6 +76,8 @@ class Accounts(Promise):
         self._reached: dict[tuple[str, int], int] = {}
         self._committed: dict[str, tuple[float, int]] = {}
         """By uid of the job: when its newest commit was made, and of which step."""
+        self._refused: dict[str, tuple[int, float]] = {}
+        """By uid of the job: the run that has refused an emptied log last, and when."""
         self._memory: dict[str, tuple[int, int]] = {}
         """By uid of the job: kills for want of memory in a row, and the step they came to."""
 
@@ -122,6 +127,7 @@ class Accounts(Promise):
                 continue
             if terminated(change.raw) and outcome(change.raw):
                 account.told.setdefault(name, outcome(change.raw))
+                self._note_refusal(account)
             if terminating(change.raw) and not terminating(change.old or change.raw):
                 if by_operator(change) and self._is_over_time(account):
                     account.late.add(name)
@@ -129,6 +135,16 @@ class Accounts(Promise):
                     account.disturbed.add(name)
             elif change.event == "DELETED" and not terminated(change.raw):
                 account.disturbed.add(name)
+
+    def _note_refusal(self, account: Account) -> None:
+        """Whoever finds an emptied log is not sent to it again at once."""
+        names = {(one.get("error") or {}).get("name") for one in account.told.values()}
+        if "LogLost" not in names:
+            return
+        run, at = self._refused.get(account.job, (account.run, self._case.now))
+        if run != account.run and self._case.now - at < REFUSED_SECONDS:
+            self._case.fail("log-lost", f"runs {run} and {account.run} find an emptied log, one soon after the other")
+        self._refused[account.job] = account.run, self._case.now
 
     def _is_over_time(self, account: Account) -> bool:
         deadline = intent(self._case.status(account.job)).get("deadline")
@@ -171,15 +187,25 @@ class Accounts(Promise):
         asked = account.asked_at is not None and account.asked_at < at
         pod = self._world.server.find(PODS, "team", name)
         kubelet = self._case.scene.kubelets.get(node_of(pod)) if pod else None
-        if asked or others or (kubelet is not None and not kubelet.hears):
+        if self._case.fired("foreign-outcome") or asked or others or (kubelet is not None and not kubelet.hears):
             return
         if (code, infrastructure) != (0, 1) and not self._is_done(account):
             words = f"{name} was killed from outside, before anything else happened, and it counts as"
             yield "failures", f"{words} {code} failures of the code and {infrastructure} of infrastructure"
         if account.deaths[name].how == "OOMKilled":
+            yield from self._row(account, job_failed=status.get("phase") == "Failed")
             said = " ".join(f"{one.get('reason')} {one.get('message')}" for one in status.get("conditions") or ())
             if "emory" not in said:
                 yield "unnamed", f"a member was killed for want of memory, and status says: {said}"
+
+    def _row(self, account: Account, *, job_failed: bool) -> Iterator[tuple[str, str]]:
+        """Kills for want of memory that come no further than the one before."""
+        step = self._reached.get((account.job, account.run), 0)
+        count, before = self._memory.get(account.job, (0, 0))
+        count = count + 1 if step <= before else 1
+        self._memory[account.job] = count, max(step, before)
+        if count > MEMORY_ROW and not job_failed:
+            yield "memory-row", f"the {count}th kill for want of memory in a row at step {step}, and the job goes on"
 
     def _is_done(self, account: Account) -> bool:
         return any(one.get("outcome") in ("completed", "checkpointed") for one in account.told.values())
@@ -200,7 +226,7 @@ class Accounts(Promise):
     def _saved(self, account: Account, status: Json, cost: int) -> Iterator[tuple[str, str]]:
         """Whoever has saved costs nothing; whoever was late is said to have been."""
         said = condition(status, "Saved")
-        kinds = [one.get("outcome") for one in account.told.values()]
+        kinds = [one.get("outcome") for one in account.told.values() if int(one.get("run") or 0) == account.run]
         words = f"{said.get('status')} {said.get('reason')}: {said.get('message')}"
         if len(kinds) == len(account.members) and set(kinds) == {"checkpointed"} and not self._case.fired(*MISSED):
             if cost or said.get("status") != "True":

@@ -19,6 +19,7 @@ from tests.simulation.checks.reading import (
     plan_of,
     run_told,
     status_of,
+    terminated,
     training,
     upcoming,
 )
@@ -38,8 +39,12 @@ from tests.simulation.objects import (
 )
 from tests.simulation.world import Fact
 
-CODE_FAULTS: Final = ("code-failure", "absurd-outcome", "oom", "exit-without-session", "null-grace", "emptied-root")
+CODE_FAULTS: Final = (
+    *("code-failure", "self-blame", "exit-without-session", "oom", "null-grace"),
+    *("absurd-outcome", "foreign-outcome", "emptied-root"),
+)
 ASSIGNED_SECONDS: Final = 30.0
+FORMER_SECONDS: Final = 30.0
 
 
 class Claims(Promise):
@@ -86,6 +91,7 @@ class Claims(Promise):
             self._look_at_template(job, status_of(job))
             self._look_at_running(job, status_of(job))
             self._look_at_replicas(job, status_of(job))
+            self._look_at_formers(job, status_of(job))
         for pod in self._world.server.each(PODS):
             self._look_at_leaving(pod)
         uids = {uid_of(job) for job in jobs}
@@ -137,6 +143,19 @@ class Claims(Promise):
         others = [key_of(one)[1] for one in found if labels_of(one).get(ROLE) != "member"]
         words = f"{key_of(job)[1]}: status.selector {status.get('selector')} selects {others}, which are no members"
         self._lasting("selector", uid_of(job), bool(others), 1.0, words)
+
+    def _look_at_formers(self, job: Json, status: Json) -> None:
+        """Whoever was given up is no member any more: neither the budget nor the scale subresource counts it."""
+        known = training(status) | set(upcoming(status).get("members") or ())
+        given_up = [
+            key_of(one)[1]
+            for one in self._case.pods(uid_of(job))
+            if labels_of(one).get(ROLE) == "member" and not terminal(one) and not terminated(one)
+            if not terminating(one) and key_of(one)[1] not in known
+        ]
+        words = f"{key_of(job)[1]}: {given_up} count for nothing any more, and have the role of a member"
+        patience = 420.0 if self._case.deaf or self._case.fired("relabel") else FORMER_SECONDS
+        self._lasting("former", uid_of(job), bool(given_up), patience, words)
 
     def _look_at_leaving(self, pod: Json) -> None:
         """A pod without work has nothing to save."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tests.simulation.checks.case import Promise
-from tests.simulation.checks.reading import ROLE, UID, finished, intent, plan_of, run_told, status_of
+from tests.simulation.checks.reading import ROLE, UID, condition, finished, intent, plan_of, run_told, status_of
 from tests.simulation.objects import (
     BUDGETS,
     JOBS,
@@ -79,7 +79,10 @@ class Debts(Promise):
     def _protected(self, job: Json) -> bool:
         """Every pod that the budget counts has to stay, whoever owns it."""
         uid = uid_of(job)
-        budget = next((one for one in self._world.server.each(BUDGETS) if owner_of(one) == uid), None)
+        budgets = self._world.server.each(BUDGETS)
+        budget = next((one for one in budgets if owner_of(one) == uid), None)
+        if budget is None and any(key_of(one)[1] == f"{key_of(job)[1]}-{uid[:4]}" for one in budgets):
+            return condition(status_of(job), "Protected").get("status") == "False"  # the name is taken: that is said
         least = ((budget or {}).get("spec") or {}).get("minAvailable")
         if budget is None or not isinstance(least, int) or budget["spec"].get("maxUnavailable") is not None:
             return False

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from typing import Final
 
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise, by_operator
 from tests.simulation.checks.reading import failures, plans, status_of
 from tests.simulation.objects import JOBS, PODS, Json, key_of, uid_of
+
+RUNS_AT_MOST: Final = 2**52
+"""JSON numbers end at twice that."""
 
 
 class Memory(Promise):
@@ -44,6 +48,8 @@ class Memory(Promise):
             if value < self._most.get((uid, field), 0):
                 self._case.fail(check, f"{name}: {field} went down to {value}")
             self._most[uid, field] = value
+        if int(status.get("run", 0)) > RUNS_AT_MOST:
+            self._case.fail("numbers", f"{name}: the next run has number {status['run']}: soon there are no more")
         for plan in plans(status):
             text = json.dumps(plan, sort_keys=True)
             if self._plans.setdefault((uid, int(plan["run"])), text) != text:

@@ -9,7 +9,7 @@ from typing import Final
 
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise, by_operator
-from tests.simulation.checks.reading import status_of, terminated, training
+from tests.simulation.checks.reading import finished, status_of, terminated, training
 from tests.simulation.objects import JOBS, NODES, PODS, Json, is_ready, key_of, node_of, terminal, uid_of
 
 MASS_OUTAGE_SECONDS: Final = 600
@@ -25,6 +25,8 @@ class Outages(Promise):
         self._outage_since: float | None = None
         self._none_since: float | None = None
         """Since when no node is Ready at all."""
+        self._dark_since: dict[str, float] = {}
+        """Since when a node has not been Ready, or was gone."""
         self._over_at = -1e9
         """When the last outage ended."""
         self._given_up: dict[str, tuple[float, str]] = {}
@@ -33,15 +35,26 @@ class Outages(Promise):
     def on_change(self, change: Change) -> None:
         if change.kind == NODES:
             self._count_nodes()
-        elif change.kind == JOBS and change.old is not None and by_operator(change) and change.event != "DELETED":
+            if is_ready(change.raw) and change.event != "DELETED":
+                self._dark_since.pop(key_of(change.raw)[1], None)
+            else:
+                self._dark_since.setdefault(key_of(change.raw)[1], self._case.now)
+        elif change.kind == JOBS and change.old is not None and by_operator(change) and not finished(change.raw):
             for name in sorted(training(status_of(change.old)) - training(status_of(change.raw))):
                 pod = self._world.server.find(PODS, key_of(change.raw)[0], name)
-                if pod is not None and not terminal(pod) and not terminated(pod) and self._is_dark(node_of(pod)):
-                    self._check(change.raw, name, node_of(pod))
+                if pod is not None and not terminal(pod) and not terminated(pod):
+                    self._on_given_up(change.raw, name, node_of(pod))
 
-    def _is_dark(self, node: str) -> bool:
+    def _on_given_up(self, job: Json, name: str, node: str) -> None:
         there = self._world.node(node)
-        return there is not None and not is_ready(there)
+        if there is None:
+            return
+        if not is_ready(there):
+            self._check(job, name, node)
+        dark = self._case.now - self._dark_since.get(node, self._case.now)
+        least = float(job["spec"]["failure"]["lostNodeSeconds"]) - MARGIN_SECONDS
+        if dark < least and not (is_ready(there) and self._case.deaf):
+            self._case.fail("hasty", f"{name} is given up, its node {node} has not been Ready for {dark:.0f} s")
 
     def _count_nodes(self) -> None:
         nodes, now = self._world.server.each(NODES), self._case.now

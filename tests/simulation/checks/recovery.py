@@ -16,7 +16,23 @@ OPENING_SECONDS: Final = 25.0
 LOST_NODE_SECONDS: Final = 60.0
 """More than the job's own patience."""
 _HARMLESS: Final = frozenset(
-    {"kill-pod", "noisy-pods", "drain", "eviction-refused", "delete-pod", "scale", "relabel", "oom", "watch-duplicate"}
+    {
+        "kill-pod",
+        "noisy-pods",
+        "drain",
+        "eviction-refused",
+        "delete-pod",
+        "scale",
+        "relabel",
+        "oom",
+        "watch-duplicate",
+        "foreign-outcome",
+        "self-blame",
+        "code-failure",
+        "ended-pod-deleted",
+        "suspend",
+        "cordon-for-a-moment",
+    }
 )
 """Nothing that these do is in the way of a run that begins."""
 

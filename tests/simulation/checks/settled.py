@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.checks.case import Case
-from tests.simulation.checks.reading import FINISHED, condition, plans, status_of
+from tests.simulation.checks.reading import FINISHED, condition, finished, plans, status_of
 from tests.simulation.checks.runs import Runs
 from tests.simulation.objects import Json, key_of, terminal, uid_of
 
@@ -11,6 +11,17 @@ from tests.simulation.objects import Json, key_of, terminal, uid_of
 def unsettled(case: Case, runs: Runs) -> list[str]:
     """The jobs that neither train nor are finished, each with what its status says."""
     return [words for user in case.scene.users if (words := _unsettled(case, runs, user.job))]
+
+
+def unfinished(case: Case) -> list[str]:
+    """The jobs that were told to stop and go on, or have pods that do."""
+    found = []
+    for user in case.scene.users:
+        job = user.job
+        left = [key_of(one)[1] for one in case.pods(uid_of(job)) if not terminal(one)] if job else []
+        if job is not None and (left or not finished(job)):
+            found.append(f"{user.key[1]} is {status_of(job).get('phase')}, and has {left or 'no pods'}")
+    return found
 
 
 def _unsettled(case: Case, runs: Runs, job: Json | None) -> str:
