@@ -141,7 +141,7 @@ class Writes(Promise):
         if job is None or finished(job) or terminal(old) or terminated(old) or not assignment(old).get("leave"):
             return
         asked = [one.status for one in self._said(uid_of(job)) if intent(one.status) and name in training(one.status)]
-        ends = [seconds_of(str(intent(status).get("deadline"))) for status in asked]
+        ends = [seconds_of(until) for status in asked if (until := intent(status).get("deadline"))]
         if ends and min(ends) > self._case.now + EARLY_SECONDS:
             words = f"{name} is deleted {min(ends) - self._case.now:.0f} s before its time to save is over"
             self._case.fail("hasty", words)
