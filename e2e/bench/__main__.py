@@ -1,4 +1,4 @@
-"""`python -m e2e.bench [step] [moves] [scale --jobs N ...]`: measures, prints a table, writes build/bench/NAME.json."""
+"""`python -m e2e.bench [step] [moves] [runtime] [scale --jobs N ...]`: measures; prints and writes build/bench/NAME.json."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from e2e.bench import moves, report, scale, step
+from e2e.bench import moves, report, runtime, scale, step
 from e2e.cluster import ClusterError
 from e2e.harness.evidence import NoEvidence
 from e2e.harness.kubectl import KubectlError
@@ -22,6 +22,7 @@ LACKS = {"moves": missing, "scale": missing_for_scale}
 TITLES = {
     "step": "What Session.step() adds to a training step",
     "moves": "What a drain costs a training job",
+    "runtime": "What an exit save and a restore of 1 GiB cost, one rank, in a folder",
     "scale": "What many jobs cost, beside JobSet with the same pods",
 }
 
@@ -35,6 +36,7 @@ def main() -> int:
     measures: dict[str, Callable[[Progress], Measured]] = {
         "step": step.measure,
         "moves": moves.measure,
+        "runtime": runtime.measure,
         "scale": lambda progress: scale.measure(progress, arguments.jobs),
     }
     chosen = arguments.bench or ORDINARY
