@@ -1,4 +1,4 @@
-"""`python -m e2e.bench [step] [moves] [runtime] [scale --jobs N ...]`: measures; prints and writes build/bench/NAME.json."""
+"""`python -m e2e.bench [step] [moves] [runtime] [scale --jobs N ...]`: measures and writes build/bench/NAME.json."""
 
 from __future__ import annotations
 
