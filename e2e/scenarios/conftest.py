@@ -61,7 +61,7 @@ def undisturbed(lab: Lab) -> Undisturbed:
     def found(config: Config) -> twin.Twin:
         name = "-".join(["twin", *map(str, asdict(config).values())])
         told = SharedRun.current().once(name, lambda: train(config))
-        return twin.Twin(told["weights"], tuple((step, tuple(ids)) for step, ids in told["batches"]))
+        return twin.Twin(told["weights"], tuple((step, tuple(ids)) for step, ids in told["batches"]), told["said"])
 
     return found
 

@@ -26,7 +26,7 @@ from perdure.checkpoint.state import Position, State
 from perdure.checkpoint.upload import Staged
 from perdure.checkpoint.writer import Writer
 from perdure.contract import CommitRef
-from perdure.errors import PerdureError, StorageError, UserError
+from perdure.errors import PerdureError, StorageError, StorageRefused, UserError
 from perdure.group.collectives import on_all, on_rank0
 from perdure.group.peers import Peers
 from perdure.store import Store
@@ -99,7 +99,7 @@ class Checkpointer:
         return True
 
     def final(self, position: Position, reason: str, left: Left) -> None:
-        """Saves, trying again until the first rank's time is up; then StorageError.
+        """Saves, trying again until the first rank's time is up; then StorageError. StorageRefused at once.
 
         The trace is tried once before: with a store that does not answer, each attempt would first wait for it.
         """
@@ -152,6 +152,8 @@ class Checkpointer:
             number += 1
             try:
                 return act()
+            except StorageRefused:
+                raise
             except StorageError as error:
                 time_left = self._least(left)
                 if time_left <= 0:

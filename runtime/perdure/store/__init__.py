@@ -38,7 +38,8 @@ class ObjectInfo:
 
 
 class Store(Protocol):
-    """Objects under one root. Every failure is StorageError; its message names object, cause and remedy.
+    """Objects under one root. Every failure is StorageError, or StorageRefused where the same call will never succeed
+    as things are; its message names object, cause and remedy.
 
     A `put` that raised StorageError may still have happened, now or a little later. All calls may come from any thread.
     """
@@ -96,7 +97,8 @@ def open_store(uri: str, environ: Mapping[str, str]) -> Store:
 
             return FileStore(Path(unquote(parts.path)))
         case "s3" if parts.netloc:
-            from perdure.store.s3 import S3Store, options  # noqa: PLC0415  (needs what only this scheme needs)
+            from perdure.store.clients import options  # noqa: PLC0415
+            from perdure.store.s3 import S3Store  # noqa: PLC0415
 
             return S3Store(parts.netloc, parts.path.strip("/"), options(environ))
     raise UserError(f"checkpoint root {uri!r} is neither s3://bucket/prefix nor file:///folder: write it like that")

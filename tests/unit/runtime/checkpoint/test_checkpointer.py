@@ -16,7 +16,7 @@ from perdure.checkpoint.checkpointer import Checkpointer, compare
 from perdure.checkpoint.log import Log
 from perdure.checkpoint.state import Position, State
 from perdure.checkpoint.writer import Resume, Writer
-from perdure.errors import StorageError, UserError
+from perdure.errors import StorageError, StorageRefused, UserError
 from perdure.group.peers import Peers, Solo
 from perdure.store.file import FileStore
 from perdure.telemetry.timings import Timings
@@ -29,11 +29,12 @@ class Unreliable(FileStore):
 
     refusals = 0
     refused = "data/"
+    error: type[StorageError] = StorageError
 
     def put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False) -> None:
         if self.refusals and key.startswith(self.refused):
             self.refusals -= 1
-            raise StorageError(f"{key} could not be written: no route to the store")
+            raise self.error(f"{key} could not be written: no route to the store")
         super().put(key, data, if_absent=if_absent)
 
     def put_stream(self, key: str, blocks: Iterable[memoryview], size: int) -> None:  # noqa: ARG002
@@ -91,6 +92,18 @@ def test_an_exit_save_gives_up_when_time_is_up(saver: Checkpointer, store: Unrel
     with pytest.raises(StorageError, match="no route"):
         saver.final(Position(7, 0), "drained", lambda: next(left))
     assert store.refusals == 1000 - 3
+
+
+def test_an_exit_save_that_is_refused_for_ever_is_not_tried_again(saver: Checkpointer, store: Unreliable) -> None:
+    store.error, store.refusals = StorageRefused, 1000
+    with pytest.raises(StorageRefused, match="no route"):
+        saver.final(Position(7, 0), "drained", lambda: 60.0)
+    assert store.refusals == 1000 - 1
+
+
+def test_a_periodic_save_that_is_refused_leaves_training_alone(saver: Checkpointer, store: Unreliable) -> None:
+    store.error, store.refusals = StorageRefused, 1
+    assert not saver.periodic(Position(7, 0), "cadence")
 
 
 def test_a_trace_that_cannot_be_written_does_not_hold_the_commit_up(saver: Checkpointer, store: Unreliable) -> None:

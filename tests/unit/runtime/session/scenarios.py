@@ -162,7 +162,7 @@ def seconds(root: str) -> None:
         for _ in session.epochs(1):
             for _ in session.loader(dataset(), 16):
                 if session.steps == 2:
-                    session._schedule.saved_at -= 3601 * (session.rank == 0)
+                    session._run.schedule.saved_at -= 3601 * (session.rank == 0)
                 session.step()
 
 

@@ -26,7 +26,7 @@ from perdure.checkpoint.log import Log
 from perdure.checkpoint.writer import Resume, Writer
 from perdure.contract import Env
 from perdure.errors import StorageError
-from perdure.session.leaving import Exit
+from perdure.session.leaving import Exit, stop_without_step
 from perdure.store.file import FileStore
 
 Join = Callable[..., Session]
@@ -252,7 +252,7 @@ def test_an_epoch_that_is_cut_short_is_no_mistake(join: Join) -> None:
 def test_a_save_of_the_script_counts_for_the_clock(join: Join, tmp_path: Path) -> None:
     session = join(EVERY_SECONDS="3600")
     session.restore()
-    session._schedule.saved_at -= 3601
+    session._run.schedule.saved_at -= 3601
     session.save()
     session.step()
     assert kinds(tmp_path) == ["Opened", "Committed"]
@@ -403,8 +403,8 @@ def test_the_ending_is_told_before_what_can_wait(
     join: Join, tmp_path: Path, pipe: tuple[int, int], stop: int | None
 ) -> None:
     session = join(TRACE="1", REPORT_FD=str(pipe[1]), EVERY_STEPS="100")
-    store = Witness(tmp_path, lambda: session._reporter.ended)
-    session._store = store
+    store = Witness(tmp_path, lambda: session._run.reporter.ended)
+    session._run.store = store
     training = Training(session)
     training.left(stop=stop) if stop else training.run(epochs=1)
     told = [type(report).__name__ for report in reports(pipe[0])]
@@ -443,6 +443,6 @@ def test_only_rank_0_stops_a_run_before_its_first_step(
     monkeypatch.setattr(os, "_exit", ended.append)
     session = join()
     session.restore()
-    monkeypatch.setattr(session, "_settings", replace(session._settings, rank=1))
-    session._stop_without_step()
+    monkeypatch.setattr(session._run, "settings", replace(session._run.settings, rank=1))
+    stop_without_step(session._run)
     assert (ended, kinds(tmp_path)) == ([], ["Opened"])

@@ -10,9 +10,9 @@ import pytest
 import torch.distributed as dist
 
 from perdure.channel import Exiting, Stepped, read_report
-from perdure.contract import ErrorKind, ErrorName, ExitKind
+from perdure.contract import CommitRef, ErrorKind, ErrorName, ExitKind
 from perdure.errors import Corrupt, Fenced, LogLost, PeerLost, RootTakenOver, StorageError, UserError
-from perdure.session.leaving import Reporter, classify, watch_for_errors
+from perdure.session.reporting import Reporter, classify, watch_for_errors
 
 GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer [10.0.0.8]:5814"
 
@@ -65,7 +65,7 @@ def test_the_end_of_the_scripts_own_traceback_is_told() -> None:
     _, failure = classify(raised(ValueError("sample 17 has no label")))
     assert failure is not None
     assert failure.tail.endswith("ValueError: sample 17 has no label\n")
-    assert "test_ending.py" in failure.tail
+    assert "test_reporting.py" in failure.tail
 
 
 def test_of_a_long_message_the_head_with_its_advice_is_told_too() -> None:
@@ -120,3 +120,11 @@ def test_a_fence_tells_the_highest_run_and_shows_one_line(
     stop()
     assert told(pipe[0])[0].opened == 8
     assert capfd.readouterr().err == "perdure: Fenced: run 3 may not write any more\n"
+
+
+def test_a_run_that_refuses_a_log_tells_which_commit_is_left(pipe: tuple[int, int]) -> None:
+    stop = watch_for_errors(Reporter(pipe[1]), lambda: Exiting(ExitKind.FAILED, 0))
+    error = raised(LogLost("commit 9 is gone", found=(6, 80)))
+    sys.excepthook(type(error), error, error.__traceback__)
+    stop()
+    assert told(pipe[0])[0].commit == CommitRef(6, 80)

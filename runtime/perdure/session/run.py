@@ -1,0 +1,108 @@
+"""One process's place in one run: what the rooms of a session share, and nothing that decides.
+
+Filled in twice: by perdure.session.joining, when the ranks are connected, and by perdure.session.resuming, when the
+run is open in the log. Made by `Session`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from perdure.channel import Committed, Exiting, Report
+from perdure.checkpoint.checkpointer import Checkpointer
+from perdure.checkpoint.opening import Opening
+from perdure.checkpoint.schedule import CheckpointSchedule
+from perdure.checkpoint.state import State
+from perdure.contract import ExitKind
+from perdure.errors import UserError
+from perdure.group.agreement import Agreement
+from perdure.group.peers import Peers
+from perdure.group.pulse import Pulse
+from perdure.session.hooks import HookName, Hooks
+from perdure.session.progress import Progress
+from perdure.session.registry import Registry
+from perdure.session.reporting import Reporter
+from perdure.session.requests import Requests
+from perdure.session.stopping import Stopping, TrainingClock
+from perdure.session.userstate import UserState
+from perdure.settings import Settings
+from perdure.store import Store
+from perdure.telemetry.timings import Timings
+from perdure.telemetry.trace import NoTrace, Trace
+
+OWN: Final = ".session"
+"""What the session itself adds to a checkpoint's objects; no registered object can have this name."""
+
+
+class Run:
+    """This process in its run."""
+
+    store: Store
+    peers: Peers
+    agreement: Agreement
+    pulse: Pulse
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.progress = Progress()
+        self.registry = Registry()
+        self.timings = Timings()
+        self.reporter = Reporter(settings.report_fd)
+        self.requests = Requests(settings.request_file, settings.grace)
+        self.schedule = CheckpointSchedule(settings.cadence, rank=settings.rank)
+        self.hooks = Hooks()
+        self.stopping = Stopping()
+        self.clock = TrainingClock()
+        self.user_state = UserState()
+        self.trace: Trace = NoTrace()
+        self.opening: Opening | None = None
+        self.opened_checkpointer: Checkpointer | None = None
+
+    @property
+    def rank(self) -> int:
+        """This process's number in the run."""
+        return self.settings.rank
+
+    @property
+    def world(self) -> int:
+        """How many processes the run has."""
+        return self.settings.world
+
+    @property
+    def checkpointer(self) -> Checkpointer:
+        """Makes the run's commits. UserError before the run is open."""
+        if self.opened_checkpointer is None:
+            raise UserError("nothing is restored yet: iterate `for epoch in session.epochs(n)`, or call restore()")
+        return self.opened_checkpointer
+
+    def state(self) -> State:
+        """What a save made now holds."""
+        state = self.registry.state({"rng": self.progress.random_state()})
+        own = {"values": self.user_state.values_to_save(), "seconds": self.clock.seconds}
+        return replace(state, objects={**state.objects, OWN: own})
+
+    def load(self, state: State) -> None:
+        """Puts back what was saved, but for the random state."""
+        objects = dict(state.objects)
+        own = objects.pop(OWN, {})
+        self.registry.load(replace(state, objects=objects))
+        self.user_state.restore(own.get("values", {}))
+        self.clock.resume(own.get("seconds", 0.0))
+
+    def tell(self, report: Report) -> None:
+        """Tells the agent."""
+        self.reporter.tell(report)
+
+    def tell_commit(self) -> None:
+        """Tells the agent of the newest commit, and whoever wants to know."""
+        if self.checkpointer.commit:
+            self.tell(Committed(self.checkpointer.commit))
+            self.hooks.run(HookName.COMMITTED, self.checkpointer.commit)
+
+    def ending(self, outcome: ExitKind) -> Exiting:
+        """How this process is about to end, as far as it is known."""
+        opened = self.opening.opened if self.opening else 0
+        commit = self.opened_checkpointer.commit if self.opened_checkpointer else None
+        seconds: dict[str, Any] = dict(self.timings.seconds)
+        return Exiting(outcome, self.progress.step, commit, opened, seconds)
