@@ -18,8 +18,9 @@ from typing import Any
 
 import safetensors.torch
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from perdure.checkpoint.checkpointer import Checkpointer
 from perdure.checkpoint.log import Log
@@ -122,11 +123,11 @@ def safetensors_save(folder: Path, mib: int) -> tuple[dict[str, float], dict[str
     return cost(save), cost(load)
 
 
-def dcp_save(folder: Path, mib: int) -> tuple[dict[str, float], dict[str, float]]:
+def dcp(folder: Path, mib: int) -> tuple[dict[str, float], dict[str, float]]:
     """dcp.save, which syncs its files, and dcp.load into the live tensors."""
     state = State(mib, stepped=True)
-    saved = cost(lambda: dcp.save(state.plain(), checkpoint_id=folder / "dcp", no_dist=True))
-    return saved, cost(lambda: dcp.load(state.plain(), checkpoint_id=folder / "dcp", no_dist=True))
+    saved = cost(lambda: dcp_save(state.plain(), checkpoint_id=folder / "dcp", no_dist=True))
+    return saved, cost(lambda: dcp_load(state.plain(), checkpoint_id=folder / "dcp", no_dist=True))
 
 
 def cost(act: Callable[[], object], live: float = 0.0) -> dict[str, float]:
@@ -149,7 +150,7 @@ def _memory(what: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(what))
 
 
-WAYS = {"Perdure": perdure, "torch.save": torch_save, "safetensors": safetensors_save, "dcp.save": dcp_save}
+WAYS = {"Perdure": perdure, "torch.save": torch_save, "safetensors": safetensors_save, "dcp.save": dcp}
 
 
 def main() -> None:
