@@ -208,6 +208,8 @@ def _sums(state: State) -> tuple[tuple[dict[str, int], dict[str, int]], list[int
     shared = {name: tensors.checksum(tensor) for name, tensor in state.shared.items()}
     other = {name: tensors.checksum(tensor) for name, tensor in state.replicated.items() if name not in state.loose}
     for name, value in state.objects.items():
+        if name in state.loose:
+            continue
         other[name] = crc64nvme(json.dumps(encode(value, f"objects[{name!r}]"), sort_keys=True).encode())
     return (shared, other), [_checksum(shared), _checksum(other)]
 

@@ -7,6 +7,7 @@ nothing is skipped for it. Called by the session once its run is open.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -93,15 +94,16 @@ def read_state(store: Store, manifest: Manifest, rank: int | None, into: Receive
 
 
 def _read_shard(store: Store, shard: Shard, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
-    waiting = sorted(shard.items, key=lambda item: item.start)
+    waiting = deque(sorted(shard.items, key=lambda item: item.start))
     sinks = {id(item): tensors.Sink(parts[item.part][item.name]) for item in waiting}
     for start, block in read_blocks(store, shard):
         end = start + len(block)
-        for item in waiting:
-            if item.start >= end:
-                break
+        while waiting and waiting[0].start < end:
+            item = waiting[0]
             sinks[id(item)].write(block[max(item.start - start, 0) : item.end - start])
-        waiting = [item for item in waiting if item.end > end]
+            if item.end > end:
+                break
+            waiting.popleft()
     if any(item.size for item in waiting):
         raise Corrupt(f"{shard.key} ends before {waiting[0].name}, which its manifest lists")
 

@@ -45,7 +45,8 @@ class State:
     rank: Any = None
     """This rank's own, of the codec's closed set: RNG state. None after a load into another world size."""
     loose: frozenset[str] = frozenset()
-    """Names of `replicated` that may differ between ranks, as training gives them rank 0's anyway: DDP's buffers."""
+    """Names in `replicated` and `objects` that may differ between ranks, as every rank goes on with rank 0's anyway:
+    buffers that DDP broadcasts, times."""
 
 
 @dataclass(frozen=True)

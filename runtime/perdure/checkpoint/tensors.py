@@ -128,7 +128,7 @@ def read(tensor: Tensor) -> Iterator[memoryview]:
     for piece in _pieces(tensor.detach(), PIECE_BYTES):
         dense = piece.resolve_conj().resolve_neg()
         whole = _as_integers(dense).contiguous().cpu()
-        yield whole.reshape(-1).view(torch.uint8).numpy().data
+        yield _flat(whole).view(torch.uint8).numpy().data
 
 
 class Sink:
@@ -140,7 +140,7 @@ class Sink:
         self._direct: memoryview | None = None
         plain = not target.is_conj() and not target.is_neg() and target.is_contiguous()
         if plain and target.device.type == "cpu" and target.numel():
-            self._direct = _as_integers(self._target).reshape(-1).view(torch.uint8).numpy().data
+            self._direct = _flat(_as_integers(self._target)).view(torch.uint8).numpy().data
         self._left = _pieces(self._target, PIECE_BYTES)
         self._piece: Tensor | None = None
         self._buffer = torch.empty(0, dtype=torch.uint8)
@@ -180,6 +180,11 @@ def _put(piece: Tensor, data: Tensor) -> None:
         piece.copy_(values)
     else:
         _as_integers(piece).copy_(_as_integers(values))
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """A contiguous tensor as one row: reshape would leave one element the stride of a dimension of size 1."""
+    return tensor.as_strided((tensor.numel(),), (1,))
 
 
 def _as_integers(tensor: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ def resume(run: Run, *, seed: int) -> None:
     run.tell(Opened(opening.run))
     run.requests.before_first_step(lambda: stop_without_step(run))
     with run.timings.part("restore"):
-        loaded = load_newest(settings, run.store, run.peers, opening.writer, run.registry)
+        loaded = load_newest(settings, run.store, run.peers, opening.writer, run)
         if loaded:
             _go_on_from(run, loaded, seed)
         run.checkpointer.rehearse()

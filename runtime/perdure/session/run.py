@@ -6,11 +6,13 @@ run is open in the log. Made by `Session`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from perdure.channel import Committed, Exiting, Report
 from perdure.checkpoint.checkpointer import Checkpointer
+from perdure.checkpoint.manifest import Item
 from perdure.checkpoint.opening import Opening
 from perdure.checkpoint.schedule import CheckpointSchedule
 from perdure.checkpoint.state import State
@@ -30,6 +32,9 @@ from perdure.settings import Settings
 from perdure.store import Store
 from perdure.telemetry.timings import Timings
 from perdure.telemetry.trace import NoTrace, Trace
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 OWN: Final = ".session"
 """What the session itself adds to a checkpoint's objects; no registered object can have this name."""
@@ -80,7 +85,11 @@ class Run:
         """What a save made now holds."""
         state = self.registry.state({"rng": self.progress.random_state()})
         own = {"values": self.user_state.values_to_save(), "seconds": self.clock.seconds}
-        return replace(state, objects={**state.objects, OWN: own})
+        return replace(state, objects={**state.objects, OWN: own}, loose=state.loose | {OWN})
+
+    def targets(self, objects: Mapping[str, Any], items: Sequence[Item]) -> Mapping[tuple[str, str], Tensor]:
+        """Where a load reads tensors to; see perdure.checkpoint.load.Receiver."""
+        return self.registry.targets({name: value for name, value in objects.items() if name != OWN}, items)
 
     def load(self, state: State) -> None:
         """Puts back what was saved, but for the random state."""

@@ -69,14 +69,14 @@ def test_a_log_that_lost_its_newest_entries_is_refused(store: Store, floor: Comm
 
 
 def test_a_log_begun_anew_is_refused(store: Store, floor: CommitRef) -> None:
-    deleted(store, "log/")
+    deleted(store, "log/", "data/")
     opened(store, 2).close("no-step")
     with pytest.raises(LogLost, match="ends at entry 2 without a commit"):
         asking(store, floor, run=3).try_open(1, wait_over=True)
 
 
 def test_a_log_that_only_another_job_has_written_is_refused_however_long_it_is(store: Store, floor: CommitRef) -> None:
-    deleted(store, "log/")
+    deleted(store, "log/", "data/")
     other = opened(store, 1, uid=NEW_UID)
     for step in (*STEPS, 40):
         save_solo(store, other, step)
