@@ -59,7 +59,7 @@ def _checkpointer(run: Run, opening: Opening) -> Checkpointer:
 
 
 def _go_on_from(run: Run, loaded: Loaded, seed: int) -> None:
-    run.load(loaded.state)
+    run.registry.load(loaded.state)
     same_world = loaded.world == run.world
     step, rank = loaded.position.step, run.rank
     state = random_state(loaded.state.rank, same_world=same_world, seed=seed, step=step, rank=rank)

@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar, overload
 
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -41,6 +41,8 @@ from perdure.session.resuming import resume
 from perdure.session.run import Run
 from perdure.session.userstate import UserState
 from perdure.settings import Settings, read_settings
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 COLLECTIVE_SECONDS: Final = 1800.0
 """How long a collective may wait for a rank; a rank that died is noticed at once."""
@@ -114,7 +116,13 @@ class Session:
         """
         return self._run.user_state
 
-    def on(self, name: str, hook: Callable[..., Any] | None = None) -> Any:
+    @overload
+    def on(self, name: str) -> Callable[[F], F]: ...
+
+    @overload
+    def on(self, name: str, hook: F) -> F: ...
+
+    def on(self, name: str, hook: F | None = None) -> F | Callable[[F], F]:
         """Has `hook` called at a moment of the training: perdure.session.hooks.HookName lists moments and arguments.
 
         Without `hook` this is a decorator. A hook that fails is reported, and fatal only in init, collect and exit.
@@ -122,8 +130,8 @@ class Session:
         """
         if read_name(name) in (HookName.INIT, HookName.RESUMED, HookName.RANKS) and self._run.opening:
             raise UserError(f"on({name!r}): training is restored already: give this hook before epochs()")
-        add = partial(self._run.hooks.add, name)
-        return add if hook is None else add(hook)
+        hooks = self._run.hooks
+        return partial(hooks.add, name) if hook is None else hooks.add(name, hook)
 
     def wrap(self, model: nn.Module, **options: Any) -> nn.Module:
         """The model as training calls it: in DistributedDataParallel with more than one rank. `options` go there."""

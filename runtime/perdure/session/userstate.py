@@ -40,13 +40,13 @@ class UserState(MutableMapping[str, Any]):
     def __repr__(self) -> str:
         return f"session.state {self._values!r}"
 
-    def values_to_save(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Everything as it is now. UserError if a value was changed into something that cannot be saved."""
         for name, value in self._values.items():
             encode(value, _place(name))
         return dict(self._values)
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
+    def load_state_dict(self, saved: Mapping[str, Any], /) -> None:
         """A resumed run has what was saved; what the script has set beside it stays."""
         self._values.update(saved)
 
