@@ -72,6 +72,9 @@ class Env:
     S3_ENDPOINT: Final = "PERDURE_S3_ENDPOINT"
     S3_REGION: Final = "PERDURE_S3_REGION"
     S3_PATH_STYLE: Final = "PERDURE_S3_PATH_STYLE"  # "true" or "false"
+    S3_CREDENTIALS: Final = (
+        "PERDURE_S3_CREDENTIALS"  # a folder with a file AWS_ACCESS_KEY_ID and so on: a mounted Secret
+    )
     COMPLETION: Final = "PERDURE_COMPLETION"  # a Completion; absent: Log
 
     RENDEZVOUS_SECONDS: Final = "PERDURE_RENDEZVOUS_SECONDS"  # how long ranks wait for each other (users set it)
@@ -277,7 +280,7 @@ class Outcome:
     step: int = 0
     """Optimizer steps done by the time the trainer ended."""
     commit: CommitRef | None = None
-    """The newest commit this run has made or resumed from."""
+    """The newest commit this run has made or resumed from; of one that refused a log (LogLost), the newest there."""
     opened: int = 0
     """The highest run number seen in the log."""
     seconds: Mapping[str, float] = field(default_factory=dict)

@@ -27,8 +27,8 @@ from perdure_operator.api.status import (
     TrainingJobStatus,
     Unready,
 )
+from perdure_operator.cluster.member import template_hash
 from perdure_operator.cluster.read import parse
-from perdure_operator.cluster.write.manifests import template_hash
 from perdure_operator.schema import pod
 from perdure_operator.state.snapshot import Snapshot
 from tests.api.conftest import REPOSITORY

@@ -8,6 +8,7 @@ runs not one instruction more, whatever its `finally` would like; a frozen one g
 from __future__ import annotations
 
 import asyncio
+import gc
 import heapq
 from asyncio import events
 from collections import deque
@@ -112,13 +113,21 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._ready.extend(handles)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run until `work` is done; what others have not finished by then never is."""
+        """Run until `work` is done; what others have not finished by then never is.
+
+        The garbage collector rests meanwhile: when it runs depends on what the process has done before, and it may
+        close coroutines and tell of errors that nobody has taken.
+        """
         events.set_event_loop(None)
         self.set_task_factory(self._remember)
+        collecting = gc.isenabled()
+        gc.disable()
         try:
             return self.run_until_complete(work)
         finally:
             self._drop()
+            if collecting:
+                gc.enable()
 
     def _remember(self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
         task = asyncio.Task(work, loop=loop, **options)

@@ -17,6 +17,7 @@ JOBS: Final = "trainingjobs"
 PODS: Final = "pods"
 NODES: Final = "nodes"
 BUDGETS: Final = "poddisruptionbudgets"
+REVISIONS: Final = "controllerrevisions"
 EVENTS: Final = "events"
 LEASES: Final = "leases"
 NOT_NAMESPACED: Final = frozenset({NODES})

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from perdure.checkpoint.load import load
+from perdure.checkpoint.load import Receiver, load
 from perdure.checkpoint.log import Log
 from perdure.checkpoint.state import Loaded
 from perdure.checkpoint.writer import NotYet, Resume, Writer
-from perdure.errors import StorageError
+from perdure.errors import StorageError, StorageRefused
 from perdure.group.collectives import on_rank0
 from perdure.group.peers import Peers
 from perdure.settings import Settings
@@ -67,6 +67,8 @@ def _wait_for_turn(writer: Writer, settings: Settings, give_up: Callable[[], Non
         now = time.monotonic()
         try:
             answer = writer.try_open(settings.world, wait_over=now - started >= settings.wait)
+        except StorageRefused:
+            raise
         except StorageError as error:
             if now - begun >= settings.rendezvous:
                 raise
@@ -85,12 +87,16 @@ def _say_once(answer: NotYet, said: str) -> str:
     return answer.reason
 
 
-def load_newest(settings: Settings, store: Store, peers: Peers, writer: Writer | None) -> Loaded | None:
-    """The newest usable commit, on all ranks; None if there never was one."""
+def load_newest(
+    settings: Settings, store: Store, peers: Peers, writer: Writer | None, into: Receiver | None = None
+) -> Loaded | None:
+    """The newest usable commit, on all ranks, its tensors those of `into`; None if there never was one."""
     begun = time.monotonic()
     while True:
         try:
-            loaded = load(store, peers, writer.commits() if writer else None)
+            loaded = load(store, peers, writer.commits() if writer else None, into)
+        except StorageRefused:
+            raise
         except StorageError as error:
             # Every rank decides by rank 0's clock, or they would part here.
             if on_rank0(peers, lambda: time.monotonic() - begun >= settings.rendezvous):

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
 
-from perdure.data.sampling import BatchShard, SamplingPlan
+from perdure.data.sampling import BatchIds, BatchShard, SamplingPlan, Shares
 from perdure.errors import UserError
 
 
@@ -141,7 +141,7 @@ class Loader:
         return self._walk(epoch)
 
     def _walk(self, epoch: int) -> Iterator[Any]:
-        shares = list(self.plan.shares(epoch, self.consumed, self._rank, self._world))
+        shares = self.plan.shares(epoch, self.consumed, self._rank, self._world)
         self._handed = self.consumed
         with torch.device("cpu"):  # the seed it draws, from a generator of this device
             batches = cast("Iterator[_Batch]", iter(self._underneath(epoch, shares)))
@@ -153,12 +153,12 @@ class Loader:
             yield batch.value
         self._ended_epoch = epoch
 
-    def _underneath(self, epoch: int, shares: list[BatchShard]) -> DataLoader[Any]:
+    def _underneath(self, epoch: int, shares: Shares) -> DataLoader[Any]:
         generator = torch.Generator()  # else iterating would draw a seed from the global one
         generator.manual_seed(0)
         return DataLoader(
             _Numbered(self._dataset, self.plan.seed, epoch),
-            batch_sampler=[list(share.ids) or [~share.placeholder] for share in shares],
+            batch_sampler=BatchIds(shares),
             collate_fn=self._collate,
             generator=generator,
             **self._options,

@@ -27,9 +27,10 @@ def resume(run: Run, *, seed: int) -> None:
     run.tell(Opened(opening.run))
     run.requests.before_first_step(lambda: stop_without_step(run))
     with run.timings.part("restore"):
-        loaded = load_newest(settings, run.store, run.peers, opening.writer)
+        loaded = load_newest(settings, run.store, run.peers, opening.writer, run.registry)
         if loaded:
             _go_on_from(run, loaded, seed)
+        run.checkpointer.rehearse()
     run.tell(Opened(opening.run, run.checkpointer.commit))
     run.trace.event("resumed", step=run.progress.step)
     run.schedule.saved()

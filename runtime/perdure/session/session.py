@@ -42,10 +42,10 @@ from perdure.session.run import Run
 from perdure.session.userstate import UserState
 from perdure.settings import Settings, read_settings
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 COLLECTIVE_SECONDS: Final = 1800.0
 """How long a collective may wait for a rank; a rank that died is noticed at once."""
+
+Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 
 class Session:
@@ -117,12 +117,12 @@ class Session:
         return self._run.user_state
 
     @overload
-    def on(self, name: str) -> Callable[[F], F]: ...
+    def on(self, name: str) -> Callable[[Hook], Hook]: ...
 
     @overload
-    def on(self, name: str, hook: F) -> F: ...
+    def on(self, name: str, hook: Hook) -> Hook: ...
 
-    def on(self, name: str, hook: F | None = None) -> F | Callable[[F], F]:
+    def on(self, name: str, hook: Callable[..., Any] | None = None) -> Any:
         """Has `hook` called at a moment of the training: perdure.session.hooks.HookName lists moments and arguments.
 
         Without `hook` this is a decorator. A hook that fails is reported, and fatal only in init, collect and exit.
@@ -130,8 +130,8 @@ class Session:
         """
         if read_name(name) in (HookName.INIT, HookName.RESUMED, HookName.RANKS) and self._run.opening:
             raise UserError(f"on({name!r}): training is restored already: give this hook before epochs()")
-        hooks = self._run.hooks
-        return partial(hooks.add, name) if hook is None else hooks.add(name, hook)
+        add = partial(self._run.hooks.add, name)
+        return add if hook is None else add(hook)
 
     def wrap(self, model: nn.Module, **options: Any) -> nn.Module:
         """The model as training calls it: in DistributedDataParallel with more than one rank. `options` go there."""

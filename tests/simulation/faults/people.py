@@ -80,6 +80,23 @@ async def delete_budget(scene: Scene, rng: random.Random) -> None:
 
 
 @fault(250)
+async def foreign_budget(scene: Scene, rng: random.Random) -> None:
+    """Somebody has put a budget of their own in the place of a job's."""
+    budget = some_user(scene, rng).budget()
+    if budget is None:
+        return
+    scene.world.fire("delete-budget")
+    server, key = scene.world.server, key_of(budget)
+    body = {"metadata": {"name": key[1]}, "spec": {"minAvailable": 0, "selector": {"matchLabels": {"app": "other"}}}}
+    server.delete("poddisruptionbudgets", *key, by="user")
+    server.create("poddisruptionbudgets", key[0], body, by="user")
+    await asyncio.sleep(rng.uniform(20, 120))
+    there = server.find("poddisruptionbudgets", *key)
+    if there is not None and "ownerReferences" not in there["metadata"]:
+        server.delete("poddisruptionbudgets", *key, by="user")
+
+
+@fault(250)
 async def remove_job_label(scene: Scene, rng: random.Random) -> None:
     await _without_label(scene, rng, "perdure.dev/job")
 
