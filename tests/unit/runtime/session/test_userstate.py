@@ -28,8 +28,8 @@ def test_it_is_a_mapping_of_typed_values() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [object(), open, {"inner": object()}, torch.ones(2, requires_grad=True)],
-    ids=["object", "function", "nested", "with a gradient"],
+    [object(), open, {"inner": object()}, [torch.ones(2, requires_grad=True)], torch.ones(2).to_sparse()],
+    ids=["object", "function", "nested", "with a gradient", "sparse"],
 )
 def test_a_value_that_a_checkpoint_cannot_hold_is_refused_by_name_where_it_is_set(value: object) -> None:
     state = UserState()
