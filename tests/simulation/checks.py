@@ -49,6 +49,7 @@ PODS_A_RUN: Final = 20
 ROUNDS_ALONE: Final = 6
 OVERDUE_SECONDS: Final = 75.0
 SILENT_SECONDS: Final = 90.0
+POLL_SECONDS: Final = 1.0
 
 WAITING: Final[dict[str, str]] = {}
 """Checks that today's operator is known to fail, each with the defect it waits for; `--all` makes them count."""
@@ -133,7 +134,7 @@ class Checks:
         self._claims = Claims(scene, self.fail)
         self._expected = Expected(scene, self.fail)
         self.evidence = Evidence(scene.world.bucket.objects, scene.world.network)
-        scene.world.after(1.0, self._poll)
+        scene.world.after(POLL_SECONDS, self._poll)
 
     def fail(self, check: str, words: str) -> None:
         """Keep the first."""
@@ -171,6 +172,12 @@ class Checks:
 
     def _excuse(self, what: str, seconds: float) -> None:
         self._excused[what] = max(self._excused.get(what, 0.0), self._world.now + seconds)
+
+    def _prolong_excuses(self) -> None:
+        """What people have done to pods and budgets stays as it is while nobody works who could mend it."""
+        for what, until in self._excused.items():
+            if until >= self._world.now:
+                self._excused[what] = until + POLL_SECONDS
 
     def _is_excused(self, what: str) -> bool:
         return self._excused.get(what, -1.0) >= self._world.now
@@ -332,6 +339,7 @@ class Checks:
         deaf = self._world.knobs.watches.silent  # until its resync a leader cannot know
         if leader is None or deaf or leader.link.cut or calls.down or calls.too_many >= 0.9 or calls.error >= 0.5:
             self._led_since = None
+            self._prolong_excuses()
         elif self._led_since is None:
             self._led_since = self._world.now
         led = self._led_since is not None and self._world.now - self._led_since >= 30.0
@@ -348,7 +356,7 @@ class Checks:
             elif record is not None:
                 record.overdue_since.clear()
                 record.unsaid_since = None
-        self._world.after(1.0, self._poll)
+        self._world.after(POLL_SECONDS, self._poll)
 
     def _check_waiting(self, record: JobRecord, job: Json) -> None:
         """I9, and no deadline that has long passed."""
@@ -409,10 +417,7 @@ class Checks:
         left = [one for one in self._world.server.each(PODS) if owner_of(one) == uid_of(job) and not terminal(one)]
         if status.get("phase") in FINISHED and left:
             return f"{key_of(job)[1]} is finished, and {len(left)} of its pods hold their devices"
-        waits_for_people = (
-            condition(status, "Running").get("reason") == "LogLost" and "emptied-root" in self._world.fired
-        )
-        if status.get("phase") in FINISHED or waits_for_people:
+        if status.get("phase") in FINISHED or ("emptied-root" in self._world.fired and _asks_about_root(status)):
             return ""
         name = key_of(job)[1]
         last = self.training[name]
@@ -424,6 +429,12 @@ class Checks:
             f"{one['type']}={one['status']} {one['reason']}: {one['message']}" for one in status.get("conditions", ())
         ]
         return f"{name} is {status.get('phase')} in run {plan}, last step in run {last.run}: {'; '.join(said[:3])}"
+
+
+def _asks_about_root(status: Json) -> bool:
+    """What was deleted below a root only people can bring back, or take away whole: an append under way is left."""
+    failed = any(" Corrupt" in one.get("message", "") for one in status.get("conditions") or ())
+    return condition(status, "Running").get("reason") == "LogLost" or failed
 
 
 def _phase(job: Json) -> str:
