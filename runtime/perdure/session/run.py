@@ -78,7 +78,7 @@ class Run:
 
     def state(self) -> State:
         """What a save made now holds."""
-        return self.registry.state({"rng": self.progress.random_state()})
+        return self.registry.state({"rng": self.progress.generators.state()})
 
     def tell(self, report: Report) -> None:
         """Tells the agent."""
