@@ -63,6 +63,12 @@ class Case:
         """What excused it is mended."""
         self._excused[what] = min(self._excused.get(what, 0.0), self.now + seconds)
 
+    def prolong_excuses(self, seconds: float) -> None:
+        """What people have done to pods and budgets stays as it is while nobody works who could mend it."""
+        for what, until in self._excused.items():
+            if until >= self.now:
+                self._excused[what] = until + seconds
+
     def is_excused(self, what: str) -> bool:
         return self._excused.get(what, -1.0) >= self.now
 
@@ -104,8 +110,11 @@ class Promise:
     def on_fact(self, fact: Fact) -> None:
         """Something happened that no API server sees."""
 
-    def on_call(self, who: str, verb: str, kind: str) -> None:
+    def on_call(self, who: str, verb: str, kind: str, name: str) -> None:
         """A replica of the operator sends a request."""
+
+    def on_answer(self, who: str, verb: str, kind: str, name: str) -> None:
+        """It waits for it no longer."""
 
     def look(self) -> None:
         """A second has passed in which a leader has worked, as before for a while."""
