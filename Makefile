@@ -9,7 +9,7 @@ N ?= 10000
 SEED ?=
 JOBS ?= 100 300 1000
 
-.PHONY: help try demo demo-down test chaos simulate mutants check format generate bench bench-scale prepare dev clean
+.PHONY: help try demo demo-down test chaos simulate mutants check format generate bench bench-runtime bench-scale prepare dev clean
 
 help:
 	@echo "make try        half a minute without Kubernetes: two processes train, are interrupted, lose nothing"
@@ -20,6 +20,7 @@ help:
 	@echo "make simulate   N=... simulated histories on all cores"
 	@echo "make mutants    plant one-line bugs, one at a time, and say which test finds each"
 	@echo "make bench      measure, print tables, write build/bench/*.json"
+	@echo "make bench-runtime  a save and a restore of 1 GiB beside torch.save, safetensors and dcp"
 	@echo "make bench-scale  the operator with up to 1,000 jobs on 200 fake nodes (JOBS=... others)"
 	@echo "make check      format, lint, types, layers, generated files"
 	@echo "make format     format the code"
@@ -48,6 +49,9 @@ mutants: dev
 
 bench: prepare
 	$(VENV)/python -m e2e.bench step sampling moves leader
+
+bench-runtime: dev
+	$(VENV)/python -m e2e.bench runtime
 
 bench-scale:
 	$(PYTHON) -m e2e.prepare scale

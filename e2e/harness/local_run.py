@@ -84,7 +84,7 @@ class LocalRun:
                 rank.stdout.close()
 
     def _start(self, rank: int, port: int, reports: int) -> subprocess.Popen[str]:
-        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": self._world}
+        place: dict[str, str | int] = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": self._world}
         place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         environ = {"PERDURE_ROOT": (self._folder / "root").as_uri(), "PERDURE_TRACE": "1", "OMP_NUM_THREADS": "1"}
         environ |= {"PATH": SYSTEM_PATH, "HOME": str(self._folder)}

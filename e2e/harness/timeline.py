@@ -135,7 +135,8 @@ def pause_parts(history: Sequence[Seen], gap: Gap) -> list[Part]:
 def seconds_of(history: Sequence[Seen], run: int) -> Mapping[str, float]:
     """What the lowest rank of the run that has told anything has measured: a job is over before all its pods are."""
     told = [outcome for outcome in observed.outcomes(history) if outcome["run"] == run and outcome["seconds"]]
-    speaker = min(told, key=lambda outcome: int(outcome["rank"]), default={"seconds": {}})
+    nobody: Object = {"seconds": {}}
+    speaker = min(told, key=lambda outcome: int(outcome["rank"]), default=nobody)
     return {name: float(value) for name, value in speaker["seconds"].items()}
 
 

@@ -16,13 +16,13 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.utils.data import Dataset
 
 import perdure  # perdure
 
-TRAINING_FILES = ("ast", "bisect", "calendar", "copy", "csv", "dataclasses", "enum", "fractions", "functools", "heapq")
-TEST_FILES = ("textwrap", "queue")
+TRAINING_FILES = ("ast", "calendar", "csv", "dataclasses", "enum", "fractions", "functools")
+TEST_FILES = ("random",)
 ALPHABET = string.printable
 CONTEXT, WIDTH, HEADS, LAYERS = 64, 64, 4, 2
 MICRO_BATCHES = 2
@@ -53,16 +53,18 @@ class Block(nn.Module):
 
     def __init__(self, dropout: float) -> None:
         super().__init__()
-        self.attention = nn.MultiheadAttention(WIDTH, HEADS, dropout=dropout, batch_first=True)
         self.before, self.after = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.queries_keys_values, self.joined = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
         self.layer = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.before(x)
-        later = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
-        x = x + self.dropout(self.attention(y, y, y, attn_mask=later, is_causal=True, need_weights=False)[0])
+        x = x + self.dropout(self.joined(self.attention(self.before(x))))
         return x + self.dropout(self.layer(self.after(x)))
+
+    def attention(self, x: Tensor) -> Tensor:
+        heads = self.queries_keys_values(x).unflatten(2, (3, HEADS, -1)).transpose(1, 3).unbind(2)
+        return scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).flatten(2)
 
 
 class TinyGPT(nn.Module):
@@ -74,6 +76,8 @@ class TinyGPT(nn.Module):
         self.places = nn.Embedding(CONTEXT, WIDTH)
         self.blocks = nn.Sequential(*(Block(dropout) for _ in range(LAYERS)), nn.LayerNorm(WIDTH))
         self.next = nn.Linear(WIDTH, len(ALPHABET), bias=False)
+        for embedding in (self.characters, self.places):
+            nn.init.normal_(embedding.weight, std=0.05)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.next(self.blocks(self.characters(x) + self.places(torch.arange(x.shape[1]))))
@@ -164,7 +168,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch", type=int, default=16, help="samples of one micro-batch, over all processes")
-    parser.add_argument("--rate", type=float, default=3e-3)
+    parser.add_argument("--rate", type=float, default=6e-3)
     parser.add_argument("--export", type=Path, default=Path("tinygpt.safetensors"), help="gets the trained weights")
     args = parser.parse_args()
     with perdure.Session.from_env(deterministic=True) as session:  # perdure

@@ -283,7 +283,7 @@ class Outcome:
     step: int = 0
     """Optimizer steps done by the time the trainer ended."""
     commit: CommitRef | None = None
-    """The newest commit this run has made or resumed from."""
+    """The newest commit this run has made or resumed from; of one that refused a log (LogLost), the newest there."""
     opened: int = 0
     """The highest run number seen in the log."""
     seconds: Mapping[str, float] = field(default_factory=dict)

@@ -25,7 +25,14 @@ class UserError(PerdureError):
 
 
 class LogLost(UserError):
-    """The log holds less than is known to have been committed: somebody has deleted objects there."""
+    """The log holds less than is known to have been committed: somebody has deleted objects there.
+
+    `found` is the number and the step of the newest commit that is left, None where there is none of this job.
+    """
+
+    def __init__(self, message: str, *, found: tuple[int, int] | None = None) -> None:
+        super().__init__(message)
+        self.found = found
 
 
 class Fenced(PerdureError):

@@ -8,11 +8,14 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Final
 
 from tests.mutants.catalogue import CATALOGUE
-from tests.mutants.judge import REPOSITORY, Effort, Found, judge
+from tests.mutants.judge import REPOSITORY, Effort, Found, Judge
 from tests.mutants.mechanical import draw
+from tests.mutants.mutant import Mutant
+from tests.mutants.record import Record
 
 DRAWN: Final = 30
 
@@ -24,28 +27,47 @@ def main() -> int:
     parser.add_argument("--drawn", type=int, default=DRAWN, help="how many are drawn mechanically")
     parser.add_argument("--histories", type=int, default=300, help="the simulation plays so many for each")
     parser.add_argument("--aimed", type=int, default=40, help="before that, with only the faults that it names")
+    parser.add_argument("--simulation-alone", action="store_true", help="the unit tests are not asked")
     parser.add_argument("--cores", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--only", default="", help="those with this in their name")
+    parser.add_argument(
+        "--record", type=Path, help="a file: verdicts are kept there, and known ones are not sought again"
+    )
     given = parser.parse_args()
-    effort = Effort(given.histories, given.seed, given.aimed)
+    effort = Effort(given.histories, given.seed, given.aimed, unit_tests=not given.simulation_alone)
     mutants = [one for one in (*CATALOGUE, *draw(REPOSITORY, given.seed, given.drawn)) if given.only in one.name]
-    began = time.perf_counter()
-    found, words = judge(None, effort)
-    if found is not Found.NOBODY:
-        print(f"the code fails as it is, no bug planted: {words}")
-        return 1
+    with Judge() as judge:
+        found, words = judge.judge(None, effort)
+        if found is not Found.NOBODY:
+            print(f"the code fails as it is, no bug planted: {words}")
+            return 1
+        survivors = _table(judge, mutants, effort, Record(given.record, judge.digest(), effort), given.cores)
+    return int(any(mutant in CATALOGUE for mutant in survivors))
+
+
+def _table(judge: Judge, mutants: list[Mutant], effort: Effort, record: Record, cores: int) -> list[Mutant]:
+    """Printed as it grows; returns those that nobody has found."""
     each = f"{effort.aimed} histories with a bug's own faults and {effort.histories} with all"
     print(f"{len(mutants)} bugs, for each {each}, from seed {effort.seed} on", flush=True)
+    began = time.perf_counter()
+
+    def verdict(mutant: Mutant) -> tuple[Found, str]:
+        known = record.known(mutant)
+        if known is None:
+            known = judge.judge(mutant, effort)
+            record.add(mutant, *known)
+        return known
+
     tally, survivors = Counter[Found](), []
-    with ThreadPoolExecutor(given.cores) as pool:
-        for mutant, (found, words) in zip(mutants, pool.map(lambda one: judge(one, effort), mutants), strict=True):
+    with ThreadPoolExecutor(cores) as pool:
+        for mutant, (found, words) in zip(mutants, pool.map(verdict, mutants), strict=True):
             tally[found] += 1
             survivors += [mutant] if found is Found.NOBODY else []
             print(f"{found:<12} {mutant.name:<80} {words}", flush=True)
     print(f"{time.perf_counter() - began:.0f} s: " + ", ".join(f"{found} {tally[found]}" for found in Found))
     for mutant in survivors:
         print(f"SURVIVED {mutant.name} in {mutant.file}: {mutant.old!r} -> {mutant.new!r}")
-    return int(any(mutant in CATALOGUE for mutant in survivors))
+    return survivors
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +25,8 @@ _COPIED: Final = (
     "conftest.py",
 )
 _UNIT: Final = ("tests/unit/operator",)
+_PYTEST: Final = ("-m", "pytest", "-q", "-x", "-n0", "--no-header", "-p", "no:cacheprovider")
+_SEED: Final = re.compile(r"seed (\d+):")
 _LIMIT_SECONDS: Final = 900
 """A bug that makes something wait for ever is found by that."""
 
@@ -44,21 +48,83 @@ class Effort:
     seed: int = 0
     aimed: int = 0
     """Before those: with nothing but the bug's own faults."""
+    unit_tests: bool = True
 
 
-def judge(mutant: Mutant | None, effort: Effort) -> tuple[Found, str]:
-    """Who finds the bug, the simulation being asked first, and the first line of what it says; raises Stale."""
-    with _copy() as root:
-        if mutant:
-            mutant.plant(root)
-        for histories, faults in _plays(mutant, effort):
-            simulated = ["-m", "tests.simulation", "run", "--cores", "1", "--shrink", "0", "--stop-at-first"]
-            simulated += ["--histories", str(histories), "--seed", str(effort.seed), *faults]
-            words = _complaint(root, simulated)
-            if words is not None:
-                return Found.SIMULATION, words
-        words = _complaint(root, ["-m", "pytest", "-q", "-x", "-n0", "--no-header", "-p", "no:cacheprovider", *_UNIT])
+class Judge:
+    """Works on copies of the tree as it was at the start: whoever edits it meanwhile changes no verdict."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="perdure-mutants-")
+        self._original = Path(self._folder.name) / "original"
+        self._original.mkdir()
+        for name in _COPIED:
+            source = REPOSITORY / name
+            if source.is_dir():
+                shutil.copytree(source, self._original / name, ignore=shutil.ignore_patterns("tools"))
+            else:
+                shutil.copy2(source, self._original / name)
+
+    def __enter__(self) -> Judge:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._folder.cleanup()
+
+    def digest(self) -> str:
+        """Of all that decides a verdict: the same for the same tree."""
+        found = hashlib.sha256()
+        for name in _COPIED:
+            for path in sorted([self._original / name, *(self._original / name).rglob("*")]):
+                if path.is_file() and path.suffix != ".pyc":
+                    found.update(f"{path.relative_to(self._original)}\0".encode())
+                    found.update(path.read_bytes())
+        return found.hexdigest()[:16]
+
+    def judge(self, mutant: Mutant | None, effort: Effort) -> tuple[Found, str]:
+        """Who finds the bug, the simulation being asked first, and the first line of what it says; raises Stale."""
+        with self._copy(mutant) as root:
+            for histories, faults in _plays(mutant, effort):
+                words = self._play(root, effort.seed, histories, faults)
+                if words is not None:
+                    return Found.SIMULATION, words
+            words = _complaint(root, [*_PYTEST, *_UNIT]) if effort.unit_tests else None
         return (Found.NOBODY, "") if words is None else (Found.UNIT, words)
+
+    def _play(self, root: Path, first: int, histories: int, faults: tuple[str, ...]) -> str | None:
+        """The first history that fails with the bug, and not without it."""
+        end = first + histories
+        while first < end:
+            words = _complaint(root, _simulated(first, end - first, faults))
+            failed = _SEED.match(words or "")
+            if words is None or failed is None or root == self._original:
+                return words
+            first = int(failed[1]) + 1
+            if _complaint(self._original, _simulated(first - 1, 1, faults)) is None:
+                return words
+        return None
+
+    @contextmanager
+    def _copy(self, mutant: Mutant | None) -> Iterator[Path]:
+        """A tree of links, but for the one file that is changed."""
+        if mutant is None:
+            yield self._original
+            return
+        with tempfile.TemporaryDirectory(prefix="mutant-", dir=self._folder.name) as folder:
+            root = Path(folder) / "tree"
+            shutil.copytree(self._original, root, copy_function=os.link)
+            changed = root / mutant.file
+            changed.unlink()
+            shutil.copyfile(self._original / mutant.file, changed)
+            for compiled in changed.parent.glob(f"__pycache__/{changed.stem}.*"):
+                compiled.unlink()
+            mutant.plant(root)
+            yield root
+
+
+def _simulated(first: int, histories: int, faults: tuple[str, ...]) -> list[str]:
+    words = ["-m", "tests.simulation", "run", "--cores", "1", "--shrink", "0", "--stop-at-first"]
+    return [*words, "--histories", str(histories), "--seed", str(first), *faults]
 
 
 def _plays(mutant: Mutant | None, effort: Effort) -> Iterator[tuple[int, tuple[str, ...]]]:
@@ -67,19 +133,6 @@ def _plays(mutant: Mutant | None, effort: Effort) -> Iterator[tuple[int, tuple[s
         yield effort.aimed, ("--only", *mutant.faults)
     if effort.histories:
         yield effort.histories, ()
-
-
-@contextmanager
-def _copy() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="perdure-mutant-") as folder:
-        root = Path(folder)
-        for name in _COPIED:
-            source = REPOSITORY / name
-            if source.is_dir():
-                shutil.copytree(source, root / name, ignore=shutil.ignore_patterns("__pycache__", "tools"))
-            else:
-                shutil.copy2(source, root / name)
-        yield root
 
 
 def _complaint(root: Path, words: list[str]) -> str | None:

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from tests.mutants.catalogue import CATALOGUE
-from tests.mutants.judge import REPOSITORY, Effort, Found, judge
+from tests.mutants.judge import REPOSITORY, Effort, Found, Judge
 from tests.mutants.mechanical import draw, of_text
 from tests.mutants.mutant import Mutant, Stale
 from tests.simulation.faults import FAULTS
@@ -31,7 +31,8 @@ AIMED: Final = 6
 
 @pytest.mark.parametrize("name", SIX)
 def test_a_planted_bug_is_found_by_the_simulation(name: str) -> None:
-    found, words = judge(BY_NAME[name], Effort(histories=0, aimed=AIMED))
+    with Judge() as judge:
+        found, words = judge.judge(BY_NAME[name], Effort(histories=0, aimed=AIMED))
     assert found is Found.SIMULATION, words
 
 

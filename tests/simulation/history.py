@@ -19,7 +19,11 @@ from tests.simulation.world import Fact, World
 
 SETTLE_SECONDS: Final = 900.0
 """I6: so long after the last fault every job trains or is finished."""
+FINISH_SECONDS: Final = 300.0
+"""So long after it is told to stop every job is finished and holds nothing."""
 LOOK_SECONDS: Final = 5.0
+AIMED_SECONDS: Final = 60.0
+"""Where only some kinds of faults are played, each comes about so often."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,8 @@ class Result:
     planned: tuple[str, ...]
     """kind#number of every fault that the seed has planned."""
     facts: list[Fact] = field(default_factory=list)
+    digest: str = ""
+    """Of the trace, where somebody has asked for it."""
 
 
 def planned(request: Request) -> list[tuple[float, Fault, int]]:
@@ -71,11 +77,12 @@ def planned(request: Request) -> list[tuple[float, Fault, int]]:
     found = []
     for name in sorted(set(request.only or chosen) & set(names)):
         times = random.Random(f"{request.seed}/times/{name}")  # noqa: S311
-        at, number = 5.0 + times.expovariate(1 / FAULTS[name].every), 0
+        every = min(FAULTS[name].every, AIMED_SECONDS) if request.only else FAULTS[name].every
+        at, number = 5.0 + times.expovariate(1 / every), 0
         while at < length:
             if not {name, f"{name}#{number}"} & set(request.without) and (request.until is None or at <= request.until):
                 found.append((at, FAULTS[name], number))
-            at += times.expovariate(1 / FAULTS[name].every)
+            at += times.expovariate(1 / every)
             number += 1
     return sorted(found, key=lambda one: (one[0], one[1].name))
 
@@ -137,11 +144,23 @@ class History:
                 return self._first()
             unsettled = checks.unsettled()
             if not unsettled and self.world.now - quiet >= 60.0:
+                await self._finish(scene, checks)
                 checks.judge()
                 return self._first()
             if self.world.now - quiet >= SETTLE_SECONDS:
                 checks.fail("I6", f"{SETTLE_SECONDS:.0f} s after the last fault: {'; '.join(unsettled)}")
                 return self._first()
+
+    async def _finish(self, scene: Scene, checks: Checks) -> None:
+        """Users stop what still trains: whatever is finished has to let go of its devices."""
+        for user in scene.users:
+            user.edit(activeDeadlineSeconds=1)
+        until = self.world.now + FINISH_SECONDS
+        while left := checks.unfinished():
+            if self.world.now >= until:
+                checks.fail("I6", f"{FINISH_SECONDS:.0f} s after it was told to stop: {'; '.join(left)}")
+            if await self._wait_until(self.world.now + LOOK_SECONDS):
+                return
 
     async def _do(self, fault: Fault, scene: Scene, rng: random.Random) -> None:
         await fault.do(scene, rng)

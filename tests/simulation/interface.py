@@ -46,6 +46,8 @@ class Behaviour:
     """Probability that a rank hangs in a step for ever."""
     oom_at_step: int | None = None
     """The kernel kills a rank at this step, each time."""
+    blames_itself: bool = False
+    """A rank that has lost a peer raises an exception of its own, as scripts without a Session do."""
     exits_without_session: bool = False
     """The process ends with status 0 before a Session attaches."""
 

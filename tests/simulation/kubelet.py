@@ -28,6 +28,8 @@ from tests.simulation.world import World
 
 ANNOTATIONS_FILE: Final = "metadata.annotations['"
 WARM_TICK: Final = 1.0
+LATE_ADDRESS_SHARE: Final = 0.06
+"""Of pods whose address is told later than that they run."""
 
 
 class Host:
@@ -47,6 +49,8 @@ class Host:
         self._content = content
         self._read = content
         self._changed = asyncio.Event()
+        self.hung = False
+        """PID 1 is stopped."""
 
     def read_assignment(self) -> str:
         self._read = self._content
@@ -60,8 +64,14 @@ class Host:
 
     def write(self, content: str) -> None:
         """The kubelet has swapped the file."""
-        self._content = content
-        self._changed.set()
+        if not self.hung:
+            self._content = content
+            self._changed.set()
+
+    def ask_to_end(self) -> None:
+        """SIGTERM, or the preStop hook."""
+        if not self.hung:
+            self.sigterm.set()
 
     def mark_ready(self) -> None:
         self.ready.set()
@@ -171,12 +181,12 @@ class Kubelet:
         for worker in self._workers.values():
             worker.set_free()
 
-    def kill_pod(self, pod: Json) -> None:
+    def kill_pod(self, pod: Json, message: str = "") -> None:
         """SIGKILL for that container, where it runs here."""
         worker = self._workers.get(uid_of(pod))
         if worker is not None and worker.running:
             self.world.tell("node", "kills", pod=pod["metadata"]["name"])
-            worker.kill()
+            worker.kill(message)
 
     def holds(self, uid: str) -> bool:
         """Whether the pod is one that does not go away."""
@@ -192,6 +202,15 @@ class Kubelet:
             chosen = rng.choice(running)
             self.world.tell("node", "kills", pod=chosen.pod["metadata"]["name"])
             chosen.kill(message)
+        return bool(running)
+
+    def hang_one(self, rng: random.Random) -> bool:
+        """PID 1 of a running container is stopped; False where none runs."""
+        running = [one for one in self._workers.values() if one.running]
+        if running:
+            chosen = rng.choice(running)
+            self.world.tell("node", "hangs", pod=chosen.pod["metadata"]["name"])
+            chosen.hang()
         return bool(running)
 
     def report(self, ready: str, *, reason: str = "KubeletReady") -> None:
@@ -222,6 +241,8 @@ class Worker:
         self.stuck = False
         self._gone = False
         self._message = ""
+        self._ip = ""
+        """As far as it is told."""
         self._undead = False
         """Its processes hang in the kernel: no signal ends them."""
         self._wanted_file = _file_content(pod)
@@ -268,7 +289,7 @@ class Worker:
             self._end_life()
             self.finish()
             return
-        self._host.sigterm.set()
+        self._host.ask_to_end()
 
     def _end_life(self) -> None:
         """A container that has not been created never is."""
@@ -284,6 +305,11 @@ class Worker:
         """From outside; `message` is what the container has written before."""
         self._message = message
         self._kill()
+
+    def hang(self) -> None:
+        """PID 1 does nothing any more, until SIGKILL."""
+        if self._host is not None:
+            self._host.hung = True
 
     def _kill(self) -> None:
         if self._task is not None and not self._task.done() and not self._undead:
@@ -304,7 +330,7 @@ class Worker:
         self._kill()
         if not self._ended and self._host is not None:
             self._ended = True
-            self._report_end(MemberExit(255, "Unknown"))
+            self._report_end(MemberExit(255, "Unknown"), self._world.now)
         self._ended = True
 
     # the container's life
@@ -318,7 +344,11 @@ class Worker:
         ip = self._world.address(self.kubelet.name)
         host = Host(self._world, self.pod, ip, self._wanted_file)
         self._host = host
-        self._show("Running", {"running": {"startedAt": stamp(self._world.now)}}, ready=False, ip=ip)
+        if rng.random() < LATE_ADDRESS_SHARE:
+            self._world.after(rng.uniform(1.0, 8.0), self._show_address, ip)
+        else:
+            self._ip = ip
+        self._show("Running", {"running": {"startedAt": stamp(self._world.now)}}, ready=False, ip=self._ip)
         self._task = asyncio.ensure_future(_run(self.kubelet.run_member, host))
         watcher = self._world.spawn(self._await_ready(host))
         try:
@@ -329,9 +359,9 @@ class Worker:
             await asyncio.sleep(1.0)
         watcher.cancel()
         if not self._ended:
-            self._ended = True
+            self._ended, at = True, self._world.now
             await asyncio.sleep(rng.uniform(0.02, 0.3))
-            self._report_end(ended)
+            self._report_end(ended, at)
             self.finish()
 
     async def _pull(self) -> None:
@@ -348,15 +378,21 @@ class Worker:
         await asyncio.sleep(self.kubelet.rng.uniform(0.0, WARM_TICK))
         if not self._ended and self._status is not None:
             running = self._status["containerStatuses"][0]["state"]
-            self._show("Running", running, ready=True, ip=host.ip)
+            self._show("Running", running, ready=True, ip=self._ip)
 
-    def _report_end(self, ended: MemberExit) -> None:
+    def _show_address(self, ip: str) -> None:
+        self._ip = ip
+        if self._status is not None and not self._ended:
+            self._status["podIP"] = ip
+            self.push()
+
+    def _report_end(self, ended: MemberExit, at: float) -> None:
         state = {
             "terminated": {
                 "exitCode": ended.exit_code,
                 "reason": ended.reason if ended.exit_code == 0 or ended.reason != "Completed" else "Error",
                 "message": ended.termination_message[:4096],
-                "finishedAt": stamp(self._world.now),
+                "finishedAt": stamp(at),
             }
         }
         over = "Succeeded" if ended.exit_code == 0 else "Failed"

@@ -11,6 +11,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, TypeVar
@@ -22,6 +23,8 @@ from tests.simulation.objects import EPOCH, PODS, Json, Refused, key_of, selecte
 T = TypeVar("T")
 
 TIMEOUT_SECONDS: Final = 10.0
+LATE_SECONDS: Final = (10.0, 40.0)
+"""An API server gives a request up after a minute, whatever its client does."""
 
 
 class NoAnswer(Exception):
@@ -41,6 +44,8 @@ class CallFaults:
     slow: float = 0.0
     """Of calls that take up to `slow_seconds`."""
     slow_seconds: float = 8.0
+    late: float = 0.0
+    """Of writes that the server carries out long after the client has given up on them."""
     down: bool = False
 
 
@@ -94,12 +99,15 @@ class Link:
         self._waiting: dict[tuple[str, str, str], list[asyncio.Future[None]]] = {}
         server.observers.append(self._on_change)
         self.calls: Counter[str] = Counter()
-        self.on_call: Callable[[str, str], object] = _ignore
+        self.on_call: Callable[[str, str, str], object] = _ignore
+        """With verb, kind and name when a request is sent."""
+        self.on_answer: Callable[[str, str, str], object] = _ignore
+        """The same when its client waits no longer."""
 
     async def call(self, verb: str, kind: str, what: Callable[[], T], *, name: str = "") -> T:
         """Carry `what` out on the server; raises Refused, or NoAnswer where the answer did not come in time."""
         self.calls[verb] += 1
-        self.on_call(verb, kind)
+        self.on_call(verb, kind, name)
         future: asyncio.Future[T] = self._loop.create_future()
         self._loop.outside(self._trip(), self._arrive, verb, what, future)
         try:
@@ -107,6 +115,8 @@ class Link:
                 return await future
         except TimeoutError:
             raise NoAnswer(f"{verb} {kind} {name}: no answer") from None
+        finally:
+            self.on_answer(verb, kind, name)
 
     async def changed(self, kind: str, namespace: str, name: str, version: str, seconds: float) -> None:
         """Until the object has another version, or so many seconds: a watch of one name."""
@@ -149,6 +159,10 @@ class Link:
         if writing and faults.conflict and chance() < faults.conflict:
             self._answer(future, "conflict", Refused(409, "Conflict", "the object has been modified"))
             return
+        if writing and faults.late and chance() < faults.late:
+            self._fired["late-write"] += 1
+            self._loop.outside(self._rng.uniform(*LATE_SECONDS), _carry_out, what)
+            return
         try:
             result, error = what(), None
         except Refused as refused:
@@ -171,6 +185,12 @@ class Link:
         if fault:
             self._fired[fault] += 1
         self._loop.outside(self._trip(), self._settle, future, None, error, self._http_date())
+
+
+def _carry_out(what: Callable[[], Any]) -> None:
+    """Nobody waits for the answer any more."""
+    with suppress(Refused):
+        what()
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:

@@ -141,8 +141,9 @@ class Process:
         except Stop:
             pass
         except (PerdureError, ScriptError) as error:
-            status = 1
-            self._tell(self._exiting(*_classified(error), opened=getattr(error, "opened", 0)))
+            status, opened = 1, getattr(error, "opened", 0)
+            own = isinstance(error, PeerLost) and self._host.behaviour.blames_itself
+            self._tell(self._exiting(*_classified(ScriptError("connection reset") if own else error), opened=opened))
         except Exception as error:  # noqa: BLE001  (the member raises it)
             self.failed = error
         if self._attached:

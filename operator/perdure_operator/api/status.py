@@ -301,7 +301,7 @@ class TrainingJobStatus(TolerantModel):
     unready: tuple[Unready, ...] = ()
     """Nodes under members that are not Ready, and since when."""
     template_checked: str = ""
-    """Hash of the pod template that passed the server-side dry run last."""
+    """Hash of the pod that passed the dry run last; names the ControllerRevision that keeps its template."""
 
     def find(self, kind: ConditionType) -> Condition | None:
         """The condition of this type, if status has it."""

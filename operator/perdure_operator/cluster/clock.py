@@ -86,11 +86,6 @@ class ServerClock:
         # Bounds that exclude each other: a clock was set, or another server has answered. The newest is right.
         self._bounds = known.met(heard) if known.apart(heard) <= 0 else heard
 
-    @property
-    def error_seconds(self) -> float:
-        """By how much `now` may be off."""
-        return (self._bounds.high - self._bounds.low) / 2 if self._bounds else float("inf")
-
     def now(self) -> datetime:
         """The server's time as far as it is known."""
         if self._bounds is None:

@@ -20,18 +20,16 @@ from perdure_operator.decide.facts import orphaned
 from perdure_operator.decide.finishing import expire, keep_finished, release, suspend, watch_deadline
 from perdure_operator.decide.gates import (
     back_off,
-    check_template,
     keep_log,
     keep_root_to_one_job,
-    try_template,
     wait_for_predecessor,
-    warn_of_sidecars,
 )
 from perdure_operator.decide.leaving import ask_to_leave, debounce, disrupt, track_unready_nodes, wait_for_exits
 from perdure_operator.decide.members import allocate, assign, create, discard, promote, relabel
 from perdure_operator.decide.replacing import pace, replace_unfit
 from perdure_operator.decide.stage import Stage, stage_of
 from perdure_operator.decide.summary import summarise
+from perdure_operator.decide.template import check_template, keep_template, try_template, warn_of_sidecars
 from perdure_operator.decide.times import correct_times
 from perdure_operator.state.decision import Decision
 from perdure_operator.state.snapshot import Snapshot
@@ -77,6 +75,7 @@ WRITES: Final[tuple[Policy, ...]] = (
     create,
     assign,  # ranks to the pods
     relax,
+    keep_template,  # nothing rests on it
 )
 
 INCOMPLETE_SECONDS: Final = 1.0

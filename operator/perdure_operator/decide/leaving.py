@@ -26,6 +26,7 @@ from perdure_operator.decide.exit_problems import (
 from perdure_operator.decide.facts import (
     CAUSE_LENGTH,
     add_lost_run,
+    deadline,
     ended_in_log,
     given_up_at,
     in_outage,
@@ -200,10 +201,10 @@ def _deleted(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: ARG001
 
 
 def _expired(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: ARG001
-    seconds, start = draft.snapshot.spec.active_deadline_seconds, draft.status.start_time
-    if seconds is None or start is None or draft.now < later(start, seconds):
+    end = deadline(draft)
+    if end is None or draft.now < end:
         return None
-    return Found(Disruption.STOP, f"activeDeadlineSeconds ({seconds}) is over")
+    return Found(Disruption.STOP, f"activeDeadlineSeconds ({draft.snapshot.spec.active_deadline_seconds}) is over")
 
 
 def _suspended(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: ARG001

@@ -55,11 +55,16 @@ def _running(draft: Draft) -> Draft:
     if _all_assigned(draft) and status.current:
         return draft.condition(ConditionType.RUNNING, True, Reason.ASSIGNED, _assigned(draft, status.current.plan))
     waiting = draft.waiting or Waiting(Reason.STARTING_MEMBERS, "waiting for the next look at the cluster")
-    old, message = status.find(ConditionType.RUNNING), _awaited(waiting)
-    draft = draft.condition(ConditionType.RUNNING, False, waiting.reason, message)
-    if waiting.reason in _WARNINGS and (old is None or old.reason != waiting.reason):
-        draft = draft.tell(waiting.reason, message, warning=True)
-    return draft
+    message = _awaited(waiting)
+    if waiting.reason in _WARNINGS:
+        draft = _warn_once(draft, ConditionType.RUNNING, waiting.reason, message)
+    return draft.condition(ConditionType.RUNNING, False, waiting.reason, message)
+
+
+def _warn_once(draft: Draft, kind: ConditionType, reason: Reason, message: str) -> Draft:
+    """With an event where the condition, which has not been changed yet, had another reason."""
+    old = draft.status.find(kind)
+    return draft if old and old.reason == reason else draft.tell(reason, message, warning=True)
 
 
 def _awaited(waiting: Waiting) -> str:
@@ -116,22 +121,18 @@ def _protected(draft: Draft) -> Draft:
             return _counts_strangers(draft, strangers)
         text = "evictions wait for the exit save"
         return draft.condition(ConditionType.PROTECTED, True, Reason.BUDGET_IN_PLACE, text)
-    old = draft.status.find(ConditionType.PROTECTED)
     others = joined(list(foreign))
     message = f"PodDisruptionBudget {others} also matches the members: evictions fail until its selector is changed"
-    if old is None or old.reason != Reason.PDB_CONFLICT:
-        draft = draft.tell(Reason.PDB_CONFLICT, message, warning=True)
+    draft = _warn_once(draft, ConditionType.PROTECTED, Reason.PDB_CONFLICT, message)
     return draft.condition(ConditionType.PROTECTED, False, Reason.PDB_CONFLICT, message)
 
 
 def _counts_strangers(draft: Draft, strangers: tuple[str, ...]) -> Draft:
-    old = draft.status.find(ConditionType.PROTECTED)
     message = (
         f"minAvailable is raised by {len(strangers)} for pods that have this job's labels and are not its own: "
         f"{joined(list(strangers))}; remove the label {names.LABEL_UID} from them"
     )
-    if old is None or old.reason != Reason.FOREIGN_PODS:
-        draft = draft.tell(Reason.FOREIGN_PODS, message, warning=True)
+    draft = _warn_once(draft, ConditionType.PROTECTED, Reason.FOREIGN_PODS, message)
     return draft.condition(ConditionType.PROTECTED, True, Reason.FOREIGN_PODS, message)
 
 

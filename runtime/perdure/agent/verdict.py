@@ -66,10 +66,10 @@ def _judge(trainer: Trainer, process: Process, end: ProcessEnded) -> tuple[ExitK
         if process.ending.outcome is ExitKind.FAILED:
             error = _also_out_of_memory(error, end) if error else _failure(end)
         return process.ending.outcome, error
-    if trainer.killed and trainer.limit:
-        return trainer.limit.outcome, None
+    if trainer.killed:
+        return trainer.killed.outcome, None
     failure = _failure(end)
-    if trainer.asked is not None and (not process.attached or end.status == 0 or failure.name == "SIGTERM"):
+    if trainer.request and (not process.attached or end.status == 0 or failure.name == "SIGTERM"):
         # Without a Session nothing tells a save from a failure; the run was over for this process in any case.
         return ExitKind.STOPPED, None
     if end.status == 0 and trainer.completion is Completion.EXIT_CODE:

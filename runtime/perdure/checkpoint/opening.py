@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from perdure.checkpoint.load import load
+from perdure.checkpoint.load import Receiver, load
 from perdure.checkpoint.log import Log
 from perdure.checkpoint.state import Loaded
 from perdure.checkpoint.writer import NotYet, Resume, Writer
@@ -87,12 +87,14 @@ def _say_once(answer: NotYet, said: str) -> str:
     return answer.reason
 
 
-def load_newest(settings: Settings, store: Store, peers: Peers, writer: Writer | None) -> Loaded | None:
-    """The newest usable commit, on all ranks; None if there never was one."""
+def load_newest(
+    settings: Settings, store: Store, peers: Peers, writer: Writer | None, into: Receiver | None = None
+) -> Loaded | None:
+    """The newest usable commit, on all ranks, its tensors those of `into`; None if there never was one."""
     begun = time.monotonic()
     while True:
         try:
-            loaded = load(store, peers, writer.commits() if writer else None)
+            loaded = load(store, peers, writer.commits() if writer else None, into)
         except StorageRefused:
             raise
         except StorageError as error:

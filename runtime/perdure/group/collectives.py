@@ -72,11 +72,14 @@ def on_rank0(peers: Peers, act: Callable[[], Any]) -> Any:
 def _write(error: PerdureError, peers: Peers) -> dict[str, Any]:
     kind = next((name for name, kind in _KINDS.items() if isinstance(error, kind)), StorageError.__name__)
     rank = f"rank {peers.rank}: " if peers.world > 1 else ""
-    return {"error": kind, "message": f"{rank}{error}", "opened": getattr(error, "opened", 0)}
+    known = {"opened": getattr(error, "opened", 0), "found": getattr(error, "found", None)}
+    return {"error": kind, "message": f"{rank}{error}", **known}
 
 
 def _read(report: Mapping[str, Any]) -> PerdureError:
     kind = _KINDS[report["error"]]
     if issubclass(kind, Fenced):
         return kind(report["message"], opened=report["opened"])
+    if issubclass(kind, LogLost):
+        return kind(report["message"], found=tuple(report["found"]) if report["found"] else None)
     return kind(report["message"])

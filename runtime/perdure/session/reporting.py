@@ -19,8 +19,8 @@ from typing import Final
 import torch.distributed as dist
 
 from perdure.channel import Exiting, Report, write_report
-from perdure.contract import ErrorKind, ExitKind, Failure
-from perdure.errors import Fenced, PeerLost, PerdureError, RootTakenOver, StorageError
+from perdure.contract import CommitRef, ErrorKind, ExitKind, Failure
+from perdure.errors import Fenced, LogLost, PeerLost, PerdureError, RootTakenOver, StorageError
 from perdure.words import shortened
 
 TAIL_CHARACTERS: Final = 3000
@@ -117,7 +117,8 @@ def tell_last_error(reporter: Reporter, state: Callable[[], Exiting]) -> None:
 def _tell_error(reporter: Reporter, now: Exiting, error: BaseException) -> None:
     outcome, failure = classify(error)
     opened = max(now.opened, getattr(error, "opened", 0))
-    reporter.tell(replace(now, outcome=outcome, error=failure, opened=opened))
+    commit = CommitRef(*error.found) if isinstance(error, LogLost) and error.found else now.commit
+    reporter.tell(replace(now, outcome=outcome, error=failure, opened=opened, commit=commit))
 
 
 def _show(previous: Hook, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

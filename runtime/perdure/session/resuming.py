@@ -27,9 +27,10 @@ def resume(run: Run, *, seed: int) -> None:
     run.tell(Opened(opening.run))
     run.requests.before_first_step(lambda: stop_without_step(run))
     with run.timings.part("restore"):
-        loaded = load_newest(settings, run.store, run.peers, opening.writer)
+        loaded = load_newest(settings, run.store, run.peers, opening.writer, run.registry)
         if loaded:
             _go_on_from(run, loaded, seed)
+        run.checkpointer.rehearse()
     run.tell(Opened(opening.run, run.checkpointer.commit))
     run.trace.event("resumed", step=run.progress.step)
     run.schedule.saved()
@@ -59,7 +60,7 @@ def _checkpointer(run: Run, opening: Opening) -> Checkpointer:
 
 
 def _go_on_from(run: Run, loaded: Loaded, seed: int) -> None:
-    run.load(loaded.state)
+    run.registry.load(loaded.state)
     same_world = loaded.world == run.world
     step, rank = loaded.position.step, run.rank
     state = random_state(loaded.state.rank, same_world=same_world, seed=seed, step=step, rank=rank)

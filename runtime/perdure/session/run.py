@@ -6,7 +6,6 @@ run is open in the log. Made by `Session`.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Final
 
 from perdure.channel import Committed, Exiting, Report
@@ -31,8 +30,8 @@ from perdure.store import Store
 from perdure.telemetry.timings import Timings
 from perdure.telemetry.trace import NoTrace, Trace
 
-OWN: Final = ".session"
-"""What the session itself adds to a checkpoint's objects; no registered object can have this name."""
+OWN: Final = "session"
+"""The name under which a checkpoint holds the script's own values."""
 
 
 class Run:
@@ -55,6 +54,7 @@ class Run:
         self.stopping = Stopping()
         self.clock = TrainingClock()
         self.user_state = UserState()
+        self.registry.add(OWN, self.user_state)
         self.trace: Trace = NoTrace()
         self.opening: Opening | None = None
         self.opened_checkpointer: Checkpointer | None = None
@@ -78,17 +78,7 @@ class Run:
 
     def state(self) -> State:
         """What a save made now holds."""
-        state = self.registry.state({"rng": self.progress.random_state()})
-        own = {"values": self.user_state.values_to_save(), "seconds": self.clock.seconds}
-        return replace(state, objects={**state.objects, OWN: own})
-
-    def load(self, state: State) -> None:
-        """Puts back what was saved, but for the random state."""
-        objects = dict(state.objects)
-        own = objects.pop(OWN, {})
-        self.registry.load(replace(state, objects=objects))
-        self.user_state.restore(own.get("values", {}))
-        self.clock.resume(own.get("seconds", 0.0))
+        return self.registry.state({"rng": self.progress.random_state()})
 
     def tell(self, report: Report) -> None:
         """Tells the agent."""

@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar, overload
 
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -44,6 +44,8 @@ from perdure.settings import Settings, read_settings
 
 COLLECTIVE_SECONDS: Final = 1800.0
 """How long a collective may wait for a rank; a rank that died is noticed at once."""
+
+Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 
 class Session:
@@ -113,6 +115,12 @@ class Session:
         A value that a checkpoint cannot hold is refused when it is set (UserError). Rank 0's values are the saved ones.
         """
         return self._run.user_state
+
+    @overload
+    def on(self, name: str) -> Callable[[Hook], Hook]: ...
+
+    @overload
+    def on(self, name: str, hook: Hook) -> Hook: ...
 
     def on(self, name: str, hook: Callable[..., Any] | None = None) -> Any:
         """Has `hook` called at a moment of the training: perdure.session.hooks.HookName lists moments and arguments.

@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
+from torch import Tensor
+
 from perdure.checkpoint.codec import encode
+from perdure.checkpoint.tensors import refuse_odd
+from perdure.checkpoint.tree import split
 from perdure.errors import UserError
 
 
@@ -25,7 +29,7 @@ class UserState(MutableMapping[str, Any]):
     def __setitem__(self, name: str, value: Any) -> None:
         if type(name) is not str:
             raise UserError(f"session.state[{name!r}]: a {type(name).__name__} is no name: give a string")
-        encode(value, _place(name))
+        _check(name, value)
         self._values[name] = value
 
     def __delitem__(self, name: str) -> None:
@@ -40,16 +44,23 @@ class UserState(MutableMapping[str, Any]):
     def __repr__(self) -> str:
         return f"session.state {self._values!r}"
 
-    def values_to_save(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Everything as it is now. UserError if a value was changed into something that cannot be saved."""
         for name, value in self._values.items():
-            encode(value, _place(name))
+            _check(name, value)
         return dict(self._values)
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
+    def load_state_dict(self, saved: Mapping[str, Any], /) -> None:
         """A resumed run has what was saved; what the script has set beside it stays."""
         self._values.update(saved)
 
 
-def _place(name: str) -> str:
-    return f"session.state[{name!r}]"
+def _check(name: str, value: Any) -> None:
+    """UserError unless it can be saved and comes back the same. Tensors are looked at, not read."""
+    place = f"session.state[{name!r}]"
+    tensors: dict[str, Tensor] = {}
+    encode(split(value, f"{place}.", tensors), place)
+    for tensor in tensors.values():
+        refuse_odd(f"in {place}", tensor)
+        if tensor.requires_grad:
+            raise UserError(f"{place} holds a tensor that requires a gradient, which would not come back: detach() it")

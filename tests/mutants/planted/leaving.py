@@ -75,7 +75,7 @@ LEAVING: Final = (
         _LEAVING,
         "(_lost, _deleted, _suspended, _expired, _nodes_leaving, _resized)",
         "(_lost, _deleted, _expired, _suspended, _nodes_leaving, _resized)",
-        ("deadline-while-saving",),
+        ("deadline-while-saving", "operator-crash"),
     ),
     Mutant(
         "a suspension does not start the deadline anew",
@@ -87,8 +87,8 @@ LEAVING: Final = (
     Mutant(
         "a member that outlives its grace is waited for with a deadline in the past",
         _PROBLEMS,
-        "stuck = [pod for pod in pods if pod.name in ends and ends[pod.name] <= draft.now]",
-        "stuck: list[PodView] = []",
+        "return [pod for pod in pods if (end := stuck_at(pod)) and end <= draft.now]",
+        "return []",
         ("stuck-terminating", "drain", "delete-pod"),
     ),
     Mutant(
@@ -110,28 +110,28 @@ LEAVING: Final = (
         _LEAVING,
         "ends = [*_ends_of_grace(draft), *_end_of_patience(draft, current)]",
         "ends = _end_of_patience(draft, current)",
-        ("delete-pod", "no-execute", "storage-faults"),
+        ("delete-pod",),
     ),
     Mutant(
         "members whose peer is lost may save to the full deadline",
         _LEAVING,
         "ends = [*_ends_of_grace(draft), *_end_of_patience(draft, current)]",
         "ends = _ends_of_grace(draft)",
-        ("drain", "node-power", "kill-pod"),
+        ("hung-agent", "kill-pod", "drain"),
     ),
     Mutant(
         "late members are waited for and never deleted",
         _LEAVING,
         "return _delete_late(draft, pods)",
         "return await_deleted(draft, pods)",
-        ("drain", "hanging-rank", "file-delay"),
+        ("drain", "hung-agent"),
     ),
     Mutant(
         "a run that has lost a member is not named as lost to the others",
         _LEAVING,
         "seconds, lost = 0, add_lost_run(lost, current.run)",
         "seconds, lost = 0, lost",
-        ("kill-pod", "node-power"),
+        ("kill-pod",),
     ),
     Mutant(
         "cordons are not seen",

@@ -13,7 +13,7 @@ _GATES: Final = f"{_DECIDE}gates.py"
 _MEMBERS: Final = f"{_DECIDE}members.py"
 _REPLACING: Final = f"{_DECIDE}replacing.py"
 _CLUSTER: Final = "operator/perdure_operator/cluster/"
-_MANIFESTS: Final = f"{_CLUSTER}write/manifests.py"
+_MEMBER: Final = f"{_CLUSTER}member.py"
 _ROOTS: Final = f"{_CLUSTER}read/roots.py"
 
 MEMBERS: Final = (
@@ -22,14 +22,14 @@ MEMBERS: Final = (
         _MEMBERS,
         "well = pod.ready and bool(pod.ip) and not pod.deleting",
         "well = pod.ready and not pod.deleting",
-        ("watch-delays", "drain"),
+        ("scale",),
     ),
     Mutant(
         "members are promoted though their budget was refused",
         _MEMBERS,
         "if missing or refused(draft, members):",
         "if missing:",
-        ("webhook-refuses-budgets", "delete-budget", "drain"),
+        ("webhook-refuses-budgets", "foreign-budget", "scale"),
     ),
     Mutant(
         "a refusal of the budget is remembered after it was created",
@@ -119,7 +119,7 @@ MEMBERS: Final = (
         _TABLES,
         "    protect,  # the budget before pods and labels\n    create,\n    assign,  # ranks to the pods\n",
         "    create,\n    assign,\n    protect,\n",
-        ("scale", "drain", "operator-crash"),
+        ("scale", "api-slow"),
     ),
     Mutant(
         "an edited template is tried at the next start only",
@@ -140,20 +140,20 @@ MEMBERS: Final = (
         f"{_CLUSTER}write/act.py",
         "memory.created.add(action.name)  # nobody has said that it was not",
         "memory.created.discard(action.name)",
-        ("api-lost-answers", "reaper"),
+        ("api-late-writes", "api-lost-answers", "reaper"),
     ),
     Mutant(
         "names that an earlier operator has allocated are used",
         _REPLACING,
         'return "" if name in snapshot.allotted else',
         'return "" if name else',
-        ("operator-crash", "reaper"),
+        ("operator-crash", "reaper", "api-late-writes"),
     ),
     Mutant(
         "replacing members has no pause",
         _REPLACING,
-        "seconds = 2 ** min(replaced.count - 2, _MOST_DOUBLINGS)",
-        "seconds = 0",
+        "return doubled(replaced.last_time, replaced.count - 1) if",
+        "return replaced.last_time if",
         ("reaper",),
     ),
     Mutant(
@@ -166,9 +166,16 @@ MEMBERS: Final = (
     Mutant(
         "successors are not kept off a node that goes away without a taint",
         _MEMBERS,
-        "apart = stays_apart(draft)",
-        "apart = False",
+        "apart, template = stays_apart(draft), fallback(draft)",
+        "apart, template = False, fallback(draft)",
         ("node-deleted-without-taint",),
+    ),
+    Mutant(
+        "an edit to something invalid takes the training down at the next drain",
+        f"{_DECIDE}facts.py",
+        "if one.name == name and one.hash), None)",
+        "if one.name == name and not one.hash), None)",
+        ("invalid-template", "drain"),
     ),
     Mutant(
         "idle pods do not hold the place on a node that goes away",
@@ -210,18 +217,18 @@ MEMBERS: Final = (
         _MEMBERS,
         "grace = IDLE_GRACE_SECONDS if idle(pod) else None",
         "grace = None",
-        ("drain", "suspend-and-resume", "scale"),
+        ("scale", "suspend-and-resume"),
     ),
     Mutant(
         "a pod deleted before its agent has handlers waits its grace out",
-        _MANIFESTS,
+        _MEMBER,
         '"lifecycle": {"preStop": {"exec": {"command": ["perdure", "stop"]}}} | (',
         '"lifecycle": {} | (',
-        ("drain", "delete-pod", "scale"),
+        ("reaper", "scale"),
     ),
     Mutant(
         "terminationGracePeriodSeconds: null is taken for a number",
-        _MANIFESTS,
+        _MEMBER,
         'if spec.get("terminationGracePeriodSeconds") is None:',
         'if "terminationGracePeriodSeconds" not in spec:',
         ("null-grace", "drain"),

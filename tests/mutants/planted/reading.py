@@ -53,14 +53,14 @@ READING: Final = (
         _OBSERVE,
         "raw = await self._api.get(NODES, None, name)",
         "raise NotFound(name)",
-        ("one-stream-lags", "autoscaler"),
+        ("one-stream-lags", "operator-crash", "node-object-deleted"),
     ),
     Mutant(
         "times in status are the operator's own clock's",
         _OBSERVE,
         "self._clock = clock or api.server_time",
         "self._clock = clock or (lambda: datetime.now().astimezone())",
-        ("operator-clock", "operator-stop"),
+        ("operator-clock", "operator-crash", "node-power"),
     ),
     Mutant(
         "nodes are watched by generation only",
@@ -88,14 +88,14 @@ READING: Final = (
         _TOMBS,
         "if len(self._young) >= self._most_alive + SPARE:",
         "if len(self._young) >= 1:",
-        ("noisy-pods", "watch-delays", "drain"),
+        ("ended-pods-are-deleted", "drain"),
     ),
     Mutant(
         "of a job's deleted members one is remembered",
         _TOMBS,
         "_bound(kept, len(job.members) + SPARE)",
         "_bound(kept, 1)",
-        ("delete-pod", "autoscaler", "drain-two"),
+        ("ended-pods-are-deleted", "drain"),
     ),
     Mutant(
         "of deleted pods whose job is not known yet one is remembered",

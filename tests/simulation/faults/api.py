@@ -41,6 +41,12 @@ async def api_lost_answers(scene: Scene, rng: random.Random) -> None:
 
 
 @fault(150)
+async def api_late_writes(scene: Scene, rng: random.Random) -> None:
+    """A write without an answer that is carried out half a minute later."""
+    await _calls(scene, rng, (5, 60), late=rng.choice((0.1, 0.3)))
+
+
+@fault(150)
 async def api_timeouts(scene: Scene, rng: random.Random) -> None:
     await _calls(scene, rng, (5, 40), timeout=rng.choice((0.1, 0.3)))
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 
+from tests.simulation.checks.reading import assignment
 from tests.simulation.faults.registry import fault, some_kubelet, some_user
-from tests.simulation.objects import PODS, terminating
+from tests.simulation.objects import PODS, key_of, terminal, terminating
 from tests.simulation.scene import Scene, foreign_pod
 from tests.simulation.users import User
 
@@ -38,6 +39,61 @@ async def code_failure(scene: Scene, rng: random.Random) -> None:
     behaviour.crash_per_step = rng.choice((0.01, 0.1))
     await asyncio.sleep(rng.uniform(5, 60))
     behaviour.crash_per_step = 0.0
+
+
+@fault(200)
+async def peers_blame_themselves(scene: Scene, rng: random.Random) -> None:
+    """Whoever loses a peer ends with an exception of its own."""
+    behaviour = scene.world.behaviours["/".join(some_user(scene, rng).key)]
+    scene.world.fire("self-blame")
+    behaviour.blames_itself = True
+    await asyncio.sleep(rng.uniform(30, 120))
+    behaviour.blames_itself = False
+
+
+@fault(200)
+async def foreign_outcome(scene: Scene, rng: random.Random) -> None:
+    """A pod's owner may write of another run."""
+    kubelet = some_kubelet(scene, rng)
+    words = rng.choice((
+        '{"v":1,"outcome":"completed","run":0,"rank":0,"opened":0,"step":3,"seconds":{}}',
+        '{"v":1,"outcome":"checkpointed","run":99999,"rank":0,"opened":0,"step":3,"seconds":{}}',
+        '{"v":1,"outcome":"peer-lost","run":99999,"rank":0,"opened":0,"step":7777,"seconds":{}}',
+    ))  # fmt: skip
+    if kubelet.kill_one(rng, words):
+        scene.world.fire("foreign-outcome")
+
+
+@fault(200)
+async def stopped_by_hand(scene: Scene, rng: random.Random) -> None:
+    """A member that is not rank 0 dies, and says that it was only stopped."""
+    words = '{"v":1,"outcome":"stopped","run":0,"rank":1,"opened":0,"step":0,"seconds":{}}'
+    for pod in some_user(scene, rng).pods():
+        kubelet = scene.kubelets.get(pod["spec"].get("nodeName", ""))
+        if kubelet is not None and int(assignment(pod).get("rank") or 0) > 0:
+            scene.world.fire("foreign-outcome")
+            kubelet.kill_pod(pod, words)
+            return
+
+
+@fault(150)
+async def hung_agent(scene: Scene, rng: random.Random) -> None:
+    """PID 1 of a container is stopped: it reads nothing and hears no signal; its processes train on."""
+    kubelet = some_kubelet(scene, rng)
+    if kubelet.hang_one(rng):
+        scene.world.fire("hung-agent")
+
+
+@fault(200)
+async def ended_pods_are_deleted(scene: Scene, rng: random.Random) -> None:
+    """As autoscalers do with pods that have succeeded, within a second."""
+    until = scene.world.now + rng.uniform(30, 120)
+    while scene.world.now < until:
+        for pod in scene.world.server.all(PODS):
+            if terminal(pod) and not terminating(pod):
+                scene.world.fire("ended-pod-deleted")
+                scene.world.server.delete(PODS, *key_of(pod), by="autoscaler")
+        await asyncio.sleep(rng.uniform(0.02, 0.5))
 
 
 @fault(200)
@@ -91,7 +147,7 @@ async def out_of_memory(scene: Scene, rng: random.Random) -> None:
     behaviour = scene.world.behaviours["/".join(some_user(scene, rng).key)]
     scene.world.fire("oom")
     behaviour.oom_at_step = rng.randint(5, 150)
-    await asyncio.sleep(rng.uniform(20, 90))
+    await asyncio.sleep(rng.choice((30, 90, 300)))
     behaviour.oom_at_step = None
 
 

@@ -241,7 +241,6 @@ SNAPSHOTS = _with(
         "name": st.just("digits"),
         "uid": st.just(UID),
         "generation": st.integers(1, 3),
-        "creation_time": TIMES,
         "spec": SPECS,
         "status": STATUSES,
         "pods": _some(PODS, 6),

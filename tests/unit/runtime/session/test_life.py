@@ -145,8 +145,11 @@ def test_a_hook_whose_moment_is_over_is_refused(join: Join, name: str) -> None:
 def test_the_scripts_values_come_back(join: Join) -> None:
     script = Script(join())
     script.session.state["best"] = (0.5, 7)
+    script.session.state["weights"] = {"all": [torch.ones(3), torch.zeros(1)]}
     script.left(2, stop_at=2)
     again = Script(join())
     again.session.state["best"], again.session.state["new"] = (0.0, 0), "default"
     again.session.restore()
-    assert dict(again.session.state) == {"best": (0.5, 7), "new": "default"}
+    weights = again.session.state["weights"]["all"]
+    assert again.session.state == {"best": (0.5, 7), "weights": {"all": weights}, "new": "default"}
+    assert [tensor.tolist() for tensor in weights] == [[1, 1, 1], [0]]

@@ -10,7 +10,7 @@ import pytest
 import torch.distributed as dist
 
 from perdure.channel import Exiting, Stepped, read_report
-from perdure.contract import ErrorKind, ErrorName, ExitKind
+from perdure.contract import CommitRef, ErrorKind, ErrorName, ExitKind
 from perdure.errors import Corrupt, Fenced, LogLost, PeerLost, RootTakenOver, StorageError, UserError
 from perdure.session.reporting import Reporter, classify, watch_for_errors
 
@@ -120,3 +120,11 @@ def test_a_fence_tells_the_highest_run_and_shows_one_line(
     stop()
     assert told(pipe[0])[0].opened == 8
     assert capfd.readouterr().err == "perdure: Fenced: run 3 may not write any more\n"
+
+
+def test_a_run_that_refuses_a_log_tells_which_commit_is_left(pipe: tuple[int, int]) -> None:
+    stop = watch_for_errors(Reporter(pipe[1]), lambda: Exiting(ExitKind.FAILED, 0))
+    error = raised(LogLost("commit 9 is gone", found=(6, 80)))
+    sys.excepthook(type(error), error, error.__traceback__)
+    stop()
+    assert told(pipe[0])[0].commit == CommitRef(6, 80)

@@ -28,8 +28,8 @@ def test_it_is_a_mapping_of_typed_values() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [object(), open, {"inner": object()}, torch.ones(2, requires_grad=True)],
-    ids=["object", "function", "nested", "with a gradient"],
+    [object(), open, {"inner": object()}, [torch.ones(2, requires_grad=True)], torch.ones(2).to_sparse()],
+    ids=["object", "function", "nested", "with a gradient", "sparse"],
 )
 def test_a_value_that_a_checkpoint_cannot_hold_is_refused_by_name_where_it_is_set(value: object) -> None:
     state = UserState()
@@ -48,14 +48,14 @@ def test_a_value_that_was_changed_into_something_else_is_refused_by_name_at_the_
     state = UserState()
     state["history"] = history = [1.0]
     history.append(2.0)
-    assert state.values_to_save() == {"history": [1.0, 2.0]}
+    assert state.state_dict() == {"history": [1.0, 2.0]}
     history.append(object())  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"session\.state\['history'\]\[2\]"):
-        state.values_to_save()
+        state.state_dict()
 
 
 def test_what_is_saved_counts_and_what_the_script_has_set_beside_it_stays() -> None:
     state = UserState()
     state["best"], state["new"] = 0.0, "default"
-    state.restore({"best": 0.93})
+    state.load_state_dict({"best": 0.93})
     assert dict(state) == {"best": 0.93, "new": "default"}

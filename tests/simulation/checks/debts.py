@@ -1,16 +1,28 @@
-"""What the operator owes by now: announcements heeded, members labelled and protected, lost nodes given up.
+"""What the operator owes by now: announcements heeded, members labelled and protected.
 
-Where `claims` looks at what the operator says and does, this module looks at what it leaves undone. Each debt is
-counted from the moment the world shows it, while a leader works, and is generous: news take time, more so where a watch
-is slow, silent or cut. Asked by `checks` once a second.
+Where `claims` looks at what the operator says, this module looks at what it leaves undone. Each debt is counted from
+the moment the world shows it, while a leader works, and is generous: news take time, more so where a watch is slow,
+silent or cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
-from tests.simulation.claims import FINISHED, ROLE, assignment, intent
+from tests.simulation.checks.case import Promise
+from tests.simulation.checks.reading import (
+    ROLE,
+    UID,
+    condition,
+    finished,
+    intent,
+    plan_of,
+    run_told,
+    status_of,
+    terminated,
+    training,
+)
 from tests.simulation.objects import (
     BUDGETS,
     JOBS,
@@ -26,58 +38,49 @@ from tests.simulation.objects import (
     terminating,
     uid_of,
 )
-from tests.simulation.scene import Scene
 
 SECONDS: Final = 60.0
-UNLABELLED_SECONDS: Final = 20.0
-"""Evictions ask for the label: every second without it counts."""
+SOON_SECONDS: Final = 20.0
+"""Evictions ask for the label, and peers wait for who has ended: every second counts."""
 DEAF_SECONDS: Final = 420.0
 """Where a watch may have lost the news: the next resync tells them."""
-DEAF: Final = ("watch", "lag", "api", "server-error", "timeout", "lost-answer", "operator")
-UID: Final = "perdure.dev/job-uid"
 _TAINTS: Final = frozenset({"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"})
 
 
-class Expected:
-    """Debts of the operator, by check and object, and since when."""
-
-    def __init__(self, scene: Scene, fail: Callable[[str, str], None]) -> None:
-        self._scene = scene
-        self._world = scene.world
-        self._fail = fail
-        self._since: dict[tuple[str, str], float] = {}
-
-    def silence(self) -> None:
-        """No leader works: nothing can be expected."""
-        self._since.clear()
+class Debts(Promise):
+    """Asked while a leader works."""
 
     def look(self) -> None:
-        """Called every second while a leader works."""
         due = {(check, what): words for job in self._world.server.each(JOBS) for check, what, words in self._debts(job)}
-        self._since = {debt: self._since.get(debt, self._world.now) for debt in due}
-        deaf = any(word in fault for fault in self._world.fired for word in DEAF)
+        self._since = {debt: self._since.get(debt, self._case.now) for debt in due}
         for (check, what), since in self._since.items():
-            patience = UNLABELLED_SECONDS if check == "unlabelled" else SECONDS
-            if self._world.now - since >= (DEAF_SECONDS if deaf else patience):
-                self._fail(check, due[check, what])
+            patience = SOON_SECONDS if check in ("unlabelled", "unnoticed") else SECONDS
+            if self._case.now - since >= (DEAF_SECONDS if self._case.deaf else patience):
+                self._case.fail(check, due[check, what])
 
     def _debts(self, job: Json) -> Iterator[tuple[str, str, str]]:
-        status, name = job.get("status") or {}, key_of(job)[1]
-        plan = (status.get("current") or {}).get("plan")
-        if terminating(job) or status.get("phase") in FINISHED or plan is None:
+        status, name = status_of(job), key_of(job)[1]
+        plan = plan_of(status)
+        if terminating(job) or finished(job) or not plan:
             return
+        for end in self._unnoticed(job, status):
+            yield "unnoticed", f"{uid_of(job)} {end}", f"{end} has ended, and {name} waits for it"
         members = {one["uid"]: one for one in plan["members"]}
         pods = [pod for pod in self._world.server.each(PODS) if uid_of(pod) in members and not terminal(pod)]
         if not intent(status):
             yield from self._unheeded(job, plan, pods)
             for pod in pods:
-                if labels_of(pod).get(ROLE) != "member" and not terminating(pod) and self._told(pod, plan):
+                if labels_of(pod).get(ROLE) != "member" and not terminating(pod) and run_told(pod) == int(plan["run"]):
                     yield "unlabelled", uid_of(pod), f"{key_of(pod)[1]} trains for {name} without the role of a member"
         if pods and not self._protected(job):
             yield "unprotected", name, f"the budget of {name} lets its members be evicted"
 
-    def _told(self, pod: Json, plan: Json) -> bool:
-        return int(assignment(pod).get("run") or 0) == int(plan["run"])
+    def _unnoticed(self, job: Json, status: Json) -> Iterator[str]:
+        """A member is over when container 0 has terminated, whatever runs beside it."""
+        for name in sorted(training(status)):
+            pod = self._world.server.find(PODS, key_of(job)[0], name)
+            if pod is not None and terminated(pod):
+                yield name
 
     def _unheeded(self, job: Json, plan: Json, pods: list[Json]) -> Iterator[tuple[str, str, str]]:
         """Reasons for the run to end, while status has no intent."""
@@ -96,7 +99,11 @@ class Expected:
     def _protected(self, job: Json) -> bool:
         """Every pod that the budget counts has to stay, whoever owns it."""
         uid = uid_of(job)
-        budget = next((one for one in self._world.server.each(BUDGETS) if owner_of(one) == uid), None)
+        budgets = self._world.server.each(BUDGETS)
+        budget = next((one for one in budgets if owner_of(one) == uid), None)
+        taken = any(key_of(one)[1] == f"{key_of(job)[1]}-{uid[:4]}" for one in budgets)
+        if budget is None and (taken or self._world.server.policy.refuse_budgets):
+            return condition(status_of(job), "Protected").get("status") == "False"  # it cannot be, and that is said
         least = ((budget or {}).get("spec") or {}).get("minAvailable")
         if budget is None or not isinstance(least, int) or budget["spec"].get("maxUnavailable") is not None:
             return False

@@ -1,0 +1,145 @@
+"""What must hold, looked at after every change and fact: read from raw objects, never through the operator's types.
+
+case         what they share, and the first that was broken
+reading      raw status and assignments
+bounds       I8 I10: writes, lists, pods and rounds stay bounded while everything goes wrong
+memory       I8 I11 I12 I13: what status may never take back
+runs         I1 I2 I3 I4 I5 I7: who trains, who is evicted, and the log
+waiting      I9: reasons and deadlines
+settled      I6: once faults stop
+leadership   only the holder of the Lease writes
+writes       every write follows from what status says
+plans        a run's plan can be carried out
+claims       what the operator says is so
+debts        what it owes by now
+outages      members are not given up because nobody sees their nodes
+accounts     what runs have cost: failures, steps lost, what was saved
+recovery     how long it takes to go on
+
+The real trainers' and kubelets' truth comes as facts of the world; `evidence` judges the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from tests.simulation.apiserver import Change
+from tests.simulation.checks import settled
+from tests.simulation.checks.accounts import Accounts
+from tests.simulation.checks.bounds import Bounds
+from tests.simulation.checks.case import Case, Promise, Violation
+from tests.simulation.checks.claims import Claims
+from tests.simulation.checks.debts import Debts
+from tests.simulation.checks.leadership import Leadership
+from tests.simulation.checks.memory import Memory
+from tests.simulation.checks.outages import Outages
+from tests.simulation.checks.plans import Plans
+from tests.simulation.checks.recovery import Recovery
+from tests.simulation.checks.runs import Runs
+from tests.simulation.checks.waiting import Waiting
+from tests.simulation.checks.writes import Writes
+from tests.simulation.objects import JOBS, key_of, uid_of
+from tests.simulation.scene import Scene
+from tests.simulation.world import Fact
+
+__all__ = ["Checks", "Violation"]
+
+OTHERS: Final[tuple[Callable[[Case], Promise], ...]] = (
+    Memory,
+    Leadership,
+    Writes,
+    Plans,
+    Waiting,
+    Claims,
+    Debts,
+    Outages,
+    Accounts,
+    Recovery,
+)
+POLL_SECONDS: Final = 1.0
+LEADS_SECONDS: Final = 30.0
+"""So long a leader has worked undisturbed before anything is expected of it."""
+
+
+class Checks:
+    """All promises of one history. Raises nothing: the first that is broken is kept and ends the history."""
+
+    def __init__(self, scene: Scene, *, everything: bool = False) -> None:
+        self._case = Case(scene, everything=everything)
+        self._scene = scene
+        self._bounds, self._runs = Bounds(self._case), Runs(self._case)
+        self._promises = (self._bounds, self._runs, *(promise(self._case) for promise in OTHERS))
+        self._led_since: float | None = None
+        scene.world.server.observers.append(self._on_change)
+        scene.world.listeners.append(self._on_fact)
+        scene.operators.on_call = self._on_call
+        scene.operators.on_answer = self._on_answer
+        scene.world.after(POLL_SECONDS, self._poll)
+
+    @property
+    def violation(self) -> Violation | None:
+        return self._case.violation
+
+    @property
+    def rounds(self) -> int:
+        """Status writes."""
+        return self._bounds.rounds
+
+    def fail(self, check: str, words: str) -> None:
+        self._case.fail(check, words)
+
+    def judge(self) -> None:
+        """The end: the logs against what was trained."""
+        self._runs.judge()
+
+    def unsettled(self) -> list[str]:
+        """I6: the jobs that neither train nor are finished, each with what its status says."""
+        return settled.unsettled(self._case, self._runs)
+
+    def unfinished(self) -> list[str]:
+        """The jobs that are not finished, or still hold something."""
+        return settled.unfinished(self._case)
+
+    def _on_change(self, change: Change) -> None:
+        if change.kind == JOBS:
+            uid = uid_of(change.raw)
+            self._case.jobs.setdefault(uid, key_of(change.raw)[1])
+            wanted = int(change.raw["spec"].get("replicas", 1))
+            self._case.most[uid] = max(self._case.most.get(uid, 1), wanted)
+        for promise in self._promises:
+            promise.on_change(change)
+
+    def _on_fact(self, fact: Fact) -> None:
+        for promise in self._promises:
+            promise.on_fact(fact)
+
+    def _on_call(self, *call: str) -> None:
+        for promise in self._promises:
+            promise.on_call(*call)
+
+    def _on_answer(self, *call: str) -> None:
+        for promise in self._promises:
+            promise.on_answer(*call)
+
+    def _poll(self) -> None:
+        if not self._is_led():
+            self._led_since = None
+            self._case.prolong_excuses(POLL_SECONDS)
+        elif self._led_since is None:
+            self._led_since = self._case.now
+        led = self._led_since is not None and self._case.now - self._led_since >= LEADS_SECONDS
+        for promise in self._promises:
+            if led:
+                promise.look()
+            else:
+                promise.silence()
+        self._scene.world.after(POLL_SECONDS, self._poll)
+
+    def _is_led(self) -> bool:
+        """Whether somebody leads who hears and can write."""
+        leader, calls = self._scene.operators.leader(), self._scene.world.knobs.calls
+        deaf = self._scene.world.knobs.watches.silent  # until its resync a leader cannot know
+        if leader is None or deaf or leader.link.cut:
+            return False
+        return not calls.down and calls.too_many < 0.9 and calls.error < 0.5

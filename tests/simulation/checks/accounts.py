@@ -1,0 +1,238 @@
+"""What a run has cost, as status counts it, against what happened: who died first and of what, which steps are lost.
+
+A run is looked at once, in the write that closes it. What is not certain is not judged: whoever was cut off, or died in
+the same breath as a request, leaves the truth to the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from tests.simulation.apiserver import Change
+from tests.simulation.checks.case import Case, Promise, by_operator
+from tests.simulation.checks.reading import (
+    condition,
+    failures,
+    finished,
+    intent,
+    outcome,
+    plan_of,
+    status_of,
+    terminated,
+)
+from tests.simulation.objects import JOBS, PODS, Json, key_of, node_of, seconds_of, terminating, uid_of
+from tests.simulation.world import Fact
+
+UNSURE: Final = ("emptied-root", "absurd-outcome", "orphan-job", "partition", "storage-down", "storage-faults")
+"""Somebody lies, or what was done cannot be known."""
+MISSED: Final = ("watch-gone", "watch-drop", "watch-lag", "timeout", "server-error", "too-many", "force-delete-pod")
+"""Words of a pod that was soon gone may have been missed."""
+BREATH_SECONDS: Final = 3.0
+REFUSED_SECONDS: Final = 45.0
+MEMORY_ROW: Final = 5
+"""Three are allowed; members that did not see the step die as well."""
+
+
+@dataclass
+class Death:
+    """How a member's container ended."""
+
+    at: float
+    how: str
+    """`kills`, `OOMKilled`, or "" where it ended by itself."""
+    code: int = 0
+
+
+@dataclass
+class Account:
+    """One run, from its plan to its close."""
+
+    job: str
+    run: int
+    members: dict[str, str]
+    """Uid by name."""
+    asked_at: float | None = None
+    deaths: dict[str, Death] = field(default_factory=dict)
+    """By name."""
+    trainers: list[tuple[float, str]] = field(default_factory=list)
+    """When and how each process ended."""
+    told: dict[str, Json] = field(default_factory=dict)
+    """By name: the outcome, as the API server had it."""
+    disturbed: set[str] = field(default_factory=set)
+    """Members that somebody has asked to leave in another way, or that were out of sight."""
+    late: set[str] = field(default_factory=set)
+    """Those that the operator has deleted after their time."""
+
+
+class Accounts(Promise):
+    """stepsLost, failures and the condition Saved."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self._open: dict[str, Account] = {}
+        """By uid of the job."""
+        self._reached: dict[tuple[str, int], int] = {}
+        self._committed: dict[str, tuple[float, int]] = {}
+        """By uid of the job: when its newest commit was made, and of which step."""
+        self._refused: dict[str, tuple[int, float]] = {}
+        """By uid of the job: the run that has refused an emptied log last, and when."""
+        self._memory: dict[str, tuple[int, int]] = {}
+        """By uid of the job: kills for want of memory in a row, and the step they came to."""
+
+    # what happened
+
+    def on_fact(self, fact: Fact) -> None:
+        if fact.what == "step":
+            run = fact.facts["uid"], int(fact.facts["run"])
+            self._reached[run] = max(int(fact.facts["step"]), self._reached.get(run, 0))
+        elif fact.what == "committed":
+            self._committed[fact.facts["uid"]] = self._case.now, int(fact.facts["step"])
+        elif fact.what == "kills":
+            self._note_death(fact.facts["pod"], Death(fact.at, "kills"))
+        elif fact.what == "container-ended":
+            how = "OOMKilled" if fact.facts["reason"] == "OOMKilled" else ""
+            self._note_death(fact.who, Death(fact.at, how, int(fact.facts["code"])))
+        elif fact.what == "trainer-ended":
+            account = self._open.get(fact.facts["uid"])
+            if account is not None and account.run == int(fact.facts["run"]):
+                account.trainers.append((fact.at, str(fact.facts["how"])))
+        elif fact.what in ("power off", "cut off"):
+            for pod in self._world.pods_on(fact.facts["node"]):
+                self._disturb(key_of(pod)[1])
+
+    def _note_death(self, pod: str, death: Death) -> None:
+        for account in self._open.values():
+            if pod in account.members:
+                account.deaths.setdefault(pod, death)
+
+    def _disturb(self, pod: str) -> None:
+        for account in self._open.values():
+            if pod in account.members:
+                account.disturbed.add(pod)
+
+    # what the API server was told
+
+    def on_change(self, change: Change) -> None:
+        if change.kind == PODS:
+            self._on_pod(change)
+        elif change.kind == JOBS and change.old is not None and change.event != "DELETED":
+            self._on_job(change.raw, change.old)
+
+    def _on_pod(self, change: Change) -> None:
+        name, uid = key_of(change.raw)[1], uid_of(change.raw)
+        for account in self._open.values():
+            if account.members.get(name) != uid:
+                continue
+            if terminated(change.raw) and outcome(change.raw):
+                account.told.setdefault(name, outcome(change.raw))
+                self._note_refusal(account)
+            if terminating(change.raw) and not terminating(change.old or change.raw):
+                if by_operator(change) and self._is_over_time(account):
+                    account.late.add(name)
+                else:
+                    account.disturbed.add(name)
+            elif change.event == "DELETED" and not terminated(change.raw):
+                account.disturbed.add(name)
+
+    def _note_refusal(self, account: Account) -> None:
+        """Whoever finds an emptied log is not sent to it again at once."""
+        names = {(one.get("error") or {}).get("name") for one in account.told.values()}
+        if "LogLost" not in names:
+            return
+        run, at = self._refused.get(account.job, (account.run, self._case.now))
+        if run != account.run and self._case.now - at < REFUSED_SECONDS:
+            self._case.fail("log-lost", f"runs {run} and {account.run} find an emptied log, one soon after the other")
+        self._refused[account.job] = account.run, self._case.now
+
+    def _is_over_time(self, account: Account) -> bool:
+        deadline = intent(self._case.status(account.job)).get("deadline")
+        return bool(deadline) and seconds_of(str(deadline)) <= self._case.now + 1.0
+
+    def _on_job(self, job: Json, old: Json) -> None:
+        uid, plan = uid_of(job), plan_of(status_of(job))
+        account = self._open.get(uid)
+        if account is not None and int(plan.get("run") or 0) != account.run:
+            del self._open[uid]
+            if not finished(job) and not terminating(job) and not self._case.fired(*UNSURE):
+                for check, words in self._close(account, job, old):
+                    self._case.fail(check, f"{key_of(job)[1]}, run {account.run}: {words}")
+            account = None
+        if account is None and plan and uid not in self._open:
+            members = {one["name"]: one["uid"] for one in plan["members"]}
+            self._open[uid] = Account(uid, int(plan["run"]), members)
+        elif account is not None and intent(status_of(job)) and account.asked_at is None:
+            account.asked_at = self._case.now
+
+    # the close
+
+    def _close(self, account: Account, job: Json, old: Json) -> Iterator[tuple[str, str]]:
+        status, before = status_of(job), status_of(old)
+        code = failures(status)[0] - failures(before)[0]
+        infrastructure = failures(status)[1] - failures(before)[1]
+        if code + infrastructure > 1:
+            yield "failures", f"costs {code} failures of the code and {infrastructure} of infrastructure"
+        yield from self._blame(account, status, code, infrastructure)
+        yield from self._steps(account, int(status.get("stepsLost", 0)) - int(before.get("stepsLost", 0)))
+        yield from self._saved(account, status, code + infrastructure)
+
+    def _blame(self, account: Account, status: Json, code: int, infrastructure: int) -> Iterator[tuple[str, str]]:
+        """A member that was killed from outside, before anything else happened, costs one failure of infrastructure."""
+        killed = [(death.at, name) for name, death in account.deaths.items() if death.how]
+        if not killed or account.disturbed or account.late:
+            return
+        at, name = min(killed)
+        others = [when for when, how in account.trainers if when < at and how != "container"]
+        asked = account.asked_at is not None and account.asked_at < at
+        pod = self._world.server.find(PODS, "team", name)
+        kubelet = self._case.scene.kubelets.get(node_of(pod)) if pod else None
+        if self._case.fired("foreign-outcome") or asked or others or (kubelet is not None and not kubelet.hears):
+            return
+        if (code, infrastructure) != (0, 1) and not self._is_done(account):
+            words = f"{name} was killed from outside, before anything else happened, and it counts as"
+            yield "failures", f"{words} {code} failures of the code and {infrastructure} of infrastructure"
+        if account.deaths[name].how == "OOMKilled":
+            yield from self._row(account, job_failed=status.get("phase") == "Failed")
+            said = " ".join(f"{one.get('reason')} {one.get('message')}" for one in status.get("conditions") or ())
+            if "emory" not in said:
+                yield "unnamed", f"a member was killed for want of memory, and status says: {said}"
+
+    def _row(self, account: Account, *, job_failed: bool) -> Iterator[tuple[str, str]]:
+        """Kills for want of memory that come no further than the one before."""
+        step = self._reached.get((account.job, account.run), 0)
+        count, before = self._memory.get(account.job, (0, 0))
+        count = count + 1 if step <= before else 1
+        self._memory[account.job] = count, max(step, before)
+        if count > MEMORY_ROW and not job_failed:
+            yield "memory-row", f"the {count}th kill for want of memory in a row at step {step}, and the job goes on"
+
+    def _is_done(self, account: Account) -> bool:
+        return any(one.get("outcome") in ("completed", "checkpointed") for one in account.told.values())
+
+    def _steps(self, account: Account, lost: int) -> Iterator[tuple[str, str]]:
+        """As many as were trained and are in no commit; fewer where not everybody could tell."""
+        run = account.job, account.run
+        made, committed = self._committed.get(account.job, (-1e9, 0))
+        truth = max(self._reached.get(run, 0) - committed, 0)
+        if min((death.at for death in account.deaths.values()), default=0.0) - made < BREATH_SECONDS:
+            return
+        told = [one for one in account.told.values() if int(one.get("run") or 0) == account.run]
+        if lost > truth:
+            yield "steps-lost", f"{lost} steps are counted as lost, and {truth} were trained since the last commit"
+        elif lost < truth and len(told) == len(account.members) and not self._case.fired(*MISSED):
+            yield "steps-lost", f"{lost} steps are counted as lost, and {truth} are"
+
+    def _saved(self, account: Account, status: Json, cost: int) -> Iterator[tuple[str, str]]:
+        """Whoever has saved costs nothing; whoever was late is said to have been."""
+        said = condition(status, "Saved")
+        kinds = [one.get("outcome") for one in account.told.values() if int(one.get("run") or 0) == account.run]
+        words = f"{said.get('status')} {said.get('reason')}: {said.get('message')}"
+        if len(kinds) == len(account.members) and set(kinds) == {"checkpointed"} and not self._case.fired(*MISSED):
+            if cost or said.get("status") != "True":
+                yield "saved", f"all members have saved; it costs {cost} failures, and Saved is {words}"
+            if account.run in (status.get("lost") or ()) and account.asked_at is not None:
+                yield "saved", f"all members have saved, and the run counts as lost: {status.get('lost')}"
+        late = account.late and not account.deaths.keys() - account.late and not set(kinds) & {"checkpointed", "failed"}
+        if late and said.get("reason") not in ("ExitTimeout", "CodeFailure", "InfrastructureFailure"):
+            yield "saved", f"{sorted(account.late)} were deleted after their time, and Saved is {words}"

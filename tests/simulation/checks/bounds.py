@@ -1,0 +1,110 @@
+"""While everything goes wrong: writes, lists, pods and rounds stay bounded, and failures are not repeated at once."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from typing import Final
+
+from tests.simulation.apiserver import Change
+from tests.simulation.checks.case import Case, Promise, by_operator
+from tests.simulation.checks.reading import ROLE, status_of
+from tests.simulation.objects import (
+    EVENTS,
+    JOBS,
+    LEASES,
+    PODS,
+    labels_of,
+    owner_of,
+    seconds_of,
+    terminal,
+    terminating,
+    uid_of,
+)
+
+WRITES_A_MINUTE: Final = 150
+"""Of one job's objects by all operators, plus 30 for each member: several rounds a second for a minute are a storm."""
+LISTS_A_MINUTE: Final = 150
+PODS_A_MINUTE: Final = 12
+"""For each member wanted: a back-off from a second makes seven a minute, and a short run in between begins it anew."""
+PODS_A_RUN: Final = 20
+ROUNDS_ALONE: Final = 6
+PAUSE_AT_MOST_SECONDS: Final = 300
+
+
+class Bounds(Promise):
+    """I10, I8 for pods, and storms."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self.rounds = 0
+        self._writes: dict[str, deque[float]] = defaultdict(deque)
+        self._pods: dict[str, deque[float]] = defaultdict(deque)
+        self._pods_of_run: dict[tuple[str, int], int] = defaultdict(int)
+        self._lists: dict[str, deque[float]] = defaultdict(deque)
+        self._alone: dict[str, int] = {}
+        self._last_round: dict[str, float] = {}
+
+    def on_change(self, change: Change) -> None:
+        if change.kind in (EVENTS, LEASES):
+            return
+        if not by_operator(change):
+            self._alone.clear()
+            return
+        uid = uid_of(change.raw) if change.kind == JOBS else owner_of(change.raw)
+        if uid not in self._case.jobs:
+            return
+        name, most = self._case.jobs[uid], self._case.most[uid]
+        if _count(self._writes[uid], self._case.now) > WRITES_A_MINUTE + 30 * most:
+            self._case.fail("writes", f"{name}: {len(self._writes[uid])} writes of the operator in a minute")
+        if change.kind == JOBS and change.event != "DELETED":
+            self._on_round(change, uid)
+        elif change.kind == PODS and change.event == "ADDED":
+            self._on_new_pod(uid)
+
+    def _on_round(self, change: Change, uid: str) -> None:
+        if change.old is None or status_of(change.raw) == status_of(change.old):
+            return
+        self.rounds += 1
+        now = self._case.now
+        self._alone[uid] = self._alone.get(uid, 0) + 1 if now - self._last_round.get(uid, -1e9) < 5.0 else 1
+        self._last_round[uid] = now
+        if self._alone[uid] > ROUNDS_ALONE:
+            words = f"{self._alone[uid]} status writes within seconds, and nothing else happened"
+            self._case.fail("I10", f"{self._case.jobs[uid]}: {words}")
+
+    def _on_new_pod(self, uid: str) -> None:
+        case, name, most = self._case, self._case.jobs[uid], self._case.most[uid]
+        status = case.status(uid)
+        if _count(self._pods[uid], case.now) > PODS_A_MINUTE * most + 2:
+            case.fail("storm", f"{name}: {len(self._pods[uid])} pods in a minute for {most} members")
+        run = uid, int(status.get("run") or 0)
+        self._pods_of_run[run] += 1
+        if self._pods_of_run[run] > PODS_A_RUN * most + 4:
+            case.fail("storm", f"{name}: {self._pods_of_run[run]} pods for run {run[1]}")
+        alive = [
+            one
+            for one in case.pods(uid)
+            if not terminal(one) and not terminating(one) and labels_of(one).get(ROLE) != "former"
+        ]
+        if len(alive) > 2 * most:
+            case.fail("I8", f"{name}: {len(alive)} living pods for {most} members")
+        job = case.job(uid)
+        failed = (status.get("failures") or {}) if job else {}
+        if failed.get("lastTime") and failed.get("consecutive"):
+            pause = min(2 ** (int(failed["consecutive"]) - 1), PAUSE_AT_MOST_SECONDS)
+            gone = case.now - seconds_of(failed["lastTime"])
+            if gone < pause - 2.0:
+                words = f"{failed['consecutive']} failures in a row, and new pods {gone:.0f} s after the last"
+                case.fail("no-pause", f"{name}: {words}")
+
+    def on_call(self, who: str, verb: str, kind: str, name: str) -> None:  # noqa: ARG002
+        if verb == "list" and _count(self._lists[who], self._case.now) > LISTS_A_MINUTE * max(len(self._case.jobs), 1):
+            self._case.fail("lists", f"{who}: {len(self._lists[who])} LISTs of {kind} in a minute")
+
+
+def _count(times: deque[float], now: float) -> int:
+    """How many in the last minute, with this one."""
+    times.append(now)
+    while times[0] < now - 60.0:
+        times.popleft()
+    return len(times)

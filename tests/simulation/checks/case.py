@@ -1,0 +1,135 @@
+"""What all promises share: the scene, what excuses whom, what was seen of each job; and the first that was broken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tests.simulation.apiserver import Change
+from tests.simulation.checks.reading import status_of
+from tests.simulation.evidence import Evidence
+from tests.simulation.objects import JOBS, PODS, Json, owner_of, uid_of
+from tests.simulation.scene import Scene
+from tests.simulation.world import Fact
+
+WAITING: Final[dict[str, str]] = {}
+"""Checks that today's operator is known to fail, each with the defect it waits for; `--all` makes them count."""
+
+_NEWS: Final = ("watch", "lag", "api", "server-error", "timeout", "too-many", "lost-answer", "slow-call", "operator")
+
+
+@dataclass(frozen=True)
+class Violation:
+    """What does not hold."""
+
+    at: float
+    check: str
+    words: str
+
+    def __str__(self) -> str:
+        return f"{self.check} at {self.at:.3f} s: {self.words}"
+
+
+class Case:
+    """One history before its judges."""
+
+    def __init__(self, scene: Scene, *, everything: bool) -> None:
+        self.scene = scene
+        self.world = scene.world
+        self.evidence = Evidence(scene.world.bucket.objects, scene.world.network)
+        self.violation: Violation | None = None
+        self.jobs: dict[str, str] = {}
+        """Names of all jobs there ever were, by uid and in the order of their creation."""
+        self.most: dict[str, int] = {}
+        """The highest number of replicas ever wanted, by uid."""
+        self._waived = () if everything else WAITING
+        self._excused: dict[str, float] = {}
+        """Nodes and jobs where something happened that suspends I3 or I5, and until when."""
+
+    @property
+    def now(self) -> float:
+        return self.world.now
+
+    def fail(self, check: str, words: str) -> None:
+        """Keep the first."""
+        if self.violation is None and check not in self._waived:
+            self.violation = Violation(self.now, check, words)
+            self.world.tell("CHECK", str(self.violation))
+
+    def excuse(self, what: str, seconds: float) -> None:
+        self._excused[what] = max(self._excused.get(what, 0.0), self.now + seconds)
+
+    def shorten(self, what: str, seconds: float) -> None:
+        """What excused it is mended."""
+        self._excused[what] = min(self._excused.get(what, 0.0), self.now + seconds)
+
+    def prolong_excuses(self, seconds: float) -> None:
+        """What people have done to pods and budgets stays as it is while nobody works who could mend it."""
+        for what, until in self._excused.items():
+            if until >= self.now:
+                self._excused[what] = until + seconds
+
+    def is_excused(self, what: str) -> bool:
+        return self._excused.get(what, -1.0) >= self.now
+
+    def ever_excused(self, what: str) -> bool:
+        return what in self._excused
+
+    def fired(self, *faults: str) -> bool:
+        """Whether any of these has had an effect so far."""
+        return any(fault in self.world.fired for fault in faults)
+
+    @property
+    def deaf(self) -> bool:
+        """Whether news, writes or the operator itself may have been held up."""
+        return any(word in fault for fault in self.world.fired for word in _NEWS)
+
+    def job(self, uid: str) -> Json | None:
+        """As it is stored now."""
+        return next((one for one in self.world.server.each(JOBS) if uid_of(one) == uid), None)
+
+    def status(self, uid: str) -> Json:
+        return status_of(self.job(uid) or {})
+
+    def pods(self, uid: str) -> list[Json]:
+        return [one for one in self.world.server.each(PODS) if owner_of(one) == uid]
+
+
+class Promise:
+    """Something that users may rely on; looked at after every change and fact, and once a second."""
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self._world = case.world
+        self._since: dict[tuple[str, str], float] = {}
+        """Since when a suspicion has held, by check and object."""
+
+    def on_change(self, change: Change) -> None:
+        """An object was stored."""
+
+    def on_fact(self, fact: Fact) -> None:
+        """Something happened that no API server sees."""
+
+    def on_call(self, who: str, verb: str, kind: str, name: str) -> None:
+        """A replica of the operator sends a request."""
+
+    def on_answer(self, who: str, verb: str, kind: str, name: str) -> None:
+        """It waits for it no longer."""
+
+    def look(self) -> None:
+        """A second has passed in which a leader has worked, as before for a while."""
+
+    def silence(self) -> None:
+        """No leader works: nothing can be expected."""
+        self._since.clear()
+
+    def _lasting(self, check: str, what: str, holds: bool, seconds: float, words: str) -> None:
+        """Report what stays so, for news take time."""
+        if not holds:
+            self._since.pop((check, what), None)
+        elif self._case.now - self._since.setdefault((check, what), self._case.now) >= seconds:
+            self._case.fail(check, words)
+
+
+def by_operator(change: Change) -> bool:
+    return change.by.startswith("operator")

@@ -1,0 +1,188 @@
+"""What the operator says, against what is so: status beside the world, of which it sees only a part.
+
+Each finding is reported only after it has stayed true for a while with a working leader, for news take time.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.simulation.apiserver import Change
+from tests.simulation.checks.case import Case, Promise, by_operator
+from tests.simulation.checks.reading import (
+    ROLE,
+    UID,
+    assignment,
+    condition,
+    failures,
+    finished,
+    intent,
+    plan_of,
+    run_told,
+    status_of,
+    terminated,
+    training,
+    upcoming,
+)
+from tests.simulation.objects import (
+    BUDGETS,
+    JOBS,
+    PODS,
+    REVISIONS,
+    Json,
+    is_ready,
+    key_of,
+    labels_of,
+    node_of,
+    owner_of,
+    terminal,
+    terminating,
+    uid_of,
+)
+from tests.simulation.world import Fact
+
+CODE_FAULTS: Final = (
+    *("code-failure", "self-blame", "exit-without-session", "oom", "null-grace"),
+    *("absurd-outcome", "foreign-outcome", "emptied-root"),
+)
+ASSIGNED_SECONDS: Final = 30.0
+TELLING_SECONDS: Final = 7.0
+ASKING_SECONDS: Final = 25.0
+"""Whoever cannot be told by its assignment is told by SIGTERM."""
+FORMER_SECONDS: Final = 30.0
+
+
+class Claims(Promise):
+    """Asked once a second, and when status changes."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self._stepped: dict[str, float] = {}
+        """By uid of the job."""
+
+    # at once
+
+    def on_fact(self, fact: Fact) -> None:
+        if fact.what == "step":
+            self._stepped[fact.facts["uid"]] = fact.at
+        elif fact.what == "opened" and int(fact.facts["step"]) == 0:
+            known = int(self._case.status(fact.facts["uid"]).get("step") or 0)
+            if known:
+                self._case.fail("log-lost", f"{fact.who} begins at step 0, status knows of step {known}")
+
+    def on_change(self, change: Change) -> None:
+        if change.kind != JOBS or change.old is None or not by_operator(change):
+            return
+        status, before, spec = status_of(change.raw), status_of(change.old), change.raw["spec"]
+        if status.get("phase") == "Failed" != before.get("phase"):
+            reason = condition(status, "Failed").get("reason")
+            if reason == "DeadlineExceeded" and spec.get("suspend") and change.old["spec"].get("suspend"):
+                words = f"{key_of(change.raw)[1]} is failed by its deadline while it is suspended"
+                self._case.fail("deadline-suspended", words)
+        if failures(status)[0] > failures(before)[0] and not self._case.fired(*CODE_FAULTS):
+            self._case.fail("blame", f"{key_of(change.raw)[1]}: a failure of code is counted, and no code has failed")
+
+    # now and then
+
+    def look(self) -> None:
+        jobs = self._world.server.each(JOBS)
+        for job in jobs:
+            if terminating(job):
+                continue
+            if finished(job):
+                self._look_at_leftovers(job)
+                continue
+            self._look_at_asking(job, status_of(job))
+            self._look_at_template(job, status_of(job))
+            self._look_at_running(job, status_of(job))
+            self._look_at_replicas(job, status_of(job))
+            self._look_at_formers(job, status_of(job))
+        for pod in self._world.server.each(PODS):
+            self._look_at_leaving(pod)
+        uids = {uid_of(job) for job in jobs}
+        for budget in self._world.server.each(BUDGETS):
+            orphan = UID in labels_of(budget) and owner_of(budget) not in uids
+            words = f"budget {key_of(budget)[1]} protects pods of a job that is gone"
+            self._lasting("orphan-budget", uid_of(budget), orphan, 300.0, words)
+
+    def _look_at_leftovers(self, job: Json) -> None:
+        left = [key_of(one)[1] for one in self._case.pods(uid_of(job)) if not terminal(one) and self._heard(one)]
+        words = f"{key_of(job)[1]} is finished, {left} hold their devices"
+        self._lasting("leftover", uid_of(job), bool(left), 200.0, words)
+
+    def _look_at_asking(self, job: Json, status: Json) -> None:
+        """Who is waited for has been asked, or status says why not."""
+        run = int(upcoming(status).get("run") or 0) if intent(status).get("leave") else 0
+        unasked = [
+            key_of(one)[1]
+            for one in self._case.pods(uid_of(job))
+            if run and key_of(one)[1] in training(status) and not terminal(one) and not terminating(one)
+            if run_told(one) < run and labels_of(one).get(ROLE) == "member"
+        ]
+        said = condition(status, "Running").get("message", "") + condition(status, "Disrupted").get("message", "")
+        hidden = bool(unasked) and not any(word in said for word in ("denied", "refuse", "could not", "not been asked"))
+        words = f"{key_of(job)[1]}: {unasked} have not been asked to leave for run {run}, and status says: {said}"
+        patience = 25.0 if self._case.deaf else TELLING_SECONDS
+        self._lasting("unasked", uid_of(job), hidden, patience, words)
+        words = f"{key_of(job)[1]}: {unasked} have not been asked to leave for run {run}, in no way whatever"
+        patience = 420.0 if self._case.deaf else ASKING_SECONDS
+        self._lasting("never-asked", uid_of(job), bool(unasked), patience, words)
+
+    def _look_at_template(self, job: Json, status: Json) -> None:
+        bad = not job["spec"]["template"]["spec"]["containers"][0].get("image")
+        said = status.get("conditions") or ()
+        earlier = "Root" in str(condition(status, "Running").get("reason"))
+        told = earlier or any(one.get("status") == "False" and "emplate" in str(one.get("reason")) for one in said)
+        words = f"{key_of(job)[1]}: the template is invalid and no condition says so"
+        self._lasting("silent-template", uid_of(job), bad and not told, 40.0, words)
+        (namespace, name), waits = key_of(job), condition(status, "Running").get("reason") == "TemplateInvalid"
+        revision = f"{name}-{uid_of(job)[:4]}-{status.get('templateChecked')}"
+        kept = self._world.server.find(REVISIONS, namespace, revision) is not None
+        words = f"{name} waits for a correction of its template although a good one is kept in {revision}"
+        self._lasting("kept-in-vain", uid_of(job), bad and waits and kept, 40.0, words)
+
+    def _look_at_running(self, job: Json, status: Json) -> None:
+        """Running means that every member of the plan is Ready and has its rank."""
+        plan, claimed = plan_of(status), condition(status, "Running").get("status") == "True"
+        members = {one["uid"] for one in plan.get("members") or ()}
+        there = [one for one in self._case.pods(uid_of(job)) if uid_of(one) in members and is_ready(one)]
+        ranked = [one for one in there if run_told(one) >= int(plan["run"])]
+        missing = len(members) - len(ranked)
+        words = f"{key_of(job)[1]} is said to run, and {missing or 'all'} of its members lack a rank or are not Ready"
+        patience = 420.0 if self._case.deaf else ASSIGNED_SECONDS
+        self._lasting("claims", uid_of(job), claimed and (missing > 0 or not members), patience, words)
+
+    def _look_at_replicas(self, job: Json, status: Json) -> None:
+        """What the scale subresource shows: the members, and nobody else."""
+        wanted = dict(part.split("=") for part in str(status.get("selector") or "").split(",") if "=" in part)
+        found = [one for one in self._case.pods(uid_of(job)) if wanted and wanted.items() <= labels_of(one).items()]
+        others = [key_of(one)[1] for one in found if labels_of(one).get(ROLE) != "member"]
+        words = f"{key_of(job)[1]}: status.selector {status.get('selector')} selects {others}, which are no members"
+        self._lasting("selector", uid_of(job), bool(others), 1.0, words)
+
+    def _look_at_formers(self, job: Json, status: Json) -> None:
+        """Whoever was given up is no member any more: neither the budget nor the scale subresource counts it."""
+        known = training(status) | set(upcoming(status).get("members") or ())
+        given_up = [
+            key_of(one)[1]
+            for one in self._case.pods(uid_of(job))
+            if labels_of(one).get(ROLE) == "member" and not terminal(one) and not terminated(one)
+            if not terminating(one) and key_of(one)[1] not in known
+        ]
+        words = f"{key_of(job)[1]}: {given_up} count for nothing any more, and have the role of a member"
+        patience = 420.0 if self._case.deaf or self._case.fired("relabel") else FORMER_SECONDS
+        self._lasting("former", uid_of(job), bool(given_up), patience, words)
+
+    def _look_at_leaving(self, pod: Json) -> None:
+        """A pod without work has nothing to save."""
+        idle = terminating(pod) and "standby" in assignment(pod) and self._heard(pod) and not self._is_stuck(pod)
+        words = f"standby {key_of(pod)[1]} is being deleted, and its kubelet knows"
+        self._lasting("slow-standby", uid_of(pod), idle, 12.0, words)
+
+    def _is_stuck(self, pod: Json) -> bool:
+        kubelet = self._case.scene.kubelets.get(node_of(pod))
+        return kubelet is None or kubelet.stuck > 0.0 or kubelet.holds(uid_of(pod))
+
+    def _heard(self, pod: Json) -> bool:
+        kubelet = self._case.scene.kubelets.get(node_of(pod))
+        return kubelet is not None and kubelet.hears

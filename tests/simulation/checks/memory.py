@@ -1,0 +1,58 @@
+"""What status may never take back or change, and names that are never used twice: I8, I11, I12, I13."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from tests.simulation.apiserver import Change
+from tests.simulation.checks.case import Case, Promise, by_operator
+from tests.simulation.checks.reading import failures, plans, status_of
+from tests.simulation.objects import JOBS, PODS, Json, key_of, uid_of
+
+RUNS_AT_MOST: Final = 2**52
+"""JSON numbers end at twice that."""
+
+
+class Memory(Promise):
+    """Only what an operator writes counts; others may edit what they like."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self._names: set[str] = set()
+        self._plans: dict[tuple[str, int], str] = {}
+        self._most: dict[tuple[str, str], int] = {}
+        """By uid and field, what it has come to."""
+
+    def on_change(self, change: Change) -> None:
+        if not by_operator(change):
+            return
+        if change.kind == PODS and change.event == "ADDED":
+            name = "/".join(key_of(change.raw))
+            if name in self._names:
+                self._case.fail("I12", f"pod {name} is created a second time")
+            self._names.add(name)
+        elif change.kind == JOBS and change.event == "MODIFIED" and change.old is not None:
+            self._check(uid_of(change.raw), key_of(change.raw)[1], status_of(change.raw))
+
+    def _check(self, uid: str, name: str, status: Json) -> None:
+        code, infrastructure = failures(status)
+        for check, field, value in (
+            ("I11", "failures.code", code),
+            ("I11", "failures.infrastructure", infrastructure),
+            ("I11", "stepsLost", int(status.get("stepsLost", 0))),
+            ("I11", "commitSeq", int(status.get("commitSeq", 0))),
+            ("I12", "nextMember", int(status.get("nextMember", 0))),
+            ("I13", "run", int(status.get("run", 0))),
+        ):
+            if value < self._most.get((uid, field), 0):
+                self._case.fail(check, f"{name}: {field} went down to {value}")
+            self._most[uid, field] = value
+        if int(status.get("run", 0)) > RUNS_AT_MOST:
+            self._case.fail("numbers", f"{name}: the next run has number {status['run']}: soon there are no more")
+        for plan in plans(status):
+            text = json.dumps(plan, sort_keys=True)
+            if self._plans.setdefault((uid, int(plan["run"])), text) != text:
+                self._case.fail("I13", f"{name}: the plan of run {plan['run']} has changed: {text}")
+            if not 1 <= len(plan["members"]) <= self._case.most[uid]:
+                self._case.fail("I8", f"{name}: run {plan['run']} has {len(plan['members'])} members")

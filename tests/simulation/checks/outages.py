@@ -1,0 +1,86 @@
+"""Members are not given up because the control plane has lost sight of nodes: not soon, not all at once.
+
+Looked at when status first counts a member as ended whose pod is there, and on a node that is not Ready.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.simulation.apiserver import Change
+from tests.simulation.checks.case import Case, Promise, by_operator
+from tests.simulation.checks.reading import finished, status_of, terminated, training
+from tests.simulation.objects import JOBS, NODES, PODS, Json, is_ready, key_of, node_of, terminal, uid_of
+
+MASS_OUTAGE_SECONDS: Final = 600
+MARGIN_SECONDS: Final = 10.0
+NEWS_SECONDS: Final = 30.0
+
+
+class Outages(Promise):
+    """As the node lifecycle controller counts them: no node is Ready, or more than two and at least 55 % are not."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self._outage_since: float | None = None
+        self._none_since: float | None = None
+        """Since when no node is Ready at all."""
+        self._dark_since: dict[str, float] = {}
+        """Since when a node has not been Ready, or was gone."""
+        self._over_at = -1e9
+        """When the last outage ended."""
+        self._given_up: dict[str, tuple[float, str]] = {}
+        """By uid of the job: when, in this outage, and on which node."""
+
+    def on_change(self, change: Change) -> None:
+        if change.kind == NODES:
+            self._count_nodes()
+            if is_ready(change.raw) and change.event != "DELETED":
+                self._dark_since.pop(key_of(change.raw)[1], None)
+            else:
+                self._dark_since.setdefault(key_of(change.raw)[1], self._case.now)
+        elif change.kind == JOBS and change.old is not None and by_operator(change) and not finished(change.raw):
+            for name in sorted(training(status_of(change.old)) - training(status_of(change.raw))):
+                pod = self._world.server.find(PODS, key_of(change.raw)[0], name)
+                if pod is not None and not terminal(pod) and not terminated(pod):
+                    self._on_given_up(change.raw, name, node_of(pod))
+
+    def _on_given_up(self, job: Json, name: str, node: str) -> None:
+        there = self._world.node(node)
+        if there is None:
+            return
+        if not is_ready(there):
+            self._check(job, name, node)
+        dark = self._case.now - self._dark_since.get(node, self._case.now)
+        least = float(job["spec"]["failure"]["lostNodeSeconds"]) - MARGIN_SECONDS
+        if dark < least and not (is_ready(there) and self._case.deaf):
+            self._case.fail("hasty", f"{name} is given up, its node {node} has not been Ready for {dark:.0f} s")
+
+    def _count_nodes(self) -> None:
+        nodes, now = self._world.server.each(NODES), self._case.now
+        unready = sum(not is_ready(one) for one in nodes)
+        none = bool(nodes) and unready == len(nodes)
+        self._none_since = (now if self._none_since is None else self._none_since) if none else None
+        if none or (unready > 2 and unready >= 0.55 * len(nodes)):
+            self._outage_since = now if self._outage_since is None else self._outage_since
+        elif self._outage_since is not None:
+            self._outage_since, self._over_at = None, now
+            self._given_up.clear()
+
+    def _check(self, job: Json, name: str, node: str) -> None:
+        failure, now, uid = job["spec"]["failure"], self._case.now, uid_of(job)
+        patience = failure["lostNodeSeconds"]
+        if self._outage_since is None:
+            if now - self._over_at < patience - MARGIN_SECONDS and not self._case.deaf:
+                words = f"{name} is given up {now - self._over_at:.0f} s after an outage that its node was a part of"
+                self._case.fail("mass-outage", words)
+            return
+        least = float(failure.get("massOutageSeconds", MASS_OUTAGE_SECONDS)) - MARGIN_SECONDS
+        if now - self._outage_since < least:
+            self._case.fail("mass-outage", f"{name} is written off while most nodes are not Ready")
+        if self._none_since is not None and now - self._none_since > NEWS_SECONDS and not self._case.deaf:
+            self._case.fail("mass-outage", f"{name} is written off, and no node is Ready to take another")
+        at, other = self._given_up.get(uid, (-1e9, ""))
+        if other != node and now - at < patience - MARGIN_SECONDS:
+            self._case.fail("mass-outage", f"{name} on {node} is written off {now - at:.0f} s after those on {other}")
+        self._given_up[uid] = now, node

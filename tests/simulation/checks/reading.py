@@ -1,0 +1,99 @@
+"""Reads what the operator has written, as anybody could: raw status and assignments, never through its own types."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from tests.simulation.objects import Json
+
+ASSIGNMENT: Final = "perdure.dev/assignment"
+ROLE: Final = "perdure.dev/role"
+UID: Final = "perdure.dev/job-uid"
+FINISHED: Final = ("Completed", "Failed")
+
+
+def status_of(job: Json) -> Json:
+    """{} before the first write."""
+    return job.get("status") or {}
+
+
+def finished(job: Json) -> bool:
+    return status_of(job).get("phase") in FINISHED
+
+
+def condition(status: Json, kind: str) -> Json:
+    """{} where it is absent."""
+    return next((one for one in status.get("conditions") or () if one.get("type") == kind), {})
+
+
+def current(status: Json) -> Json:
+    """The run that is on, {} between two."""
+    return status.get("current") or {}
+
+
+def plan_of(status: Json) -> Json:
+    """Of the run that is on, {} between two."""
+    return current(status).get("plan") or {}
+
+
+def intent(status: Json) -> Json:
+    """The decision that the current run ends."""
+    return current(status).get("intent") or {}
+
+
+def upcoming(status: Json) -> Json:
+    """The run that comes next, {} where none is prepared."""
+    return status.get("next") or {}
+
+
+def plans(status: Json) -> Iterator[Json]:
+    """Run plans anywhere in status: objects with a run, a world and members."""
+    for value in status.values():
+        if isinstance(value, dict):
+            if "world" in value and isinstance(value.get("members"), list):
+                yield value
+            else:
+                yield from plans(value)
+
+
+def training(status: Json) -> set[str]:
+    """Names of members whose end status does not know."""
+    ended = {one.get("name") for one in current(status).get("outcomes") or ()}
+    return {one["name"] for one in plan_of(status).get("members") or ()} - ended
+
+
+def failures(status: Json) -> tuple[int, int]:
+    """Of the code and of infrastructure."""
+    found = status.get("failures") or {}
+    return int(found.get("code") or 0), int(found.get("infrastructure") or 0)
+
+
+def assignment(pod: Json) -> Json:
+    """What the operator has told the pod; {} where it cannot be read."""
+    return _object((pod["metadata"].get("annotations") or {}).get(ASSIGNMENT))
+
+
+def run_told(pod: Json) -> int:
+    """The newest run that the pod has been told of."""
+    return int(assignment(pod).get("run") or 0)
+
+
+def terminated(pod: Json) -> Json:
+    """How container 0 has ended, {} while it has not."""
+    states = (pod.get("status") or {}).get("containerStatuses") or [{}]
+    return (states[0].get("state") or {}).get("terminated") or {}
+
+
+def outcome(pod: Json) -> Json:
+    """What the pod's agent has left as its last words; {} where there are none that can be read."""
+    return _object(terminated(pod).get("message"))
+
+
+def _object(text: Any) -> Json:
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

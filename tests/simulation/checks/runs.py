@@ -1,0 +1,136 @@
+"""Who trains and who is evicted: I3, I5, and what the log says of it (I1, I2, I4, I7)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from tests.simulation.apiserver import Change
+from tests.simulation.checks.case import Case, Promise, by_operator
+from tests.simulation.checks.reading import ROLE, assignment, finished, plans, status_of
+from tests.simulation.objects import (
+    BUDGETS,
+    JOBS,
+    NODES,
+    PODS,
+    Json,
+    is_ready,
+    key_of,
+    labels_of,
+    node_of,
+    owner_of,
+    phase_of,
+    terminal,
+    terminating,
+)
+from tests.simulation.world import Fact
+
+
+@dataclass
+class Training:
+    """Who steps at a root."""
+
+    run: int = 0
+    uid: str = ""
+    at: float = 0.0
+
+
+class Runs(Promise):
+    """Keeps what it knows of steps for `settled`, too."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self.training: dict[str, Training] = defaultdict(Training)
+        """By the job's name: the root outlives the job."""
+        self._emptied: set[str] = set()
+        self._unready: dict[str, float] = {}
+        """When a node was last told not to be Ready."""
+
+    def on_change(self, change: Change) -> None:
+        operator, case = by_operator(change), self._case
+        if operator and change.kind == BUDGETS:  # what a user has done to it is mended
+            case.shorten(key_of(change.raw)[0], 5.0)
+        if change.kind == NODES and change.old is not None and not is_ready(change.raw):
+            self._unready[key_of(change.raw)[1]] = case.now
+        if change.kind == JOBS and change.event == "DELETED":
+            root = change.raw["spec"]["checkpoint"]["uri"]
+            if root in self._emptied:
+                case.evidence.emptied(root, 0)  # its memory goes with it
+        if change.kind == PODS:
+            self._on_pod(change, operator)
+        if change.by == "user" and change.kind in (PODS, BUDGETS):
+            case.excuse(key_of(change.raw)[0], 20.0 if change.kind == PODS else 120.0)
+
+    def _on_pod(self, change: Change, operator: bool) -> None:
+        case, node = self._case, node_of(change.raw)
+        former = operator and change.old is not None and labels_of(change.raw).get(ROLE) == "former"
+        if former and case.now - self._unready.get(node, -1e9) < 150.0:
+            # A node that is given up costs steps: the news of it may be old, but never made up.
+            case.evidence.excuse(case.now, "its node was given up")
+        ended = change.old is not None and terminal(change.old) and change.by != "pod-gc"
+        if not operator and change.event == "DELETED" and node and not ended:
+            case.excuse(node, 200.0)
+            case.evidence.excuse(case.now, "a pod's object is gone before its container")
+
+    def on_fact(self, fact: Fact) -> None:
+        evidence = self._case.evidence
+        if fact.what == "evicted":
+            self._check_eviction(fact.facts["raw"])
+        elif fact.what == "emptied":
+            self._emptied.add(fact.facts["root"])
+            evidence.emptied(fact.facts["root"], fact.facts["told"])
+        elif fact.what in ("cut off", "reached again", "power off", "kills"):
+            evidence.excuse(self._case.now, fact.what)
+            if fact.what == "cut off":
+                self._case.excuse(fact.facts["node"], 1e9)
+        elif fact.what in ("opened", "committed"):
+            self._judge(evidence.look())
+        elif fact.what == "step":
+            self._check_step(fact)
+
+    def _check_eviction(self, pod: Json) -> None:
+        """I5: nobody who is assigned, Ready and running."""
+        job = self._case.job(owner_of(pod))
+        if job is None or terminating(job) or terminating(pod) or self._case.is_excused(key_of(pod)[0]):
+            return
+        said = assignment(pod)
+        if finished(job) or not is_ready(pod) or phase_of(pod) != "Running":
+            return
+        runs = [int(plan["run"]) for plan in plans(status_of(job))]
+        if labels_of(pod).get(ROLE) == "member" and "rank" in said and said["run"] >= min(runs, default=0):
+            self._case.fail("I5", f"{key_of(pod)[1]} was evicted while it was assigned, Ready and running")
+
+    def _check_step(self, fact: Fact) -> None:
+        uid, run, case = fact.facts["uid"], int(fact.facts["run"]), self._case
+        if uid not in case.jobs:
+            return
+        newest = self.training[case.jobs[uid]]
+        if run < newest.run if uid == newest.uid else self._is_older(uid, newest.uid):
+            if not self._may_be_zombie(self._world.server.find(PODS, "team", fact.who)):
+                words = f"steps in run {run} of {uid[:8]} after run {newest.run} of {newest.uid[:8]}"
+                case.fail("I3", f"{fact.who} {words}")
+            return
+        self.training[case.jobs[uid]] = Training(run, uid, case.now)
+
+    def _is_older(self, uid: str, other: str) -> bool:
+        order = list(self._case.jobs)
+        return other in order and order.index(uid) < order.index(other)
+
+    def _may_be_zombie(self, pod: Json | None) -> bool:
+        """Whether the world has been told not to count on this pod: its node was lost, or its object is gone."""
+        if pod is None:
+            return True
+        kubelet = self._case.scene.kubelets.get(node_of(pod))
+        lost = kubelet is None or not kubelet.hears or self._case.ever_excused(kubelet.name)
+        return lost or labels_of(pod).get(ROLE) == "former"
+
+    def judge(self) -> None:
+        """I1, I2, I4, I7 at the end: the logs against what was trained."""
+        users = self._case.scene.users
+        done = [user.root for user in users if user.job is not None and status_of(user.job).get("phase") == "Completed"]
+        self._judge(self._case.evidence.verdict(done, {user.root: user.goal for user in users}))
+
+    def _judge(self, found: list[str]) -> None:
+        for words in found:
+            check = words.split(": ")[1].split(" ")[0] if words.count(": ") > 1 else "log"
+            self._case.fail(check if check[:1] == "I" else "log", words)

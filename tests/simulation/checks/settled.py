@@ -1,0 +1,48 @@
+"""I6: once faults have stopped, every job trains or is finished, and what is finished holds nothing."""
+
+from __future__ import annotations
+
+from tests.simulation.checks.case import Case
+from tests.simulation.checks.reading import FINISHED, condition, finished, plans, status_of
+from tests.simulation.checks.runs import Runs
+from tests.simulation.objects import Json, key_of, terminal, uid_of
+
+
+def unsettled(case: Case, runs: Runs) -> list[str]:
+    """The jobs that neither train nor are finished, each with what its status says."""
+    return [words for user in case.scene.users if (words := _unsettled(case, runs, user.job))]
+
+
+def unfinished(case: Case) -> list[str]:
+    """The jobs that were told to stop and go on, or have pods that do."""
+    found = []
+    for user in case.scene.users:
+        job = user.job
+        left = [key_of(one)[1] for one in case.pods(uid_of(job)) if not terminal(one)] if job else []
+        if job is not None and (left or not finished(job)):
+            found.append(f"{user.key[1]} is {status_of(job).get('phase')}, and has {left or 'no pods'}")
+    return found
+
+
+def _unsettled(case: Case, runs: Runs, job: Json | None) -> str:
+    if job is None:
+        return ""
+    status, name = status_of(job), key_of(job)[1]
+    left = [one for one in case.pods(uid_of(job)) if not terminal(one)]
+    if status.get("phase") in FINISHED:
+        return f"{name} is finished, and {len(left)} of its pods hold their devices" if left else ""
+    if case.fired("emptied-root") and _asks_about_root(status):
+        return ""
+    last = runs.training[name]
+    plan = max((int(one["run"]) for one in plans(status)), default=0)
+    steps = last.uid == uid_of(job) and last.run == plan and case.now - last.at < 30.0
+    if status.get("phase") == "Running" and steps:
+        return ""
+    said = [f"{one['type']}={one['status']} {one['reason']}: {one['message']}" for one in status.get("conditions", ())]
+    return f"{name} is {status.get('phase')} in run {plan}, last step in run {last.run}: {'; '.join(said[:3])}"
+
+
+def _asks_about_root(status: Json) -> bool:
+    """What was deleted below a root only people can bring back, or take away whole: an append under way is left."""
+    failed = any(" Corrupt" in one.get("message", "") for one in status.get("conditions") or ())
+    return condition(status, "Running").get("reason") == "LogLost" or failed

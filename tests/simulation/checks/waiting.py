@@ -1,0 +1,65 @@
+"""I9: every waiting state says what it waits for, and until when; no deadline that has long passed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from tests.simulation.checks.case import Promise
+from tests.simulation.checks.reading import condition, finished, intent, plans, status_of
+from tests.simulation.objects import EPOCH, JOBS, PODS, Json, key_of, seconds_of, terminal, terminating, uid_of
+
+OVERDUE_SECONDS: Final = 75.0
+STAYS_SECONDS: Final = 30.0
+SILENT_SECONDS: Final = 90.0
+QUIET_SECONDS: Final = 15.0
+"""An intent is given up, or members are told, within five seconds."""
+
+_TIME: Final = re.compile(r"(?:until|by|before|at) ((?:\d{4}-\d\d-\d\dT)?\d\d:\d\d:\d\d(?:\.\d+)?Z)")
+
+
+class Waiting(Promise):
+    """Asked while a leader works."""
+
+    def look(self) -> None:
+        due: set[tuple[str, str]] = set()
+        for job in self._world.server.each(JOBS):
+            if not finished(job) and not terminating(job):
+                self._look_at(job, due)
+        self._since = {key: at for key, at in self._since.items() if key[0] != "deadline" or key in due}
+
+    def _look_at(self, job: Json, due: set[tuple[str, str]]) -> None:
+        status, name, uid = status_of(job), key_of(job)[1], uid_of(job)
+        said = condition(status, "Running")
+        silent = not said.get("reason") or (said["status"] != "True" and not said.get("message"))
+        self._lasting("I9", uid, silent, SILENT_SECONDS, f"{name}: nothing is said of whether it runs: {said}")
+        for text in {*_promises(status), *self._exit_deadline(job, status)}:
+            late = self._case.now - seconds_of(text)
+            words = f"{name}: waits {late:.0f} s after its deadline: {said.get('message', '')}"
+            due.add(("deadline", f"{uid} {text}"))
+            self._lasting("deadline", f"{uid} {text}", late > OVERDUE_SECONDS, STAYS_SECONDS, words)
+        quiet = bool(intent(status)) and not intent(status).get("leave")
+        words = f"{name}: nobody is asked to leave, and the reason for it is not withdrawn: {intent(status)}"
+        self._lasting("dither", uid, quiet and not self._case.deaf, QUIET_SECONDS, words)
+
+    def _exit_deadline(self, job: Json, status: Json) -> Iterator[str]:
+        """When the members of the run that ends have to be gone, while one of them is not.
+
+        Once a person is asked to look at a pod that does not end, no time is promised any more.
+        """
+        if condition(status, "Running").get("reason") == "MemberStuck":
+            return
+        deadline = intent(status).get("deadline")
+        members = {one["name"] for plan in plans(status) for one in plan["members"]}
+        left = (self._world.server.find(PODS, key_of(job)[0], name) for name in members)
+        if deadline and any(pod is not None and not terminal(pod) for pod in left):
+            yield str(deadline)
+
+
+def _promises(status: Json) -> Iterator[str]:
+    """Moments in what Running and Disrupted say of what is waited for."""
+    for one in status.get("conditions") or ():
+        if one["type"] in ("Running", "Disrupted") and (one["type"], one["status"]) != ("Running", "True"):
+            for text in _TIME.findall(one.get("message", "")):
+                yield text if "T" in text else f"{EPOCH:%Y-%m-%d}T{text}"

@@ -1,0 +1,202 @@
+"""Every write follows from what status says already: no pod without an allotted number, no word of an older run.
+
+A write may be under way while status changes, so what status said a moment ago counts as well; more than a moment where
+the network is slow.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from typing import Final, NamedTuple
+
+from tests.simulation.apiserver import Change
+from tests.simulation.checks.case import Case, Promise, by_operator
+from tests.simulation.checks.reading import (
+    ROLE,
+    UID,
+    assignment,
+    finished,
+    intent,
+    plan_of,
+    run_told,
+    status_of,
+    terminated,
+    training,
+    upcoming,
+)
+from tests.simulation.objects import (
+    BUDGETS,
+    JOBS,
+    PODS,
+    Json,
+    is_ready,
+    key_of,
+    labels_of,
+    owner_of,
+    phase_of,
+    seconds_of,
+    terminal,
+    terminating,
+    uid_of,
+)
+
+UNDER_WAY_SECONDS: Final = 1.0
+SLOW_SECONDS: Final = 60.0
+IDLE_GRACE_SECONDS: Final = 10
+EARLY_SECONDS: Final = 5.0
+_SLOW: Final = ("slow-call", "lost-answer", "timeout", "late-write")
+
+
+class Said(NamedTuple):
+    """What a status has said, and until when."""
+
+    until: float
+    status: Json
+    deleting: bool
+
+
+class Writes(Promise):
+    """Looked at when the API server takes them."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self._before: dict[str, deque[Said]] = defaultdict(lambda: deque(maxlen=60))
+        """By uid of the job: what it was before each change."""
+        self._deleted: dict[str, float] = {}
+        """When a pod, by uid, was asked to end."""
+        self._disturbed: dict[str, float] = {}
+        """When somebody else last changed the budget or the labels of a job's pods."""
+
+    def on_change(self, change: Change) -> None:
+        if change.kind == JOBS and change.old is not None:
+            old = change.old
+            self._before[uid_of(old)].append(Said(self._case.now, status_of(old), terminating(old)))
+        if change.kind == PODS and terminating(change.raw):
+            self._deleted.setdefault(uid_of(change.raw), self._case.now)
+        if not by_operator(change):
+            if change.kind in (BUDGETS, PODS) and change.by in ("user", "webhook"):
+                self._disturbed[key_of(change.raw)[0]] = self._case.now
+            return
+        if change.kind == PODS and change.event == "ADDED":
+            self._check_creation(change.raw)
+        elif change.kind == PODS and change.old is not None:
+            self._on_pod(change, change.old)
+        elif change.kind == BUDGETS and change.event == "MODIFIED":
+            self._check_budget(change.raw)
+
+    def _said(self, uid: str) -> list[Said]:
+        """Now, and as long ago as this write may have been sent."""
+        job = self._case.job(uid)
+        age = SLOW_SECONDS if self._case.fired(*_SLOW) else UNDER_WAY_SECONDS
+        now = [Said(self._case.now, status_of(job), terminating(job))] if job else []
+        return now + [one for one in self._before[uid] if one.until >= self._case.now - age]
+
+    def _check_creation(self, pod: Json) -> None:
+        uid, name = owner_of(pod), key_of(pod)[1]
+        said = self._said(uid)
+        if uid not in self._case.jobs or not said:
+            return
+        if not any(name in (upcoming(one.status).get("members") or ()) for one in said):
+            self._case.fail("unallotted", f"pod {name} is created, and status has not allotted its name")
+        if all(one.deleting for one in said):
+            self._case.fail("undead", f"pod {name} is created for a job that is being deleted")
+        if all(one.status.get("logLost") for one in said):
+            self._case.fail("log-lost", f"pod {name} is created, and status says that the log is lost")
+
+    def _on_pod(self, change: Change, old: Json) -> None:
+        pod, name = change.raw, key_of(change.raw)[1]
+        self._check_orphan(pod)
+        if (change.event == "DELETED" or terminating(pod)) and not terminating(old):
+            self._check_deletion(old)
+            self._check_grace(pod, old)
+        if change.event == "DELETED":
+            return
+        told, before = assignment(pod), assignment(old)
+        if told != before:
+            if run_told(pod) < run_told(old):
+                self._case.fail("stale-write", f"{name} is told of run {run_told(pod)} after run {run_told(old)}")
+            if "run" in told and not any(_follows(told, uid_of(pod), one.status) for one in self._said(owner_of(pod))):
+                self._case.fail("stale-write", f"{name} is told {told}, and status does not say so")
+            if told.get("leave"):
+                self._check_request(pod, told)
+        if labels_of(pod).get(ROLE) == "member" != labels_of(old).get(ROLE):
+            self._check_promotion(pod)
+
+    def _check_deletion(self, pod: Json) -> None:
+        """Nobody deletes a pod that is Ready and assigned to the newest run while nothing asks that run to end."""
+        job = self._case.job(owner_of(pod))
+        if job is None or terminating(job) or not is_ready(pod) or phase_of(pod) != "Running" or finished(job):
+            return
+        status, said = status_of(job), assignment(pod)
+        plan = plan_of(status)
+        if not plan or intent(status) or "rank" not in said:
+            return
+        if int(said["run"]) == int(plan["run"]) and uid_of(pod) in {one.get("uid") for one in plan["members"]}:
+            self._case.fail("stray-delete", f"{key_of(pod)[1]} trains in run {plan['run']} and the operator deletes it")
+
+    def _check_orphan(self, pod: Json) -> None:
+        """`kubectl delete --cascade=orphan`: pods that are to outlive their job are left alone while it goes."""
+        job = self._case.job(labels_of(pod).get(UID, "")) if not owner_of(pod) else None
+        if job is not None and "orphan" in (job["metadata"].get("finalizers") or ()):
+            self._case.fail("orphan", f"{key_of(pod)[1]} is to outlive its job, and the operator changes it")
+
+    def _check_grace(self, pod: Json, old: Json) -> None:
+        """Whoever has no work has nothing to save; whoever has been given time may use it."""
+        name, grace = key_of(pod)[1], int(pod["metadata"].get("deletionGracePeriodSeconds") or 0)
+        if "standby" in assignment(old) and grace > IDLE_GRACE_SECONDS:
+            self._case.fail("idle-grace", f"standby {name} is given {grace} s to save nothing")
+        job = self._case.job(owner_of(pod))
+        if job is None or finished(job) or terminal(old) or terminated(old) or not assignment(old).get("leave"):
+            return
+        deadline = intent(status_of(job)).get("deadline")
+        left = seconds_of(deadline) - self._case.now if deadline and name in training(status_of(job)) else 0.0
+        if left > EARLY_SECONDS and not self._case.fired("late-write"):
+            self._case.fail("hasty", f"{name} is deleted {left:.0f} s before its time to save is over")
+
+    def _check_request(self, pod: Json, told: Json) -> None:
+        """The time to save ends with the first who has to go; of a run that lost a member nothing can be saved."""
+        status = self._case.status(owner_of(pod))
+        plan, name = plan_of(status), key_of(pod)[1]
+        if intent(status).get("disruption") == "MemberLost" and int(plan.get("run") or 0) not in told.get("lost", ()):
+            self._case.fail("stale-write", f"{name} is told to leave, and not that its run has lost a member: {told}")
+        members = {one["uid"] for one in plan.get("members") or ()}
+        for other in self._case.pods(owner_of(pod)):
+            if uid_of(other) in members and terminating(other) and not terminal(other) and not terminated(other):
+                left = seconds_of(other["metadata"]["deletionTimestamp"]) - self._case.now
+                known = self._case.now - self._deleted.get(uid_of(other), self._case.now) > UNDER_WAY_SECONDS
+                if known and not self._case.deaf and int(told["seconds"]) > max(left, 1.0) + EARLY_SECONDS:
+                    words = f"{name} is given {told['seconds']} s to save, {key_of(other)[1]} has {left:.0f} s left"
+                    self._case.fail("grace", words)
+
+    def _check_promotion(self, pod: Json) -> None:
+        """The budget counts a member before it has the label: in between it could be evicted."""
+        uid, now = owner_of(pod), self._case.now
+        if now - self._disturbed.get(key_of(pod)[0], -1e9) < (420.0 if self._case.deaf else 30.0):
+            return
+        budget = next((one for one in self._world.server.each(BUDGETS) if owner_of(one) == uid), None)
+        least = ((budget or {}).get("spec") or {}).get("minAvailable", 0)
+        if not isinstance(least, int) or least < self._members(uid):
+            words = f"{key_of(pod)[1]} becomes a member, the budget asks for {least} of {self._members(uid)}"
+            self._case.fail("budget-late", words)
+
+    def _check_budget(self, budget: Json) -> None:
+        """Lowered only after the labels are gone."""
+        least = (budget.get("spec") or {}).get("minAvailable")
+        job = self._case.job(owner_of(budget))
+        if job is None or finished(job) or not isinstance(least, int):
+            return
+        members = self._members(uid_of(job))
+        if least < members:
+            self._case.fail("budget-open", f"{key_of(budget)[1]} asks for {least}, {members} members are alive")
+
+    def _members(self, uid: str) -> int:
+        return sum(labels_of(one).get(ROLE) == "member" and not terminal(one) for one in self._case.pods(uid))
+
+
+def _follows(told: Json, uid: str, status: Json) -> bool:
+    """Whether this status is a reason to say that to this pod."""
+    plan = plan_of(status)
+    if told.get("leave"):
+        leaving = bool(intent(status).get("leave")) or not plan
+        return leaving and int(upcoming(status).get("run") or status.get("run") or 0) == int(told["run"])
+    return int(plan.get("run") or 0) == int(told["run"]) and uid in {one["uid"] for one in plan["members"]}
