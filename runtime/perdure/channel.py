@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import select
 import tempfile
@@ -24,6 +25,8 @@ from typing import Any, Final
 from perdure.contract import CommitRef, ErrorKind, ExitKind, Failure
 from perdure.words import fitting
 
+SIGTERM: Final = "SIGTERM"
+"""The cause of a request where nobody tells another."""
 ENDING_SECONDS: Final = 5
 """How long an ending waits for room in the pipe: nothing comes after it that would tell the same."""
 
@@ -47,12 +50,17 @@ def write_request(path: Path, request: Request) -> None:
 
 
 def read_request(path: Path) -> Request | None:
-    """The request, or None while there is none."""
+    """The request, or None while there is none that can be read: never an error, whoever wrote the file.
+
+    A trainer that was told by a signal and fell over its file would lose the save it was asked for.
+    """
     try:
         body = json.loads(path.read_text())
-    except FileNotFoundError:
+        deadline = float(body["deadline"])
+        cause = SIGTERM if body.get("cause") is None else str(body["cause"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
-    return Request(str(body["cause"]), float(body["deadline"]))
+    return Request(cause, deadline) if math.isfinite(deadline) else None
 
 
 @dataclass(frozen=True)

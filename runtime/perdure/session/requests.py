@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from perdure.channel import Request, read_request
+from perdure.channel import SIGTERM, Request, read_request
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Requests:
         if not self._notes:
             told, now = self._told(), time.monotonic()
             self._notes.append(
-                ExitRequest(now, told.cause, told.deadline) if told else ExitRequest(now, "SIGTERM", now + self._grace)
+                ExitRequest(now, told.cause, told.deadline) if told else ExitRequest(now, SIGTERM, now + self._grace)
             )
 
     def _note_interruption(self) -> None:

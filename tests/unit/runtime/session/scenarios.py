@@ -135,7 +135,7 @@ def polls(root: str, polling: list[int]) -> None:
                 session.step()
 
 
-def agree(requests: list[tuple[int, int]]) -> dict[str, list[int]]:
+def agree(requests: list[tuple[int, int]], interval: float) -> dict[str, list[int]]:
     """Checks with skew in a group of its own; rank r is asked before its check number s, for each (r, s) alone.
 
     Returns for each request where this rank stopped.
@@ -145,7 +145,7 @@ def agree(requests: list[tuple[int, int]]) -> dict[str, list[int]]:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
     stops = []
     for who, when in requests:
-        agreement = Agreement(dist.group.WORLD)
+        agreement = Agreement(dist.group.WORLD, interval=interval)
         for step in range(1, 40):
             time.sleep(0.002 * ((step * (rank + 1)) % 4))  # the skew that is under test
             asked = rank == who and step >= when
