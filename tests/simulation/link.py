@@ -99,12 +99,15 @@ class Link:
         self._waiting: dict[tuple[str, str, str], list[asyncio.Future[None]]] = {}
         server.observers.append(self._on_change)
         self.calls: Counter[str] = Counter()
-        self.on_call: Callable[[str, str], object] = _ignore
+        self.on_call: Callable[[str, str, str], object] = _ignore
+        """With verb, kind and name when a request is sent."""
+        self.on_answer: Callable[[str, str, str], object] = _ignore
+        """The same when its client waits no longer."""
 
     async def call(self, verb: str, kind: str, what: Callable[[], T], *, name: str = "") -> T:
         """Carry `what` out on the server; raises Refused, or NoAnswer where the answer did not come in time."""
         self.calls[verb] += 1
-        self.on_call(verb, kind)
+        self.on_call(verb, kind, name)
         future: asyncio.Future[T] = self._loop.create_future()
         self._loop.outside(self._trip(), self._arrive, verb, what, future)
         try:
@@ -112,6 +115,8 @@ class Link:
                 return await future
         except TimeoutError:
             raise NoAnswer(f"{verb} {kind} {name}: no answer") from None
+        finally:
+            self.on_answer(verb, kind, name)
 
     async def changed(self, kind: str, namespace: str, name: str, version: str, seconds: float) -> None:
         """Until the object has another version, or so many seconds: a watch of one name."""

@@ -30,7 +30,8 @@ class Operators:
         self._skews = skews
         self.replicas: list[OperatorProcess] = []
         self.started = 0
-        self.on_call: Callable[[str, str, str], object] = lambda *_: None
+        self.on_call: Callable[[str, str, str, str], object] = lambda *_: None
+        self.on_answer: Callable[[str, str, str, str], object] = lambda *_: None
         for number in range(replicas):
             self.replicas.append(self._new(number))
         world.after(1.0, self._watch_over)
@@ -44,7 +45,8 @@ class Operators:
         world, name = self._world, f"operator-{number}.{self.started}"
         rng = world.rng(f"process/{name}")
         link = Link(world.loop, world.server, world.knobs, rng, name=name, fired=world.fired)
-        link.on_call = lambda verb, kind: self.on_call(name, verb, kind)
+        link.on_call = lambda *call: self.on_call(name, *call)
+        link.on_answer = lambda *call: self.on_answer(name, *call)
         skew = self._skews[number % len(self._skews)]
         world.tell(name, "starts", skew=round(skew))
         return OperatorProcess(world.loop, link, world.knobs, rng, skew=skew, identity=name)

@@ -74,6 +74,7 @@ class Checks:
         scene.world.server.observers.append(self._on_change)
         scene.world.listeners.append(self._on_fact)
         scene.operators.on_call = self._on_call
+        scene.operators.on_answer = self._on_answer
         scene.world.after(POLL_SECONDS, self._poll)
 
     @property
@@ -113,9 +114,13 @@ class Checks:
         for promise in self._promises:
             promise.on_fact(fact)
 
-    def _on_call(self, who: str, verb: str, kind: str) -> None:
+    def _on_call(self, *call: str) -> None:
         for promise in self._promises:
-            promise.on_call(who, verb, kind)
+            promise.on_call(*call)
+
+    def _on_answer(self, *call: str) -> None:
+        for promise in self._promises:
+            promise.on_answer(*call)
 
     def _poll(self) -> None:
         if not self._is_led():

@@ -97,7 +97,7 @@ class Bounds(Promise):
                 words = f"{failed['consecutive']} failures in a row, and new pods {gone:.0f} s after the last"
                 case.fail("no-pause", f"{name}: {words}")
 
-    def on_call(self, who: str, verb: str, kind: str) -> None:
+    def on_call(self, who: str, verb: str, kind: str, name: str) -> None:  # noqa: ARG002
         if verb == "list" and _count(self._lists[who], self._case.now) > LISTS_A_MINUTE * max(len(self._case.jobs), 1):
             self._case.fail("lists", f"{who}: {len(self._lists[who])} LISTs of {kind} in a minute")
 

@@ -110,8 +110,11 @@ class Promise:
     def on_fact(self, fact: Fact) -> None:
         """Something happened that no API server sees."""
 
-    def on_call(self, who: str, verb: str, kind: str) -> None:
+    def on_call(self, who: str, verb: str, kind: str, name: str) -> None:
         """A replica of the operator sends a request."""
+
+    def on_answer(self, who: str, verb: str, kind: str, name: str) -> None:
+        """It waits for it no longer."""
 
     def look(self) -> None:
         """A second has passed in which a leader has worked, as before for a while."""

@@ -46,6 +46,9 @@ CODE_FAULTS: Final = (
     *("absurd-outcome", "foreign-outcome", "emptied-root"),
 )
 ASSIGNED_SECONDS: Final = 30.0
+TELLING_SECONDS: Final = 7.0
+ASKING_SECONDS: Final = 25.0
+"""Whoever cannot be told by its assignment is told by SIGTERM."""
 FORMER_SECONDS: Final = 30.0
 
 
@@ -98,9 +101,9 @@ class Claims(Promise):
             self._look_at_leaving(pod)
         uids = {uid_of(job) for job in jobs}
         for budget in self._world.server.each(BUDGETS):
+            orphan = UID in labels_of(budget) and owner_of(budget) not in uids
             words = f"budget {key_of(budget)[1]} protects pods of a job that is gone"
-            ours = UID in labels_of(budget)  # a stranger's own may be there for good
-            self._lasting("orphan-budget", uid_of(budget), ours and owner_of(budget) not in uids, 300.0, words)
+            self._lasting("orphan-budget", uid_of(budget), orphan, 300.0, words)
 
     def _look_at_leftovers(self, job: Json) -> None:
         left = [key_of(one)[1] for one in self._case.pods(uid_of(job)) if not terminal(one) and self._heard(one)]
@@ -119,12 +122,17 @@ class Claims(Promise):
         said = condition(status, "Running").get("message", "") + condition(status, "Disrupted").get("message", "")
         hidden = bool(unasked) and not any(word in said for word in ("denied", "refuse", "could not", "not been asked"))
         words = f"{key_of(job)[1]}: {unasked} have not been asked to leave for run {run}, and status says: {said}"
-        self._lasting("unasked", uid_of(job), hidden, 25.0, words)
+        patience = 25.0 if self._case.deaf else TELLING_SECONDS
+        self._lasting("unasked", uid_of(job), hidden, patience, words)
+        words = f"{key_of(job)[1]}: {unasked} have not been asked to leave for run {run}, in no way whatever"
+        patience = 420.0 if self._case.deaf else ASKING_SECONDS
+        self._lasting("never-asked", uid_of(job), bool(unasked), patience, words)
 
     def _look_at_template(self, job: Json, status: Json) -> None:
         bad = not job["spec"]["template"]["spec"]["containers"][0].get("image")
         said = status.get("conditions") or ()
-        told = any(one.get("status") == "False" and "emplate" in str(one.get("reason")) for one in said)
+        earlier = "Root" in str(condition(status, "Running").get("reason"))
+        told = earlier or any(one.get("status") == "False" and "emplate" in str(one.get("reason")) for one in said)
         words = f"{key_of(job)[1]}: the template is invalid and no condition says so"
         self._lasting("silent-template", uid_of(job), bad and not told, 40.0, words)
         (namespace, name), waits = key_of(job), condition(status, "Running").get("reason") == "TemplateInvalid"

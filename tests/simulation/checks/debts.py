@@ -11,7 +11,18 @@ from collections.abc import Iterator
 from typing import Final
 
 from tests.simulation.checks.case import Promise
-from tests.simulation.checks.reading import ROLE, UID, condition, finished, intent, plan_of, run_told, status_of
+from tests.simulation.checks.reading import (
+    ROLE,
+    UID,
+    condition,
+    finished,
+    intent,
+    plan_of,
+    run_told,
+    status_of,
+    terminated,
+    training,
+)
 from tests.simulation.objects import (
     BUDGETS,
     JOBS,
@@ -21,6 +32,7 @@ from tests.simulation.objects import (
     is_ready,
     key_of,
     labels_of,
+    matches,
     node_of,
     owner_of,
     terminal,
@@ -29,8 +41,8 @@ from tests.simulation.objects import (
 )
 
 SECONDS: Final = 60.0
-UNLABELLED_SECONDS: Final = 20.0
-"""Evictions ask for the label: every second without it counts."""
+SOON_SECONDS: Final = 20.0
+"""Evictions ask for the label, and peers wait for who has ended: every second counts."""
 DEAF_SECONDS: Final = 420.0
 """Where a watch may have lost the news: the next resync tells them."""
 _TAINTS: Final = frozenset({"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"})
@@ -43,7 +55,7 @@ class Debts(Promise):
         due = {(check, what): words for job in self._world.server.each(JOBS) for check, what, words in self._debts(job)}
         self._since = {debt: self._since.get(debt, self._case.now) for debt in due}
         for (check, what), since in self._since.items():
-            patience = UNLABELLED_SECONDS if check == "unlabelled" else SECONDS
+            patience = SOON_SECONDS if check in ("unlabelled", "unnoticed") else SECONDS
             if self._case.now - since >= (DEAF_SECONDS if self._case.deaf else patience):
                 self._case.fail(check, due[check, what])
 
@@ -52,6 +64,8 @@ class Debts(Promise):
         plan = plan_of(status)
         if terminating(job) or finished(job) or not plan:
             return
+        for end in self._unnoticed(job, status):
+            yield "unnoticed", f"{uid_of(job)} {end}", f"{end} has ended, and {name} waits for it"
         members = {one["uid"]: one for one in plan["members"]}
         pods = [pod for pod in self._world.server.each(PODS) if uid_of(pod) in members and not terminal(pod)]
         if not intent(status):
@@ -61,6 +75,13 @@ class Debts(Promise):
                     yield "unlabelled", uid_of(pod), f"{key_of(pod)[1]} trains for {name} without the role of a member"
         if pods and not self._protected(job):
             yield "unprotected", name, f"the budget of {name} lets its members be evicted"
+
+    def _unnoticed(self, job: Json, status: Json) -> Iterator[str]:
+        """A member is over when container 0 has terminated, whatever runs beside it."""
+        for name in sorted(training(status)):
+            pod = self._world.server.find(PODS, key_of(job)[0], name)
+            if pod is not None and terminated(pod):
+                yield name
 
     def _unheeded(self, job: Json, plan: Json, pods: list[Json]) -> Iterator[tuple[str, str, str]]:
         """Reasons for the run to end, while status has no intent."""
@@ -81,8 +102,12 @@ class Debts(Promise):
         uid = uid_of(job)
         budgets = self._world.server.each(BUDGETS)
         budget = next((one for one in budgets if owner_of(one) == uid), None)
-        if budget is None and any(key_of(one)[1] == f"{key_of(job)[1]}-{uid[:4]}" for one in budgets):
-            return condition(status_of(job), "Protected").get("status") == "False"  # the name is taken: that is said
+        taken = any(key_of(one)[1] == f"{key_of(job)[1]}-{uid[:4]}" for one in budgets)
+        if budget is None and (taken or self._world.server.policy.refuse_budgets):
+            return condition(status_of(job), "Protected").get("status") == "False"  # it cannot be, and that is said
+        labels = {"perdure.dev/job": key_of(job)[1], UID: uid, ROLE: "member"}
+        if not matches(((budget or {}).get("spec") or {}).get("selector"), labels):
+            return False
         least = ((budget or {}).get("spec") or {}).get("minAvailable")
         if budget is None or not isinstance(least, int) or budget["spec"].get("maxUnavailable") is not None:
             return False

@@ -1,12 +1,16 @@
-"""Only one replica of the operator works: whoever holds the Lease, while it lasts."""
+"""Only one replica of the operator works, whoever holds the Lease and while it lasts; and one round of a job at a time.
+
+A round is over when each of its writes has been answered: the next one would not see what is still under way.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Final
 
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise
-from tests.simulation.objects import EVENTS, LEASES, Json
+from tests.simulation.objects import EVENTS, JOBS, LEASES, PODS, Json
 
 READS: Final = ("get", "list", "dry-run")
 
@@ -17,6 +21,8 @@ class Leadership(Promise):
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self._renewed = -1e9
+        self._waiting: dict[tuple[str, str], list[tuple[str, str, str, float]]] = defaultdict(list)
+        """By replica and job: verb, kind, name and time of writes without an answer."""
 
     def on_change(self, change: Change) -> None:
         if change.kind != LEASES:
@@ -29,7 +35,7 @@ class Leadership(Promise):
             words = f"{after['holderIdentity']} takes the Lease that {held} has renewed {age:.1f} s ago"
             self._case.fail("two-leaders", words)
 
-    def on_call(self, who: str, verb: str, kind: str) -> None:
+    def on_call(self, who: str, verb: str, kind: str, name: str) -> None:
         if verb in READS or kind in (EVENTS, LEASES):
             return
         lease = _spec(next(iter(self._world.server.each(LEASES)), None))
@@ -38,6 +44,22 @@ class Leadership(Promise):
             self._case.fail("two-leaders", f"{who} sends a {verb} of {kind}, and {holder or 'nobody'} holds the Lease")
         elif age >= float(lease["leaseDurationSeconds"]):
             self._case.fail("two-leaders", f"{who} sends a {verb} of {kind}, its Lease is {age:.1f} s old")
+        self._check_rounds(who, verb, kind, name)
+
+    def _check_rounds(self, who: str, verb: str, kind: str, name: str) -> None:
+        """Only writes of one kind are sent together."""
+        if kind not in (JOBS, PODS):
+            return
+        waiting = self._waiting[who, name if kind == JOBS else name.rsplit("-", 2)[0]]
+        others = [one for one in waiting if one[:2] != (verb, kind) and self._case.now - one[3] > 0.0]
+        if others:
+            words = f"{who} sends a {verb} of {name} while its {others[0][0]} of {others[0][2]} is under way"
+            self._case.fail("two-rounds", words)
+        waiting.append((verb, kind, name, self._case.now))
+
+    def on_answer(self, who: str, verb: str, kind: str, name: str) -> None:
+        waiting = self._waiting[who, name if kind == JOBS else name.rsplit("-", 2)[0]]
+        waiting[:] = [one for one in waiting if one[:3] != (verb, kind, name)]
 
 
 def _spec(lease: Json | None) -> Json:

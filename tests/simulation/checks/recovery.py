@@ -6,11 +6,13 @@ from collections import defaultdict
 from typing import Final
 
 from tests.simulation.checks.case import Case, Promise
-from tests.simulation.checks.reading import current, finished, plan_of, status_of, training
+from tests.simulation.checks.reading import condition, current, finished, plan_of, status_of, training, upcoming
 from tests.simulation.objects import JOBS, NODES, PODS, Json, is_ready, key_of, node_of, seconds_of, terminating, uid_of
 from tests.simulation.world import Fact
 
 RECOVERY_SECONDS: Final = 120.0
+START_SECONDS: Final = 75.0
+"""Pods of the job that had the name before may take their grace."""
 OPENING_SECONDS: Final = 25.0
 """From the moment when all ranks run, and none of the run before, until the log is open."""
 LOST_NODE_SECONDS: Final = 60.0
@@ -32,6 +34,8 @@ _HARMLESS: Final = frozenset(
         "ended-pod-deleted",
         "suspend",
         "cordon-for-a-moment",
+        "stranger",
+        "delete-job",
     }
 )
 """Nothing that these do is in the way of a run that begins."""
@@ -73,9 +77,20 @@ class Recovery(Promise):
             if finished(job) or terminating(job) or job["spec"].get("suspend"):
                 self._since.pop(("recovery", uid_of(job)), None)
                 continue
+            self._look_at_start(job, idle=open_nodes)
             self._look_at_opening(job, healthy=healthy)
             self._look_at_steps(job, idle=open_nodes)
             self._look_at_nodes(job, nodes)
+
+    def _look_at_start(self, job: Json, *, idle: bool) -> None:
+        """A job that nothing is in the way of begins to prepare a run."""
+        status, uid = status_of(job), uid_of(job)
+        prepared = plan_of(status) or upcoming(status).get("members")
+        others = [one for one in self._world.server.each(JOBS) if uid_of(one) != uid and _root(one) == _root(job)]
+        pause = int((status.get("failures") or {}).get("consecutive") or 0)
+        free = idle and not others and not pause and _can_start(job)
+        words = f"{key_of(job)[1]} is not prepared to run, and nothing is in its way: {condition(status, 'Running')}"
+        self._lasting("start", uid, free and not prepared, START_SECONDS, words)
 
     def _look_at_opening(self, job: Json, *, healthy: bool) -> None:
         """Nobody waits for a run whose processes are all dead."""
@@ -112,6 +127,15 @@ class Recovery(Promise):
             given = lost + (420.0 if self._case.deaf else LOST_NODE_SECONDS)
             holds = dark and not outage and not self._case.fired("all-kubelets-silent")
             self._lasting("given-up", f"{uid_of(job)} {name} {current(status).get('run')}", holds, given, words)
+
+
+def _root(job: Json) -> tuple[str, str]:
+    checkpoint = job["spec"]["checkpoint"]
+    return checkpoint["uri"], (checkpoint.get("s3") or {}).get("endpoint", "")
+
+
+def _can_start(job: Json) -> bool:
+    return bool(job["spec"]["template"]["spec"]["containers"][0].get("image"))
 
 
 def _not_ready_since(node: Json) -> float:

@@ -13,6 +13,7 @@ from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise, by_operator
 from tests.simulation.checks.reading import (
     ROLE,
+    UID,
     assignment,
     finished,
     intent,
@@ -104,6 +105,7 @@ class Writes(Promise):
 
     def _on_pod(self, change: Change, old: Json) -> None:
         pod, name = change.raw, key_of(change.raw)[1]
+        self._check_orphan(pod)
         if (change.event == "DELETED" or terminating(pod)) and not terminating(old):
             self._check_deletion(old)
             self._check_grace(pod, old)
@@ -132,6 +134,12 @@ class Writes(Promise):
         if int(said["run"]) == int(plan["run"]) and uid_of(pod) in {one.get("uid") for one in plan["members"]}:
             self._case.fail("stray-delete", f"{key_of(pod)[1]} trains in run {plan['run']} and the operator deletes it")
 
+    def _check_orphan(self, pod: Json) -> None:
+        """`kubectl delete --cascade=orphan`: pods that are to outlive their job are left alone while it goes."""
+        job = self._case.job(labels_of(pod).get(UID, "")) if not owner_of(pod) else None
+        if job is not None and "orphan" in (job["metadata"].get("finalizers") or ()):
+            self._case.fail("orphan", f"{key_of(pod)[1]} is to outlive its job, and the operator changes it")
+
     def _check_grace(self, pod: Json, old: Json) -> None:
         """Whoever has no work has nothing to save; whoever has been given time may use it."""
         name, grace = key_of(pod)[1], int(pod["metadata"].get("deletionGracePeriodSeconds") or 0)
@@ -140,11 +148,10 @@ class Writes(Promise):
         job = self._case.job(owner_of(pod))
         if job is None or finished(job) or terminal(old) or terminated(old) or not assignment(old).get("leave"):
             return
-        asked = [one.status for one in self._said(uid_of(job)) if intent(one.status) and name in training(one.status)]
-        ends = [seconds_of(until) for status in asked if (until := intent(status).get("deadline"))]
-        if ends and min(ends) > self._case.now + EARLY_SECONDS:
-            words = f"{name} is deleted {min(ends) - self._case.now:.0f} s before its time to save is over"
-            self._case.fail("hasty", words)
+        deadline = intent(status_of(job)).get("deadline")
+        left = seconds_of(deadline) - self._case.now if deadline and name in training(status_of(job)) else 0.0
+        if left > EARLY_SECONDS and not self._case.fired("late-write"):
+            self._case.fail("hasty", f"{name} is deleted {left:.0f} s before its time to save is over")
 
     def _check_request(self, pod: Json, told: Json) -> None:
         """The time to save ends with the first who has to go; of a run that lost a member nothing can be saved."""

@@ -119,11 +119,13 @@ async def kubelet_silent(scene: Scene, rng: random.Random) -> None:
 @fault(300)
 async def all_kubelets_silent(scene: Scene, rng: random.Random) -> None:
     """Or all but one, as where a zone's gateway is gone."""
+    if sum(not kubelet.connected for kubelet in scene.kubelets.values()) > 1:
+        return  # one outage at a time: the end of the first would be that of the second
     scene.world.fire("all-kubelets-silent")
     silent = list(scene.kubelets.values())[rng.choice((0, 1)) :]
     for kubelet in silent:
         kubelet.disconnect()
-    await asyncio.sleep(rng.choice((60, 120, 200, 300)))
+    await asyncio.sleep(rng.choice((60, 120, 200, 300, 300)))
     for kubelet in silent:
         kubelet.reconnect()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
 
 from tests.simulation.faults.registry import fault, some_kubelet, some_user
 from tests.simulation.objects import JOBS, Json, clone, key_of, seconds_of
@@ -67,6 +68,7 @@ async def edit_budget(scene: Scene, rng: random.Random) -> None:
         {"maxUnavailable": 1},
         {"minAvailable": 0},
         {"maxUnavailable": "10%"},
+        {"minAvailable": 9, "selector": {"matchLabels": {"app": "other"}}},
     ]
     some_user(scene, rng).edit_budget(rng.choice(choices))
 
@@ -90,10 +92,13 @@ async def foreign_budget(scene: Scene, rng: random.Random) -> None:
     body = {"metadata": {"name": key[1]}, "spec": {"minAvailable": 0, "selector": {"matchLabels": {"app": "other"}}}}
     server.delete("poddisruptionbudgets", *key, by="user")
     server.create("poddisruptionbudgets", key[0], body, by="user")
-    await asyncio.sleep(rng.uniform(20, 120))
-    there = server.find("poddisruptionbudgets", *key)
-    if there is not None and "ownerReferences" not in there["metadata"]:
-        server.delete("poddisruptionbudgets", *key, by="user")
+
+    def remove() -> None:
+        there = server.find("poddisruptionbudgets", *key)
+        if there is not None and "ownerReferences" not in there["metadata"]:
+            server.delete("poddisruptionbudgets", *key, by="user")
+
+    scene.world.after(rng.uniform(20, 120), remove)
 
 
 @fault(250)
@@ -191,14 +196,23 @@ async def deadline_while_saving(scene: Scene, rng: random.Random) -> None:
 
 @fault(300)
 async def stranger_with_my_root(scene: Scene, rng: random.Random) -> None:
-    """Somebody else has a suspended job with this job's uri, on another endpoint."""
+    """Somebody else has a job with this job's uri: suspended, on another endpoint, or one that cannot start."""
     user = some_user(scene, rng)
     scene.world.fire("stranger")
     body = clone(user.body)
     body["metadata"]["name"] = f"stranger-{rng.getrandbits(16):04x}"
-    body["spec"] |= {"suspend": True}
-    body["spec"]["checkpoint"]["s3"] = {"endpoint": "https://elsewhere.example"}
-    scene.world.server.create(JOBS, "strangers", body, by="user")
+    kind = rng.choice(("suspended", "elsewhere", "for a while"))
+    if kind == "suspended":
+        body["spec"]["suspend"] = True
+    else:
+        body["spec"]["template"]["spec"]["containers"][0]["image"] = ""
+    if kind == "elsewhere":
+        body["spec"]["checkpoint"]["s3"] = {"endpoint": "https://elsewhere.example"}
+    server = scene.world.server
+    server.create(JOBS, "strangers", body, by="user")
     user.delete()
     await asyncio.sleep(5.0)
     user.apply()
+    if kind == "for a while":
+        leave = partial(server.delete, JOBS, "strangers", body["metadata"]["name"], by="user")
+        scene.world.after(rng.uniform(5, 60), leave)
