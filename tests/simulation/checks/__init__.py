@@ -125,7 +125,7 @@ class Checks:
     def _poll(self) -> None:
         if not self._is_led():
             self._led_since = None
-            self._case.prolong(POLL_SECONDS)
+            self._case.prolong_excuses(POLL_SECONDS)
         elif self._led_since is None:
             self._led_since = self._case.now
         led = self._led_since is not None and self._case.now - self._led_since >= LEADS_SECONDS
