@@ -192,6 +192,10 @@ class TestCompletion:
         too_late = moved.ready().settle().ended(0, ExitKind.COMPLETED, run=1, step=100, commit=(9, 100)).settle()
         assert too_late.now.phase is Phase.RUNNING
 
+    def test_a_pod_that_was_in_no_run_completes_nothing(self) -> None:
+        here = job().starting(world=2).ended(0, ExitKind.COMPLETED, run=0).settle()
+        assert here.now.phase is not Phase.COMPLETED
+
 
 class TestSuspend:
     def test_everyone_leaves_at_once_and_nobody_comes_back(self) -> None:
