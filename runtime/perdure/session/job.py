@@ -16,7 +16,7 @@ from perdure.checkpoint.opening import say
 from perdure.contract import ExitKind
 from perdure.errors import UserError
 from perdure.session.boundary import Boundary
-from perdure.session.departure import left_by_break
+from perdure.session.departure import Departure, departure, loop
 from perdure.session.leaving import Exit, save_and_leave, save_finally
 from perdure.session.run import Run
 
@@ -37,6 +37,8 @@ class Job:
         """Whether an epoch was begun in this run."""
         self._raised = False
         """Whether something was raised in the body of a loop."""
+        self._unsettled = False
+        """Whether the last loop was left without telling how: as by a break, if the script goes on."""
         self._goal: dict[str, Any] | None = None
         """Of the last loop, once it is reached."""
         self._quiet = contextlib.ExitStack()
@@ -51,6 +53,8 @@ class Job:
         """The epochs that are left of this loop."""
         if self._raised:
             raise UserError("an error has left the epoch loop before this one: let it end the script, and start again")
+        if self._unsettled:
+            self._settle()
         if self._progress.epoch is not None:
             raise UserError(
                 "session.epochs() is called inside of an epoch: one loop after the other is fine, one within the "
@@ -67,13 +71,11 @@ class Job:
         else:
             self._begin()
             while self._progress.loop_epochs < count:
-                epoch = self._progress.begin_epoch()
+                epoch, consumer = self._progress.begin_epoch(), loop()
                 try:
                     yield epoch
                 except GeneratorExit:
-                    self._raised = not left_by_break()
-                    if not self._raised:
-                        self._break(goal)
+                    self._leave(departure(consumer), goal)
                     raise
                 self._end_epoch(goal)
         self._reach(goal)
@@ -90,6 +92,7 @@ class Job:
 
     def _settle(self) -> None:
         """The script goes on outside of a loop that it has not run to its end: as after a `break`. Collective."""
+        self._unsettled = False
         if self._progress.epoch is not None and not self._raised and self._trouble is None:
             self._break({"epochs": self.count})
         self._raise_trouble()
@@ -132,6 +135,16 @@ class Job:
         if self._boundary.leaving:
             save_and_leave(self._run)
         self._boundary.save_if_due()
+
+    def _leave(self, how: Departure, goal: dict[str, Any]) -> None:
+        """The script has left its loop before the last epoch."""
+        match how:
+            case Departure.BREAK:
+                self._break(goal)
+            case Departure.RAISED:
+                self._raised = True
+            case Departure.UNKNOWN:
+                self._unsettled = True
 
     def _break(self, goal: dict[str, Any]) -> None:
         """The script has left its loop: the epoch counts, and the loop is over. Nothing can be raised here."""
