@@ -86,6 +86,8 @@ class Stepped:
     """One more optimizer step is done."""
 
     step: int
+    epoch: int | None = None
+    """Epochs that are finished; None where it is not told."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,8 @@ class Exiting:
     opened: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
     error: Failure | None = None
+    epoch: int | None = None
+    """Epochs that are finished; None where it is not told."""
 
 
 Report = Attached | Opened | Stepped | Committed | Exiting
@@ -151,16 +155,23 @@ def read_report(line: str | bytes) -> Report | None:
             case {"report": "opened", "run": int(run)}:
                 return Opened(run, _commit(body.get("resumed")))
             case {"report": "step", "step": int(step)}:
-                return Stepped(step)
+                return Stepped(step, _epoch(body))
             case {"report": "committed", "commit": {"seq": int(seq), "step": int(step)}}:
                 return Committed(CommitRef(seq, step))
             case {"report": "ending", "outcome": str(outcome), "step": int(step)}:
                 commit, seconds = _commit(body.get("commit")), _seconds(body.get("seconds") or {})
                 error = _failure(body.get("error"))
-                return Exiting(ExitKind(outcome), step, commit, int(body.get("opened") or 0), seconds, error)
+                opened = int(body.get("opened") or 0)
+                return Exiting(ExitKind(outcome), step, commit, opened, seconds, error, _epoch(body))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
     return None
+
+
+def _epoch(body: Mapping[str, Any]) -> int | None:
+    """None from a trainer that is older than this agent: its image may hold two versions."""
+    value = body.get("epoch")
+    return None if value is None else int(value)
 
 
 def _commit(value: Any) -> CommitRef | None:

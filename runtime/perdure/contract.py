@@ -287,6 +287,8 @@ class Outcome:
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Durations by part: agree, stage, upload, commit, start, import, rendezvous, restore."""
     error: Failure | None = None
+    epoch: int | None = None
+    """Epochs finished by the time the trainer ended; None where nobody has told."""
 
     @property
     def infrastructure(self) -> bool:
@@ -303,6 +305,8 @@ def write_outcome(outcome: Outcome) -> str:
         "rank": outcome.rank,
     }
     body |= {"step": max(0, min(outcome.step, LARGEST)), "opened": _opened(outcome.opened)}
+    if outcome.epoch is not None:
+        body["epoch"] = max(0, min(outcome.epoch, LARGEST))
     body["seconds"] = {name: round(float(value), 3) for name, value in outcome.seconds.items()}
     if read_commit(commit := asdict(outcome.commit) if outcome.commit else None):
         body["commit"] = commit
@@ -333,6 +337,7 @@ def read_outcome(text: str) -> Outcome:
         opened=_opened(doc.get("opened", 0)),
         seconds={name: float(s) for name, s in durations.items() if isinstance(s, int | float) and abs(s) < 1e9},
         error=_failure(doc.get("error")),
+        epoch=_epoch(doc.get("epoch")),
     )
 
 
@@ -347,6 +352,11 @@ def _exit_kind(word: str) -> ExitKind:
 def _opened(value: Any) -> int:
     """An absurd one is ignored: the rest of the outcome is still true."""
     return value if type(value) is int and 0 <= value <= OPENED_AT_MOST else 0
+
+
+def _epoch(value: Any) -> int | None:
+    """Only shown: an absurd one is ignored."""
+    return value if type(value) is int and 0 <= value <= LARGEST else None
 
 
 def _commit(value: Any) -> CommitRef | None:

@@ -83,7 +83,7 @@ def read_settings(environ: Mapping[str, str], root: str | Path | None = None) ->
         raise UserError(f"RANK is {rank} and WORLD_SIZE is {world}: ranks count from 0 to WORLD_SIZE - 1")
     request_file = environ.get(Env.REQUEST_FILE)
     return Settings(
-        root=environ.get(Env.ROOT) or _as_uri(root or DEFAULT_ROOT),
+        root=environ.get(Env.ROOT) or as_uri(root or DEFAULT_ROOT),
         uid=environ.get(Env.UID) or LOCAL_UID,
         run=_optional(environ, Env.RUN, 1),
         lost=_lost(environ),
@@ -107,7 +107,8 @@ def read_settings(environ: Mapping[str, str], root: str | Path | None = None) ->
     )
 
 
-def _as_uri(root: str | Path) -> str:
+def as_uri(root: str | Path) -> str:
+    """A root as people write it, a folder or a URI, as a URI."""
     text = str(root)
     return text if "://" in text else Path(text).expanduser().absolute().as_uri()
 

@@ -61,7 +61,8 @@ def _tried(draft: Draft) -> tuple[Draft, TemplateCheck, datetime]:
     bad = check.verdict is TemplateVerdict.BAD
     if bad:
         draft = _rejected(draft, check.message)
-    again = later(check.time, RECHECK_INVALID_SECONDS if bad else RECHECK_SECONDS) if check.time else now
+    answered = check.time is not None and check.verdict is not TemplateVerdict.UNKNOWN
+    again = later(check.time or now, RECHECK_INVALID_SECONDS if bad else RECHECK_SECONDS) if answered else now
     if again <= now and not (bad and check.time is None):
         draft = draft.act("nobody has tried this template lately", CheckTemplate())
         again = later(now, RECHECK_SECONDS)

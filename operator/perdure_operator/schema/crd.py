@@ -66,7 +66,10 @@ _COLUMNS: Final = (
     ("Why", "string", f"{_RUNNING}.reason", "Reason of the condition Running: what is awaited, where it is False."),
     ("Age", "date", ".metadata.creationTimestamp", "Time since the job was created."),
 )
-_WIDE: Final = (("Message", "string", f"{_RUNNING}.message", "The same in words: whom, until when, what to do."),)
+_WIDE: Final = (
+    ("Epoch", "integer", ".status.epoch", "Epochs finished when that commit was told."),
+    ("Message", "string", f"{_RUNNING}.message", "The same in words: whom, until when, what to do."),
+)
 """Columns of `kubectl get --output wide` alone."""
 
 

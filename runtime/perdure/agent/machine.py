@@ -157,8 +157,8 @@ def _told(process: Process, run: int, report: Report, now: float) -> Process:
         case Opened(opened, resumed):
             known = replace(process, attached=True, highest=max(process.highest, opened))
             return replace(known, opened_at=opened_at, commit=resumed or process.commit) if opened == run else known
-        case Stepped(step):
-            return replace(process, attached=True, opened_at=opened_at, step=step)
+        case Stepped(step, epoch):
+            return replace(process, attached=True, opened_at=opened_at, step=step, epoch=epoch)
         case Committed(commit):
             return replace(process, commit=commit)
         case Exiting():

@@ -11,7 +11,7 @@ from perdure.checkpoint.opening import Opening, load_newest, open_run
 from perdure.checkpoint.state import Loaded
 from perdure.session.hooks import HookName
 from perdure.session.leaving import give_up, stop_without_step
-from perdure.session.progress import random_state
+from perdure.session.rng import going_on
 from perdure.session.run import Run
 from perdure.telemetry.trace import StoreTrace
 
@@ -63,6 +63,6 @@ def _go_on_from(run: Run, loaded: Loaded, seed: int) -> None:
     run.registry.load(loaded.state)
     same_world = loaded.world == run.world
     step, rank = loaded.position.step, run.rank
-    state = random_state(loaded.state.rank, same_world=same_world, seed=seed, step=step, rank=rank)
-    run.progress.resume(loaded.position, state)
+    run.progress.generators.resume(going_on(loaded.state.rank, same_world=same_world, seed=seed, step=step, rank=rank))
+    run.progress.resume(loaded.position)
     run.checkpointer.commit = loaded.commit

@@ -30,8 +30,10 @@ from perdure.store import Store
 from perdure.telemetry.timings import Timings
 from perdure.telemetry.trace import NoTrace, Trace
 
-OWN: Final = "session"
+OWN_VALUES: Final = "session"
 """The name under which a checkpoint holds the script's own values."""
+OWN_CLOCK: Final = "session_clock"
+"""... and how long training has taken."""
 
 
 class Run:
@@ -54,7 +56,8 @@ class Run:
         self.stopping = Stopping()
         self.clock = TrainingClock()
         self.user_state = UserState()
-        self.registry.add(OWN, self.user_state)
+        self.registry.add(OWN_VALUES, self.user_state)
+        self.registry.add(OWN_CLOCK, self.clock, loose=True)
         self.trace: Trace = NoTrace()
         self.opening: Opening | None = None
         self.opened_checkpointer: Checkpointer | None = None
@@ -78,7 +81,7 @@ class Run:
 
     def state(self) -> State:
         """What a save made now holds."""
-        return self.registry.state({"rng": self.progress.random_state()})
+        return self.registry.state({"rng": self.progress.generators.state()})
 
     def tell(self, report: Report) -> None:
         """Tells the agent."""

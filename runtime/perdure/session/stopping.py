@@ -185,9 +185,13 @@ class TrainingClock:
         """So far."""
         return self._before + (0.0 if self._begun is None else self._now() - self._begun)
 
-    def resume(self, seconds: float) -> None:
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint holds of it."""
+        return {"seconds": self.seconds}
+
+    def load_state_dict(self, saved: Mapping[str, Any], /) -> None:
         """Goes on from what earlier runs have spent."""
-        self._before = seconds
+        self._before = float(saved["seconds"])
 
     def start(self) -> None:
         """A loop begins."""

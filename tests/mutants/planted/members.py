@@ -214,9 +214,9 @@ MEMBERS: Final = (
     ),
     Mutant(
         "an idle pod gets the grace of one that has to save",
-        _MEMBERS,
-        "grace = IDLE_GRACE_SECONDS if idle(pod) else None",
-        "grace = None",
+        f"{_DECIDE}placement.py",
+        "return IDLE_GRACE_SECONDS if idle(pod) else None",
+        "return None",
         ("scale", "suspend-and-resume"),
     ),
     Mutant(

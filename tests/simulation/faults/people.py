@@ -68,6 +68,7 @@ async def edit_budget(scene: Scene, rng: random.Random) -> None:
         {"maxUnavailable": 1},
         {"minAvailable": 0},
         {"maxUnavailable": "10%"},
+        {"minAvailable": 9, "selector": {"matchLabels": {"app": "other"}}},
     ]
     some_user(scene, rng).edit_budget(rng.choice(choices))
 

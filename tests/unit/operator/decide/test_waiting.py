@@ -40,7 +40,7 @@ def _down(here: Job, zone: Zone) -> Job:
 
 
 WAITS: dict[Reason, tuple[Callable[[], Job], str]] = {
-    Reason.CHECKING_TEMPLATE: (job, "the pod template"),
+    Reason.CHECKING_TEMPLATE: (lambda: _checked(TemplateVerdict.UNKNOWN), "the pod template"),
     Reason.TEMPLATE_INVALID: (lambda: _checked(TemplateVerdict.BAD, "image: Required value"), "image: Required value"),
     Reason.QUOTA_EXCEEDED: (
         lambda: job().refused("digits-ab12-0").step().step(),

@@ -158,7 +158,7 @@ samples = torch.utils.data.TensorDataset(torch.randn(4096, 4))
 for epoch in session.epochs(1000):
     for (inputs,) in session.loader(samples, batch_size=8):
         session.weighted(model(inputs).sum()).backward()
-        if session.rank == 0 and session.steps == int(sys.argv[2]):
+        if session.rank == 0 and session.steps_done == int(sys.argv[2]):
             threading.Event().wait(6)
         session.step()
 """
