@@ -62,6 +62,8 @@ def _checkpointer(run: Run, opening: Opening) -> Checkpointer:
 def _go_on_from(run: Run, loaded: Loaded, seed: int) -> None:
     run.registry.load(loaded.state)
     same_world = loaded.world == run.world
+    if same_world and loaded.state.rank:
+        run.stopping.resume_asked(loaded.state.rank["asked"])
     step, rank = loaded.position.step, run.rank
     run.progress.generators.resume(going_on(loaded.state.rank, same_world=same_world, seed=seed, step=step, rank=rank))
     run.progress.resume(loaded.position)

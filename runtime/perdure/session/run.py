@@ -23,7 +23,7 @@ from perdure.session.progress import Progress
 from perdure.session.registry import Registry
 from perdure.session.reporting import Reporter
 from perdure.session.requests import Requests
-from perdure.session.stopping import Stopping, TrainingClock
+from perdure.session.stopping import Stopping
 from perdure.session.userstate import UserState
 from perdure.settings import Settings
 from perdure.store import Store
@@ -32,8 +32,8 @@ from perdure.telemetry.trace import NoTrace, Trace
 
 OWN_VALUES: Final = "session"
 """The name under which a checkpoint holds the script's own values."""
-OWN_CLOCK: Final = "session_clock"
-"""... and how long training has taken."""
+OWN_STOPPING: Final = "session_stopping"
+"""... and what counts towards the end of a loop."""
 
 
 class Run:
@@ -54,10 +54,9 @@ class Run:
         self.schedule = CheckpointSchedule(settings.cadence, rank=settings.rank)
         self.hooks = Hooks()
         self.stopping = Stopping()
-        self.clock = TrainingClock()
         self.user_state = UserState()
         self.registry.add(OWN_VALUES, self.user_state)
-        self.registry.add(OWN_CLOCK, self.clock, loose=True)
+        self.registry.add(OWN_STOPPING, self.stopping, loose=True)
         self.trace: Trace = NoTrace()
         self.opening: Opening | None = None
         self.opened_checkpointer: Checkpointer | None = None
@@ -81,7 +80,7 @@ class Run:
 
     def state(self) -> State:
         """What a save made now holds."""
-        return self.registry.state({"rng": self.progress.generators.state()})
+        return self.registry.state({"rng": self.progress.generators.state(), "asked": self.stopping.asked})
 
     def tell(self, report: Report) -> None:
         """Tells the agent."""
