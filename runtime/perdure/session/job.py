@@ -19,6 +19,7 @@ from perdure.session.boundary import Boundary
 from perdure.session.departure import left_by_break
 from perdure.session.leaving import Exit, save_and_leave, save_finally
 from perdure.session.run import Run
+from perdure.telemetry.events import GoalReached
 
 BREAK: Final = "break"
 """The reason of a loop that the script has left by `break`."""
@@ -103,7 +104,7 @@ class Job:
     def _complete(self) -> None:
         run, left = self._run, self._time_for_goal()
         run.pulse.stop()
-        run.trace.event("completed", step=self._progress.step)
+        run.tell(GoalReached(self._progress.step))
         run.checkpointer.complete(self._goal, self._progress.position(), left)
         run.tell(run.ending(ExitKind.COMPLETED))
         run.checkpointer.write_trace(left)
