@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset
 
 from perdure import Session, UserError
 from perdure.session.leaving import Exit
@@ -192,12 +192,18 @@ def one_after_the_other(act: Act) -> None:
 def together(act: Act) -> None:
     """Two loaders side by side, whose samples draw random numbers as they are made."""
 
-    class Noisy(TensorDataset):
-        def __getitem__(self, n: int) -> Any:
-            return super().__getitem__(n)[0] + torch.rand(4)
+    class Noisy(Dataset[torch.Tensor]):
+        def __init__(self, size: int) -> None:
+            self.rows = samples(size).tensors[0]
 
-    one = act.session.loader(Noisy(*samples().tensors), 8, name="one")
-    two = act.session.loader(Noisy(*samples(20).tensors), 4, name="two")
+        def __len__(self) -> int:
+            return len(self.rows)
+
+        def __getitem__(self, n: int) -> torch.Tensor:
+            return self.rows[n] + torch.rand(4)
+
+    one = act.session.loader(Noisy(40), 8, name="one")
+    two = act.session.loader(Noisy(20), 4, name="two")
     for _ in act.session.epochs(EPOCHS):
         for inputs, more in zip(one, two, strict=True):
             act.backward(torch.cat([inputs, more]))
@@ -372,7 +378,10 @@ def test_a_poll_at_the_end_of_an_epochs_body_leaves_and_the_rest_runs_again(join
     with again.session as session:
         for epoch in session.epochs(EPOCHS):
             assert session.epoch_resumed == (epoch == 0)
-            assert len([session.step() for _ in again.train]) == STEPS * (epoch > 0)
+            before = session.steps_done
+            for _ in again.train:
+                session.step()
+            assert session.steps_done - before == STEPS * (epoch > 0)
 
 
 def test_a_request_with_a_deadline_in_an_epochs_last_step_is_saved_in_case_and_the_body_goes_on(
