@@ -22,6 +22,7 @@ from perdure.session.hooks import HookName
 from perdure.session.leaving import Exit, save_and_leave, save_finally
 from perdure.session.run import OWN_VALUES, Run
 from perdure.session.stopping import BREAK, Condition, Goal, Limit, agreed
+from perdure.telemetry.events import GoalReached
 
 
 class Job:
@@ -134,7 +135,7 @@ class Job:
     def _complete(self) -> None:
         run, left = self._run, self._time_for_goal()
         run.pulse.stop()
-        run.trace.event("completed", step=self._progress.step)
+        run.tell(GoalReached(self._progress.step))
         run.checkpointer.complete(self._reached, self._progress.position(), left)
         run.tell(run.ending(ExitKind.COMPLETED))
         run.checkpointer.write_trace(left)

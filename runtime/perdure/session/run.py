@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from perdure.channel import Committed, Exiting, Report
+from perdure.channel import Committed, Exiting
 from perdure.checkpoint.checkpointer import Checkpointer
 from perdure.checkpoint.opening import Opening
 from perdure.checkpoint.schedule import CheckpointSchedule
@@ -27,6 +27,8 @@ from perdure.session.stopping import Stopping
 from perdure.session.userstate import UserState
 from perdure.settings import Settings
 from perdure.store import Store
+from perdure.telemetry.events import Event
+from perdure.telemetry.sinks import LogLines
 from perdure.telemetry.timings import Timings
 from perdure.telemetry.trace import NoTrace, Trace
 
@@ -50,6 +52,8 @@ class Run:
         self.registry = Registry()
         self.timings = Timings()
         self.reporter = Reporter(settings.report_fd)
+        self.reporter.add(LogLines(settings.run, settings.rank))
+        self.reporter.add(self.timings)
         self.requests = Requests(settings.request_file, settings.grace)
         self.schedule = CheckpointSchedule(settings.cadence, rank=settings.rank)
         self.hooks = Hooks()
@@ -82,9 +86,9 @@ class Run:
         """What a save made now holds."""
         return self.registry.state({"rng": self.progress.generators.state(), "asked": self.stopping.asked})
 
-    def tell(self, report: Report) -> None:
-        """Tells the agent."""
-        self.reporter.tell(report)
+    def tell(self, event: Event) -> None:
+        """Tells the agent, the trace and whoever else listens."""
+        self.reporter.tell(event)
 
     def tell_commit(self) -> None:
         """Tells the agent of the newest commit, and whoever wants to know."""
@@ -97,4 +101,4 @@ class Run:
         opened = self.opening.opened if self.opening else 0
         commit = self.opened_checkpointer.commit if self.opened_checkpointer else None
         seconds: dict[str, Any] = dict(self.timings.seconds)
-        return Exiting(outcome, self.progress.step, commit, opened, seconds)
+        return Exiting(outcome, self.progress.step, commit, opened, seconds, epoch=self.progress.epochs_done)

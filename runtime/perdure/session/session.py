@@ -50,6 +50,7 @@ from perdure.session.run import Run
 from perdure.session.stopping import Condition, Limit, max_seconds, max_steps, read_goal
 from perdure.session.userstate import UserState
 from perdure.settings import Settings, read_settings
+from perdure.telemetry.lines import fall_silent
 
 COLLECTIVE_SECONDS: Final = 1800.0
 """How long a collective may wait for a rank; a rank that died is noticed at once."""
@@ -306,6 +307,7 @@ class Session:
         if dist.is_initialized():
             with contextlib.suppress(RuntimeError):
                 dist.destroy_process_group()
+        fall_silent()
 
     def _finish(self) -> None:
         if not self._run.reporter.ended:

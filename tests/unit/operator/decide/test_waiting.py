@@ -252,9 +252,7 @@ class TestPods:
 
     def test_another_refusal_names_who_refused(self) -> None:
         here = job().step().refused("digits-ab12-0", message='admission webhook "w" denied').step()
-        plan = here.plan()
-        assert plan.status is not None
-        assert "PodRefused" in str(plan.status.conditions)
+        assert here.condition(ConditionType.RUNNING).reason == "PodRefused"
 
     def test_a_name_that_somebody_else_has_is_burnt(self) -> None:
         here = job().refused("digits-ab12-0", message="exists", kind=RefusalKind.NAME_TAKEN).step().step()
