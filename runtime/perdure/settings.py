@@ -26,6 +26,7 @@ DEFAULT_EVERY_SECONDS: Final = 300
 DEFAULT_GRACE_SECONDS: Final = 30
 """From SIGTERM to SIGKILL, where nobody says: Kubernetes' own default."""
 DEFAULT_RENDEZVOUS_SECONDS: Final = 300
+DEFAULT_CHECK_SECONDS: Final = 0.05
 
 N = TypeVar("N", int, float)
 
@@ -65,6 +66,8 @@ class Settings:
     cadence: Cadence = Cadence(seconds=DEFAULT_EVERY_SECONDS)
     grace: float = DEFAULT_GRACE_SECONDS
     rendezvous: float = DEFAULT_RENDEZVOUS_SECONDS
+    check_seconds: float = DEFAULT_CHECK_SECONDS
+    """How often the ranks agree whether to stop, about; 0: at every step."""
     trace: bool = False
     report_fd: int | None = None
     request_file: Path | None = None
@@ -96,6 +99,7 @@ def read_settings(environ: Mapping[str, str], root: str | Path | None = None) ->
         cadence=_cadence(environ),
         grace=_number(environ, Env.GRACE_SECONDS, float(DEFAULT_GRACE_SECONDS)),
         rendezvous=_number(environ, Env.RENDEZVOUS_SECONDS, float(DEFAULT_RENDEZVOUS_SECONDS)),
+        check_seconds=_number(environ, Env.CHECK_SECONDS, DEFAULT_CHECK_SECONDS),
         trace=environ.get(Env.TRACE) == "1",
         report_fd=_optional(environ, Env.REPORT_FD, 0),
         request_file=Path(request_file) if request_file else None,

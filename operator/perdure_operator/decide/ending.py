@@ -53,7 +53,7 @@ def complete(draft: Draft) -> Draft:
     """
     if draft.status.finished_at:
         return draft
-    newest = draft.current.run if draft.current else 0
+    newest = draft.current.run if draft.current else 1  # 0 is the run of a pod that was in none
     told = [one for one in _all_outcomes(draft) if one.outcome == ExitKind.COMPLETED and one.run >= newest]
     if not told or not (draft.snapshot.spec.completion is Completion.LOG or _all_done(draft.current)):
         return draft

@@ -7,7 +7,7 @@ from typing import Final
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.decide.draft import Draft, later
 from perdure_operator.decide.facts import deadline, lingers, own, terminated
-from perdure_operator.decide.placement import idle
+from perdure_operator.decide.placement import grace_of, idle
 from perdure_operator.state.decision import DeleteBudget, DeleteJob, DeletePod
 
 LEFTOVER_MARGIN_SECONDS: Final = 30
@@ -76,7 +76,9 @@ def _end_leftovers(draft: Draft) -> Draft:
     left = [pod for pod in own(draft.snapshot).values() if not terminated(pod) and not pod.deleting]
     late = draft.now >= later(since, patience)
     ended = [pod for pod in left if late or idle(pod)]
-    draft = draft.act("the job is finished", *(DeletePod(name=pod.name, uid=pod.uid) for pod in ended))
+    draft = draft.act(
+        "the job is finished", *(DeletePod(name=pod.name, uid=pod.uid, grace=grace_of(pod)) for pod in ended)
+    )
     return draft if late or not left else draft.wake(later(since, patience))
 
 

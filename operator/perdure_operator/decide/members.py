@@ -27,7 +27,7 @@ from perdure_operator.decide.facts import (
     terminated,
     wanted_size,
 )
-from perdure_operator.decide.placement import idle, placeholders, stays_apart
+from perdure_operator.decide.placement import grace_of, placeholders, stays_apart
 from perdure_operator.decide.signals import signal_of_node
 from perdure_operator.decide.startup_problems import not_ready
 from perdure_operator.state.decision import Assign, CreatePod, DeletePod
@@ -36,9 +36,6 @@ from perdure_operator.state.snapshot import PodView
 FIRST_PORT: Final = 29500
 PORTS: Final = 100
 """Two runs in a row never use the same port: the older one may still hold it."""
-
-IDLE_GRACE_SECONDS: Final = 5
-"""A pod that was never told a rank has nothing to save: nobody waits for its grace if the request to end is lost."""
 
 
 def allocate(draft: Draft) -> Draft:
@@ -134,8 +131,7 @@ def discard(draft: Draft) -> Draft:
         if pod.role == Role.MEMBER and not terminated(pod) and not refused_change(draft, pod.name):
             draft = draft.act(why, _strip(draft, pod))
         if not pod.deleting:
-            grace = IDLE_GRACE_SECONDS if idle(pod) else None
-            draft = draft.act(why, DeletePod(name=pod.name, uid=pod.uid, grace=grace))
+            draft = draft.act(why, DeletePod(name=pod.name, uid=pod.uid, grace=grace_of(pod)))
             draft = draft.because(f"{pod.name} is deleted: {why}")
     return draft
 

@@ -17,6 +17,8 @@ from perdure_operator.decide.signals import CORDON, signal_of_node, tolerates
 from perdure_operator.state.decision import Assign
 from perdure_operator.state.snapshot import NodeView, PodView
 
+IDLE_GRACE_SECONDS: Final = 5
+
 _STANDBY: Final = write_assignment(Standby())
 _KEEPS_OFF: Final = frozenset({"NoSchedule", "NoExecute"})
 
@@ -24,6 +26,11 @@ _KEEPS_OFF: Final = frozenset({"NoSchedule", "NoExecute"})
 def idle(pod: PodView) -> bool:
     """Whether the pod was never told a rank: it has nothing to save."""
     return pod.assignment == _STANDBY
+
+
+def grace_of(pod: PodView) -> int | None:
+    """What a pod that is deleted gets to end: its own grace, unless it is idle; nobody waits if its request is lost."""
+    return IDLE_GRACE_SECONDS if idle(pod) else None
 
 
 def unusable_node(draft: Draft, pod: PodView) -> str:

@@ -32,6 +32,7 @@ from tests.simulation.objects import (
     is_ready,
     key_of,
     labels_of,
+    matches,
     node_of,
     owner_of,
     terminal,
@@ -104,6 +105,9 @@ class Debts(Promise):
         taken = any(key_of(one)[1] == f"{key_of(job)[1]}-{uid[:4]}" for one in budgets)
         if budget is None and (taken or self._world.server.policy.refuse_budgets):
             return condition(status_of(job), "Protected").get("status") == "False"  # it cannot be, and that is said
+        labels = {"perdure.dev/job": key_of(job)[1], UID: uid, ROLE: "member"}
+        if not matches(((budget or {}).get("spec") or {}).get("selector"), labels):
+            return False
         least = ((budget or {}).get("spec") or {}).get("minAvailable")
         if budget is None or not isinstance(least, int) or budget["spec"].get("maxUnavailable") is not None:
             return False

@@ -135,6 +135,8 @@ class TestPlaces:
 def test_an_idle_pod_gets_a_short_grace_and_a_member_its_own() -> None:
     here = job().starting(world=2).spec(suspend=True)
     assert {action.grace for action in here.plan().actions if isinstance(action, DeletePod)} == {5}
+    done = job().starting(world=2).spec(active_deadline_seconds=1).after(1)
+    assert {action.grace for action in done.plan().actions if isinstance(action, DeletePod)} == {5}
     late = job().running(world=2).leaving("n1").after(630)
     assert {action.grace for action in late.plan().actions if isinstance(action, DeletePod)} == {None}
 
