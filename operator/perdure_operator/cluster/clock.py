@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from typing import Final
 
 DRIFT: Final = 5e-4
@@ -99,6 +100,7 @@ class ServerClock:
         return datetime.fromtimestamp(seconds, UTC)
 
 
+@lru_cache(maxsize=4)
 def _seconds(date: str | None) -> float | None:
     try:
         return parsedate_to_datetime(date).timestamp() if date else None

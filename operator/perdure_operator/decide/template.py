@@ -61,7 +61,8 @@ def _tried(draft: Draft) -> tuple[Draft, TemplateCheck, datetime]:
     bad = check.verdict is TemplateVerdict.BAD
     if bad:
         draft = _rejected(draft, check.message)
-    again = later(check.time, RECHECK_INVALID_SECONDS if bad else RECHECK_SECONDS) if check.time else now
+    answered = check.time is not None and check.verdict is not TemplateVerdict.UNKNOWN
+    again = later(check.time or now, RECHECK_INVALID_SECONDS if bad else RECHECK_SECONDS) if answered else now
     if again <= now and not (bad and check.time is None):
         draft = draft.act("nobody has tried this template lately", CheckTemplate())
         again = later(now, RECHECK_SECONDS)
@@ -105,9 +106,12 @@ def warn_of_sidecars(draft: Draft) -> Draft:
 
 
 def keep_template(draft: Draft) -> Draft:
-    """Store the template that has passed, then let go of earlier ones: what a crash left out is made up for here."""
+    """Store the template that has passed, then let go of earlier ones: what a crash left out is made up for here.
+
+    A job that never had a run has none to lose, and its pods should not wait for one more write.
+    """
     snapshot, checked = draft.snapshot, draft.status.template_checked
-    if snapshot.deleting or not checked or checked != snapshot.template_hash:
+    if snapshot.deleting or not draft.status.run or not checked or checked != snapshot.template_hash:
         return draft
     name = names.kept_template(snapshot.name, snapshot.uid, checked)
     if any(one.name == name for one in snapshot.kept):

@@ -157,8 +157,8 @@ def _told(process: Process, run: int, report: Report, now: float) -> Process:
         case Opened(opened, resumed):
             known = replace(process, attached=True, highest=max(process.highest, opened))
             return replace(known, opened_at=opened_at, commit=resumed or process.commit) if opened == run else known
-        case Stepped(step):
-            return replace(process, attached=True, opened_at=opened_at, step=step)
+        case Stepped(step, epoch):
+            return replace(process, attached=True, opened_at=opened_at, step=step, epoch=epoch)
         case Committed(commit):
             return replace(process, commit=commit)
         case Exiting():
@@ -249,8 +249,8 @@ def _living(state: State, trainer: Trainer, now: float) -> Noted:
     if limit is None or now < limit.at:
         return state, actions
     trainer = replace(trainer, killed=limit, clearing=now)
-    kill = [Say(f"run {trainer.run} killed: {limit.reason}"), Kill()]
-    return replace(state, trainer=trainer), [*actions, *kill]
+    say = Say(f"run {trainer.run} killed: {limit.reason}")
+    return replace(state, trainer=trainer), [*actions, say, Kill()]
 
 
 def _requested(state: State, trainer: Trainer, now: float) -> tuple[Trainer, list[Action]]:

@@ -64,7 +64,7 @@ class Process:
     step: int | None = None
     """The newest step it has finished in this run."""
     epoch: int | None = None
-    """The epoch that step belongs to; None where it does not tell."""
+    """Epochs finished by then; None where it does not tell."""
     commit: CommitRef | None = None
     highest: int = 0
     """The highest run it has seen opened in the log."""

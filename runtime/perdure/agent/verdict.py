@@ -57,6 +57,7 @@ def judge(trainer: Trainer, process: Process, end: ProcessEnded) -> Outcome:
         opened=max(told.opened if told else 0, process.highest),
         seconds=told.seconds if told else {},
         error=error,
+        epoch=_highest(told.epoch if told else None, process.epoch),
     )
 
 
@@ -109,6 +110,7 @@ def pod_outcome(trainer: Trainer) -> Outcome:
         commit=commit,
         step=max(outcome.step for outcome in outcomes),
         opened=max(outcome.opened for outcome in outcomes),
+        epoch=_highest(*(outcome.epoch for outcome in outcomes)),
         seconds=speaker.seconds or next((outcome.seconds for outcome in outcomes if outcome.seconds), {}),
     )
 
@@ -133,6 +135,10 @@ def _step(process: Process) -> int:
     if process.step is not None:
         return process.step
     return process.commit.step if process.commit else 0
+
+
+def _highest(*epochs: int | None) -> int | None:
+    return max((epoch for epoch in epochs if epoch is not None), default=None)
 
 
 def _newest(one: CommitRef | None, other: CommitRef | None) -> CommitRef | None:

@@ -12,7 +12,7 @@ from perdure.checkpoint.audit import doubts, refuse_data_without_log
 from perdure.checkpoint.download import read_blocks
 from perdure.checkpoint.entry import Closed, Committed, Completed, Entry, Event, Opened
 from perdure.checkpoint.log import Commits, Head, Log, Slot
-from perdure.checkpoint.manifest import Manifest, fetch_manifest
+from perdure.checkpoint.manifest import Item, Manifest, fetch_manifest
 from perdure.errors import Corrupt, UserError
 from perdure.store import Store, open_store
 
@@ -35,11 +35,14 @@ def show(uri: str, environ: Mapping[str, str]) -> Iterator[str]:
     store = open_store(uri, environ)
     slot, manifest = _newest(store, uri)
     position = manifest.position
+    world = len(manifest.indexes)
+    made = slot.entry.time if slot.entry else "?"
     yield f"commit {slot.seq} of run {manifest.run}: step {position.step}, epoch {position.epoch}"
+    yield f"made {made} by {world} rank{'s' if world > 1 else ''}"
     yield f"cursors {json.dumps(dict(position.cursors))}"
     for index in manifest.indexes:
         yield f"rank {index.rank}: {index.shard.key}, {index.shard.size} bytes, crc {index.shard.crc}"
-        yield from (f"    {item.part} {item.name} {item.dtype} {list(item.shape)}" for item in index.shard.items)
+        yield from (f"    {_item(item)}" for item in index.shard.items)
 
 
 def verify(uri: str, environ: Mapping[str, str]) -> Iterator[str]:
@@ -73,6 +76,12 @@ def _read_all(store: Store, committed: Committed) -> int:
     """How many bytes of shards a commit has, all of them verified."""
     manifest = fetch_manifest(store, committed)
     return sum(len(block) for index in manifest.indexes for _, block in read_blocks(store, index.shard))
+
+
+def _item(item: Item) -> str:
+    return (
+        f"{item.part} {item.name} {item.dtype} {list(item.shape)} from {item.device}, {item.size} bytes at {item.start}"
+    )
 
 
 def _head(log: Log) -> Head | None:

@@ -68,7 +68,8 @@ def load(store: Store, peers: Peers, commits: Iterable[Slot] | None, into: Recei
         if found and not damage:
             manifest, state = found
             commit = CommitRef(seq, committed.step)
-            return Loaded(commit, manifest.position, state, len(manifest.indexes), tuple(skipped))
+            made = candidate["commit"]["time"]
+            return Loaded(commit, manifest.position, state, len(manifest.indexes), made, tuple(skipped))
         skipped.append(f"commit {seq} of step {committed.step}: {damage}")
     if not skipped:
         return None
@@ -118,9 +119,9 @@ def _next(store: Store, commits: Iterator[Slot], *, seen: bool) -> dict[str, Any
     missing: list[str] = []
     for slot in commits:
         match slot:
-            case Slot(entry=Entry(event=Committed() as committed)):
+            case Slot(entry=Entry(event=Committed() as committed, time=made)):
                 if store.head(committed.manifest.key):
-                    return {"passed": [*passed, *missing], "commit": _wire(slot.seq, committed)}
+                    return {"passed": [*passed, *missing], "commit": {**_wire(slot.seq, committed), "time": made}}
                 missing.append(f"commit {slot.seq} of step {committed.step}: {committed.manifest.key} is missing")
             case _:
                 passed.append(slot.problem)

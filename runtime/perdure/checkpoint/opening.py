@@ -5,7 +5,6 @@ Called once by the session's `restore`.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from perdure.group.collectives import on_rank0
 from perdure.group.peers import Peers
 from perdure.settings import Settings
 from perdure.store import Store
+from perdure.telemetry import lines
 
 ASK_AGAIN_SECONDS: Final = 0.2
 STORE_AGAIN_SECONDS: Final = 1.0
@@ -104,17 +104,22 @@ def load_newest(
             say(f"the checkpoint cannot be read, trying again: {error}")
             time.sleep(STORE_AGAIN_SECONDS)
         else:
-            if loaded and peers.rank == 0:
-                _say_resumed(loaded)
+            if peers.rank == 0:
+                _say_where_from(loaded, settings.root)
             return loaded
 
 
-def _say_resumed(loaded: Loaded) -> None:
+def _say_where_from(loaded: Loaded | None, root: str) -> None:
+    if loaded is None:
+        say(f"starting fresh at {root}, step 0")
+        return
     for skipped in loaded.skipped:
         say(f"skipped {skipped}")
-    say(f"resumed from commit {loaded.commit.seq}, step {loaded.position.step}, made by {loaded.world} ranks")
+    ranks = "1 rank" if loaded.world == 1 else f"{loaded.world} ranks"
+    commit = loaded.commit
+    say(f"resumed from commit {commit.seq}, step {commit.step}, made {loaded.made} by {ranks}, at {root}")
 
 
 def say(message: str) -> None:
     """One line for people, beside the script's own output."""
-    print(f"perdure: {message}", file=sys.stderr, flush=True)
+    lines.say(message)

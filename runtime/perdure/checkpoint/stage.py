@@ -32,10 +32,11 @@ def stage(state: State, rank: int, world: int) -> Staged:
         parts[REPLICATED] = dict(state.replicated)
     flat = {(part, name): tensor for part, named in parts.items() for name, tensor in named.items()}
     header, items = lay_out(flat)
-    objects = encode(dict(state.objects), "objects") if rank == 0 else None
+    objects = encode(dict(state.objects), "objects")  # on every rank: the same mistake may be made on another one
     size = items[-1].end if items else len(header)
     own = encode(state.rank, "rank")
-    return Staged(rank, world, size, items, own, objects, _reader(header, [flat[i.part, i.name] for i in items]))
+    order = [flat[item.part, item.name] for item in items]
+    return Staged(rank, world, size, items, own, None if rank else objects, _reader(header, order))
 
 
 def share_out(named: Mapping[str, Tensor], world: int) -> list[list[str]]:

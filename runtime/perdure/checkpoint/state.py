@@ -67,5 +67,7 @@ class Loaded:
     state: State
     world: int
     """How many ranks saved it."""
+    made: str
+    """When, for people."""
     skipped: tuple[str, ...]
     """Newer commits that could not be used, each with its reason, newest first: to be reported."""

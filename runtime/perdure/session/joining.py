@@ -34,6 +34,6 @@ def meet(run: Run, timeout: float) -> None:
         deadline = Deadline(settings.rendezvous, lambda: give_up(run))
         groups = rendezvous(settings, timeout=timedelta(seconds=timeout), deadline=deadline)
     run.peers = groups.peers
-    run.agreement = Agreement(groups.agreement)
+    run.agreement = Agreement(groups.agreement, interval=settings.check_seconds)
     run.pulse = Pulse(settings, lambda: run.requests.seen, lambda why: lose_peers(run, why))
     run.pulse.start()

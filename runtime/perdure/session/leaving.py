@@ -6,16 +6,19 @@ Whether to leave is decided elsewhere (perdure.session.boundary). Called by the 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 import time
 from typing import NoReturn
 
 from perdure.checkpoint.opening import say
+from perdure.checkpoint.state import Position
 from perdure.contract import ExitKind
-from perdure.errors import PerdureError
+from perdure.errors import PerdureError, UserError
 from perdure.session.hooks import HookName
 from perdure.session.run import Run
+from perdure.telemetry.events import Leaving
 
 
 class Exit(SystemExit):
@@ -26,22 +29,40 @@ class Exit(SystemExit):
 
 
 def save_and_leave(run: Run) -> NoReturn:
-    """All ranks save and leave, at one step. Collective."""
+    """All ranks save and leave, at one place. Collective."""
+    save_finally(run)
+    raise Exit
+
+
+def save_finally(run: Run) -> None:
+    """The run's last commit, at one place of all ranks. Collective; UserError if they stand at different ones."""
     run.pulse.stop()
-    request, progress = run.requests.current, run.progress
+    request, position = run.requests.current, run.progress.position()
     if request:
         run.timings.note({"agree": time.monotonic() - request.at})
-    causes = run.peers.gather(request.cause if request else "")
-    cause = next((cause for cause in causes if cause), "a rank was asked to exit")
-    run.trace.event("exit", step=progress.step)
-    run.checkpointer.final(progress.position(), cause, run.requests.left)
+    told = run.peers.gather({"cause": request.cause if request else "", "place": _place(position)})
+    _check_places([found["place"] for found in told])
+    cause = next((found["cause"] for found in told if found["cause"]), "a rank was asked to exit")
+    run.tell(Leaving(position.step, cause))
+    run.checkpointer.final(position, cause, run.requests.left)
+    run.progress.saved = True
     run.tell_commit()
     run.hooks.run(HookName.LEAVING, cause)
     run.tell(run.ending(ExitKind.CHECKPOINTED))
-    if run.rank == 0:
-        say(f"saved step {progress.step}, leaving: {cause}")
     run.checkpointer.write_trace(run.requests.left)
-    raise Exit
+
+
+def _place(position: Position) -> str:
+    return f"step {position.step} of epoch {position.epoch}, {json.dumps(position.cursors, sort_keys=True)}"
+
+
+def _check_places(places: list[str]) -> None:
+    for rank, place in enumerate(places):
+        if place != places[0]:
+            raise UserError(
+                f"the ranks leave at different places: rank 0 at {places[0]}, rank {rank} at {place}: ask every "
+                f"loader for the same batches on every rank"
+            )
 
 
 def give_up(run: Run) -> None:

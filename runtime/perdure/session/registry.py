@@ -39,9 +39,13 @@ class Registry:
         self._modules: dict[str, Module] = {}
         self._optimizers: dict[str, Optim] = {}
         self._others: dict[str, Stateful] = {}
+        self._loose: frozenset[str] = frozenset()
 
-    def add(self, name: str, thing: Any) -> None:
-        """Registers one object. UserError if the name is taken or the object has no state to save."""
+    def add(self, name: str, thing: Any, *, loose: bool = False) -> None:
+        """Registers one object. UserError if the name is taken or the object has no state to save.
+
+        That a `loose` one differs between ranks is as it should be.
+        """
         if not name.isidentifier():
             raise UserError(f"register: {name!r} is no plain name: keys in checkpoints begin with it")
         if name in self.names:
@@ -57,6 +61,8 @@ class Registry:
                 f"register({name}=...): a {type(thing).__name__} has no state_dict and load_state_dict: register "
                 f"modules, optimizers, schedulers, or objects that have both"
             )
+        if loose:
+            self._loose |= {name}
 
     @property
     def names(self) -> set[str]:
@@ -70,7 +76,7 @@ class Registry:
         objects: dict[str, Any] = {}
         for name, module in self._modules.items():
             objects[name] = module.read(shared, replicated)
-        loose = frozenset(replicated)
+        loose = self._loose | frozenset(replicated)
         parameters = self._parameter_names()
         for name, optimizer in self._optimizers.items():
             objects[name] = optimizer.read(parameters, shared)

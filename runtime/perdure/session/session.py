@@ -4,12 +4,14 @@ It ties the rooms together and holds no rule of its own: how a process joins its
 commit (resuming), where the run may stop (boundary), what the work is (job), how a process leaves (leaving), and who
 is told (reporting). Scripts use it from one thread.
 
-    session = perdure.Session.from_env()
-    model = session.wrap(Net())
-    optimizer = torch.optim.Adam(model.parameters())
-    session.register(model=model, optimizer=optimizer)
-    for epoch in session.epochs(10):
-        for images, labels in session.loader(dataset, batch_size=64): ...
+    with perdure.Session.from_env() as session:
+        model = session.wrap(Net())
+        optimizer = torch.optim.Adam(model.parameters())
+        session.register(model=model, optimizer=optimizer)
+        for epoch in session.epochs(10):
+            for images, labels in session.loader(dataset, batch_size=64):
+                ...
+                session.step()
 """
 
 from __future__ import annotations
@@ -17,30 +19,38 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Final, TypeVar, overload
 
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from perdure.channel import Exiting
 from perdure.contract import ExitKind
-from perdure.data.loader import Loader
+from perdure.data.loader import Loader, check_arguments
 from perdure.data.sampling import SamplingPlan
 from perdure.errors import PerdureError, UserError
 from perdure.session import wrapping
 from perdure.session.boundary import Boundary
+from perdure.session.counting import NAME as STEPS
+from perdure.session.counting import Steps
 from perdure.session.hooks import HookName, read_name
 from perdure.session.job import Job
 from perdure.session.joining import attach, meet
-from perdure.session.reporting import tell_last_error, watch_for_errors
+from perdure.session.progress import RESERVED
+from perdure.session.reporting import Watch, exit_status, tell_error
 from perdure.session.resuming import resume
 from perdure.session.run import Run
+from perdure.session.stopping import Condition, Limit, max_seconds, max_steps, read_goal
 from perdure.session.userstate import UserState
 from perdure.settings import Settings, read_settings
+from perdure.telemetry.lines import fall_silent
 
 COLLECTIVE_SECONDS: Final = 1800.0
 """How long a collective may wait for a rank; a rank that died is noticed at once."""
@@ -74,9 +84,9 @@ class Session:
         self._seed = seed
         self._run = Run(settings)
         self._boundary = Boundary(self._run)
-        self._job = Job(self._run, self._boundary)
+        self._job = Job(self._run, self._boundary, self.restore)
         attach(self._run)
-        self._stop_watching = watch_for_errors(self._run.reporter, lambda: self._run.ending(ExitKind.FAILED))
+        self._watch = Watch(self._run.reporter, self._failed)
         atexit.register(self._at_exit)
         in_child = weakref.WeakMethod(self._leave_to_child)
         os.register_at_fork(after_in_child=lambda: (act := in_child()) and act())
@@ -94,13 +104,42 @@ class Session:
         return self._run.world
 
     @property
-    def steps(self) -> int:
-        """Optimizer steps done."""
+    def steps_done(self) -> int:
+        """Optimizer steps done, of all runs together."""
         return self._run.progress.step
 
     @property
+    def epoch(self) -> int | None:
+        """The epoch being trained, counted within its loop; None outside."""
+        return None if self._run.progress.epoch is None else self._run.progress.loop_epochs
+
+    @property
+    def epoch_resumed(self) -> bool:
+        """Whether an earlier run has begun the present epoch: of its batches there may be any number left, or none."""
+        return self._run.progress.epoch_resumed
+
+    @property
+    def finished_epochs(self) -> int:
+        """Epochs that are done, of all loops and runs together."""
+        return self._run.progress.epochs_done
+
+    @property
+    def remaining(self) -> int | None:
+        """Epochs of this loop that are not done, with the present one; None where their number is not known."""
+        goal = self._job.goal
+        return None if goal is None or goal.epochs is None else goal.epochs - self._run.progress.loop_epochs
+
+    @property
+    def batch_index(self) -> int:
+        """Batches of the present epoch that were handed out before it was resumed: `enumerate(train, batch_index)`.
+
+        With several loaders, of the one in whose middle the epoch was resumed; each loader has a `batch_index`, too.
+        """
+        return self._run.progress.batch_index
+
+    @property
     def exit_requested(self) -> bool:
-        """A hint, of this rank alone: the ranks stop where `step()` or `poll()` says so."""
+        """A hint, of this rank alone: all ranks stop together, at a hand-out or where `poll()` finds it agreed."""
         return self._run.requests.seen
 
     @property
@@ -157,13 +196,29 @@ class Session:
     ) -> Loader:
         """This rank's share of every global batch of `batch_size` samples, in an order that no disruption changes.
 
-        `options` (num_workers, collate_fn, pin_memory, ...) go to torch's DataLoader.
+        `options` (num_workers, collate_fn, pin_memory, ...) go to torch's DataLoader. Asked for a name again, with the
+        same arguments, it gives the same loader again. UserError for what has no position that could be saved.
         """
+        check_arguments(name, dataset, options)
         size = len(dataset)  # type: ignore[arg-type]
         plan = SamplingPlan(name, size, batch_size, self._seed if seed is None else seed, shuffle, drop_last)
-        loader = Loader(dataset, plan, self._run.progress, rank=self.rank, world=self.world, options=options)
+        known = self._run.progress.source(name)
+        if isinstance(known, Loader):
+            return known.same(dataset, plan, options)
+        if name in RESERVED:
+            raise UserError(f"loader {name!r}: the name is taken by the session itself: give another one")
+        loader = Loader(dataset, plan, self._boundary, rank=self.rank, world=self.world, options=options)
         self._run.progress.add(loader)
         return loader
+
+    def steps(self, count: int) -> Steps:
+        """The numbers 0 to count-1, for a loop over samples of the script's own; from where the epoch was resumed."""
+        known = self._run.progress.source(STEPS)
+        if isinstance(known, Steps) and (known.end == count or known.handed):
+            return known
+        steps = Steps(self._boundary, count)
+        self._run.progress.add(steps)
+        return steps
 
     def restore(self) -> None:
         """Opens the run in the log and puts everything registered where the newest commit left it.
@@ -173,10 +228,34 @@ class Session:
         if self._run.opening is None:
             resume(self._run, seed=self._seed)
 
-    def epochs(self, count: int) -> Iterator[int]:
-        """The epochs that are left of `count`; at their end the job is completed in the log."""
-        self.restore()
-        yield from self._job.epochs(count)
+    def epochs(
+        self,
+        count: int | None = None,
+        *,
+        stop: Sequence[Condition | Limit] = (),
+        max_steps: int | None = None,
+        max_seconds: float | None = None,
+    ) -> Iterator[int]:
+        """The epochs that are left of this loop's `count`. Opens the run and restores, if nobody did.
+
+        The loop ends with the first epoch after which a condition of `stop` is true on any rank, or a limit is reached:
+        `max_steps` of all runs and loops together, `max_seconds` of training. UserError if nothing could ever end it.
+        """
+        goal = read_goal(count, stop, max_steps=max_steps, max_seconds=max_seconds)
+        return self._job.epochs(goal, stop)
+
+    max_steps = staticmethod(max_steps)
+    max_seconds = staticmethod(max_seconds)
+
+    def stop_when(self, name: str, condition: Condition) -> None:
+        """Every loop of the script ends with the epoch after which `condition()` is true, on any rank."""
+        self._run.stopping.when(name, condition)
+
+    def stop(self, reason: str) -> None:
+        """The loop that is on ends with the epoch that is on, on all ranks, for this reason. UserError outside."""
+        if self._run.progress.epoch is None:
+            raise UserError(f"stop({reason!r}) is called outside of `for epoch in session.epochs(...)`")
+        self._run.stopping.ask(reason)
 
     def weighted(self, loss: Tensor) -> Tensor:
         """A mean loss over this rank's batch, weighted so that the ranks' mean is that of the global batch.
@@ -186,19 +265,33 @@ class Session:
         return self._run.progress.weighted(loss)
 
     def step(self, *, exhausted: bool = False) -> None:
-        """One optimizer step is done. Saves when that is due; leaves the script when the ranks have agreed to."""
+        """One optimizer step is done. Nothing is saved here: that is done when the next batch is asked for."""
         self._boundary.step(exhausted=exhausted)
 
     def poll(self) -> None:
-        """A place to leave the script between two steps, in a long evaluation say. All ranks call it alike."""
+        """A place to leave the script in a long evaluation. All ranks call it alike.
+
+        In the rest of an epoch, after its last batch, and before its first one the run leaves here, and a resumed one
+        runs that part again. Between two steps it leaves here only if the time is nearly over.
+        """
         self._boundary.poll()
 
-    def save(self) -> bool:
-        """Makes a checkpoint now, on all ranks; False if the store failed, which is reported.
+    def save(self) -> None:
+        """Wants a checkpoint: it is made when the next batch is asked for, or when the epoch's body is done."""
+        self._boundary.mark()
 
-        At the end of an epoch it is made once the epoch's body is done: a resume would run the body's rest again.
-        """
-        return self._boundary.save()
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """The script's work is done, or has failed: what is told is what counts, whatever the script does with it."""
+        if exit_status(error) == 0:
+            self._finish()
+            self.close()
+        elif error:
+            tell_error(self._run.reporter, self._failed, error)
 
     def close(self) -> None:
         """Gives back signals, hooks and process groups; the interpreter's end does it by itself."""
@@ -207,19 +300,33 @@ class Session:
         run.pulse.stop()
         run.requests.before_first_step(None)
         run.requests.release()
-        self._stop_watching()
+        self._watch.stop()
         run.trace.close()
         with contextlib.suppress(PerdureError):
             run.trace.flush()
         if dist.is_initialized():
             with contextlib.suppress(RuntimeError):
                 dist.destroy_process_group()
+        fall_silent()
+
+    def _finish(self) -> None:
+        if not self._run.reporter.ended:
+            self._job.finish()
+
+    def _failed(self) -> Exiting:
+        return self._run.ending(ExitKind.FAILED)
 
     def _at_exit(self) -> None:
-        tell_last_error(self._run.reporter, lambda: self._run.ending(ExitKind.FAILED))
+        """The interpreter's end: a script without `with` has done its work, unless it has failed."""
+        self._watch.tell_last_error()
+        if self._watch.status == 0:
+            try:
+                self._finish()
+            except BaseException as error:  # noqa: BLE001 - nobody else would tell
+                sys.excepthook(type(error), error, error.__traceback__)
         self.close()
 
     def _leave_to_child(self) -> None:
         """A forked child is no rank: how it ends is nobody's outcome."""
         atexit.unregister(self._at_exit)
-        self._stop_watching()
+        self._watch.stop()

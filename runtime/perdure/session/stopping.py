@@ -96,82 +96,6 @@ def _whole(value: float | None) -> int | None:
     return None if value is None else int(value)
 
 
-class Named(NamedTuple):
-    """A condition and what it is called when it ends the training."""
-
-    name: str
-    condition: Condition
-
-
-class Stopping:
-    """The conditions of one session: some for all its loops, some for the loop that is on."""
-
-    def __init__(self) -> None:
-        self._always: list[Named] = []
-        self._loop: list[Named] = []
-        self._asked: list[str] = []
-        self._goal = Goal()
-
-    def when(self, name: str, condition: Condition) -> None:
-        """Every loop ends where `condition()` is true. UserError if it cannot be called or the name is taken."""
-        if not callable(condition):
-            raise UserError(f"stop_when({name!r}): {condition!r} cannot be called: give a function without arguments")
-        if name in {named.name for named in self._always}:
-            raise UserError(f"stop_when({name!r}): there is a condition of this name already: give each its own")
-        self._always.append(Named(_reason(name), condition))
-
-    def ask(self, reason: str) -> None:
-        """The loop that is on ends with the epoch that is on."""
-        wanted = _reason(reason)
-        if wanted not in self._asked:
-            self._asked.append(wanted)
-
-    @property
-    def asked(self) -> bool:
-        """Whether this rank's script has asked to stop."""
-        return bool(self._asked)
-
-    def begin(self, goal: Goal, stop: Sequence[Condition | Limit]) -> None:
-        """A loop begins. UserError if nothing could ever end it."""
-        self._loop = list(_named(stop))
-        self._asked.clear()
-        self._goal = goal
-        if not (goal.limits() or self._loop or self._always):
-            raise UserError(
-                "epochs(): nothing would ever end this loop: give a number of epochs, max_steps, max_seconds, "
-                "stop=[condition], or a condition by session.stop_when(name, condition)"
-            )
-
-    def reasons(self, *, steps: int, seconds: float) -> list[str]:
-        """Why this rank would end the loop now; every condition is asked."""
-        fired = [named.name for named in (*self._always, *self._loop) if named.condition()]
-        return [*self._goal.reached(steps=steps, seconds=seconds), *fired, *self._asked]
-
-
-def agreed(reasons: Iterable[Sequence[str]]) -> tuple[str, ...]:
-    """What all ranks have found, each reason once; empty: the loop goes on."""
-    return tuple(dict.fromkeys(reason for found in reasons for reason in found))[:REASONS]
-
-
-def _named(stop: Sequence[Condition | Limit]) -> Iterable[Named]:
-    for number, condition in enumerate(stop, start=1):
-        if isinstance(condition, Limit):
-            continue
-        if not callable(condition):
-            raise UserError(
-                f"epochs: stop=[...] holds {condition!r}, which cannot be called: give functions without arguments, "
-                f"session.max_steps(n) or session.max_seconds(s)"
-            )
-        name = getattr(condition, "__name__", type(condition).__name__)
-        yield Named(f"condition {number}" if name == "<lambda>" else _reason(name), condition)
-
-
-def _reason(text: str) -> str:
-    if not isinstance(text, str) or not text.strip():
-        raise UserError(f"a reason to stop is {text!r}: give a word or two")
-    return text[:REASON_CHARACTERS]
-
-
 class TrainingClock:
     """Seconds spent in epoch loops, in this run and those before it. Pauses outside."""
 
@@ -196,3 +120,100 @@ class TrainingClock:
     def stop(self) -> None:
         """The loop is over."""
         self._before, self._begun = self.seconds, None
+
+
+class Named(NamedTuple):
+    """A condition and what it is called when it ends the training."""
+
+    name: str
+    condition: Condition
+
+
+class Stopping:
+    """The conditions of one session: some for all its loops, some for the loop that is on."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._always: list[Named] = []
+        self._loop: list[Named] = []
+        self._asked: list[str] = []
+        self._goal = Goal()
+        self.clock = TrainingClock(now)
+
+    def when(self, name: str, condition: Condition) -> None:
+        """Every loop ends where `condition()` is true. UserError if it cannot be called or the name is taken."""
+        if not callable(condition):
+            raise UserError(f"stop_when({name!r}): {condition!r} cannot be called: give a function without arguments")
+        if name in {named.name for named in self._always}:
+            raise UserError(f"stop_when({name!r}): there is a condition of this name already: give each its own")
+        self._always.append(Named(_reason(name), condition))
+
+    def ask(self, reason: str) -> None:
+        """The loop that is on ends with the epoch that is on."""
+        wanted = _reason(reason)
+        if wanted not in self._asked:
+            self._asked.append(wanted)
+
+    @property
+    def asked(self) -> list[str]:
+        """Why this rank's script has asked to stop."""
+        return list(self._asked)
+
+    def begin(self, goal: Goal, stop: Sequence[Condition | Limit]) -> None:
+        """A loop begins. UserError if nothing could ever end it."""
+        self._loop = list(_named(stop))
+        self._goal = goal
+        if not (goal.limits() or self._loop or self._always):
+            raise UserError(
+                "epochs(): nothing would ever end this loop: give a number of epochs, max_steps, max_seconds, "
+                "stop=[condition], or a condition by session.stop_when(name, condition)"
+            )
+
+    def end(self) -> None:
+        """The loop has ended with what was asked for."""
+        self._asked.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint holds: an epoch may be resumed in which the script has asked to stop."""
+        return {"seconds": self.clock.seconds, "asked": self.asked}
+
+    def load_state_dict(self, saved: Mapping[str, Any], /) -> None:
+        """Goes on from there."""
+        self.clock.resume(float(saved["seconds"]))
+        self.resume_asked(saved["asked"])
+
+    def resume_asked(self, reasons: Sequence[str]) -> None:
+        """What this rank itself had asked for: another one's may be in the checkpoint."""
+        self._asked = list(reasons)
+
+    def limits_reached(self, steps: int) -> list[str]:
+        """The limits that are reached."""
+        return self._goal.reached(steps=steps, seconds=self.clock.seconds)
+
+    def reasons(self, steps: int) -> list[str]:
+        """Why this rank would end the loop now; every condition is asked."""
+        fired = [named.name for named in (*self._always, *self._loop) if named.condition()]
+        return [*self.limits_reached(steps), *fired, *self._asked]
+
+
+def agreed(reasons: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    """What all ranks have found, each reason once; empty: the loop goes on."""
+    return tuple(dict.fromkeys(reason for found in reasons for reason in found))[:REASONS]
+
+
+def _named(stop: Sequence[Condition | Limit]) -> Iterable[Named]:
+    for number, condition in enumerate(stop, start=1):
+        if isinstance(condition, Limit):
+            continue
+        if not callable(condition):
+            raise UserError(
+                f"epochs: stop=[...] holds {condition!r}, which cannot be called: give functions without arguments, "
+                f"session.max_steps(n) or session.max_seconds(s)"
+            )
+        name = getattr(condition, "__name__", type(condition).__name__)
+        yield Named(f"condition {number}" if name == "<lambda>" else _reason(name), condition)
+
+
+def _reason(text: str) -> str:
+    if not isinstance(text, str) or not text.strip():
+        raise UserError(f"a reason to stop is {text!r}: give a word or two")
+    return text[:REASON_CHARACTERS]

@@ -29,14 +29,14 @@ MEMBERS: Final = (
         _MEMBERS,
         "if missing or refused(draft, members):",
         "if missing:",
-        ("webhook-refuses-budgets", "foreign-budget", "scale"),
+        ("webhook-refuses-budgets", "delete-and-apply"),
     ),
     Mutant(
         "a refusal of the budget is remembered after it was created",
         f"{_CLUSTER}read/observe.py",
         "created = record.members - own | (set() if budget else budgets)",
         "created = record.members - own | budgets",
-        ("webhook-refuses-budgets", "drain"),
+        ("webhook-refuses-budgets", "api-lost-answers", "scale"),
     ),
     Mutant(
         "a role label that somebody changed is not restored",
@@ -91,7 +91,7 @@ MEMBERS: Final = (
         _BUDGET,
         "(budget and not budget.altered and budget.min_available >= wanted)",
         "(budget and budget.min_available >= wanted)",
-        ("edit-budget", "drain"),
+        ("edit-budget",),
     ),
     Mutant(
         "a budget with maxUnavailable is taken for ours",

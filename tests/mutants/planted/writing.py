@@ -67,7 +67,7 @@ WRITING: Final = (
         _ACT,
         "if parse.controller(raw) != job.uid:",
         "if not parse.uid(raw):",
-        ("foreign-budget", "scale"),
+        ("foreign-budget",),
     ),
     Mutant(
         "writes of a batch are still under way when the round ends",
@@ -88,7 +88,7 @@ WRITING: Final = (
         _ELECTION,
         "self._renewed = sent",
         "self._renewed = self._monotonic()",
-        ("api-slow", "operator-freeze", "drain"),
+        ("api-slow", "operator-freeze", "reaper"),
     ),
     Mutant(
         "a Lease is taken before it has ended",

@@ -31,8 +31,8 @@ MISSED: Final = ("watch-gone", "watch-drop", "watch-lag", "timeout", "server-err
 """Words of a pod that was soon gone may have been missed."""
 BREATH_SECONDS: Final = 3.0
 REFUSED_SECONDS: Final = 45.0
-MEMORY_ROW: Final = 5
-"""Three are allowed; members that did not see the step die as well."""
+MEMORY_ROW: Final = 4
+"""Three are allowed, and one more for whom nobody could tell the step."""
 
 
 @dataclass
@@ -173,6 +173,8 @@ class Accounts(Promise):
         infrastructure = failures(status)[1] - failures(before)[1]
         if code + infrastructure > 1:
             yield "failures", f"costs {code} failures of the code and {infrastructure} of infrastructure"
+        if code + infrastructure and not any(death.how == "OOMKilled" for death in account.deaths.values()):
+            self._memory.pop(account.job, None)
         yield from self._blame(account, status, code, infrastructure)
         yield from self._steps(account, int(status.get("stepsLost", 0)) - int(before.get("stepsLost", 0)))
         yield from self._saved(account, status, code + infrastructure)

@@ -81,8 +81,13 @@ class Writes(Promise):
             self._check_creation(change.raw)
         elif change.kind == PODS and change.old is not None:
             self._on_pod(change, change.old)
-        elif change.kind == BUDGETS and change.event == "MODIFIED":
-            self._check_budget(change.raw)
+        elif change.kind == BUDGETS and change.old is not None:
+            if not owner_of(change.old) and UID not in labels_of(change.old):
+                self._case.fail(
+                    "stranger", f"budget {key_of(change.raw)[1]} is somebody's own, and the operator changes it"
+                )
+            if change.event == "MODIFIED":
+                self._check_budget(change.raw)
 
     def _said(self, uid: str) -> list[Said]:
         """Now, and as long ago as this write may have been sent."""
@@ -163,7 +168,8 @@ class Writes(Promise):
         for other in self._case.pods(owner_of(pod)):
             if uid_of(other) in members and terminating(other) and not terminal(other) and not terminated(other):
                 left = seconds_of(other["metadata"]["deletionTimestamp"]) - self._case.now
-                known = self._case.now - self._deleted.get(uid_of(other), self._case.now) > UNDER_WAY_SECONDS
+                age = self._case.now - self._deleted.get(uid_of(other), self._case.now)
+                known = age > UNDER_WAY_SECONDS or intent(status).get("disruption") == "MemberDeleted"
                 if known and not self._case.deaf and int(told["seconds"]) > max(left, 1.0) + EARLY_SECONDS:
                     words = f"{name} is given {told['seconds']} s to save, {key_of(other)[1]} has {left:.0f} s left"
                     self._case.fail("grace", words)

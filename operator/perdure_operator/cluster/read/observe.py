@@ -160,7 +160,9 @@ class Observer:
         """The job before its pods: a pod that its status names and the LIST lacks is gone, not yet to come."""
         namespace, name = job
         known = self._cache.job(job)
-        if known is None or self._answered.pop(job, None) != known.uid:
+        answered = self._answered.pop(job, None)
+        just_made = known is not None and known.is_new and job not in self._current and job not in self._distrusted
+        if known is None or not (answered == known.uid or just_made):
             since = self._cache.mark()
             try:
                 raw = await self._api.get(JOBS, namespace, name)

@@ -57,6 +57,11 @@ class JobRecord(Record):
     """The pods that status names."""
 
     @property
+    def is_new(self) -> bool:
+        """Whether no operator has written its status: whoever decides by an outdated one fails to write the first."""
+        return self.status == TrainingJobStatus()
+
+    @property
     def in_run(self) -> frozenset[str]:
         """Members of the run that is on of which status does not say that they have ended."""
         current = self.status.current if self.status else None

@@ -206,6 +206,9 @@ class Actor:
             # Admission plugins and quotas answer 403 as well: only Pod Security blames the template.
             bad = "violates PodSecurity" in str(error)
             verdict, message = (TemplateVerdict.BAD if bad else TemplateVerdict.WAIT), str(error)
+        except ApiError:
+            memory.template_check = TemplateCheck(hash=job.template_hash, time=self._clock())
+            raise
         memory.template_check = TemplateCheck(
             hash=job.template_hash, verdict=verdict, message=message, time=self._clock()
         )

@@ -333,6 +333,16 @@ class TestWhatARequestDoes:
         outcome = pod.outcome(ProcessEnded(0, -9))
         assert (outcome.outcome, outcome.step, outcome.commit) == (ExitKind.EXIT_TIMEOUT, 125, COMMIT)
 
+    def test_a_killed_trainer_was_in_the_epoch_of_its_last_step(self) -> None:
+        pod = training()
+        pod.sees(reported(Stepped(125, 3)))
+        assert pod.outcome(ProcessEnded(0, -9)).epoch == 3
+
+    def test_an_ending_tells_the_epoch_that_its_last_step_has_finished(self) -> None:
+        pod = training()
+        pod.sees(reported(Stepped(125, 3)))
+        assert told(pod, ExitKind.COMPLETED, epoch=4).outcome(GONE).epoch == 4
+
     def test_a_command_without_a_session_is_asked_with_the_full_seconds(self) -> None:
         pod = importing()
         assert pod.sees(AssignmentRead(LEAVE2)) == (Ask(1, "node n1 is leaving", 1600.0, {}),)

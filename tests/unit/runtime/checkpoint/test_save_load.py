@@ -168,6 +168,12 @@ def test_ranks_with_different_tensors_are_told_so_before_anything_is_written(sto
     assert store.list("data/") == []
 
 
+def test_an_object_outside_the_codec_on_another_rank_fails_all_ranks_too(store: Store) -> None:
+    found = save_by(store, 2, opened(store), 1, objects=lambda rank: {"hook": print if rank else None})
+    assert {type(each) for each in found} == {UserError}
+    assert "rank 1: objects['hook'] is a builtins.builtin_function_or_method" in str(found[0])
+
+
 def test_an_object_outside_the_codec_fails_all_ranks_with_its_path(store: Store) -> None:
     found = save_by(store, 2, opened(store), 1, objects=lambda _: {"hook": print})
     assert {type(each) for each in found} == {UserError}
