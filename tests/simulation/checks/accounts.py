@@ -148,7 +148,7 @@ class Accounts(Promise):
 
     def _is_over_time(self, account: Account) -> bool:
         deadline = intent(self._case.status(account.job)).get("deadline")
-        return bool(deadline) and seconds_of(deadline) <= self._case.now + 1.0
+        return deadline is not None and seconds_of(deadline) <= self._case.now + 1.0
 
     def _on_job(self, job: Json, old: Json) -> None:
         uid, plan = uid_of(job), plan_of(status_of(job))
@@ -220,7 +220,7 @@ class Accounts(Promise):
         if min((death.at for death in account.deaths.values()), default=0.0) - made < BREATH_SECONDS:
             return
         told = [one for one in account.told.values() if int(one.get("run") or 0) == account.run]
-        if lost > truth:
+        if lost > truth + 1:  # a rank may end within the step that another has done
             yield "steps-lost", f"{lost} steps are counted as lost, and {truth} were trained since the last commit"
         elif lost < truth and len(told) == len(account.members) and not self._case.fired(*MISSED):
             yield "steps-lost", f"{lost} steps are counted as lost, and {truth} are"
