@@ -186,7 +186,7 @@ class Accounts(Promise):
             return
         at, name = min(killed)
         others = [when for when, how in account.trainers if when < at and how != "container"]
-        asked = account.asked_at is not None and account.asked_at < at
+        asked = account.asked_at is not None and (account.asked_at < at or self._case.deaf)
         pod = self._world.server.find(PODS, "team", name)
         kubelet = self._case.scene.kubelets.get(node_of(pod)) if pod else None
         if self._case.fired("foreign-outcome") or asked or others or (kubelet is not None and not kubelet.hears):

@@ -197,8 +197,10 @@ class Writes(Promise):
             return
         budget = next((one for one in self._world.server.each(BUDGETS) if owner_of(one) == uid), None)
         least = ((budget or {}).get("spec") or {}).get("minAvailable", 0)
-        if not isinstance(least, int) or least < self._members(uid):
-            words = f"{key_of(pod)[1]} becomes a member, the budget asks for {least} of {self._members(uid)}"
+        labelled = (one for one in self._case.pods(uid) if labels_of(one).get(ROLE) == "member")
+        counted = sum(is_ready(one) and not terminal(one) for one in labelled)
+        if not isinstance(least, int) or least < counted:
+            words = f"{key_of(pod)[1]} becomes a member, the budget asks for {least} of {counted}"
             self._case.fail("budget-late", words)
 
     def _check_budget(self, budget: Json) -> None:
