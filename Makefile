@@ -1,17 +1,18 @@
-# Two commands matter: `make demo` and `make test`. Each sets up everything it needs, and says what it is doing.
+# Three commands matter: `make try`, `make demo` and `make test`. Each sets up everything it needs, and says what it is doing.
 
 PYTHON ?= python3
 VENV := .venv/bin
 # Tests run in two processes: one can wait for a drain while the other trains.
 PYTEST := $(VENV)/python -m pytest -n 2 --durations=20 --durations-min=1
-# Histories of `make simulate`, the seed that `make chaos` repeats, and the jobs of `make bench-scale`.
+# Histories of `make simulate`, the seed that `make chaos` and `make try` repeat, and the jobs of `make bench-scale`.
 N ?= 10000
 SEED ?=
 JOBS ?= 100 300 1000
 
-.PHONY: help demo demo-down test chaos simulate mutants check format generate bench bench-scale prepare dev clean
+.PHONY: help try demo demo-down test chaos simulate mutants check format generate bench bench-runtime bench-scale prepare dev clean
 
 help:
+	@echo "make try        half a minute without Kubernetes: two processes train, are interrupted, lose nothing"
 	@echo "make demo       boot a real Kubernetes here, drain a node under a training job, show that nothing is lost"
 	@echo "make demo-down  remove everything the demo started"
 	@echo "make test       set up everything and run all tests, the long ones in a short form"
@@ -19,10 +20,14 @@ help:
 	@echo "make simulate   N=... simulated histories on all cores"
 	@echo "make mutants    plant one-line bugs, one at a time, and say which test finds each"
 	@echo "make bench      measure, print tables, write build/bench/*.json"
+	@echo "make bench-runtime  a save and a restore of 1 GiB beside torch.save, safetensors and dcp"
 	@echo "make bench-scale  the operator with up to 1,000 jobs on 200 fake nodes (JOBS=... others)"
 	@echo "make check      format, lint, types, layers, generated files"
 	@echo "make format     format the code"
 	@echo "make generate   write the CRD and the reference pages anew"
+
+try: dev
+	$(VENV)/python -m e2e.tryout $(if $(SEED),--seed=$(SEED)) $(if $(KILL),--kill)
 
 demo: prepare
 	$(VENV)/python -m e2e.demo
@@ -43,7 +48,10 @@ mutants: dev
 	$(VENV)/python -m tests.mutants
 
 bench: prepare
-	$(VENV)/python -m e2e.bench step moves
+	$(VENV)/python -m e2e.bench step sampling moves leader
+
+bench-runtime: dev
+	$(VENV)/python -m e2e.bench runtime
 
 bench-scale:
 	$(PYTHON) -m e2e.prepare scale

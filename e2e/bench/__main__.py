@@ -1,4 +1,4 @@
-"""`python -m e2e.bench [step] [moves] [scale --jobs N ...]`: measures, prints a table, writes build/bench/NAME.json."""
+"""`python -m e2e.bench [NAME ...]`: measures, prints a table for each, writes build/bench/NAME.json."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from e2e.bench import moves, report, scale, step
+from e2e.bench import leader, moves, report, runtime, sampling, scale, step
 from e2e.cluster import ClusterError
 from e2e.harness.evidence import NoEvidence
 from e2e.harness.kubectl import KubectlError
@@ -17,11 +17,14 @@ from e2e.prepare import Progress, missing
 from e2e.prepare.requirements import cannot_run, missing_for_scale
 
 Measured = tuple[list[report.Figure], dict[str, Any]]
-ORDINARY = ("step", "moves")
-LACKS = {"moves": missing, "scale": missing_for_scale}
+ORDINARY = ("step", "sampling", "moves", "leader")
+LACKS = {"moves": missing, "leader": missing, "scale": missing_for_scale}
 TITLES = {
     "step": "What Session.step() adds to a training step",
+    "sampling": "What the order of samples costs",
     "moves": "What a drain costs a training job",
+    "leader": "How long nobody leads when the leader's node is drained",
+    "runtime": "What an exit save and a restore of 1 GiB cost, one rank, in a folder",
     "scale": "What many jobs cost, beside JobSet with the same pods",
 }
 
@@ -29,12 +32,15 @@ TITLES = {
 def main() -> int:
     """Run the chosen benches, or all."""
     parser = argparse.ArgumentParser(prog="python -m e2e.bench", description=__doc__)
-    parser.add_argument("bench", nargs="*", help=f"of {', '.join(TITLES)}; {' and '.join(ORDINARY)} if none is named")
+    parser.add_argument("bench", nargs="*", help=f"of {', '.join(TITLES)}; {', '.join(ORDINARY)} if none is named")
     parser.add_argument("--jobs", type=int, nargs="+", default=scale.JOBS, help="for scale: the numbers of jobs")
     arguments = parser.parse_args()
     measures: dict[str, Callable[[Progress], Measured]] = {
         "step": step.measure,
+        "sampling": sampling.measure,
         "moves": moves.measure,
+        "leader": leader.measure,
+        "runtime": runtime.measure,
         "scale": lambda progress: scale.measure(progress, arguments.jobs),
     }
     chosen = arguments.bench or ORDINARY

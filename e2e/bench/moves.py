@@ -89,7 +89,7 @@ def _figures(job: Job, history: Sequence[Seen], drains: Sequence[Drained]) -> li
 
 def _parts(history: Sequence[Seen], gaps: Sequence[Gap]) -> list[Figure]:
     split = [timeline.pause_parts(history, gap) for gap in gaps]
-    names = [part.name for part in split[0]]
+    names = dict.fromkeys(part.name for parts in split for part in parts)
     found = [{part.name: part.seconds for part in parts} for parts in split]
     return [Figure(f"  {name}", "s", tuple(parts.get(name, 0.0) for parts in found)) for name in names]
 

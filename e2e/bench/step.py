@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -16,35 +17,54 @@ from e2e.prepare import Progress
 SECONDS = 300.0
 MICRO = 1e6
 BOUND = 300.0
+PARTS = 5
+
+
+CASES = ((1, 0.0, "1 rank"), (2, 0.0, "2 ranks"), (2, 0.002, "2 ranks, 2 ms"), (2, 0.02, "2 ranks, 20 ms"))
+"""Ranks, seconds of work in a step beside the network's own, name."""
+MOST = {"2 ranks, 2 ms": 10.0, "2 ranks, 20 ms": 3.0}
+"""Percent by which a Session may make such a step longer."""
 
 
 def measure(progress: Progress) -> tuple[list[Figure], dict[str, Any]]:
-    """Both worlds."""
+    """Every case, bare and with a Session."""
     figures = []
-    for world in (1, 2):
-        progress.say(f"training with {world} rank(s), bare and with a Session")
-        figures += _figures(world, _trained(world))
+    for world, seconds, name in CASES:
+        progress.say(f"training with {name}, bare and with a Session")
+        figures += _figures(name, _trained(world, seconds))
     return figures, {"cores": os.cpu_count()}
 
 
-def _figures(world: int, times: dict[str, list[float]]) -> list[Figure]:
-    bare, ours, call = (tuple(value * MICRO for value in times[name]) for name in ("bare", "session", "call"))
-    suffix = f", {world} rank{'s' if world > 1 else ''}"
-    loop = Figure(f"bare loop{suffix}", "us", bare)
-    return [
+def _figures(name: str, times: dict[str, list[float]]) -> list[Figure]:
+    bare, ours, call = (tuple(value * MICRO for value in times[part]) for part in ("bare", "session", "call"))
+    loop = Figure(f"bare loop, {name}", "us", bare)
+    figures = [
         loop,
-        Figure(f"loop with Session{suffix}", "us", ours, loop.median, "the bare loop's median"),
-        Figure(f"Session.step() itself{suffix}", "us", call, BOUND, "what a lagged agreement may cost here"),
+        Figure(f"loop with Session, {name}", "us", ours, loop.median, "the bare loop's median"),
+        Figure(f"Session.step() itself, {name}", "us", call, BOUND, "what a lagged agreement may cost here"),
     ]
+    if name in MOST:
+        longer = tuple(_percent(ours, bare, part) for part in range(PARTS))
+        figures.append(Figure(f"a step is longer by, {name}", "%", longer, MOST[name], "bound"))
+        cpu = zip(times["session-cpu"], times["bare-cpu"], strict=True)
+        more = tuple((with_session / without - 1) * 100 for with_session, without in cpu)
+        figures.append(Figure(f"a step takes more CPU by, {name}", "%", more))
+    return figures
 
 
-def _trained(world: int) -> dict[str, list[float]]:
+def _percent(ours: tuple[float, ...], bare: tuple[float, ...], part: int) -> float:
+    """Of the medians of one of the parts that the steps are cut into: their spread tells what the figure is worth."""
+    cut = slice(len(bare) * part // PARTS, len(bare) * (part + 1) // PARTS)
+    return (statistics.median(ours[cut]) / statistics.median(bare[cut]) - 1) * 100
+
+
+def _trained(world: int, seconds: float) -> dict[str, list[float]]:
     """Runs the ranks; what rank 0 has printed."""
     with tempfile.TemporaryDirectory() as root, socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
         held.close()
-        ranks = [_start(rank, world, port, root) for rank in range(world)]
+        ranks = [_start(rank, world, port, root, seconds) for rank in range(world)]
         outputs = [rank.communicate(timeout=SECONDS) for rank in ranks]
     failed = [errors for rank, (_, errors) in zip(ranks, outputs, strict=True) if rank.returncode]
     if failed:
@@ -52,9 +72,9 @@ def _trained(world: int) -> dict[str, list[float]]:
     return dict(json.loads(outputs[0][0].splitlines()[-1]))
 
 
-def _start(rank: int, world: int, port: int, root: str) -> subprocess.Popen[str]:
+def _start(rank: int, world: int, port: int, root: str, seconds: float) -> subprocess.Popen[str]:
     place = {"RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     quiet = {"PERDURE_EVERY_SECONDS": 3600, "OMP_NUM_THREADS": 1}
     environ = {**os.environ, **{name: str(value) for name, value in (place | quiet).items()}}
-    argv = [sys.executable, "-m", "e2e.bench.stepping", root]
+    argv = [sys.executable, "-m", "e2e.bench.stepping", root, str(seconds)]
     return subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -26,7 +26,7 @@ from e2e.prepare import Progress, tool_folders
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DIGITS = REPOSITORY / "examples" / "digits"
-MANIFEST = DIGITS / "job.yaml"
+TINYGPT = REPOSITORY / "examples" / "tinygpt"
 TRACE = "PERDURE_TRACE"
 
 
@@ -130,5 +130,10 @@ def make_bucket(s3: S3, name: str) -> None:
 
 def digits(changes: Mapping[str, Any] | None = None) -> Manifest:
     """examples/digits/job.yaml, changed here and there."""
-    manifests = [document for document in load(MANIFEST) if document["kind"] == "TrainingJob"]
+    return example(DIGITS, changes)
+
+
+def example(folder: Path, changes: Mapping[str, Any] | None = None) -> Manifest:
+    """The TrainingJob of an example, changed here and there."""
+    manifests = [document for document in load(folder / "job.yaml") if document["kind"] == "TrainingJob"]
     return merged(manifests[0], changes or {})

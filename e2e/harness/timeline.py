@@ -114,7 +114,8 @@ def written(found: Sequence[Moment], start: float) -> str:
 def pause_parts(history: Sequence[Seen], gap: Gap) -> list[Part]:
     """The training pause as the members' outcomes and the watch explain it, in order; they add up to it.
 
-    `agree` is not among them: while the ranks agree on a step, they train.
+    `agree` is not among them: while the ranks agree on a step, they train. What nobody has told is no part of zero
+    seconds: it is in the rest.
     """
     ended = [seen.time for seen in _firsts(history, lambda pod: _ended_in(pod, gap.before_run))]
     ranked = [seen.time for seen in _firsts(history, lambda pod: _ranked_in(pod, gap.after_run))]
@@ -126,15 +127,17 @@ def pause_parts(history: Sequence[Seen], gap: Gap) -> list[Part]:
         Part("save", save),
         Part("exit", max(ended) - gap.stopped - save),
         Part("pod start", max(ranked) - max(ended)),
-        *(Part(name, arriving.get(name, 0.0)) for name in ("start", "import", "rendezvous", "restore")),
+        *(Part(name, arriving[name]) for name in ("start", "import", "rendezvous", "restore") if name in arriving),
     ]
     return [*parts, Part("rest", gap.seconds - sum(part.seconds for part in parts))]
 
 
 def seconds_of(history: Sequence[Seen], run: int) -> Mapping[str, float]:
-    """What rank 0 of the run has measured."""
-    told = [outcome for outcome in observed.outcomes(history) if (outcome["run"], outcome["rank"]) == (run, 0)]
-    return {name: float(value) for name, value in told[0]["seconds"].items()} if told else {}
+    """What the lowest rank of the run that has told anything has measured: a job is over before all its pods are."""
+    told = [outcome for outcome in observed.outcomes(history) if outcome["run"] == run and outcome["seconds"]]
+    nobody: Object = {"seconds": {}}
+    speaker = min(told, key=lambda outcome: int(outcome["rank"]), default=nobody)
+    return {name: float(value) for name, value in speaker["seconds"].items()}
 
 
 def _firsts(history: Sequence[Seen], matches: Callable[[Object], bool]) -> list[Seen]:

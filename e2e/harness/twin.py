@@ -6,18 +6,14 @@ end must be the same to the last bit.
 
 from __future__ import annotations
 
-import socket
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.harness import evidence
+from e2e.harness.local_run import LocalRun
 from e2e.harness.root import Root
-
-SECONDS = 300.0
-SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class TwinFailed(AssertionError):
@@ -31,49 +27,25 @@ class Twin:
     weights: str
     batches: tuple[tuple[int, tuple[int, ...]], ...]
     """The samples of each step."""
+    said: str
+    """What rank 0 has printed."""
 
 
 def trained(python: Path, script: Path, arguments: Sequence[str], *, world: int) -> Twin:
     """Trains it."""
     with tempfile.TemporaryDirectory(prefix="perdure-twin-") as name:
-        folder = Path(name)
-        port = _free_port()
         argv = [str(python), str(script), *arguments]
-        ranks = [_start(argv, folder, rank, world, port) for rank in range(world)]
-        try:
-            said = [rank.communicate(timeout=SECONDS)[0] for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
-        for rank, text in zip(ranks, said, strict=True):
-            if rank.returncode:
-                raise TwinFailed(f"{' '.join(argv)} ended with status {rank.returncode}:\n{text[-2000:]}")
-        return _judged(Root(folder / "root"))
+        with LocalRun(argv, Path(name), world=world) as run:
+            ended = run.ends()
+        for rank in ended:
+            if rank.status:
+                raise TwinFailed(f"{' '.join(argv)} ended with status {rank.status}:\n{rank.tail}")
+        return _judged(Root(Path(name) / "root"), ended[0].said)
 
 
-def _judged(root: Root) -> Twin:
+def _judged(root: Root, said: str) -> Twin:
     entries, trace = root.entries(), root.trace().steps
     lost, missing = evidence.steps_lost(entries, trace), evidence.untraced(entries, trace)
     if lost or missing:
         raise TwinFailed(f"an undisturbed training has lost {lost} steps and left no trace of {missing}")
-    return Twin(root.weight_hash(), tuple(evidence.batches(entries, trace)))
-
-
-def _start(argv: Sequence[str], folder: Path, rank: int, world: int, port: int) -> subprocess.Popen[str]:
-    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    environ = {"PERDURE_ROOT": (folder / "root").as_uri(), "PERDURE_TRACE": "1", "OMP_NUM_THREADS": "1"}
-    environ |= {"PATH": SYSTEM_PATH, "HOME": str(folder), **{name: str(value) for name, value in place.items()}}
-    return subprocess.Popen(
-        ["setpriv", "--pdeathsig", "KILL", *argv],
-        cwd=folder,
-        env=environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def _free_port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])
+    return Twin(root.weight_hash(), tuple(evidence.batches(entries, trace)), said)

@@ -195,5 +195,16 @@ class Log:
                 self._changed.wait(left)
             return found[:times]
 
+    def whole(self, *, seconds: float) -> list[str]:
+        """Every line, once the log has ended. Late after `seconds`."""
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            while not self._over:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise Late(f"not within {seconds:g} s: the end of the log of pod {self._pod}")
+                self._changed.wait(left)
+            return list(self._lines)
+
     def _found(self, pattern: str) -> Iterator[re.Match[str]]:
         return (found for line in self._lines if (found := re.search(pattern, line)))

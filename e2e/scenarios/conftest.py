@@ -14,13 +14,14 @@ import pytest
 from e2e.cluster import Cluster
 from e2e.cluster.requirements import require_cluster
 from e2e.harness import twin
-from e2e.harness.lab import DIGITS, Lab
+from e2e.harness.lab import DIGITS, TINYGPT, Lab
 from e2e.harness.shared_run import SharedRun
 from e2e.prepare import Environments, Progress
 from e2e.scenarios import lanes
 from e2e.scenarios.training import IMAGE, Config, Training, Trouble
 
 CLUSTER = "scenarios"
+TINYGPT_IMAGE = "perdure-tinygpt:dev"
 SCRIPT = DIGITS / "train.py"
 TRAINERS = Path(__file__).parent / "trainers"
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
@@ -47,6 +48,7 @@ def boot(run: SharedRun) -> str:
     lanes.label(found)
     found.install(**OPERATOR_VALUES)
     found.image(IMAGE, [SCRIPT, *TRAINERS.glob("*.py")])
+    found.image(TINYGPT_IMAGE, [TINYGPT / "train.py"])
     return CLUSTER
 
 
@@ -61,7 +63,7 @@ def undisturbed(lab: Lab) -> Undisturbed:
     def found(config: Config) -> twin.Twin:
         name = "-".join(["twin", *map(str, asdict(config).values())])
         told = SharedRun.current().once(name, lambda: train(config))
-        return twin.Twin(told["weights"], tuple((step, tuple(ids)) for step, ids in told["batches"]))
+        return twin.Twin(told["weights"], tuple((step, tuple(ids)) for step, ids in told["batches"]), told["said"])
 
     return found
 

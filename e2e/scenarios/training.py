@@ -151,6 +151,13 @@ class Training:
         words = ["--namespace", self.job.namespace, f"--replicas={replicas}"]
         self.job.kubectl("scale", "trainingjob", self.job.name, *words)
 
+    def breaks_its_template(self) -> None:
+        """kubectl patch: the CRD takes a mount of a volume that is not there, and no API server a pod with one."""
+        mounts = [{"name": "nowhere", "mountPath": "/data"}]
+        operation = {"op": "add", "path": "/spec/template/spec/containers/0/volumeMounts", "value": mounts}
+        words = ["--namespace", self.job.namespace, "--type=json", f"--patch={json.dumps([operation])}"]
+        self.job.kubectl("patch", "trainingjob", self.job.name, *words)
+
     def selector(self) -> dict[str, str]:
         """The labels by which GET /scale tells an autoscaler whose pods to count."""
         path = f"/apis/perdure.dev/v1alpha1/namespaces/{self.job.namespace}/trainingjobs/{self.job.name}/scale"

@@ -24,6 +24,8 @@ from perdure_operator.state.decision import (
     DeleteBudget,
     DeleteJob,
     DeletePod,
+    DropTemplate,
+    KeepTemplate,
     SetBudget,
 )
 from perdure_operator.state.snapshot import Snapshot
@@ -105,7 +107,9 @@ def _told(action: Action) -> str:
 
 def _object(action: Action) -> str:
     match action:
-        case CreatePod(name=name) | DeletePod(name=name):
+        case CreatePod(name=name, kept=kept) if kept:
+            return f"{name} from the template in {kept}"
+        case CreatePod(name=name) | DeletePod(name=name) | KeepTemplate(name=name) | DropTemplate(name=name):
             return name
         case Assign(name=name, role=role, new=new):
             return f"{name} as {role}, {_assignment(new)}"

@@ -6,7 +6,17 @@ need torch are loaded when they are first used.
 
 from __future__ import annotations
 
-from perdure.errors import Corrupt, Fenced, LogLost, PeerLost, PerdureError, RootTakenOver, StorageError, UserError
+from perdure.errors import (
+    Corrupt,
+    Fenced,
+    LogLost,
+    PeerLost,
+    PerdureError,
+    RootTakenOver,
+    StorageError,
+    StorageRefused,
+    UserError,
+)
 
 TYPE_CHECKING = False  # typing would be the longest part of the way to the first line of `perdure run`
 if TYPE_CHECKING:
@@ -23,6 +33,7 @@ __all__ = [
     "RootTakenOver",
     "Session",
     "StorageError",
+    "StorageRefused",
     "UserError",
 ]
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import select
 import tempfile
@@ -24,6 +25,8 @@ from typing import Any, Final
 from perdure.contract import CommitRef, ErrorKind, ExitKind, Failure
 from perdure.words import fitting
 
+SIGTERM: Final = "SIGTERM"
+"""The cause of a request where nobody tells another."""
 ENDING_SECONDS: Final = 5
 """How long an ending waits for room in the pipe: nothing comes after it that would tell the same."""
 
@@ -47,12 +50,17 @@ def write_request(path: Path, request: Request) -> None:
 
 
 def read_request(path: Path) -> Request | None:
-    """The request, or None while there is none."""
+    """The request, or None while there is none that can be read: never an error, whoever wrote the file.
+
+    A trainer that was told by a signal and fell over its file would lose the save it was asked for.
+    """
     try:
         body = json.loads(path.read_text())
-    except FileNotFoundError:
+        deadline = float(body["deadline"])
+        cause = SIGTERM if body.get("cause") is None else str(body["cause"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
-    return Request(str(body["cause"]), float(body["deadline"]))
+    return Request(cause, deadline) if math.isfinite(deadline) else None
 
 
 @dataclass(frozen=True)
@@ -78,6 +86,8 @@ class Stepped:
     """One more optimizer step is done."""
 
     step: int
+    epoch: int | None = None
+    """Epochs that are finished; None where it is not told."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +107,8 @@ class Exiting:
     opened: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
     error: Failure | None = None
+    epoch: int | None = None
+    """Epochs that are finished; None where it is not told."""
 
 
 Report = Attached | Opened | Stepped | Committed | Exiting
@@ -143,16 +155,23 @@ def read_report(line: str | bytes) -> Report | None:
             case {"report": "opened", "run": int(run)}:
                 return Opened(run, _commit(body.get("resumed")))
             case {"report": "step", "step": int(step)}:
-                return Stepped(step)
+                return Stepped(step, _epoch(body))
             case {"report": "committed", "commit": {"seq": int(seq), "step": int(step)}}:
                 return Committed(CommitRef(seq, step))
             case {"report": "ending", "outcome": str(outcome), "step": int(step)}:
                 commit, seconds = _commit(body.get("commit")), _seconds(body.get("seconds") or {})
                 error = _failure(body.get("error"))
-                return Exiting(ExitKind(outcome), step, commit, int(body.get("opened") or 0), seconds, error)
+                opened = int(body.get("opened") or 0)
+                return Exiting(ExitKind(outcome), step, commit, opened, seconds, error, _epoch(body))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
     return None
+
+
+def _epoch(body: Mapping[str, Any]) -> int | None:
+    """None from a trainer that is older than this agent: its image may hold two versions."""
+    value = body.get("epoch")
+    return None if value is None else int(value)
 
 
 def _commit(value: Any) -> CommitRef | None:

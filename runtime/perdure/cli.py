@@ -3,7 +3,7 @@
     perdure run [options] -- COMMAND...    PID 1 of a member: follows the assignment, runs COMMAND, leaves an outcome
     perdure warm [--state FOLDER]          succeeds once that agent has read an assignment
     perdure stop [--state FOLDER]          tells that agent that its pod is being deleted: the pod's preStop hook
-    perdure log | show | verify URI        what a checkpoint root holds, its newest commit, whether all of it is whole
+    perdure log | show | verify ROOT       what a checkpoint root holds, its newest commit, whether all of it is whole
 
 Modules are imported where they are used: `perdure warm` runs every second in a starting pod.
 A user's mistake is one line on stderr and status 2; damage found or a store that does not answer is status 1.
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except PerdureError as error:
         print(f"perdure: error: {error}", file=sys.stderr)
         return 2 if isinstance(error, UserError) else 1
-    except BrokenPipeError:  # `perdure log URI | head`
+    except BrokenPipeError:  # `perdure log ROOT | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
 
@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     for command in (run, warm, stop):
         command.add_argument("--state", type=Path, metavar="FOLDER", help="default: perdure below $TMPDIR")
     for name, what in INSPECTIONS.items():
-        commands.add_parser(name, help=what).add_argument("uri", help="s3://BUCKET/PREFIX or file:///FOLDER")
+        commands.add_parser(name, help=what).add_argument("root", help="a folder, or s3://BUCKET/PREFIX")
     return parser
 
 
@@ -81,9 +81,10 @@ def _stop(options: argparse.Namespace) -> int:
 
 def _inspect(options: argparse.Namespace) -> int:
     from perdure.checkpoint import inspect  # noqa: PLC0415
+    from perdure.settings import as_uri  # noqa: PLC0415
 
     lines = {"log": inspect.log, "show": inspect.show, "verify": inspect.verify}[options.command]
-    for line in lines(options.uri, os.environ):
+    for line in lines(as_uri(options.root), os.environ):
         print(line)
     return 0
 

@@ -72,9 +72,13 @@ class Env:
     S3_ENDPOINT: Final = "PERDURE_S3_ENDPOINT"
     S3_REGION: Final = "PERDURE_S3_REGION"
     S3_PATH_STYLE: Final = "PERDURE_S3_PATH_STYLE"  # "true" or "false"
+    S3_CREDENTIALS: Final = (
+        "PERDURE_S3_CREDENTIALS"  # a folder with a file AWS_ACCESS_KEY_ID and so on: a mounted Secret
+    )
     COMPLETION: Final = "PERDURE_COMPLETION"  # a Completion; absent: Log
 
     RENDEZVOUS_SECONDS: Final = "PERDURE_RENDEZVOUS_SECONDS"  # how long ranks wait for each other (users set it)
+    CHECK_SECONDS: Final = "PERDURE_CHECK_SECONDS"  # how often ranks agree whether to stop; 0: at each step
     TRACE: Final = "PERDURE_TRACE"  # "1": record per step the time and the sample ids of the batch (users set it)
 
     # Set by the agent for each trainer process, beside torch's own RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
@@ -277,12 +281,14 @@ class Outcome:
     step: int = 0
     """Optimizer steps done by the time the trainer ended."""
     commit: CommitRef | None = None
-    """The newest commit this run has made or resumed from."""
+    """The newest commit this run has made or resumed from; of one that refused a log (LogLost), the newest there."""
     opened: int = 0
     """The highest run number seen in the log."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Durations by part: agree, stage, upload, commit, start, import, rendezvous, restore."""
     error: Failure | None = None
+    epoch: int | None = None
+    """Epochs finished by the time the trainer ended; None where nobody has told."""
 
     @property
     def infrastructure(self) -> bool:
@@ -299,6 +305,8 @@ def write_outcome(outcome: Outcome) -> str:
         "rank": outcome.rank,
     }
     body |= {"step": max(0, min(outcome.step, LARGEST)), "opened": _opened(outcome.opened)}
+    if outcome.epoch is not None:
+        body["epoch"] = max(0, min(outcome.epoch, LARGEST))
     body["seconds"] = {name: round(float(value), 3) for name, value in outcome.seconds.items()}
     if read_commit(commit := asdict(outcome.commit) if outcome.commit else None):
         body["commit"] = commit
@@ -329,6 +337,7 @@ def read_outcome(text: str) -> Outcome:
         opened=_opened(doc.get("opened", 0)),
         seconds={name: float(s) for name, s in durations.items() if isinstance(s, int | float) and abs(s) < 1e9},
         error=_failure(doc.get("error")),
+        epoch=_epoch(doc.get("epoch")),
     )
 
 
@@ -343,6 +352,11 @@ def _exit_kind(word: str) -> ExitKind:
 def _opened(value: Any) -> int:
     """An absurd one is ignored: the rest of the outcome is still true."""
     return value if type(value) is int and 0 <= value <= OPENED_AT_MOST else 0
+
+
+def _epoch(value: Any) -> int | None:
+    """Only shown: an absurd one is ignored."""
+    return value if type(value) is int and 0 <= value <= LARGEST else None
 
 
 def _commit(value: Any) -> CommitRef | None:

@@ -6,7 +6,8 @@
     ├── Fenced           a newer writer owns the log: stop and write nothing more
     │   └── RootTakenOver  ... and it belongs to another job: terminal, never retried
     ├── Corrupt          stored bytes are not what was written
-    ├── StorageError     the store did not answer or refused: may be tried again
+    ├── StorageError     the store did not answer, or not as it should: may be tried again
+    │   └── StorageRefused ... and will refuse the same call for ever, until somebody mends what the message names
     └── PeerLost         another rank is gone or did not answer in time: nobody here is to blame
 
 Nothing here imports torch: the agent and the operator's image use these too.
@@ -24,7 +25,14 @@ class UserError(PerdureError):
 
 
 class LogLost(UserError):
-    """The log holds less than is known to have been committed: somebody has deleted objects there."""
+    """The log holds less than is known to have been committed: somebody has deleted objects there.
+
+    `found` is the number and the step of the newest commit that is left, None where there is none of this job.
+    """
+
+    def __init__(self, message: str, *, found: tuple[int, int] | None = None) -> None:
+        super().__init__(message)
+        self.found = found
 
 
 class Fenced(PerdureError):
@@ -47,7 +55,14 @@ class Corrupt(PerdureError):
 
 
 class StorageError(PerdureError):
-    """The object store failed or refused; the same call may succeed later."""
+    """The object store failed; the same call may succeed later."""
+
+
+class StorageRefused(StorageError):
+    """The same call will be refused until somebody changes the bucket, the keys, the settings or the folder.
+
+    Nobody tries it again: waiting only hides the remedy, which the message names.
+    """
 
 
 class PeerLost(PerdureError):

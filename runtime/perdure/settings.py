@@ -26,6 +26,7 @@ DEFAULT_EVERY_SECONDS: Final = 300
 DEFAULT_GRACE_SECONDS: Final = 30
 """From SIGTERM to SIGKILL, where nobody says: Kubernetes' own default."""
 DEFAULT_RENDEZVOUS_SECONDS: Final = 300
+DEFAULT_CHECK_SECONDS: Final = 0.05
 
 N = TypeVar("N", int, float)
 
@@ -65,6 +66,8 @@ class Settings:
     cadence: Cadence = Cadence(seconds=DEFAULT_EVERY_SECONDS)
     grace: float = DEFAULT_GRACE_SECONDS
     rendezvous: float = DEFAULT_RENDEZVOUS_SECONDS
+    check_seconds: float = DEFAULT_CHECK_SECONDS
+    """How often the ranks agree whether to stop, about; 0: at every step."""
     trace: bool = False
     report_fd: int | None = None
     request_file: Path | None = None
@@ -80,7 +83,7 @@ def read_settings(environ: Mapping[str, str], root: str | Path | None = None) ->
         raise UserError(f"RANK is {rank} and WORLD_SIZE is {world}: ranks count from 0 to WORLD_SIZE - 1")
     request_file = environ.get(Env.REQUEST_FILE)
     return Settings(
-        root=environ.get(Env.ROOT) or _as_uri(root or DEFAULT_ROOT),
+        root=environ.get(Env.ROOT) or as_uri(root or DEFAULT_ROOT),
         uid=environ.get(Env.UID) or LOCAL_UID,
         run=_optional(environ, Env.RUN, 1),
         lost=_lost(environ),
@@ -96,6 +99,7 @@ def read_settings(environ: Mapping[str, str], root: str | Path | None = None) ->
         cadence=_cadence(environ),
         grace=_number(environ, Env.GRACE_SECONDS, float(DEFAULT_GRACE_SECONDS)),
         rendezvous=_number(environ, Env.RENDEZVOUS_SECONDS, float(DEFAULT_RENDEZVOUS_SECONDS)),
+        check_seconds=_number(environ, Env.CHECK_SECONDS, DEFAULT_CHECK_SECONDS),
         trace=environ.get(Env.TRACE) == "1",
         report_fd=_optional(environ, Env.REPORT_FD, 0),
         request_file=Path(request_file) if request_file else None,
@@ -103,7 +107,8 @@ def read_settings(environ: Mapping[str, str], root: str | Path | None = None) ->
     )
 
 
-def _as_uri(root: str | Path) -> str:
+def as_uri(root: str | Path) -> str:
+    """A root as people write it, a folder or a URI, as a URI."""
     text = str(root)
     return text if "://" in text else Path(text).expanduser().absolute().as_uri()
 

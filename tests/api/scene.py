@@ -84,6 +84,14 @@ class Scene:
         items: list[dict[str, Any]] = json.loads(self.kubectl("get", "pdb", "--output=json"))["items"]
         return items
 
+    def revisions(self) -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = json.loads(self.kubectl("get", "controllerrevisions", "--output=json"))["items"]
+        return items
+
+    def shows(self, reason: str) -> bool:
+        """Whether a condition has this reason."""
+        return any(one.reason == reason for one in self.status().conditions)
+
     def assignments(self) -> list[Assignment]:
         return [read_assignment(pod["metadata"]["annotations"][ANNOTATION_ASSIGNMENT]) for pod in self.pods()]
 

@@ -27,8 +27,8 @@ from perdure_operator.api.status import (
     TrainingJobStatus,
     Unready,
 )
+from perdure_operator.cluster.member import template_hash
 from perdure_operator.cluster.read import parse
-from perdure_operator.cluster.write.manifests import template_hash
 from perdure_operator.schema import pod
 from perdure_operator.state.snapshot import Snapshot
 from tests.api.conftest import REPOSITORY
@@ -225,8 +225,9 @@ def test_a_template_is_stored_as_it_is_written_and_a_pod_of_it_is_the_same_in_ev
     assert template_hash(_seen(stored)) == template_hash(_seen({**stored, "spec": written["spec"]}))
 
 
-def test_the_example_is_taken_without_a_warning(jobs: Jobs) -> None:
-    done = jobs.kubectl("create", "--dry-run=server", "-f", str(REPOSITORY / "examples" / "digits" / "job.yaml"))
+@pytest.mark.parametrize("example", ["digits", "tinygpt"])
+def test_the_example_is_taken_without_a_warning(jobs: Jobs, example: str) -> None:
+    done = jobs.kubectl("create", "--dry-run=server", "-f", str(REPOSITORY / "examples" / example / "job.yaml"))
     assert done.stderr == ""
 
 

@@ -15,6 +15,7 @@ from perdure_operator.api.status import Phase
 from tests.api.conftest import Installed
 from tests.api.process import OperatorProcess
 from tests.api.scene import Scene, completed, until
+from tests.support.raw import template
 
 pytestmark = pytest.mark.api
 
@@ -80,6 +81,29 @@ def test_a_scaled_job_goes_on_in_its_new_size_under_a_raised_budget(scene: Scene
     scene.run_pods(*nodes)
     until("run 2", lambda: scene.status().phase is Phase.RUNNING and scene.status().run == 2)
     assert sorted(one.rank for one in scene.assignments() if isinstance(one, Train)) == [0, 1, 2]
+
+
+def test_a_job_whose_template_was_made_invalid_goes_on_with_the_last_good_one(scene: Scene) -> None:
+    nodes = [scene.node(name) for name in ("n1", "n2", "n3")]
+    scene.apply()
+    first = starts(scene, nodes[0], nodes[1])
+    until("the template is kept", lambda: len(scene.revisions()) == 1)
+    scene.apply(template=template(volumeMounts=[{"name": "nowhere", "mountPath": "/data"}]))
+    until("the author is told", lambda: scene.shows("TemplateInvalid"))
+
+    scene.cordon(nodes[0])
+    until("leave", lambda: all(isinstance(one, Leave) for one in scene.assignments()))
+    scene.save_all(1, 7)
+    until("other pods", lambda: len(scene.names()) == 2 and not set(scene.names()) & set(first))
+    starts(scene, nodes[1], nodes[2])
+    status = scene.status()
+    assert (status.run, status.step, status.steps_lost, status.failures.infrastructure) == (2, 7, 0, 0)
+    assert scene.shows("TemplateInvalid")
+
+    good = template(image="perdure-digits:next")
+    scene.apply(template=good)
+    until("the correction is kept", lambda: [one["data"] for one in scene.revisions()] == [{"template": good}])
+    assert not scene.shows("TemplateInvalid")
 
 
 def test_members_leave_a_node_that_no_longer_exists(scene: Scene, api_server: ApiServer) -> None:

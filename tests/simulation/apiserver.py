@@ -19,6 +19,7 @@ from tests.simulation.objects import (
     JOBS,
     NOT_NAMESPACED,
     PODS,
+    REVISIONS,
     WITH_STATUS,
     Json,
     Key,
@@ -203,6 +204,8 @@ class ApiServer:
         if new.get("spec") != old.get("spec"):
             metadata["generation"] = int(before.get("generation", 1)) + 1
         validate(kind, new)
+        if kind == REVISIONS and new.get("data") != old.get("data"):
+            raise Refused(422, "Invalid", "data: field is immutable")
         if terminating(old) and not metadata.get("finalizers") and not before.get("deletionGracePeriodSeconds"):
             self._remove(kind, new, by)
             return new

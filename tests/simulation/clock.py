@@ -8,7 +8,9 @@ runs not one instruction more, whatever its `finally` would like; a frozen one g
 from __future__ import annotations
 
 import asyncio
+import gc
 import heapq
+import itertools
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -93,11 +95,20 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._outside = Context()
         self._left: list[asyncio.Task[Any]] = []
         self._ready: deque[events.Handle]
-        self._scheduled: list[events.TimerHandle]
+        self._timers: list[tuple[float, int, events.TimerHandle]] = []
+        self._asked = itertools.count()
 
     def time(self) -> float:
         """Virtual seconds since the history began."""
         return self._now
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> events.TimerHandle:
+        """As every loop has it; of one moment's timers the first that was asked for is the first to run."""
+        timer = events.TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._timers, (when, next(self._asked), timer))
+        return timer
 
     def outside(self, delay: float, function: Callable[..., object], *args: Any) -> events.TimerHandle:
         """Call something that belongs to no process: the network, the API server, a node."""
@@ -112,13 +123,21 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._ready.extend(handles)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run until `work` is done; what others have not finished by then never is."""
+        """Run until `work` is done; what others have not finished by then never is.
+
+        The garbage collector rests meanwhile: when it runs depends on what the process has done before, and it may
+        close coroutines and tell of errors that nobody has taken.
+        """
         events.set_event_loop(None)
         self.set_task_factory(self._remember)
+        collecting = gc.isenabled()
+        gc.disable()
         try:
             return self.run_until_complete(work)
         finally:
             self._drop()
+            if collecting:
+                gc.enable()
 
     def _remember(self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
         task = asyncio.Task(work, loop=loop, **options)
@@ -135,23 +154,21 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 with suppress(RuntimeError):  # one that awaits something while it is closed
                     task.get_coro().close()
         self._ready.clear()
-        self._scheduled.clear()
+        self._timers.clear()
         self._left.clear()
         self.close()
 
     def _run_once(self) -> None:
-        ready, scheduled = self._ready, self._scheduled
+        ready, timers = self._ready, self._timers
         if not ready:
-            while scheduled and scheduled[0]._cancelled:
-                heapq.heappop(scheduled)._scheduled = False  # type: ignore[attr-defined]
-            if not scheduled:
+            while timers and timers[0][2]._cancelled:
+                heapq.heappop(timers)
+            if not timers:
                 raise Stuck("nothing is scheduled any more")
-            self._now = max(self._now, scheduled[0].when())
+            self._now = max(self._now, timers[0][0])
             self._same_time = 0
-            while scheduled and scheduled[0].when() <= self._now:
-                timer = heapq.heappop(scheduled)
-                timer._scheduled = False  # type: ignore[attr-defined]
-                ready.append(timer)
+            while timers and timers[0][0] <= self._now:
+                ready.append(heapq.heappop(timers)[2])
         count = len(ready)
         self.handles += count
         self._same_time += count

@@ -17,6 +17,7 @@ from tests.simulation.objects import (
     NODES,
     NOT_READY,
     PODS,
+    REVISIONS,
     UNREACHABLE,
     UNSCHEDULABLE,
     Json,
@@ -169,7 +170,7 @@ class Garbage:
             self._world.after(self._rng.uniform(0.05, 1.0), self._orphan, change.raw)
 
     def _collect(self, owner: str) -> None:
-        for kind in (PODS, BUDGETS):
+        for kind in (PODS, BUDGETS, REVISIONS):
             for raw in self._world.server.all(kind):
                 if owner in _owners(raw):
                     self._delete(kind, raw)
@@ -195,7 +196,7 @@ class Garbage:
             owners = raw["metadata"].get("ownerReferences") or []
             raw["metadata"]["ownerReferences"] = [one for one in owners if one["uid"] != uid]
 
-        for kind in (PODS, BUDGETS):
+        for kind in (PODS, BUDGETS, REVISIONS):
             for raw in self._world.server.all(kind, owner["metadata"]["namespace"]):
                 if uid in _owners(raw):
                     self._world.server.change(kind, *key_of(raw), leave, by="garbage")

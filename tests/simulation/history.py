@@ -63,6 +63,8 @@ class Result:
     planned: tuple[str, ...]
     """kind#number of every fault that the seed has planned."""
     facts: list[Fact] = field(default_factory=list)
+    digest: str = ""
+    """Of the trace, where somebody has asked for it."""
 
 
 def planned(request: Request) -> list[tuple[float, Fault, int]]:

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Final, assert_never
 
 from perdure.agent.environ import Place, process_environment
-from perdure.agent.machine import due, react
+from perdure.agent.machine import react
 from perdure.agent.memory import OutOfMemory
+from perdure.agent.stage import due
 from perdure.agent.state import (
     Action,
     Ask,

@@ -17,6 +17,7 @@ JOBS: Final = "trainingjobs"
 PODS: Final = "pods"
 NODES: Final = "nodes"
 BUDGETS: Final = "poddisruptionbudgets"
+REVISIONS: Final = "controllerrevisions"
 EVENTS: Final = "events"
 LEASES: Final = "leases"
 NOT_NAMESPACED: Final = frozenset({NODES})
@@ -30,6 +31,8 @@ UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
 NOT_READY: Final = "node.kubernetes.io/not-ready"
 UNREACHABLE: Final = "node.kubernetes.io/unreachable"
 
+_NESTED: Final = frozenset((dict, list))
+
 
 class Refused(Exception):
     """The API server's answer is an error."""
@@ -41,11 +44,12 @@ class Refused(Exception):
 
 
 def clone(value: Any) -> Any:
-    """A deep copy of JSON: several times faster than copy.deepcopy."""
-    if isinstance(value, dict):
-        return {key: clone(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [clone(one) for one in value]
+    """A deep copy of JSON: many times faster than copy.deepcopy."""
+    kind = type(value)
+    if kind is dict:
+        return {key: clone(one) if type(one) in _NESTED else one for key, one in value.items()}
+    if kind is list:
+        return [clone(one) if type(one) in _NESTED else one for one in value]
     return value
 
 

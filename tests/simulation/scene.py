@@ -12,7 +12,7 @@ from tests.simulation.drains import cordon
 from tests.simulation.interface import Behaviour, MemberExit, MemberHost, RunMember
 from tests.simulation.kubelet import Kubelet
 from tests.simulation.link import CallFaults, Link, WatchFaults
-from tests.simulation.objects import NODES, PODS, Json, Refused, clone, node_of, stamp
+from tests.simulation.objects import BUDGETS, NODES, PODS, Json, Refused, clone, key_of, node_of, stamp
 from tests.simulation.operator_process import OperatorProcess
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.users import User
@@ -173,7 +173,7 @@ class Scene:
         world.tell("world", "heals")
         world.knobs.calls, world.knobs.watches = CallFaults(), WatchFaults()
         world.knobs.lagging.clear()
-        world.server.policy.__init__()  # type: ignore[misc]
+        world.server.policy.heal()
         bucket = world.bucket
         bucket.down, bucket.error_rate, bucket.lost_answer_rate, bucket.slow_seconds = False, 0.0, 0.0, 0.0
         world.network.cut.clear()
@@ -188,6 +188,7 @@ class Scene:
             behaviour.exits_without_session = False
         for name, kubelet in self.kubelets.items():
             self._heal_node(name, kubelet)
+        self._remove_strangers()
         for user in self.users:
             self._heal_job(user)
             if "hang" in world.fired:  # a rank that hangs does so until somebody ends it
@@ -212,6 +213,13 @@ class Scene:
             kubelet.boot()
         kubelet.reconnect()
         kubelet.report("True")
+
+    def _remove_strangers(self) -> None:
+        """Objects of other people that stand in the place of a job's own."""
+        server = self.world.server
+        for raw in server.all(BUDGETS, NAMESPACE):
+            if not raw["metadata"].get("labels") and not raw["metadata"].get("ownerReferences"):
+                server.delete(BUDGETS, *key_of(raw), by="user")
 
     def _end_trainers(self, user: User) -> None:
         for pod in user.pods():

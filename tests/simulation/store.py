@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -61,11 +61,12 @@ class Call:
 class Changes:
     """Wakes whoever waits for another rank's entry: the real code asks five times a second instead."""
 
-    waiting: set[asyncio.Future[None]] = field(default_factory=set)
+    waiting: dict[asyncio.Future[None], None] = field(default_factory=dict)
+    """In the order in which they came: a set of futures would have the order of their addresses."""
 
     def tell(self) -> None:
         """Something was appended."""
-        waiting, self.waiting = self.waiting, set()
+        waiting, self.waiting = self.waiting, {}
         for future in waiting:
             if not future.done():
                 future.set_result(None)
@@ -73,14 +74,14 @@ class Changes:
     async def wait(self, seconds: float) -> None:
         """Return at the next change, or when time is up."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.waiting.add(future)
+        self.waiting[future] = None
         try:
             async with asyncio.timeout(seconds):
                 await future
         except TimeoutError:
             pass
         finally:
-            self.waiting.discard(future)
+            self.waiting.pop(future, None)
 
 
 class Access:
@@ -213,6 +214,12 @@ class StoreCalls:
 
     def delete(self, keys: Sequence[str]) -> None:
         self._answer(Call("delete", keys=tuple(keys)))
+
+    def put_stream(self, key: str, blocks: Iterable[memoryview], size: int) -> None:  # noqa: ARG002
+        self.put(key, b"".join(bytes(block) for block in blocks))
+
+    def sweep(self, older_than: float) -> int:  # noqa: ARG002
+        return 0
 
 
 class AtOnce(StoreCalls):

@@ -67,6 +67,7 @@ class World:
         self.behaviours: dict[str, Behaviour] = {}
         """By namespace/name of the job."""
         self.fired: Counter[str] = Counter()
+        self.server.policy.on_refusal = self.fire
         self.facts: list[Fact] = []
         self.listeners: list[Callable[[Fact], object]] = []
         self._addresses = 0

@@ -13,9 +13,11 @@ from perdure_operator.cluster.protocol import (
     BUDGETS,
     LEASES,
     PODS,
+    REVISIONS,
     AlreadyExists,
     ClusterApi,
     Conflict,
+    Invalid,
     Json,
     NotFound,
 )
@@ -160,7 +162,34 @@ async def a_pod_on_a_node_can_be_given_less_time_than_it_asks_for(api: ClusterAp
     assert (await api.get(PODS, namespace, "one"))["metadata"]["deletionGracePeriodSeconds"] == 5
 
 
+def revision(name: str, data: Json) -> Json:
+    metadata = {"name": name, "labels": {"k": "x"}}
+    kind = {"apiVersion": REVISIONS.api_version, "kind": "ControllerRevision"}
+    return kind | {"metadata": metadata, "revision": 1, "data": data}
+
+
+async def a_revision_holds_what_it_was_given(api: ClusterApi, namespace: str) -> None:
+    """Also what no schema knows, and null: a template is stored as it was written."""
+    data = {"template": {"spec": {"containers": [{"name": "c", "odd": None}], "later": [1, "2", {"a": {}}]}}}
+    created = await api.create(REVISIONS, namespace, revision("one", data))
+    assert created["data"] == data
+    assert (await api.get(REVISIONS, namespace, "one"))["data"] == data
+    assert [raw["metadata"]["name"] for raw in await api.list(REVISIONS, namespace, selector="k")] == ["one"]
+    await api.delete(REVISIONS, namespace, "one", uid=created["metadata"]["uid"])
+    with pytest.raises(NotFound):
+        await api.get(REVISIONS, namespace, "one")
+
+
+async def what_a_revision_holds_never_changes(api: ClusterApi, namespace: str) -> None:
+    created = await api.create(REVISIONS, namespace, revision("one", {"template": {"a": 1}}))
+    with pytest.raises(Invalid):
+        await api.replace(REVISIONS, namespace, "one", created | {"data": {"template": {"a": 2}}})
+    assert (await api.get(REVISIONS, namespace, "one"))["data"] == {"template": {"a": 1}}
+
+
 CASES = [
+    a_revision_holds_what_it_was_given,
+    what_a_revision_holds_never_changes,
     a_name_can_be_taken_only_once,
     a_dry_run_stores_nothing,
     a_list_selects_by_label,

@@ -248,7 +248,6 @@ def job(**spec: Any) -> Job:
             name="digits",
             uid=UID,
             generation=1,
-            creation_time=START,
             spec=TrainingJobSpec(**{"replicas": 2, "checkpoint": Checkpoint(uri="s3://b/digits"), **spec}),
             pods_complete=True,
             nodes=tuple(NodeView(name=f"n{number}") for number in (1, 2, 3)),

@@ -16,8 +16,10 @@ from typing import Any
 from perdure_operator.cluster.protocol import (
     EVENTS,
     PODS,
+    REVISIONS,
     AlreadyExists,
     Conflict,
+    Invalid,
     Json,
     NotFound,
     Operation,
@@ -89,6 +91,8 @@ class MemoryCluster:
     async def replace(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
         stored = self._stored(resource, namespace, name)
         _require_version(stored, body)
+        if resource == REVISIONS and body.get("data") != stored.get("data"):
+            raise Invalid(f"{name!r}: data: field is immutable", status=422, reason="Invalid")
         self._note("replace", resource, name)
         raw = copy.deepcopy(body) | {"metadata": copy.deepcopy(stored["metadata"])}
         return self._store("MODIFIED", (resource, namespace, name), raw)

@@ -37,7 +37,6 @@ def snapshot(**changes: Any) -> Snapshot:
         "name": "digits",
         "uid": UID,
         "generation": 1,
-        "creation_time": NOW,
         "spec": TrainingJobSpec.model_validate(raw["spec"]),
         "pods_complete": True,
         "nodes_complete": True,

@@ -38,8 +38,12 @@ class Stage:
         self.cluster.watch = partial(_tell, watch)
         calls = api or self.cluster
         self.observer = Observer(calls, self.cache, clock=lambda: self.now)
-        self.actor = Actor(calls, self.cache, instance="test", clock=lambda: self.now)
-        self.worker = Worker(self.queue, self.observer, self.actor, Orphans(calls, self.cache), jitter=lambda: 0.5)
+        self.leading = True
+        self.actor = Actor(
+            calls, self.cache, instance="test", clock=lambda: self.now, still_leading=lambda: self.leading
+        )
+        self.orphans = Orphans(calls, self.cache, self.actor)
+        self.worker = Worker(self.queue, self.observer, self.actor, self.orphans, jitter=lambda: 0.5)
 
     def _monotonic(self) -> float:
         return self.now.timestamp()

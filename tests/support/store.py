@@ -7,7 +7,8 @@ may use it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -23,6 +24,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
+        self.written: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False) -> None:
@@ -30,6 +32,13 @@ class MemoryStore:
             if if_absent and key in self.objects:
                 raise KeyExists(f"{key} exists already")
             self.objects[key] = bytes(data)
+            self.written[key] = time.time()
+
+    def put_stream(self, key: str, blocks: Iterable[memoryview], size: int) -> None:
+        data = b"".join(bytes(block) for block in blocks)
+        if len(data) != size:
+            raise StorageError(f"cannot write {key}: {len(data)} bytes came instead of {size}")
+        self.put(key, data)
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
         try:
@@ -39,7 +48,7 @@ class MemoryStore:
 
     def head(self, key: str) -> ObjectInfo | None:
         data = self.objects.get(key)
-        return None if data is None else ObjectInfo(len(data), checksum(data))
+        return None if data is None else ObjectInfo(len(data), checksum(data), self.written.get(key))
 
     def list(self, prefix: str, *, after: str = "", limit: int | None = None) -> list[str]:
         return sorted(key for key in self.objects if key.startswith(prefix) and key > after)[:limit]
@@ -47,6 +56,9 @@ class MemoryStore:
     def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
             self.objects.pop(key, None)
+
+    def sweep(self, older_than: float) -> int:  # noqa: ARG002
+        return 0
 
 
 class UnorderedStore(MemoryStore):
@@ -79,6 +91,9 @@ class WatchedStore:
     def put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False) -> None:
         self._around("put", key, lambda: self._inner.put(key, data, if_absent=if_absent))
 
+    def put_stream(self, key: str, blocks: Iterable[memoryview], size: int) -> None:
+        self._around("put", key, lambda: self._inner.put_stream(key, blocks, size))
+
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
         data: bytes = self._around("get", key, lambda: self._inner.get(key, start=start, length=length))
         return data
@@ -93,6 +108,10 @@ class WatchedStore:
 
     def delete(self, keys: Sequence[str]) -> None:
         self._around("delete", keys[0] if keys else "", lambda: self._inner.delete(keys))
+
+    def sweep(self, older_than: float) -> int:
+        swept: int = self._around("sweep", "", lambda: self._inner.sweep(older_than))
+        return swept
 
 
 def dying(inner: Store, call: int, *, after: bool) -> WatchedStore:

@@ -20,10 +20,13 @@ from perdure_operator.state.decision import (
     DeleteBudget,
     DeleteJob,
     DeletePod,
+    DropTemplate,
+    KeepTemplate,
     SetBudget,
 )
 from perdure_operator.state.snapshot import (
     Budget,
+    KeptTemplate,
     NodeView,
     PodView,
     RefusalKind,
@@ -72,20 +75,26 @@ def change_node(snapshot: Snapshot, name: str, **fields: Any) -> Snapshot:
     return change(snapshot, nodes=tuple(nodes))
 
 
-def carry_out(snapshot: Snapshot, action: Action) -> Snapshot:
+def carry_out(snapshot: Snapshot, action: Action) -> Snapshot:  # noqa: C901 - one case for each action
     """One write; raises Conflict where a precondition does not hold."""
     match action:
         case CheckTemplate():
             check = TemplateCheck(hash=snapshot.template_hash, verdict=TemplateVerdict.GOOD, time=snapshot.now)
             return change(snapshot, template_check=check)
+        case KeepTemplate(name=name):
+            kept = KeptTemplate(name=name, uid=f"uid-of-{name}", hash=snapshot.template_hash)
+            return change(snapshot, kept=(*snapshot.kept, kept))
+        case DropTemplate(name=name):
+            return change(snapshot, kept=tuple(one for one in snapshot.kept if one.name != name))
         case SetBudget(min_available=least, uid=uid):
             if uid != (snapshot.budget.uid if snapshot.budget else None):
                 raise Conflict
             return change(snapshot, budget=Budget(min_available=least, uid=uid or "budget"))
         case DeleteBudget():
             return change(snapshot, budget=None)
-        case CreatePod(name=name, apart=apart):
-            return _create(snapshot, name, apart=apart)
+        case CreatePod(name=name, apart=apart, kept=kept):
+            made_from = next((one.hash for one in snapshot.kept if one.name == kept), snapshot.template_hash)
+            return _create(snapshot, name, made_from, apart=apart)
         case Assign(name=name, uid=uid, role=role, old=old, new=new):
             if _pod(snapshot, name, uid).assignment != old or name in _refused(snapshot, {RefusalKind.PATCH_REFUSED}):
                 raise Conflict
@@ -123,7 +132,7 @@ def _refused(snapshot: Snapshot, kinds: set[RefusalKind]) -> set[str]:
     return {refusal.pod for refusal in snapshot.refusals if refusal.kind in kinds}
 
 
-def _create(snapshot: Snapshot, name: str, *, apart: bool) -> Snapshot:
+def _create(snapshot: Snapshot, name: str, template_hash: str, *, apart: bool) -> Snapshot:
     if any(pod.name == name and not pod.gone for pod in snapshot.pods):
         return snapshot
     if name in _refused(snapshot, {RefusalKind.REFUSED, RefusalKind.NAME_TAKEN}):
@@ -144,7 +153,7 @@ def _create(snapshot: Snapshot, name: str, *, apart: bool) -> Snapshot:
         role=Role.STANDBY,
         assignment=standby,
         node=node,
-        template_hash=snapshot.template_hash,
+        template_hash=template_hash,
         unschedulable="" if node else "0/3 nodes are available",
     )
     return change(snapshot, pods=(*snapshot.pods, pod))

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-DIGITS = REPOSITORY / "examples" / "digits"
+EXAMPLES = REPOSITORY / "examples"
 DECISIONS = sorted((REPOSITORY / "docs" / "decisions").iterdir())
 MADE = {"log/", "data/", "operator/__init__.py"}
 """Named without being here: a bucket's prefixes, and a file that must never be."""
@@ -47,15 +47,17 @@ def test_every_path_that_a_page_names_exists(page: str) -> None:
     assert named - found == set()
 
 
-def test_the_example_has_at_most_eight_lines_of_perdure_and_marks_each() -> None:
-    lines = (DIGITS / "train.py").read_text().splitlines()
+@pytest.mark.parametrize(("example", "most"), [("digits", 8), ("tinygpt", 24)])
+def test_an_example_marks_each_of_its_few_lines_of_perdure(example: str, most: int) -> None:
+    lines = (EXAMPLES / example / "train.py").read_text().splitlines()
     marked = [line for line in lines if line.rstrip().endswith("# perdure")]
     used = [line for line in lines if "session" in line.split("#")[0] or line.startswith("import perdure")]
     assert used == marked
-    assert len(marked) <= 8
+    assert len(marked) <= most
 
 
-def test_the_examples_manifest_is_short_and_one_job() -> None:
-    text = (DIGITS / "job.yaml").read_text()
+@pytest.mark.parametrize("example", ["digits", "tinygpt"])
+def test_an_examples_manifest_is_short_and_one_job(example: str) -> None:
+    text = (EXAMPLES / example / "job.yaml").read_text()
     assert len(text.splitlines()) < 30
     assert [document["kind"] for document in yaml.safe_load_all(text)] == ["TrainingJob"]

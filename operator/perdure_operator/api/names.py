@@ -51,6 +51,11 @@ def budget(job: str, uid: str) -> str:
     return base(job, uid)
 
 
+def kept_template(job: str, uid: str, checked: str) -> str:
+    """The ControllerRevision that keeps the template of which a dry run of the pod with hash `checked` was good."""
+    return f"{base(job, uid)}-{checked}"
+
+
 def labels(job: str, uid: str) -> dict[str, str]:
     """Of each object of the job."""
     return {LABEL_JOB: job, LABEL_UID: uid}

@@ -140,7 +140,8 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         ends="the dry run is repeated every 10 s until the API server answers",
     ),
     Reason.TEMPLATE_INVALID: Explained(
-        "The API server refuses pods of this template.",
+        "The API server refuses pods of this template. Where an earlier one was accepted, members are made from that "
+        "until it is corrected, and the job goes on.",
         "Correct spec.template as the message says; the job goes on.",
         ends="it is tried again every minute, and at once when it changes",
     ),
@@ -156,8 +157,8 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     ),
     Reason.WAITING_FOR_PREDECESSOR: Explained(
         "Pods of an earlier job of this name may still be writing to the same checkpoints.",
-        "Wait, or delete those pods.",
-        ends="they have to end by themselves; one on an unreachable node is given up after failure.lostNodeSeconds",
+        "Wait, or delete those pods; one that outlives its deletion is named as MemberStuck, and one on an unreachable "
+        "node is given up after failure.lostNodeSeconds.",
     ),
     Reason.SHARED_ROOT: Explained(
         "An older live job has the same checkpoint.uri; two jobs cannot write one log.",

@@ -138,6 +138,8 @@ class MemberOutcome(TolerantModel):
     """The run the outcome tells of."""
     step: int = 0
     """Steps done when the trainer ended."""
+    epoch: int | None = None
+    """Epochs finished by then; absent where the trainer did not tell."""
     commit_seq: int | None = None
     """Number in the log of the newest commit the member knew."""
     commit_step: int | None = None
@@ -270,12 +272,14 @@ class TrainingJobStatus(TolerantModel):
     """The newest run number used by a plan or an intent."""
     step: int | None = None
     """Step of the last commit an outcome has told."""
+    epoch: int | None = None
+    """Epochs finished by the trainer that has told of that commit, when it ended."""
     steps_lost: int = 0
     """Steps done but not committed when a run ended, summed over the job's life."""
     log_lost: LostLog | None = None
     """Set while the log holds less than it should."""
     replicas: int = 0
-    """Members alive now, for the scale subresource."""
+    """Members of the run that is on and alive, for the scale subresource."""
     selector: str = ""
     """Selects the job's members, for the scale subresource."""
     failures: Failures = Failures()
@@ -301,7 +305,7 @@ class TrainingJobStatus(TolerantModel):
     unready: tuple[Unready, ...] = ()
     """Nodes under members that are not Ready, and since when."""
     template_checked: str = ""
-    """Hash of the pod template that passed the server-side dry run last."""
+    """Hash of the pod that passed the dry run last; names the ControllerRevision that keeps its template."""
 
     def find(self, kind: ConditionType) -> Condition | None:
         """The condition of this type, if status has it."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from typing import Final
 
 DRIFT: Final = 5e-4
@@ -86,11 +87,6 @@ class ServerClock:
         # Bounds that exclude each other: a clock was set, or another server has answered. The newest is right.
         self._bounds = known.met(heard) if known.apart(heard) <= 0 else heard
 
-    @property
-    def error_seconds(self) -> float:
-        """By how much `now` may be off."""
-        return (self._bounds.high - self._bounds.low) / 2 if self._bounds else float("inf")
-
     def now(self) -> datetime:
         """The server's time as far as it is known."""
         if self._bounds is None:
@@ -104,6 +100,7 @@ class ServerClock:
         return datetime.fromtimestamp(seconds, UTC)
 
 
+@lru_cache(maxsize=4)
 def _seconds(date: str | None) -> float | None:
     try:
         return parsedate_to_datetime(date).timestamp() if date else None

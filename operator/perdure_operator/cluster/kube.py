@@ -16,8 +16,8 @@ from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
-from urllib.parse import urlencode
-from urllib.request import getproxies
+from urllib.parse import urlencode, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from kubernetes.aio import client, config
@@ -84,8 +84,6 @@ async def credentials(kubeconfig: str | None = None) -> Credentials:
 
 async def _configuration(kubeconfig: str | None) -> Any:
     configuration = client.Configuration()
-    # aiohttp reads ~/.netrc in a thread before each request; only proxies are worth it.
-    configuration.client_session_kwargs = {"trust_env": bool(getproxies())}
     try:
         if kubeconfig is None and _IN_CLUSTER_TOKEN.exists():
             config.load_incluster_config(client_configuration=configuration)
@@ -94,7 +92,15 @@ async def _configuration(kubeconfig: str | None) -> Any:
     except (config.ConfigException, OSError) as error:
         where = kubeconfig or "no ServiceAccount token, and $KUBECONFIG and ~/.kube/config"
         raise UserError(f"no cluster to talk to: {where}: {error}. Give --kubeconfig FILE") from None
+    # aiohttp then asks for proxies and reads ~/.netrc, in a thread each, before each request.
+    configuration.client_session_kwargs = {"trust_env": behind_a_proxy(configuration.host)}
     return configuration
+
+
+def behind_a_proxy(server: str) -> bool:
+    """Whether the environment names a proxy on the way there: NO_PROXY alone, or with the server in it, names none."""
+    url = urlsplit(server)
+    return url.scheme in getproxies() and not proxy_bypass(url.hostname or "")
 
 
 class KubeApi:

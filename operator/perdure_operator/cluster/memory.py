@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from perdure_operator.api.spec import TrainingJobSpec
-from perdure_operator.state.snapshot import Refusal, TemplateCheck
+from perdure_operator.state.snapshot import KeptTemplate, Refusal, TemplateCheck
 
 
 @dataclass
@@ -26,3 +26,5 @@ class Memory:
     """Generation of the spec whose unknown fields have been logged."""
     template_hash: tuple[TrainingJobSpec, str] | None = None
     """Of the pod that this very spec makes: building one at each look would cost more than all the rest."""
+    kept: tuple[TrainingJobSpec, KeptTemplate] | None = None
+    """The kept template that was read last, and what it makes with this very spec."""

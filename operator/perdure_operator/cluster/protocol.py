@@ -1,7 +1,7 @@
 """What the operator asks of a cluster, and the few ways in which a cluster refuses.
 
 `kube.KubeApi` is the real one; tests use an in-memory one that passes the same contract tests. Objects are raw JSON:
-`read.parse` and `write.manifests` are the only modules that know their fields. Called by `observe`, `act` and
+`read.parse`, `member` and `write.manifests` are the only modules that know their fields. Called by `observe`, `act` and
 `election`.
 
     ApiError              the request did not succeed; `status` is the HTTP status, 0 where no answer came
@@ -46,6 +46,7 @@ JOBS: Final = Resource(GROUP, "v1alpha1", "trainingjobs")
 PODS: Final = Resource("", "v1", "pods")
 NODES: Final = Resource("", "v1", "nodes", namespaced=False)
 BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets")
+REVISIONS: Final = Resource("apps", "v1", "controllerrevisions")
 EVENTS: Final = Resource("events.k8s.io", "v1", "events")
 CRDS: Final = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases")

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from perdure_operator.api.reasons import Reason
+from perdure_operator.api.status import TrainingJobStatus
 from perdure_operator.decide.budget import protect, relax
 from perdure_operator.decide.draft import Draft
 from perdure_operator.decide.ending import close_run, complete, record_outcomes
@@ -20,18 +22,16 @@ from perdure_operator.decide.facts import orphaned
 from perdure_operator.decide.finishing import expire, keep_finished, release, suspend, watch_deadline
 from perdure_operator.decide.gates import (
     back_off,
-    check_template,
     keep_log,
     keep_root_to_one_job,
-    try_template,
     wait_for_predecessor,
-    warn_of_sidecars,
 )
 from perdure_operator.decide.leaving import ask_to_leave, debounce, disrupt, track_unready_nodes, wait_for_exits
 from perdure_operator.decide.members import allocate, assign, create, discard, promote, relabel
 from perdure_operator.decide.replacing import pace, replace_unfit
 from perdure_operator.decide.stage import Stage, stage_of
 from perdure_operator.decide.summary import summarise
+from perdure_operator.decide.template import check_template, keep_template, try_template, warn_of_sidecars
 from perdure_operator.decide.times import correct_times
 from perdure_operator.state.decision import Decision
 from perdure_operator.state.snapshot import Snapshot
@@ -77,6 +77,7 @@ WRITES: Final[tuple[Policy, ...]] = (
     create,
     assign,  # ranks to the pods
     relax,
+    keep_template,  # nothing rests on it
 )
 
 INCOMPLETE_SECONDS: Final = 1.0
@@ -93,7 +94,16 @@ def decide(snapshot: Snapshot) -> Decision:
     draft = _through_stages(draft)
     if stage_of(draft.status) is not Stage.FINISHED:
         draft = _in_turn(draft, WRITES)
-    return summarise(draft).decision()
+    decision = summarise(draft).decision()
+    if _nothing_to_tell_yet(draft):
+        return decision.model_copy(update={"status": None, "events": ()})
+    return decision
+
+
+def _nothing_to_tell_yet(draft: Draft) -> bool:
+    """A new job's first word to people is what the dry run of its template has said, or that there is no answer."""
+    new = draft.snapshot.status == TrainingJobStatus() and draft.snapshot.template_check.time is None
+    return new and draft.waiting is not None and draft.waiting.reason is Reason.CHECKING_TEMPLATE
 
 
 def _through_stages(draft: Draft) -> Draft:
@@ -108,9 +118,10 @@ def _through_stages(draft: Draft) -> Draft:
 
 def _in_turn(draft: Draft, policies: Iterable[Policy]) -> Draft:
     """One policy after the other, until one of them finishes the job."""
-    before = stage_of(draft.status)
+    finished = stage_of(draft.status) is Stage.FINISHED
     for policy in policies:
+        before = draft.status
         draft = policy(replace(draft, policy=policy.__name__))
-        if before is not Stage.FINISHED and stage_of(draft.status) is Stage.FINISHED:
+        if not finished and draft.status is not before and stage_of(draft.status) is Stage.FINISHED:
             break
     return draft

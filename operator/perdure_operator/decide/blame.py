@@ -15,12 +15,9 @@ from typing import Final
 from perdure.contract import ErrorName, ExitKind
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.status import Failures, LostLog, MemberOutcome
-from perdure_operator.decide.draft import Draft, later
+from perdure_operator.decide.draft import Draft, doubled
 from perdure_operator.decide.facts import order_of_death
 
-BACKOFF_AT_MOST_SECONDS: Final = 300
-
-_MOST_DOUBLINGS: Final = 20
 _COSTS_CODE: Final = frozenset({Reason.CODE_FAILURE})
 _COSTS_INFRASTRUCTURE: Final = frozenset({Reason.INFRASTRUCTURE_FAILURE, Reason.OUT_OF_MEMORY, Reason.FENCED})
 _TERMINAL: Final[Mapping[str, Reason]] = {
@@ -47,7 +44,7 @@ def judge(outcomes: tuple[MemberOutcome, ...], *, planned: bool, late: bool) -> 
     for name, reason in _TERMINAL.items():
         named = [one for one in outcomes if name in (one.outcome, one.error_name)]
         if named:
-            return Verdict(reason, named[0])
+            return Verdict(reason, max(named, key=lambda one: one.commit_seq or 0))  # who knows most tells it
     deaths = [one for one in outcomes if _is_code(one) or (one.infrastructure and (one.outcome or not planned))]
     first = min(deaths, key=order_of_death, default=None)
     if first and _is_code(first):
@@ -147,8 +144,7 @@ def backoff_until(failures: Failures) -> datetime | None:
     """When the next run may be started: 1 s after the first failure, twice as long after each further one."""
     if failures.last_time is None or failures.consecutive < 1:
         return None
-    seconds = 2 ** min(failures.consecutive - 1, _MOST_DOUBLINGS)
-    return later(failures.last_time, min(seconds, BACKOFF_AT_MOST_SECONDS))
+    return doubled(failures.last_time, failures.consecutive)
 
 
 def _fail(draft: Draft, reason: Reason, message: str) -> Draft:

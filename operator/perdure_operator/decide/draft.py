@@ -22,6 +22,9 @@ MESSAGE_LENGTH: Final = 4000
 WAITING: Final = "waiting: "
 """How a sentence for `explain` begins that only says what the condition Running says too."""
 
+PAUSE_AT_MOST_SECONDS: Final = 300
+
+_MOST_DOUBLINGS: Final = 20
 _ORDER: Final = {kind.value: place for place, kind in enumerate(ConditionType)}
 _FOREVER: Final = 10**9
 _SOONEST: Final = 0.05
@@ -30,6 +33,11 @@ _SOONEST: Final = 0.05
 def later(moment: datetime, seconds: float) -> datetime:
     """`moment` + `seconds`, for any number a user may have written."""
     return moment + timedelta(seconds=min(seconds, _FOREVER))
+
+
+def doubled(since: datetime, times: int) -> datetime:
+    """The end of a pause that is 1 s the first time, twice as long each further time, and never long."""
+    return later(since, min(2 ** min(times - 1, _MOST_DOUBLINGS), PAUSE_AT_MOST_SECONDS))
 
 
 def clock(moment: datetime) -> str:

@@ -47,19 +47,28 @@ def await_told(draft: Draft, pods: Iterable[PodView], what: str) -> Draft:
 
 def await_deleted(draft: Draft, pods: list[PodView]) -> Draft:
     """Wait for deleted members; of one that outlives its grace only a person can say whether it is dead."""
-    ends = {pod.name: later(pod.deletion_deadline, STUCK_SECONDS) for pod in pods if pod.deletion_deadline}
-    for end in ends.values():
+    ends = [end for pod in pods if (end := stuck_at(pod))]
+    for end in ends:
         draft = draft.wake(end)
-    stuck = [pod for pod in pods if pod.name in ends and ends[pod.name] <= draft.now]
-    if stuck:
-        return draft.wait(Reason.MEMBER_STUCK, _look_after(draft, stuck))
+    if stuck := outlived(draft, pods):
+        return draft.wait(Reason.MEMBER_STUCK, look_after(draft, stuck))
     limit = "no time limit: known once the API server has taken the deletion"
-    until = f"until {clock(max(ends.values()))}" if ends else limit
+    until = f"until {clock(max(ends))}" if ends else limit
     return draft.wait(Reason.DELETING_MEMBERS, f"deleted, for their time is over: {listed(pods)}; {until}")
 
 
-def _look_after(draft: Draft, stuck: list[PodView]) -> str:
-    """The first one's commands: what holds one most often holds all."""
+def stuck_at(pod: PodView) -> datetime | None:
+    """When a deleted pod is stuck, if it is there still; None for one that is not deleted."""
+    return later(pod.deletion_deadline, STUCK_SECONDS) if pod.deletion_deadline else None
+
+
+def outlived(draft: Draft, pods: Iterable[PodView]) -> list[PodView]:
+    """Those that are there although their grace is long over."""
+    return [pod for pod in pods if (end := stuck_at(pod)) and end <= draft.now]
+
+
+def look_after(draft: Draft, stuck: list[PodView]) -> str:
+    """What a person has to do; the first one's commands, for what holds one most often holds all."""
     first, namespace = stuck[0], draft.snapshot.namespace
     look = f"kubectl describe pod -n {namespace} {first.name}; kubectl describe node {first.node or 'NODE'}"
     force = f"kubectl delete pod -n {namespace} {first.name} --grace-period=0 --force"

@@ -14,7 +14,16 @@ from perdure.contract import Completion, ExitKind
 from perdure_operator.api import names
 from perdure_operator.api.status import CurrentRun, MemberOutcome, Replacements, RunPlan
 from perdure_operator.decide.draft import Draft, later
-from perdure_operator.state.snapshot import NodeView, PodView, Refusal, RefusalKind, Snapshot, Zone
+from perdure_operator.state.snapshot import (
+    KeptTemplate,
+    NodeView,
+    PodView,
+    Refusal,
+    RefusalKind,
+    Snapshot,
+    TemplateVerdict,
+    Zone,
+)
 
 CAUSE_LENGTH: Final = 500
 """Of a cause that status keeps."""
@@ -42,6 +51,12 @@ def wanted_size(snapshot: Snapshot) -> Size:
 def size_of(plan: RunPlan) -> Size:
     """The size of a run that is on."""
     return Size(len(plan.members), plan.world)
+
+
+def deadline(draft: Draft) -> datetime | None:
+    """When activeDeadlineSeconds is over: it counts from the first members after the last suspension on."""
+    seconds, start = draft.snapshot.spec.active_deadline_seconds, draft.status.start_time
+    return later(start, seconds) if seconds is not None and start is not None else None
 
 
 def own(snapshot: Snapshot) -> dict[str, PodView]:
@@ -121,6 +136,34 @@ def refused_change(draft: Draft, pod: str) -> Refusal | None:
     """Why the pod could not be changed when that was tried last, None where it could."""
     changes = (one for one in draft.snapshot.refusals if one.kind is RefusalKind.PATCH_REFUSED)
     return next((one for one in changes if one.pod == pod), None)
+
+
+def fallback(draft: Draft) -> KeptTemplate | None:
+    """What new members are made from while spec.template is refused: the last one that passed a dry run, if kept."""
+    if _verdict(draft) is not TemplateVerdict.BAD:
+        return None
+    snapshot = draft.snapshot
+    name = names.kept_template(snapshot.name, snapshot.uid, draft.status.template_checked)
+    return next((one for one in snapshot.kept if one.name == name and one.hash), None)
+
+
+def made_from_another(draft: Draft, pod: PodView) -> bool:
+    """Whether a new member would be made from another template than this pod was."""
+    kept, wanted = fallback(draft), {draft.snapshot.template_hash}
+    if kept:
+        wanted = {kept.hash}
+    elif _verdict(draft) is TemplateVerdict.UNKNOWN:  # it may be refused: the last good one is still what counts
+        wanted.add(draft.status.template_checked)
+    return bool(pod.template_hash) and pod.template_hash not in wanted
+
+
+def _verdict(draft: Draft) -> TemplateVerdict:
+    """On the template as it is now."""
+    snapshot = draft.snapshot
+    if draft.status.template_checked == snapshot.template_hash:
+        return TemplateVerdict.GOOD
+    known = snapshot.template_check.hash == snapshot.template_hash
+    return snapshot.template_check.verdict if known else TemplateVerdict.UNKNOWN
 
 
 def outcome_of(current: CurrentRun | None, name: str) -> MemberOutcome | None:

@@ -6,7 +6,7 @@ from typing import Final
 
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.decide.draft import Draft, later
-from perdure_operator.decide.facts import lingers, own, terminated
+from perdure_operator.decide.facts import deadline, lingers, own, terminated
 from perdure_operator.decide.placement import grace_of, idle
 from perdure_operator.state.decision import DeleteBudget, DeleteJob, DeletePod
 
@@ -16,10 +16,8 @@ LEFTOVER_MARGIN_SECONDS: Final = 30
 
 def watch_deadline(draft: Draft) -> Draft:
     """Look again when activeDeadlineSeconds is over, whatever the job does then."""
-    seconds, start = draft.snapshot.spec.active_deadline_seconds, draft.status.start_time
-    if seconds is None or start is None or draft.status.finished_at:
-        return draft
-    return draft.wake(later(start, seconds))
+    end = deadline(draft)
+    return draft.wake(end) if end and not draft.status.finished_at else draft
 
 
 def release(draft: Draft) -> Draft:
@@ -32,10 +30,10 @@ def release(draft: Draft) -> Draft:
 
 def expire(draft: Draft) -> Draft:
     """activeDeadlineSeconds counts from the first members on; suspending starts it anew, as for a Kubernetes Job."""
-    seconds, start = draft.snapshot.spec.active_deadline_seconds, draft.status.start_time
-    if seconds is None or start is None or draft.now < later(start, seconds):
+    end = deadline(draft)
+    if end is None or draft.now < end:
         return draft
-    message = f"not completed within activeDeadlineSeconds ({seconds})"
+    message = f"not completed within activeDeadlineSeconds ({draft.snapshot.spec.active_deadline_seconds})"
     return draft.finish(ConditionType.FAILED, Reason.DEADLINE_EXCEEDED, message)
 
 

@@ -26,6 +26,7 @@ from perdure_operator.decide.exit_problems import (
 from perdure_operator.decide.facts import (
     CAUSE_LENGTH,
     add_lost_run,
+    deadline,
     ended_in_log,
     given_up_at,
     in_outage,
@@ -38,6 +39,7 @@ from perdure_operator.decide.facts import (
     unexpected,
     wanted_size,
 )
+from perdure_operator.decide.placement import grace_of
 from perdure_operator.decide.signals import Signal, signal_of_deletion, signals_of_nodes
 from perdure_operator.state.decision import Assign, DeletePod
 from perdure_operator.state.snapshot import NodeView, PodView
@@ -165,7 +167,7 @@ def ask_to_leave(draft: Draft) -> Draft:
     ]
     draft = draft.act(f"asked to save and leave: {intent.cause}", *requests)
     why = f"asked by SIGTERM, for its assignment cannot be changed: {intent.cause}"
-    return draft.act(why, *(DeletePod(name=pod.name, uid=pod.uid) for pod in deleted))
+    return draft.act(why, *(DeletePod(name=pod.name, uid=pod.uid, grace=grace_of(pod)) for pod in deleted))
 
 
 def _untold(draft: Draft, intent: Intent) -> list[PodView]:
@@ -200,10 +202,10 @@ def _deleted(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: ARG001
 
 
 def _expired(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: ARG001
-    seconds, start = draft.snapshot.spec.active_deadline_seconds, draft.status.start_time
-    if seconds is None or start is None or draft.now < later(start, seconds):
+    end = deadline(draft)
+    if end is None or draft.now < end:
         return None
-    return Found(Disruption.STOP, f"activeDeadlineSeconds ({seconds}) is over")
+    return Found(Disruption.STOP, f"activeDeadlineSeconds ({draft.snapshot.spec.active_deadline_seconds}) is over")
 
 
 def _suspended(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: ARG001
@@ -293,5 +295,7 @@ def _breaks_the_save(outcome: MemberOutcome) -> bool:
 
 def _delete_late(draft: Draft, pods: list[PodView]) -> Draft:
     late = [pod for pod in pods if not pod.deleting]
-    draft = draft.act("its time to save is over", *(DeletePod(name=pod.name, uid=pod.uid) for pod in late))
+    draft = draft.act(
+        "its time to save is over", *(DeletePod(name=pod.name, uid=pod.uid, grace=grace_of(pod)) for pod in late)
+    )
     return await_deleted(draft, pods)

@@ -16,6 +16,7 @@ from perdure_operator.decide.assignments import shutdown, train
 from perdure_operator.decide.draft import Draft, clock, next_run
 from perdure_operator.decide.exit_problems import await_told
 from perdure_operator.decide.facts import (
+    fallback,
     given_up_at,
     listed,
     node_of,
@@ -69,8 +70,10 @@ def create(draft: Draft) -> Draft:
         return draft
     pods = own(draft.snapshot)
     missing = [name for name in draft.next_members if name not in pods]
-    apart = stays_apart(draft)
-    draft = draft.act("a member of the next run", *(CreatePod(name=name, apart=apart) for name in missing))
+    apart, template = stays_apart(draft), fallback(draft)
+    kept = template.name if template else ""
+    new = (CreatePod(name=name, apart=apart, kept=kept) for name in missing)
+    draft = draft.act("a member of the next run", *new)
     return draft.because(f"creating {', '.join(missing)}") if missing else draft
 
 

@@ -51,6 +51,7 @@ def end_of(pod: PodView) -> MemberOutcome:
         outcome=outcome.outcome,
         run=outcome.run,
         step=outcome.step,
+        epoch=outcome.epoch,
         commit_seq=commit.seq if commit else None,
         commit_step=commit.step if commit else None,
         error_kind=error.kind if error else "",
@@ -82,7 +83,8 @@ def learn(draft: Draft, outcome: MemberOutcome) -> Draft:
     if outcome.commit_seq is None or outcome.commit_seq <= status.commit_seq:
         return draft
     failures = status.failures.model_copy(update={"consecutive": 0})
-    return draft.update(commit_seq=outcome.commit_seq, step=outcome.commit_step, failures=failures)
+    epoch = status.epoch if outcome.epoch is None else outcome.epoch
+    return draft.update(commit_seq=outcome.commit_seq, step=outcome.commit_step, epoch=epoch, failures=failures)
 
 
 def _silent(name: str, uid: str, why: str, died: datetime | None) -> MemberOutcome:

@@ -13,17 +13,14 @@ from perdure.contract import ExitKind
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import NextRun, Replacements
 from perdure_operator.decide.blame import charge, judge_standbys
-from perdure_operator.decide.draft import Draft, clock, later, next_run
-from perdure_operator.decide.facts import joined, node_of, one_more, own, terminated, wanted_size
+from perdure_operator.decide.draft import Draft, clock, doubled, next_run
+from perdure_operator.decide.facts import joined, made_from_another, node_of, one_more, own, terminated, wanted_size
 from perdure_operator.decide.outcomes import end_of
 from perdure_operator.decide.placement import unusable_node
 from perdure_operator.decide.signals import signal_of_node
 from perdure_operator.decide.startup_problems import agent_missing
 from perdure_operator.state.snapshot import PodView, RefusalKind
 
-PAUSE_AT_MOST_SECONDS: Final = 300
-
-_MOST_DOUBLINGS: Final = 20
 _COSTS_NOTHING: Final = frozenset({ExitKind.CHECKPOINTED, ExitKind.STOPPED, ExitKind.EXIT_TIMEOUT})
 
 
@@ -60,10 +57,7 @@ def pace(draft: Draft) -> Draft:
 
 def _pause_until(replaced: Replacements) -> datetime:
     """The first replacement is made at once, the second after 1 s, each further one after twice as long."""
-    if replaced.count < 2:
-        return replaced.last_time
-    seconds = 2 ** min(replaced.count - 2, _MOST_DOUBLINGS)
-    return later(replaced.last_time, min(seconds, PAUSE_AT_MOST_SECONDS))
+    return doubled(replaced.last_time, replaced.count - 1) if replaced.count > 1 else replaced.last_time
 
 
 def _count(draft: Draft, cause: str) -> Draft:
@@ -80,7 +74,7 @@ def _why_unfit(draft: Draft, name: str, pod: PodView | None) -> str:
         return "was evicted" if pod.evicted else "was deleted"
     if pod.deleting:
         return "is being deleted"
-    if pod.template_hash not in ("", draft.snapshot.template_hash):
+    if made_from_another(draft, pod):
         return "was made from an older template"
     if not terminated(pod):
         return unusable_node(draft, pod)

@@ -33,7 +33,7 @@ def summarise(draft: Draft) -> Draft:
     """The last policy: describes what the others have decided."""
     members = own(draft.snapshot)
     planned = [member.name for member in draft.current.plan.members] if draft.current else []
-    alive = [name for name in planned or draft.next_members if name in members and not terminated(members[name])]
+    alive = [name for name in planned if name in members and not terminated(members[name])]
     draft = _running(draft)
     draft = _disrupted(draft)
     draft = _protected(draft)
@@ -55,11 +55,16 @@ def _running(draft: Draft) -> Draft:
     if _all_assigned(draft) and status.current:
         return draft.condition(ConditionType.RUNNING, True, Reason.ASSIGNED, _assigned(draft, status.current.plan))
     waiting = draft.waiting or Waiting(Reason.STARTING_MEMBERS, "waiting for the next look at the cluster")
-    old, message = status.find(ConditionType.RUNNING), _awaited(waiting)
-    draft = draft.condition(ConditionType.RUNNING, False, waiting.reason, message)
-    if waiting.reason in _WARNINGS and (old is None or old.reason != waiting.reason):
-        draft = draft.tell(waiting.reason, message, warning=True)
-    return draft
+    message = _awaited(waiting)
+    if waiting.reason in _WARNINGS:
+        draft = _warn_once(draft, ConditionType.RUNNING, waiting.reason, message)
+    return draft.condition(ConditionType.RUNNING, False, waiting.reason, message)
+
+
+def _warn_once(draft: Draft, kind: ConditionType, reason: Reason, message: str) -> Draft:
+    """With an event where the condition, which has not been changed yet, had another reason."""
+    old = draft.status.find(kind)
+    return draft if old and old.reason == reason else draft.tell(reason, message, warning=True)
 
 
 def _awaited(waiting: Waiting) -> str:
@@ -107,31 +112,30 @@ def _disrupted(draft: Draft) -> Draft:
 def _protected(draft: Draft) -> Draft:
     if draft.status.finished_at:
         return draft
-    foreign = draft.snapshot.foreign_budgets
+    foreign, strangers = draft.snapshot.foreign_budgets, draft.snapshot.foreign_pods
     if not foreign:
+        if draft.current is None and (
+            draft.snapshot.budget is None or draft.status.find(ConditionType.PROTECTED) is None
+        ):
+            return draft  # there is nobody to protect yet
         if draft.snapshot.budget is None:
             return draft.condition(ConditionType.PROTECTED, False, Reason.BUDGET_MISSING, "no PodDisruptionBudget yet")
-        strangers = draft.snapshot.foreign_pods
         if strangers:
             return _counts_strangers(draft, strangers)
         text = "evictions wait for the exit save"
         return draft.condition(ConditionType.PROTECTED, True, Reason.BUDGET_IN_PLACE, text)
-    old = draft.status.find(ConditionType.PROTECTED)
     others = joined(list(foreign))
     message = f"PodDisruptionBudget {others} also matches the members: evictions fail until its selector is changed"
-    if old is None or old.reason != Reason.PDB_CONFLICT:
-        draft = draft.tell(Reason.PDB_CONFLICT, message, warning=True)
+    draft = _warn_once(draft, ConditionType.PROTECTED, Reason.PDB_CONFLICT, message)
     return draft.condition(ConditionType.PROTECTED, False, Reason.PDB_CONFLICT, message)
 
 
 def _counts_strangers(draft: Draft, strangers: tuple[str, ...]) -> Draft:
-    old = draft.status.find(ConditionType.PROTECTED)
     message = (
         f"minAvailable is raised by {len(strangers)} for pods that have this job's labels and are not its own: "
         f"{joined(list(strangers))}; remove the label {names.LABEL_UID} from them"
     )
-    if old is None or old.reason != Reason.FOREIGN_PODS:
-        draft = draft.tell(Reason.FOREIGN_PODS, message, warning=True)
+    draft = _warn_once(draft, ConditionType.PROTECTED, Reason.FOREIGN_PODS, message)
     return draft.condition(ConditionType.PROTECTED, True, Reason.FOREIGN_PODS, message)
 
 

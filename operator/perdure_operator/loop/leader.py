@@ -61,7 +61,6 @@ class Leader:
         self.queue = Queue(monotonic=clocks.monotonic, started=False)
         self._election = Election(self.api, self.lease, self.identity, monotonic=clocks.monotonic, sleep=clocks.sleep)
         self._observer = Observer(self.api, self.cache, namespace=self.namespace)
-        self._orphans = Orphans(self.api, self.cache)
         actor = Actor(
             self.api,
             self.cache,
@@ -69,6 +68,7 @@ class Leader:
             still_leading=self._election.still_leading,
             number=lambda: f"{int(clocks.chance() * 2**64):016x}",
         )
+        self._orphans = Orphans(self.api, self.cache, actor)
         self._worker = Worker(self.queue, self._observer, actor, self._orphans, jitter=clocks.chance)
 
     @property

@@ -1,57 +1,70 @@
-"""Budgets that have outlived their job: `kubectl delete --cascade=orphan` takes the owner away and leaves the rest.
+"""What has outlived its job: `kubectl delete --cascade=orphan` takes the owner away and leaves the rest.
 
-Nobody would ever let a drain pass such a budget. Everything about it has to be as the operator makes it, for a user may
-have copied labels. Called by `leader` after each resync and by `worker` when a job is gone.
+Nobody would ever let a drain pass such a budget, and nobody would ever remove such a template. Everything about them
+has to be as the operator makes it, for a user may have copied labels. Called by `leader` after each resync and by
+`worker` when a job is gone; what is written goes through `act`, as every write does.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 from perdure.contract import LABEL_JOB
 from perdure_operator.api import names
 from perdure_operator.api.names import LABEL_UID
-from perdure_operator.cluster.protocol import BUDGETS, JOBS, ApiError, ClusterApi, NotFound
+from perdure_operator.cluster.protocol import BUDGETS, JOBS, REVISIONS, ApiError, ClusterApi, NotFound, Resource
 from perdure_operator.cluster.read import parse
 from perdure_operator.cluster.read.cache import Cache
-from perdure_operator.cluster.read.records import BudgetRecord, Key
+from perdure_operator.cluster.read.records import BudgetRecord, Key, RevisionRecord
+from perdure_operator.cluster.write.act import Actor
 
 logger = logging.getLogger(__name__)
 
+Leftover = BudgetRecord | RevisionRecord
 
-def is_orphan(cache: Cache, budget: BudgetRecord) -> bool:
+
+def is_orphan(cache: Cache, one: Leftover) -> bool:
     """Whether it is one of ours without an owner, and its job is gone."""
-    uid, job = budget.labels.get(LABEL_UID, ""), budget.labels.get(LABEL_JOB, "")
-    ours = bool(uid and job) and budget.key[1] == names.budget(job, uid) and budget.selects_uid == uid
-    return ours and not budget.owner and cache.key_of_job(uid) is None
+    uid, job = one.labels.get(LABEL_UID, ""), one.labels.get(LABEL_JOB, "")
+    return bool(uid and job) and _is_ours(one, job, uid) and not one.owner and cache.key_of_job(uid) is None
+
+
+def _is_ours(one: Leftover, job: str, uid: str) -> bool:
+    """By what nobody gives an object by chance."""
+    if isinstance(one, BudgetRecord):
+        return one.key[1] == names.budget(job, uid) and one.selects_uid == uid
+    return one.key[1].startswith(names.kept_template(job, uid, ""))
 
 
 class Orphans:
     """Deletes them."""
 
-    def __init__(self, api: ClusterApi, cache: Cache) -> None:
+    def __init__(self, api: ClusterApi, cache: Cache, actor: Actor) -> None:
         self._api = api
         self._cache = cache
+        self._actor = actor
 
     async def sweep(self, job: Key | None = None) -> None:
         """Those of one job's name, or all; best effort, for the next resync sees them again."""
-        budgets: Iterable[BudgetRecord] = self._cache.budgets() if job is None else self._cache.budgets_named(job)
-        for budget in [one for one in budgets if is_orphan(self._cache, one)]:
+        for resource, one in list(self._left_behind(job)):
             try:
-                await self._release(budget)
+                await self._remove(resource, one)
             except ApiError as error:
-                logger.warning("poddisruptionbudget %s: not deleted: %s", "/".join(budget.key), error)
+                logger.warning("%s %s: not deleted: %s", resource.plural, "/".join(one.key), error)
 
-    async def _release(self, budget: BudgetRecord) -> None:
-        namespace, name = budget.key
-        if await self._lives(namespace, budget.labels[LABEL_JOB], budget.labels[LABEL_UID]):
+    def _left_behind(self, job: Key | None) -> Iterator[tuple[Resource, Leftover]]:
+        cache = self._cache
+        budgets = cache.budgets() if job is None else cache.budgets_named(job)
+        revisions = cache.revisions() if job is None else cache.revisions_named(job)
+        yield from ((BUDGETS, one) for one in budgets if is_orphan(cache, one))
+        yield from ((REVISIONS, one) for one in revisions if is_orphan(cache, one))
+
+    async def _remove(self, resource: Resource, one: Leftover) -> None:
+        if await self._lives(one.key[0], one.labels[LABEL_JOB], one.labels[LABEL_UID]):
             return
-        try:
-            await self._api.delete(BUDGETS, namespace, name, uid=budget.uid, version=str(budget.version))
-        except NotFound:
-            return
-        logger.info("poddisruptionbudget %s/%s: its job is gone and nobody owns it: deleted", namespace, name)
+        if await self._actor.remove(resource, one.key, uid=one.uid, version=str(one.version)):
+            logger.info("%s %s: its job is gone and nobody owns it: deleted", resource.plural, "/".join(one.key))
 
     async def _lives(self, namespace: str, job: str, uid: str) -> bool:
         """The cache may be behind; a budget must not go while its members train."""

@@ -37,7 +37,7 @@ class Watch:
         """One event: `kind` is ADDED, MODIFIED, DELETED, or None for an object of an initial list."""
         change = self._cache.delete(resource, raw) if kind == "DELETED" else self._cache.apply(resource, raw)
         if change is not None:  # else we knew: an answer to our own write, or an event that was overtaken
-            for job in concerned(self._cache, change):
+            for job in sorted(concerned(self._cache, change)):
                 self._queue.add(job)
 
     def hand_over(self, resource: Resource, kind: str | None, raw: Json) -> None:

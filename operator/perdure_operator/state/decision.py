@@ -29,6 +29,21 @@ class CheckTemplate(Step):
     kind: Literal["CheckTemplate"] = "CheckTemplate"
 
 
+class KeepTemplate(Step):
+    """Store spec.template as it is now in a ControllerRevision of this name; one of ours that is there is success."""
+
+    kind: Literal["KeepTemplate"] = "KeepTemplate"
+    name: str
+
+
+class DropTemplate(Step):
+    """Delete a ControllerRevision, with a uid precondition."""
+
+    kind: Literal["DropTemplate"] = "DropTemplate"
+    name: str
+    uid: str
+
+
 class SetBudget(Step):
     """Create the job's PodDisruptionBudget or change its minAvailable; `uid` None means it does not exist yet."""
 
@@ -52,6 +67,8 @@ class CreatePod(Step):
     name: str
     apart: bool = False
     """On no node that has a former of the job: no taint keeps pods off it."""
+    kept: str = ""
+    """The kept template that it is made from; "" where it is made from spec.template as it is now."""
 
 
 class Assign(Step):
@@ -84,7 +101,7 @@ class DeleteJob(Step):
 
 
 Action = Annotated[
-    CheckTemplate | SetBudget | DeleteBudget | CreatePod | Assign | DeletePod | DeleteJob,
+    CheckTemplate | KeepTemplate | DropTemplate | SetBudget | DeleteBudget | CreatePod | Assign | DeletePod | DeleteJob,
     Field(discriminator="kind"),
 ]
 

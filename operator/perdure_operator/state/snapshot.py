@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
+
+from pydantic import Field
 
 from perdure_operator.api.model import Model
 from perdure_operator.api.spec import TrainingJobSpec
@@ -129,6 +132,17 @@ class TemplateCheck(Model):
     """When it was made; None counts as long ago."""
 
 
+class KeptTemplate(Model):
+    """A template that passed a dry run, as it is stored beside the job."""
+
+    name: str
+    """Of its ControllerRevision; see `names.kept_template`."""
+    uid: str
+    hash: str = ""
+    """Of the pod that it would make now; "" where it was not read, as nobody needs it."""
+    template: dict[str, Any] = Field(default_factory=dict)
+
+
 class RefusalKind(StrEnum):
     """Why an object could not be created, or could not be changed."""
 
@@ -141,7 +155,7 @@ class Refusal(Model):
     """The API server's answer to the newest creation, or change, by this process that failed."""
 
     pod: str
-    """The name of the pod, or of the job's budget."""
+    """The name of the pod, or of the job's budget, or of the ControllerRevision that was to keep its template."""
     kind: RefusalKind = RefusalKind.REFUSED
     message: str
 
@@ -156,7 +170,6 @@ class Snapshot(Model):
     generation: int
     resource_version: str = ""
     deleting: bool = False
-    creation_time: datetime
     spec: TrainingJobSpec
     unknown_fields: tuple[str, ...] = ()
     """Paths below spec that this operator does not know, or cannot read, and ignores."""
@@ -179,6 +192,8 @@ class Snapshot(Model):
     """Names of pods that the job's budget counts as members and that the job does not own."""
     template_hash: str = ""
     template_check: TemplateCheck = TemplateCheck()
+    kept: tuple[KeptTemplate, ...] = ()
+    """Templates that are kept for the job; which one counts says status."""
     refusals: tuple[Refusal, ...] = ()
     allotted: tuple[str, ...] = ()
     """Names in status that this process has written there: no other can have created their pods."""

@@ -1,7 +1,8 @@
 """PID 1 of a member: follows the assignment, runs the trainer, leaves the outcome behind.
 
     state     what the agent knows: a frozen state, the events it learns from, the actions it takes
-    machine   (state, event, now) -> (state, actions); pure, no clock, no files, no processes
+    stage     where the trainer stands by what is known, and until when; pure
+    machine   (state, event, now) -> (state, actions), stage by stage; pure, no clock, no files, no processes
     verdict   how a trainer ended, in the words of the contract; pure
     environ   the environment of a trainer process; pure
     launch    starts one process; the place for a warm zygote beside exec
@@ -15,5 +16,5 @@
     shell     the loop: reads files, pipes and signals, asks `machine`, carries the actions out
 
 It must not import torch or a storage client: it is the parent of every trainer, and has to be up at once.
-`perdure.cli` starts it.
+`perdure.cli` starts it. docs/agent.md draws the stages.
 """

@@ -1,9 +1,10 @@
 """What the agent does: (state, event, now) -> (state, actions).
 
-An event is first noted in the state (`_note`), then the state converges (`_converge`): what has to happen follows
-from what is known, never from the order in which it was learned. So a missed or repeated event does no harm.
+An event is first noted in the state (`_note`), then the state converges (`_converge`): what has to happen follows from
+the stage in which the trainer now is, never from the order in which it was learned. So a missed or repeated event does
+no harm. docs/agent.md draws which stage follows which; a test goes through all of it.
 
-Pure: no clock, no files, no processes. `perdure.agent.shell` calls `react` and, when `due` says so, sends a Tick.
+Pure: no clock, no files, no processes. `perdure.agent.shell` calls `react` and, when `stage.due` says so, sends a Tick.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import signal
 from dataclasses import replace
 from typing import assert_never
 
+from perdure.agent.stage import Stage, given_up_at, limit_of, stage_of
 from perdure.agent.state import (
-    ENDS_SIBLINGS,
     HOLDS_SEAT,
     Action,
     Ask,
@@ -27,6 +28,7 @@ from perdure.agent.state import (
     Process,
     ProcessEnded,
     Reported,
+    Requested,
     Say,
     Shutdown,
     SigtermReceived,
@@ -52,16 +54,6 @@ def react(state: State, event: Event, now: float) -> tuple[State, tuple[Action, 
     return state, (*noted, *actions)
 
 
-def due(state: State) -> float | None:
-    """When something has to happen even if no event comes."""
-    if state.finished:
-        return None
-    trainer = state.trainer
-    limit = trainer.limit.at if trainer and trainer.alive and trainer.limit and not trainer.killed else None
-    give_up = _give_up(state, trainer) if trainer else None
-    return min((at for at in (limit, give_up, state.hold_until) if at is not None), default=None)
-
-
 # Noting events.
 
 
@@ -80,7 +72,7 @@ def _note(state: State, event: Event, now: float) -> Noted:
         case Cleared():
             return _cleared(state), []
         case SigtermReceived(at):
-            return _terminated(state, now if at is None else at)
+            return _deleted(state, now if at is None else at)
     assert_never(event)
 
 
@@ -131,14 +123,14 @@ def _unreadable(state: State, message: str, unsupported: bool, now: float) -> No
     if not unsupported:
         return state, [Say(f"assignment ignored: {message}")]
     error = Failure(ErrorKind.EXIT, ErrorName.UNSUPPORTED_VERSION, message)
-    return _farewell(state, f"unreadable assignment: {message}", error, now)
+    return _shut_down(state, f"unreadable assignment: {message}", error, now)
 
 
-def _terminated(state: State, began: float) -> Noted:
-    return _farewell(state, "the pod is being deleted", None, began)
+def _deleted(state: State, began: float) -> Noted:
+    return _shut_down(state, "the pod is being deleted", None, began)
 
 
-def _farewell(state: State, cause: str, error: Failure | None, now: float) -> Noted:
+def _shut_down(state: State, cause: str, error: Failure | None, now: float) -> Noted:
     if state.shutdown:
         return state, []
     settings = state.settings
@@ -152,49 +144,27 @@ def _reported(state: State, rank: int, report: Report, now: float) -> State:
     if trainer is None:
         return state
     for process in trainer.processes:
-        if process.rank == rank:
-            trainer = _with(trainer, _told(process, report, trainer.run))
-    return replace(state, trainer=_relimited(state, trainer, report, now))
+        if process.rank == rank and process.outcome is None:
+            return replace(state, trainer=_with(trainer, _told(process, trainer.run, report, now)))
+    return state
 
 
-def _told(process: Process, report: Report, run: int) -> Process:
+def _told(process: Process, run: int, report: Report, now: float) -> Process:
+    opened_at = now if process.opened_at is None else process.opened_at
     match report:
         case Attached(pid):
             return replace(process, attached=True, pid=pid)
         case Opened(opened, resumed):
             known = replace(process, attached=True, highest=max(process.highest, opened))
-            return replace(known, opened=True, commit=resumed or process.commit) if opened == run else known
-        case Stepped(step):
-            return replace(process, attached=True, opened=True, step=step)
+            return replace(known, opened_at=opened_at, commit=resumed or process.commit) if opened == run else known
+        case Stepped(step, epoch):
+            return replace(process, attached=True, opened_at=opened_at, step=step, epoch=epoch)
         case Committed(commit):
             return replace(process, commit=commit)
         case Exiting():
-            return replace(process, attached=True, ending=report)
+            known = replace(process, attached=True, ending=report, told_at=now)
+            return replace(known, opened_at=opened_at) if report.opened == run else known
     assert_never(report)
-
-
-def _relimited(state: State, trainer: Trainer, report: Report, now: float) -> Trainer:
-    if trainer.killed:
-        return trainer
-    limit = trainer.limit
-    goes_on = isinstance(report, Stepped) or trainer.completed
-    if goes_on and trainer.asked is not None and limit and limit.outcome is ExitKind.STOPPED:
-        # The request met the first step, and its Session saves after all; or the work was done without one.
-        trainer = replace(trainer, limit=_save_limit(trainer.asked))
-    if isinstance(report, Exiting):
-        # A script may go on after its last epoch; after any other ending it is on its way out.
-        completed = report.outcome is ExitKind.COMPLETED
-        seconds = state.settings.after_completion if completed else state.settings.teardown
-        return _limited(trainer, Limit(now + seconds, ExitKind.PEER_LOST, "it told its ending, but does not exit"))
-    return trainer
-
-
-def _save_limit(deadline: float) -> Limit:
-    return Limit(deadline, ExitKind.EXIT_TIMEOUT, "it did not save in time")
-
-
-def _limited(trainer: Trainer, limit: Limit) -> Trainer:
-    return trainer if trainer.limit and trainer.limit.at <= limit.at else replace(trainer, limit=limit)
 
 
 def _with(trainer: Trainer, process: Process) -> Trainer:
@@ -208,11 +178,8 @@ def _process_ended(state: State, event: ProcessEnded, now: float) -> Noted:
         return state, []
     known = next(process for process in trainer.processes if process.rank == event.rank)
     outcome = judge(trainer, known, event)
-    trainer = _with(trainer, replace(known, outcome=outcome))
-    say = Say(f"run {trainer.run} rank {event.rank} ended: {_told_outcome(outcome)}")
-    if trainer.alive and outcome.outcome in ENDS_SIBLINGS:
-        at = now + state.settings.siblings
-        trainer = _limited(trainer, Limit(at, ExitKind.PEER_LOST, f"rank {event.rank} has ended, the others go on"))
+    trainer = _with(trainer, replace(known, outcome=outcome, ended_at=now))
+    say = Say(f"run {trainer.run} rank {event.rank} ended: {_described_outcome(outcome)}")
     if event.left_behind:
         trainer = replace(trainer, clearing=now if trainer.clearing is None else trainer.clearing)
     elif not trainer.alive:
@@ -224,7 +191,7 @@ def _cleared(state: State) -> State:
     return replace(state, trainer=replace(state.trainer, clearing=None)) if state.trainer else state
 
 
-def _told_outcome(outcome: Outcome) -> str:
+def _described_outcome(outcome: Outcome) -> str:
     words = [outcome.outcome.value, f"at step {outcome.step}"]
     if outcome.commit:
         words.append(f"(last commit: step {outcome.commit.step})")
@@ -237,36 +204,29 @@ def _told_outcome(outcome: Outcome) -> str:
 
 
 def _converge(state: State, now: float) -> Noted:
-    trainer = state.trainer
+    """What the stage asks for; where that leads to another stage, this one's follows at once."""
+    stage, trainer = stage_of(state), state.trainer
     if trainer is None:
         return _without_trainer(state)
-    if trainer.over:
-        return _ended(state, trainer, now)
-    give_up = _give_up(state, trainer)
-    if give_up is not None and now >= give_up:
-        return _given_up(state, trainer)
-    return _alive(state, trainer, now) if trainer.alive else (state, [])
-
-
-def _give_up(state: State, trainer: Trainer) -> float | None:
-    """When the agent stops waiting for what SIGKILL does not end."""
-    if trainer.clearing is None:
-        return None
-    at = trainer.clearing + state.settings.teardown
-    if state.shutdown is None:
-        return at
-    return min(at, max(trainer.clearing, state.shutdown.deadline) + state.shutdown.margin / 2)
-
-
-def _given_up(state: State, trainer: Trainer) -> Noted:
-    """Exits in any case: a next run in this pod would meet what the last one has left."""
-    for process in trainer.processes:
-        if process.outcome is None:
-            end = ProcessEnded(process.rank, -signal.SIGKILL)
-            trainer = _with(trainer, replace(process, outcome=judge(trainer, process, end)))
-    say = Say(f"run {trainer.run}: processes are left that do not end although they were killed: they are given up")
-    state, actions = _finish(replace(state, trainer=trainer), pod_outcome(trainer))
-    return state, [say, *actions]
+    match stage:
+        case (
+            Stage.STARTED
+            | Stage.ATTACHED
+            | Stage.OPENED
+            | Stage.STEPPED
+            | Stage.CLOSING
+            | Stage.ASKED
+            | Stage.COMPLETED
+            | Stage.EXITING
+        ):
+            return _living(state, trainer, now)
+        case Stage.KILLED | Stage.CLEARING:
+            return _awaited(state, trainer, now)
+        case Stage.ENDED | Stage.HELD:
+            return _ended(state, trainer, now)
+        case Stage.NONE | Stage.FINISHED:
+            return state, []
+    assert_never(stage)
 
 
 def _without_trainer(state: State) -> Noted:
@@ -281,54 +241,58 @@ def _start(state: State, train: Train) -> Noted:
     return replace(state, trainer=trainer, hold_until=None), [Start(train)]
 
 
-def _finish(state: State, outcome: Outcome) -> Noted:
-    if state.shutdown and state.shutdown.error and outcome.error is None:
-        outcome = replace(outcome, error=state.shutdown.error)
-    return replace(state, finished=True), [Say(f"exit: {_told_outcome(outcome)}"), Finish(outcome)]
-
-
-def _alive(state: State, trainer: Trainer, now: float) -> Noted:
-    if trainer.killed:
-        return state, []
+def _living(state: State, trainer: Trainer, now: float) -> Noted:
+    """The newest request first, then what the stage allows."""
     trainer, actions = _requested(state, trainer, now)
-    limit = trainer.limit
-    if limit and now >= limit.at:
-        trainer = replace(trainer, killed=True, clearing=now)
-        actions = [*actions, Say(f"run {trainer.run} killed: {limit.reason}"), Kill()]
-    return replace(state, trainer=trainer), actions
+    state = replace(state, trainer=trainer)
+    limit = trainer.killed or limit_of(state.settings, trainer, stage_of(state))
+    if limit is None or now < limit.at:
+        return state, actions
+    trainer = replace(trainer, killed=limit, clearing=now)
+    say = Say(f"run {trainer.run} killed: {limit.reason}")
+    return replace(state, trainer=trainer), [*actions, say, Kill()]
 
 
 def _requested(state: State, trainer: Trainer, now: float) -> tuple[Trainer, list[Action]]:
-    """The trainer as the newest request leaves it: to be killed at once, asked, or asked to be quicker."""
+    """What a request does to a trainer: it is killed at once, asked, asked to be quicker, or only limited."""
     newer = state.current if state.newest > trainer.run else None
-    if newer is None and state.shutdown is None:
-        return trainer, []
-    if newer and trainer.run in newer.lost and not trainer.completed:
-        return _limited(trainer, Limit(now, ExitKind.STOPPED, "its members can no longer save together")), []
-    if trainer.attached and not (trainer.opened or trainer.completed):
-        return _limited(trainer, Limit(now, ExitKind.STOPPED, "it has not opened its run yet")), []
     wanted = [(state.first_seen + newer.seconds, newer.cause or f"run {newer.run} follows")] if newer else []
     wanted += [(state.shutdown.deadline, state.shutdown.cause)] if state.shutdown else []
-    deadline, cause = min(wanted)
-    if trainer.asked is not None and trainer.asked <= deadline:
+    if not wanted:
         return trainer, []
-    if trainer.completed:
-        # There is nothing left to save: a request could only disturb what the script does after its last epoch.
-        return _limited(replace(trainer, asked=deadline), _save_limit(deadline)), []
-    return _asked(state, trainer, deadline, cause, now)
-
-
-def _asked(state: State, trainer: Trainer, deadline: float, cause: str, now: float) -> tuple[Trainer, list[Action]]:
-    no_step = now + state.settings.no_step
-    if trainer.opened and not trainer.stepped and no_step < deadline:
-        limit = Limit(no_step, ExitKind.STOPPED, "it has finished no step")
-    else:
-        limit = _save_limit(deadline)
-    again = trainer.asked is not None
+    stage = stage_of(state)
+    if stage is not Stage.COMPLETED and newer and trainer.run in newer.lost:
+        return _to_be_killed(trainer, now, "its members can no longer save together"), []
+    told = stage in (Stage.COMPLETED, Stage.EXITING)
+    if not told and trainer.attached and trainer.opened_at is None:
+        return _to_be_killed(trainer, now, "it has not opened its run yet"), []
+    deadline, cause = min(wanted)
+    known = trainer.request
+    if known and known.deadline <= deadline:
+        return trainer, []
+    trainer = replace(trainer, request=Requested(known.at if known else now, deadline))
+    if told:
+        return trainer, []  # nothing is left to save: a request could only disturb what the script still does
     say = Say(f"run {trainer.run} asked to save: {cause}; {max(0, round(deadline - now))} s")
     sessions = {process.rank: process.pid for process in trainer.processes if process.pid}
-    ask = Ask(trainer.run, cause, deadline, sessions, again)
-    return _limited(replace(trainer, asked=deadline), limit), [say, ask]
+    return trainer, [say, Ask(trainer.run, cause, deadline, sessions, again=known is not None)]
+
+
+def _to_be_killed(trainer: Trainer, now: float, reason: str) -> Trainer:
+    return replace(trainer, killed=Limit(now, ExitKind.STOPPED, reason))
+
+
+def _awaited(state: State, trainer: Trainer, now: float) -> Noted:
+    """Exits in any case, some time: a next run in this pod would meet what the last one has left."""
+    give_up = given_up_at(state, trainer)
+    if give_up is None or now < give_up:
+        return state, []
+    for process in trainer.alive:
+        end = ProcessEnded(process.rank, -signal.SIGKILL)
+        trainer = _with(trainer, replace(process, outcome=judge(trainer, process, end)))
+    say = Say(f"run {trainer.run}: processes are left that do not end although they were killed: they are given up")
+    state, actions = _finish(replace(state, trainer=trainer), pod_outcome(trainer))
+    return state, [say, *actions]
 
 
 def _ended(state: State, trainer: Trainer, now: float) -> Noted:
@@ -341,7 +305,13 @@ def _ended(state: State, trainer: Trainer, now: float) -> Noted:
     if outcome.outcome not in HOLDS_SEAT:
         return _finish(state, outcome)
     if state.hold_until is None:
-        hold = state.settings.linger
-        say = Say(f"run {trainer.run} is over here: holding the seat {hold:g} s for a newer assignment")
-        return replace(state, hold_until=now + hold), [say]
+        linger = state.settings.linger
+        say = Say(f"run {trainer.run} is over here: holding the seat {linger:g} s for a newer assignment")
+        return replace(state, hold_until=now + linger), [say]
     return _finish(state, outcome) if now >= state.hold_until else (state, [])
+
+
+def _finish(state: State, outcome: Outcome) -> Noted:
+    if state.shutdown and state.shutdown.error and outcome.error is None:
+        outcome = replace(outcome, error=state.shutdown.error)
+    return replace(state, finished=True), [Say(f"exit: {_described_outcome(outcome)}"), Finish(outcome)]

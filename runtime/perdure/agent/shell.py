@@ -20,10 +20,11 @@ from typing import Final, assert_never
 from perdure.agent import linux
 from perdure.agent.environ import Place, process_environment
 from perdure.agent.launch import Exec, Launcher
-from perdure.agent.machine import due, react
+from perdure.agent.machine import react
 from perdure.agent.outlet import Outlet
 from perdure.agent.paths import Paths, warm_marker
 from perdure.agent.processes import Child, Children, Pipe
+from perdure.agent.stage import due
 from perdure.agent.state import (
     Action,
     Ask,

@@ -1,7 +1,8 @@
 """What the agent knows, what it can learn and what it can do: values only.
 
-`perdure.agent.machine` connects them, `perdure.agent.shell` makes the events and carries the actions out. Every time is
-time.monotonic() of this pod: the contract's seconds are counted from first sight, never by another machine's clock.
+Facts only: what follows from them is `perdure.agent.stage`, what is done about it `perdure.agent.machine`; the shell
+makes the events and carries the actions out. Every time is time.monotonic() of this pod: the contract's seconds are
+counted from first sight, never by another machine's clock.
 """
 
 from __future__ import annotations
@@ -58,15 +59,26 @@ class Process:
     """It has a Session."""
     pid: int = 0
     """The process that has the Session: a shell may stand between it and the agent."""
-    opened: bool = False
+    opened_at: float | None = None
+    """When it told that its Session has opened the run."""
     step: int | None = None
     """The newest step it has finished in this run."""
+    epoch: int | None = None
+    """Epochs finished by then; None where it does not tell."""
     commit: CommitRef | None = None
     highest: int = 0
     """The highest run it has seen opened in the log."""
     ending: Exiting | None = None
+    told_at: float = 0.0
+    """When it told its ending."""
     outcome: Outcome | None = None
     """Set once the process has ended."""
+    ended_at: float = 0.0
+
+    @property
+    def completed(self) -> bool:
+        """Whether it has told that the work is done and in the log."""
+        return self.ending is not None and self.ending.outcome is ExitKind.COMPLETED
 
 
 @dataclass(frozen=True)
@@ -79,33 +91,37 @@ class Limit:
 
 
 @dataclass(frozen=True)
+class Requested:
+    """The trainer has to end, as the newest word about it has it."""
+
+    at: float
+    """When it was first told so."""
+    deadline: float
+    """Only ever comes nearer."""
+
+
+@dataclass(frozen=True)
 class Trainer:
-    """The processes of one run in this pod."""
+    """The processes of one run in this pod: what is known of them, and what was done to them."""
 
     run: int
     processes: tuple[Process, ...]
     completion: Completion = Completion.LOG
-    asked: float | None = None
-    """The deadline it was given with the exit request."""
-    limit: Limit | None = None
-    killed: bool = False
+    request: Requested | None = None
+    killed: Limit | None = None
+    """What it was killed for."""
     clearing: float | None = None
     """Since when what is left of it is being killed."""
 
     @property
-    def alive(self) -> bool:
-        """Whether any of its processes has not ended."""
-        return any(process.outcome is None for process in self.processes)
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing of it is left."""
-        return not self.alive and self.clearing is None
+    def alive(self) -> tuple[Process, ...]:
+        """Its processes that have not ended."""
+        return tuple(process for process in self.processes if process.outcome is None)
 
     @property
     def completed(self) -> bool:
         """Whether its work is done and in the log; whatever still runs is the script's own affair."""
-        return any(process.ending and process.ending.outcome is ExitKind.COMPLETED for process in self.processes)
+        return any(process.completed for process in self.processes)
 
     @property
     def attached(self) -> bool:
@@ -113,9 +129,9 @@ class Trainer:
         return any(process.attached for process in self.processes)
 
     @property
-    def opened(self) -> bool:
-        """Whether its Session has opened the run."""
-        return any(process.opened for process in self.processes)
+    def opened_at(self) -> float | None:
+        """When its Session told first that it has opened the run."""
+        return min((process.opened_at for process in self.processes if process.opened_at is not None), default=None)
 
     @property
     def stepped(self) -> bool:
@@ -125,7 +141,10 @@ class Trainer:
 
 @dataclass(frozen=True)
 class Shutdown:
-    """The agent leaves for good, whatever comes: SIGTERM, or an assignment of a version it does not know."""
+    """The agent leaves for good, whatever comes: SIGTERM, or an assignment of a version it does not know.
+
+    No assignment is followed any more: a terminating pod gets none, and of an unknown version nothing is understood.
+    """
 
     deadline: float
     margin: float

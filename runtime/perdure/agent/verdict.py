@@ -57,6 +57,7 @@ def judge(trainer: Trainer, process: Process, end: ProcessEnded) -> Outcome:
         opened=max(told.opened if told else 0, process.highest),
         seconds=told.seconds if told else {},
         error=error,
+        epoch=_highest(told.epoch if told else None, process.epoch),
     )
 
 
@@ -66,10 +67,10 @@ def _judge(trainer: Trainer, process: Process, end: ProcessEnded) -> tuple[ExitK
         if process.ending.outcome is ExitKind.FAILED:
             error = _also_out_of_memory(error, end) if error else _failure(end)
         return process.ending.outcome, error
-    if trainer.killed and trainer.limit:
-        return trainer.limit.outcome, None
+    if trainer.killed:
+        return trainer.killed.outcome, None
     failure = _failure(end)
-    if trainer.asked is not None and (not process.attached or end.status == 0 or failure.name == "SIGTERM"):
+    if trainer.request and (not process.attached or end.status == 0 or failure.name == "SIGTERM"):
         # Without a Session nothing tells a save from a failure; the run was over for this process in any case.
         return ExitKind.STOPPED, None
     if end.status == 0 and trainer.completion is Completion.EXIT_CODE:
@@ -109,6 +110,7 @@ def pod_outcome(trainer: Trainer) -> Outcome:
         commit=commit,
         step=max(outcome.step for outcome in outcomes),
         opened=max(outcome.opened for outcome in outcomes),
+        epoch=_highest(*(outcome.epoch for outcome in outcomes)),
         seconds=speaker.seconds or next((outcome.seconds for outcome in outcomes if outcome.seconds), {}),
     )
 
@@ -133,6 +135,10 @@ def _step(process: Process) -> int:
     if process.step is not None:
         return process.step
     return process.commit.step if process.commit else 0
+
+
+def _highest(*epochs: int | None) -> int | None:
+    return max((epoch for epoch in epochs if epoch is not None), default=None)
 
 
 def _newest(one: CommitRef | None, other: CommitRef | None) -> CommitRef | None:

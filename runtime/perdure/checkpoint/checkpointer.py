@@ -1,11 +1,13 @@
-"""When a save fails: a periodic one is reported and training goes on, an exit save is tried again until time is up.
+"""The one object that makes a run's commits: stages the state, commits what is staged, tries again, cleans up.
 
-All ranks decide alike. Every attempt is a new one under a new nonce; that a commit is whole is the business of
-perdure.checkpoint. Owned by the session, which says when and why.
+A periodic save that fails is reported and training goes on, an exit save is tried again until time is up. All ranks
+decide alike. Every attempt to commit is a new one under a new nonce; staging happens once. Owned by the session, which
+says when and why.
 """
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -13,18 +15,19 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-import torch
 from awscrt.checksums import crc64nvme
-from torch import Tensor
 
+from perdure.checkpoint import tensors
+from perdure.checkpoint.codec import encode
 from perdure.checkpoint.opening import say
 from perdure.checkpoint.retention import retire
-from perdure.checkpoint.save import save
+from perdure.checkpoint.save import commit, stage_together
 from perdure.checkpoint.state import Position, State
+from perdure.checkpoint.upload import Staged
 from perdure.checkpoint.writer import Writer
 from perdure.contract import CommitRef
-from perdure.errors import PerdureError, StorageError, UserError
-from perdure.group.collectives import on_rank0
+from perdure.errors import PerdureError, StorageError, StorageRefused, UserError
+from perdure.group.collectives import on_all, on_rank0
 from perdure.group.peers import Peers
 from perdure.store import Store
 from perdure.telemetry.timings import Timings
@@ -56,14 +59,39 @@ class Checkpointer:
     """The state to save, as it is now."""
     commit: CommitRef | None = None
     """The newest commit this run has made or resumed from."""
-    _compared: bool = False
+    _told: set[str] = field(default_factory=set)
+    """What was already said to differ between ranks."""
     _pen: threading.Lock = field(default_factory=threading.Lock)
+
+    def rehearse(self) -> None:
+        """A save without writing: UserError now for whatever could not be saved, or not be loaded again. Collective."""
+        stage_together(self.peers, self._read_together())
+
+    def stage(self, state: State) -> Staged:
+        """This rank's part of a commit of `state`, with nothing copied: commit it before training goes on. Collective.
+
+        UserError if it cannot be saved, or if the ranks have come apart.
+        """
+        begun = time.monotonic()
+        staged = stage_together(self.peers, state)
+        compare(self.peers, state, self._told)
+        self.timings.note({"stage": time.monotonic() - begun})
+        return staged
+
+    def commit_staged(self, staged: Staged, position: Position, *, final: bool, reason: str) -> None:
+        """Makes what was staged a commit. Collective; after StorageError the same call may be made again."""
+        with self._pen:
+            saved = commit(
+                self.store, self.peers, self.writer, staged, position, run=self.run, final=final, reason=reason
+            )
+        self.commit = saved.commit
+        self.timings.note(saved.seconds)
 
     def periodic(self, position: Position, reason: str) -> bool:
         """Saves, or says why not."""
         self._try_to_flush_trace()
         try:
-            self._save(position, final=False, reason=reason)
+            self.commit_staged(self.stage(self._read_together()), position, final=False, reason=reason)
         except StorageError as error:
             say(f"checkpoint of step {position.step} failed, training goes on: {error}")
             return False
@@ -71,14 +99,15 @@ class Checkpointer:
         return True
 
     def final(self, position: Position, reason: str, left: Left) -> None:
-        """Saves, trying again until the first rank's time is up; then StorageError.
+        """Saves, trying again until the first rank's time is up; then StorageError. StorageRefused at once.
 
         The trace is tried once before: with a store that does not answer, each attempt would first wait for it.
         """
         self._try_to_flush_trace()
+        staged = self.stage(self._read_together())
 
         def attempt() -> None:
-            self._save(position, final=True, reason=reason)
+            self.commit_staged(staged, position, final=True, reason=reason)
 
         self._until_time_is_up(f"step {position.step}", attempt, left)
 
@@ -116,15 +145,9 @@ class Checkpointer:
                 except PerdureError as error:
                     say(f"the log could not be closed: {error}")
 
-    def _save(self, position: Position, *, final: bool, reason: str) -> None:
-        state = self.read()
-        if not self._compared:
-            check_equal(self.peers, state)
-            self._compared = True
-        with self._pen:
-            saved = save(self.store, self.peers, self.writer, state, position, run=self.run, final=final, reason=reason)
-        self.commit = saved.commit
-        self.timings.note(saved.seconds)
+    def _read_together(self) -> State:
+        """What one rank cannot save no rank tries to: the others would wait for it."""
+        return on_all(self.peers, lambda: (self.read(), None))[0]
 
     def _until_time_is_up(self, what: str, act: Callable[[], None], left: Left) -> None:
         number = 0
@@ -132,6 +155,8 @@ class Checkpointer:
             number += 1
             try:
                 return act()
+            except StorageRefused:
+                raise
             except StorageError as error:
                 time_left = self._least(left)
                 if time_left <= 0:
@@ -160,24 +185,46 @@ def _clock_time(seconds: float) -> str:
     return (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%H:%M:%SZ")
 
 
-def check_equal(peers: Peers, state: State) -> None:
-    """UserError if a parameter or an optimizer's state differs between ranks: each is saved by one of them only."""
+def compare(peers: Peers, state: State, told: set[str]) -> None:
+    """UserError if a parameter or an optimizer's state differs between ranks: each is saved by one of them only.
+
+    Of everything else rank 0's is saved; where the others' differ, that is said once. Collective.
+    """
     if peers.world == 1:
         return
-    sums = {name: _checksum(tensor) for name, tensor in state.shared.items()}
-    whole = crc64nvme("".join(f"{name}{sums[name]}" for name in sorted(sums)).encode())
-    if len(set(peers.gather(whole))) == 1:
-        return
-    by_rank = peers.gather(sums)
-    for rank, other in enumerate(by_rank):
-        for name in sorted(by_rank[0].keys() | other.keys()):
-            if by_rank[0].get(name) != other.get(name):
-                raise UserError(
-                    f"{name} differs between rank 0 and rank {rank}: wrap the model with session.wrap, and take the "
-                    f"same optimizer steps on every rank"
-                )
+    (shared, other), every = on_all(peers, lambda: _sums(state))
+    if len({whole for whole, _ in every}) > 1:
+        rank, name = _first_different(peers.gather(shared))
+        raise UserError(
+            f"{name} differs between rank 0 and rank {rank}: wrap the model with session.wrap, and take the same "
+            f"optimizer steps on every rank"
+        )
+    if len({whole for _, whole in every}) > 1:
+        rank, name = _first_different(peers.gather(other))
+        if peers.rank == 0 and name not in told:
+            say(f"{name} differs between rank 0 and rank {rank}: a resumed run gets rank 0's on every rank")
+        told.add(name)
 
 
-def _checksum(tensor: Tensor) -> int:
-    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return int(crc64nvme(flat.numpy().data))
+def _sums(state: State) -> tuple[tuple[dict[str, int], dict[str, int]], list[int]]:
+    """Checksums by name of what must be equal and of what should be, and one of each whole."""
+    shared = {name: tensors.checksum(tensor) for name, tensor in state.shared.items()}
+    other = {name: tensors.checksum(tensor) for name, tensor in state.replicated.items() if name not in state.loose}
+    for name, value in state.objects.items():
+        if name in state.loose:
+            continue
+        other[name] = crc64nvme(json.dumps(encode(value, f"objects[{name!r}]"), sort_keys=True).encode())
+    return (shared, other), [_checksum(shared), _checksum(other)]
+
+
+def _checksum(sums: dict[str, int]) -> int:
+    return int(crc64nvme("".join(f"{name} {sums[name]} " for name in sorted(sums)).encode()))
+
+
+def _first_different(by_rank: list[dict[str, int]]) -> tuple[int, str]:
+    return next(
+        (rank, name)
+        for rank, found in enumerate(by_rank)
+        for name in sorted(by_rank[0].keys() | found.keys())
+        if by_rank[0].get(name) != found.get(name)
+    )

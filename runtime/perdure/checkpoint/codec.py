@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from perdure.checkpoint.state import TensorRef
 from perdure.errors import Corrupt, UserError
 
 _TAG: Final = "$"
@@ -88,6 +89,8 @@ def _encode_leaf(value: Any) -> dict[str, Any] | None:
         return {_TAG: kind.__name__, "v": _text(value)}
     if kind is complex:
         return {_TAG: "complex", "v": [repr(value.real), repr(value.imag)]}
+    if kind is TensorRef:
+        return {_TAG: "ref", "v": value.name}
     if kind is torch.dtype:
         return {_TAG: "torch.dtype", "v": str(value).removeprefix("torch.")}
     if kind is torch.Tensor and value.layout is torch.strided and not value.is_quantized:
@@ -155,6 +158,7 @@ _DECODERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
     "complex": lambda e: complex(float(e["v"][0]), float(e["v"][1])),
     "bytes": _bytes,
     "bytearray": lambda e: bytearray(_bytes(e)),
+    "ref": lambda e: TensorRef(str(e["v"])),
     "torch.dtype": lambda e: _decode_dtype(e["v"]),
     "tensor": _decode_tensor,
     "ndarray": _decode_array,

@@ -1,7 +1,8 @@
 """One entry of the log: its fields, its JSON text, its key. Pure values; see perdure.checkpoint.log for the rules.
 
 Entries are never rewritten or deleted, so what is written here is read by every later version: fields may be added,
-a reader ignores those it does not know, and a change of meaning is a new `version`.
+a reader ignores those it does not know, and a change of meaning is a new `version`. In every version the last field is
+`crc`, the checksum of the text without it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ ENTRY_BYTES: Final = 4096
 REASON_CHARACTERS: Final = 200
 PREFIX: Final = "log/"
 _TOP: Final = 10**16 - 1
+_SEAL: Final = re.compile(rb',"crc":"([0-9a-f]{16})"}\Z')
 _KEY: Final = re.compile(r"log/(\d{16})\.json")
 
 
@@ -140,9 +142,10 @@ def write_entry(entry: Entry) -> bytes:
     body |= {"uid": entry.uid, "run": entry.run, "writer": entry.writer}
     body |= {"lastCommit": entry.last_commit, "lastOpened": entry.last_opened, "version": FORMAT, "time": entry.time}
     try:
-        data = json.dumps({**body, **asdict(entry.event)}, separators=(",", ":"), allow_nan=False).encode()
+        text = json.dumps({**body, **asdict(entry.event)}, separators=(",", ":"), allow_nan=False).encode()
     except (TypeError, ValueError) as error:
         raise UserError(f"log entry {entry.seq} is not plain JSON: {error}: check cursors and goal") from error
+    data = _seal(text)
     if len(data) > ENTRY_BYTES:
         raise UserError(
             f"log entry {entry.seq} would have {len(data)} bytes, at most {ENTRY_BYTES} are allowed: "
@@ -152,7 +155,11 @@ def write_entry(entry: Entry) -> bytes:
 
 
 def read_entry(seq: int, data: bytes) -> Entry:
-    """The entry in these bytes. Corrupt if they are none; UserError if a newer Perdure wrote them."""
+    """The entry in these bytes. Corrupt if they are not as they were written; UserError if a newer Perdure wrote them.
+
+    The checksum comes first: a flipped bit must not pass for another version.
+    """
+    _check_seal(seq, data)
     try:
         body = json.loads(data)
         version = int(body["version"])
@@ -173,6 +180,20 @@ def read_entry(seq: int, data: bytes) -> Entry:
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corrupt(f"log entry {seq} cannot be read: {error!r}") from error
+
+
+def _seal(text: bytes) -> bytes:
+    """The entry's JSON with its own checksum as the last field."""
+    return text[:-1] + b',"crc":"' + checksum(text).encode() + b'"}'
+
+
+def _check_seal(seq: int, data: bytes) -> None:
+    found = _SEAL.search(data)
+    if not found:
+        raise Corrupt(f"log entry {seq} does not end with its checksum: it is torn, or no entry")
+    expected, now = found[1].decode(), checksum(data[: found.start()] + b"}")
+    if now != expected:
+        raise Corrupt(f"log entry {seq} was changed after it was written: its checksum is {now}, it says {expected}")
 
 
 def _event(body: Mapping[str, Any]) -> Event:

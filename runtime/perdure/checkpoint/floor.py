@@ -20,22 +20,25 @@ def refuse_older(log: Log, head: Head, own: Entry | None, floor: CommitRef | Non
     newest = head.entry.newest_commit if head.entry else None
     if own and (newest or 0) >= floor.seq:
         return
+    words, found = _found(log, head, own, newest)
     raise LogLost(
         f"{log.store.uri} has lost commits: commit {floor.seq} of step {floor.step} was made, and now "
-        f"{_found(log, head, own, newest)}: restore what was deleted there (log/ and data/), or set "
-        f"checkpoint.resumeAnyway to go on from what is left"
+        f"{words}: restore what was deleted there (log/ and data/), or set "
+        f"checkpoint.resumeAnyway to go on from what is left",
+        found=found,
     )
 
 
-def _found(log: Log, head: Head, own: Entry | None, newest: int | None) -> str:
+def _found(log: Log, head: Head, own: Entry | None, newest: int | None) -> tuple[str, tuple[int, int] | None]:
+    """What is there, in words, and the newest commit of it by number and step."""
     if head.entry is None:
-        return "there is no log"
+        return "there is no log", None
     if own is None:
-        return f"the log has entries of uid {head.entry.uid} only, none of this job"
+        return f"the log has entries of uid {head.entry.uid} only, none of this job", None
     if newest is None:
-        return f"the log ends at entry {head.seq} without a commit"
+        return f"the log ends at entry {head.seq} without a commit", None
     slot = log.slot(newest)
     match slot.entry.event if slot and slot.entry else None:
         case Committed(step=step):
-            return f"the newest commit is {newest}, of step {step}"
-    return f"the newest commit is {newest}, which cannot be read"
+            return f"the newest commit is {newest}, of step {step}", (newest, step)
+    return f"the newest commit is {newest}, which cannot be read", None

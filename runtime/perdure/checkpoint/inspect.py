@@ -1,6 +1,6 @@
 """What `perdure log`, `perdure show` and `perdure verify` print about a root. Reads only.
 
-`log` and `show` need no torch; `verify` reads every byte of every commit.
+None of it needs torch; `verify` reads every byte of every commit, a few blocks at a time.
 """
 
 from __future__ import annotations
@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
+from perdure.checkpoint.audit import doubts, refuse_data_without_log
+from perdure.checkpoint.download import read_blocks
 from perdure.checkpoint.entry import Closed, Committed, Completed, Entry, Event, Opened
-from perdure.checkpoint.log import Commits, Log, Slot
-from perdure.checkpoint.manifest import Index, Manifest, fetch_manifest
+from perdure.checkpoint.log import Commits, Head, Log, Slot
+from perdure.checkpoint.manifest import Item, Manifest, fetch_manifest
 from perdure.errors import Corrupt, UserError
 from perdure.store import Store, open_store
 
@@ -18,7 +20,7 @@ from perdure.store import Store, open_store
 def log(uri: str, environ: Mapping[str, str]) -> Iterator[str]:
     """One line per entry, newest first, with what is wrong in the chain."""
     store = open_store(uri, environ)
-    head = Log(store).head()
+    head = _head(Log(store))
     if head is None:
         yield f"{uri} has no log: nothing was ever trained here"
         return
@@ -33,36 +35,61 @@ def show(uri: str, environ: Mapping[str, str]) -> Iterator[str]:
     store = open_store(uri, environ)
     slot, manifest = _newest(store, uri)
     position = manifest.position
+    world = len(manifest.indexes)
+    made = slot.entry.time if slot.entry else "?"
     yield f"commit {slot.seq} of run {manifest.run}: step {position.step}, epoch {position.epoch}"
+    yield f"made {made} by {world} rank{'s' if world > 1 else ''}"
     yield f"cursors {json.dumps(dict(position.cursors))}"
     for index in manifest.indexes:
         yield f"rank {index.rank}: {index.shard.key}, {index.shard.size} bytes, crc {index.shard.crc}"
-        yield from (f"    {item.part} {item.name} {item.dtype} {list(item.shape)}" for item in index.shard.items)
+        yield from (f"    {_item(item)}" for item in index.shard.items)
 
 
 def verify(uri: str, environ: Mapping[str, str]) -> Iterator[str]:
     """Reads the whole log and all of every commit that is not retired; Corrupt at the end if anything is damaged."""
-    from perdure.checkpoint.load import read_state  # noqa: PLC0415  (torch)
-
     store = open_store(uri, environ)
-    head = Log(store).head()
-    damaged = [slot.problem for slot in Log(store).entries(head.seq if head else 0) if slot.problem]
+    head = _head(Log(store))
+    damaged = [slot.problem for slot in Log(store).entries(head.seq) if slot.problem] if head else []
     yield f"log: {head.seq if head else 0} entries, {len(damaged)} damaged"
-    for slot, committed in _commits(store):
-        if store.head(committed.manifest.key) is None:
-            yield f"commit {slot.seq} of step {committed.step}: retired"
+    yield from damaged
+    commits = list(_commits(store))
+    present = [store.head(committed.manifest.key) is not None for _, committed in commits]
+    for number, (slot, committed) in enumerate(commits):
+        what = f"commit {slot.seq} of step {committed.step}"
+        # Retention begins with the oldest and never takes the newest.
+        if not present[number] and number and not any(present[number:]):
+            yield f"{what}: retired"
             continue
         try:
-            manifest = fetch_manifest(store, committed)
-            for index in manifest.indexes:
-                read_state(store, manifest, index.rank)
+            size = _read_all(store, committed)
         except Corrupt as error:
             damaged.append(str(error))
-            yield f"commit {slot.seq} of step {committed.step}: DAMAGED: {error}"
+            yield f"{what}: DAMAGED: {error}"
         else:
-            yield f"commit {slot.seq} of step {committed.step}: whole, {_size(manifest.indexes)} bytes"
+            yield f"{what}: whole, {size} bytes"
+    yield from doubts(Log(store), head) if head else ()
     if damaged:
         raise Corrupt(f"{uri} is damaged in {len(damaged)} places; the first: {damaged[0]}")
+
+
+def _read_all(store: Store, committed: Committed) -> int:
+    """How many bytes of shards a commit has, all of them verified."""
+    manifest = fetch_manifest(store, committed)
+    return sum(len(block) for index in manifest.indexes for _, block in read_blocks(store, index.shard))
+
+
+def _item(item: Item) -> str:
+    return (
+        f"{item.part} {item.name} {item.dtype} {list(item.shape)} from {item.device}, {item.size} bytes at {item.start}"
+    )
+
+
+def _head(log: Log) -> Head | None:
+    """The end of the log. LogLost if there is none and its data is still there."""
+    head = log.head()
+    if head is None:
+        refuse_data_without_log(log)
+    return head
 
 
 def _line(entry: Entry) -> str:
@@ -92,7 +119,3 @@ def _newest(store: Store, uri: str) -> tuple[Slot, Manifest]:
     for slot, committed in _commits(store):
         return slot, fetch_manifest(store, committed)
     raise UserError(f"{uri} has no commit: nothing to show")
-
-
-def _size(indexes: tuple[Index, ...]) -> int:
-    return sum(index.shard.size for index in indexes)

@@ -1,21 +1,24 @@
 """Reads the newest usable checkpoint, all ranks together, into a world of any size.
 
-A commit that is damaged anywhere is skipped by all ranks, with the reason; a store that does not answer is an error
-that may pass, and nothing is skipped for it. Called by the session once its run is open.
+Tensors are read block by block straight to where they are to be: there is never a second one of any. A commit that is
+damaged anywhere is skipped by all ranks, with the reason; a store that does not answer is an error that may pass, and
+nothing is skipped for it. Called by the session once its run is open.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 from torch import Tensor
 
-from perdure.checkpoint import shards
+from perdure.checkpoint import tensors
 from perdure.checkpoint.codec import decode
+from perdure.checkpoint.download import read_blocks
 from perdure.checkpoint.entry import Committed, Entry, ManifestRef
 from perdure.checkpoint.log import Slot
-from perdure.checkpoint.manifest import REPLICATED, SHARED, Manifest, fetch, fetch_manifest
+from perdure.checkpoint.manifest import REPLICATED, SHARED, Item, Manifest, Shard, fetch_manifest
 from perdure.checkpoint.state import Loaded, State
 from perdure.contract import CommitRef
 from perdure.errors import Corrupt
@@ -24,26 +27,49 @@ from perdure.group.peers import Peers
 from perdure.store import Store
 
 
-def load(store: Store, peers: Peers, commits: Iterable[Slot] | None) -> Loaded | None:
+class Receiver(Protocol):
+    """What the tensors are for."""
+
+    def targets(self, objects: Mapping[str, Any], items: Sequence[Item]) -> Mapping[tuple[str, str], Tensor]:
+        """Where tensors are to be read to, by part and name; those left out are read into new ones on the CPU.
+
+        A target has its item's dtype and shape. UserError if the checkpoint does not fit what is registered. What was
+        handed out may hold anything until the state that a load returns is taken over.
+        """
+        ...
+
+
+class Anywhere:
+    """Receives everything into new tensors."""
+
+    def targets(self, objects: Mapping[str, Any], items: Sequence[Item]) -> Mapping[tuple[str, str], Tensor]:  # noqa: ARG002
+        return {}
+
+
+def load(store: Store, peers: Peers, commits: Iterable[Slot] | None, into: Receiver | None = None) -> Loaded | None:
     """The newest commit of which every rank could read and verify everything. Collective; `commits` on rank 0 alone.
+
+    Its tensors are the receiver's targets.
 
     None if no commit was ever made; Corrupt if there are some and not one is usable. After StorageError the same call
     may be made again.
     """
     skipped: list[str] = []
-    walk = iter(commits or ())
+    walk, seen = iter(commits or ()), False
     while True:
-        candidate = on_rank0(peers, lambda: _next(store, walk))
+        candidate = on_rank0(peers, lambda: _next(store, walk, seen=seen))  # noqa: B023  (called at once)
         skipped += candidate["passed"]
         if candidate["commit"] is None:
             break
+        seen = True
         seq, committed = candidate["commit"]["seq"], _committed(candidate["commit"])
-        found, reports = on_all(peers, lambda: _try(store, peers, committed))  # noqa: B023  (called at once)
+        found, reports = on_all(peers, lambda: _try(store, peers, committed, into or Anywhere()))  # noqa: B023  (called at once)
         damage = next((report for report in reports if report), "")
         if found and not damage:
             manifest, state = found
             commit = CommitRef(seq, committed.step)
-            return Loaded(commit, manifest.position, state, len(manifest.indexes), tuple(skipped))
+            made = candidate["commit"]["time"]
+            return Loaded(commit, manifest.position, state, len(manifest.indexes), made, tuple(skipped))
         skipped.append(f"commit {seq} of step {committed.step}: {damage}")
     if not skipped:
         return None
@@ -53,40 +79,64 @@ def load(store: Store, peers: Peers, commits: Iterable[Slot] | None) -> Loaded |
     )
 
 
-def read_state(store: Store, manifest: Manifest, rank: int | None) -> State:
+def read_state(store: Store, manifest: Manifest, rank: int | None, into: Receiver) -> State:
     """Everything a commit holds, verified; with the own state of `rank`, if given. Corrupt names what is damaged."""
+    objects = decode(manifest.objects)
+    items = [item for index in manifest.indexes for item in index.shard.items]
+    targets = into.targets(objects, items)
     parts: dict[str, dict[str, Tensor]] = {SHARED: {}, REPLICATED: {}}
+    for item in items:
+        target = targets.get((item.part, item.name))
+        parts[item.part][item.name] = tensors.empty(item.dtype, item.shape) if target is None else target
     for index in manifest.indexes:
-        data = fetch(store, index.shard.key, index.shard.size)
-        shards.verify(index.shard, data)
-        for part, tensors in shards.unpack(index.shard, data).items():
-            parts.setdefault(part, {}).update(tensors)
+        _read_shard(store, index.shard, parts)
     own = None if rank is None else decode(manifest.indexes[rank].state)
-    return State(parts[SHARED], parts[REPLICATED], decode(manifest.objects), own)
+    return State(parts[SHARED], parts[REPLICATED], objects, own)
 
 
-def _next(store: Store, commits: Iterator[Slot]) -> dict[str, Any]:
-    """The next commit whose manifest is there, and what was passed over on the way to it."""
+def _read_shard(store: Store, shard: Shard, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
+    waiting = deque(sorted(shard.items, key=lambda item: item.start))
+    sinks = {id(item): tensors.Sink(parts[item.part][item.name]) for item in waiting}
+    for start, block in read_blocks(store, shard):
+        end = start + len(block)
+        while waiting and waiting[0].start < end:
+            item = waiting[0]
+            sinks[id(item)].write(block[max(item.start - start, 0) : item.end - start])
+            if item.end > end:
+                break
+            waiting.popleft()
+    if any(item.size for item in waiting):
+        raise Corrupt(f"{shard.key} ends before {waiting[0].name}, which its manifest lists")
+
+
+def _next(store: Store, commits: Iterator[Slot], *, seen: bool) -> dict[str, Any]:
+    """The next commit whose manifest is there, and what was passed over on the way to it.
+
+    Retention begins with the oldest and never takes the newest: a manifest that is missing above one that is there,
+    or of the newest commit, was lost. `seen` is whether a newer one was there.
+    """
     passed: list[str] = []
-    retired = 0
+    missing: list[str] = []
     for slot in commits:
         match slot:
-            case Slot(entry=Entry(event=Committed() as committed)):
+            case Slot(entry=Entry(event=Committed() as committed, time=made)):
                 if store.head(committed.manifest.key):
-                    return {"passed": passed, "commit": _wire(slot.seq, committed)}
-                retired += 1
+                    return {"passed": [*passed, *missing], "commit": {**_wire(slot.seq, committed), "time": made}}
+                missing.append(f"commit {slot.seq} of step {committed.step}: {committed.manifest.key} is missing")
             case _:
                 passed.append(slot.problem)
-    if retired:
-        passed.append(f"{retired} older commits are retired")
+    if missing:
+        lost = [] if seen else missing[:1]
+        older = len(missing) - len(lost)
+        passed += [*lost, *([f"{older} older commits are retired"] if older else [])]
     return {"passed": passed, "commit": None}
 
 
-def _try(store: Store, peers: Peers, committed: Committed) -> tuple[tuple[Manifest, State] | None, str]:
+def _try(store: Store, peers: Peers, committed: Committed, into: Receiver) -> tuple[tuple[Manifest, State] | None, str]:
     try:
         manifest = fetch_manifest(store, committed)
         rank = peers.rank if len(manifest.indexes) == peers.world else None
-        return (manifest, read_state(store, manifest, rank)), ""
+        return (manifest, read_state(store, manifest, rank, into)), ""
     except Corrupt as error:
         return None, str(error)
 

@@ -51,7 +51,7 @@ class Commits:
     def __iter__(self) -> Iterator[Slot]:
         seq = self.newest
         while seq:
-            slot = self.log.slot(seq) or _missing(seq)
+            slot = self.log.linked(seq)
             if slot.entry is None or isinstance(slot.entry.event, Committed):
                 yield slot
             # Where a link is lost, the entries below are tried one by one.
@@ -89,6 +89,16 @@ class Log:
         except Corrupt as error:
             return Slot(seq, checksum(data), None, str(error))
 
+    def linked(self, seq: int) -> Slot:
+        """What stands at `seq`, unreadable if the entry after it names other bytes than these, or if nothing does."""
+        slot = self.slot(seq)
+        if slot is None:
+            return _missing(seq)
+        after = self.slot(seq + 1)
+        if after and after.entry and after.entry.prev != slot.crc:
+            return _changed(slot)
+        return slot
+
     def entries(self, newest: int) -> Iterator[Slot]:
         """From `newest` down to 1, each checked against the `prev` of the one after it."""
         expected: str | None = None
@@ -97,7 +107,7 @@ class Log:
             if slot is None:
                 slot = _missing(seq)
             elif expected is not None and slot.crc != expected:
-                slot = Slot(seq, slot.crc, None, f"log entry {seq} was changed after entry {seq + 1} was written")
+                slot = _changed(slot)
             yield slot
             expected = slot.entry.prev if slot.entry else None
 
@@ -138,3 +148,7 @@ class Log:
 
 def _missing(seq: int) -> Slot:
     return Slot(seq, "", None, f"log entry {seq} is missing: exclude log/ from whatever deletes objects there")
+
+
+def _changed(slot: Slot) -> Slot:
+    return Slot(slot.seq, slot.crc, None, f"log entry {slot.seq} was changed after entry {slot.seq + 1} was written")

@@ -8,9 +8,10 @@ the codec's, still encoded.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from perdure.checkpoint.entry import FORMAT, Committed, ManifestRef, checksum
 from perdure.checkpoint.state import Position
@@ -19,6 +20,8 @@ from perdure.store import NoSuchKey, Store
 
 SHARED = "shared"
 REPLICATED = "replicated"
+FOLDER: Final = re.compile(r"data/(?P<run>[0-9]+)/(?P<step>[0-9]+)-[0-9a-f]{16}/")
+"""Of one attempt at a commit. A root may be shared with a `data/` of somebody else's: nothing but this is ours."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,18 @@ class Item:
     """SHARED or REPLICATED."""
     name: str
     dtype: str
+    """torch's name for it."""
     shape: tuple[int, ...]
+    device: str
+    """Kind of the device it was saved from: cpu, cuda."""
+    start: int
+    """Where its bytes begin in the shard."""
+    size: int
+
+    @property
+    def end(self) -> int:
+        """Where they end."""
+        return self.start + self.size
 
 
 @dataclass(frozen=True)
@@ -103,7 +117,7 @@ def refer_to(key: str, data: bytes) -> ManifestRef:
 
 
 def fetch_manifest(store: Store, committed: Committed) -> Manifest:
-    """A commit's manifest, verified. Corrupt also if it is missing: then the commit is retired."""
+    """A commit's manifest, verified. Corrupt also if it is missing."""
     return read_manifest(committed, fetch(store, committed.manifest.key, committed.manifest.size))
 
 
@@ -119,7 +133,10 @@ def read_manifest(committed: Committed, data: bytes) -> Manifest:
     """The manifest of a commit. Corrupt unless these are its bytes and they say what the log says."""
     ref = committed.manifest
     if len(data) != ref.size or checksum(data) != ref.crc:
-        raise Corrupt(f"{ref.key} is not what the log says: it has {len(data)} bytes, {ref.size} were written")
+        raise Corrupt(
+            f"{ref.key} is not what the log says: {len(data)} bytes with checksum {checksum(data)}, {ref.size} with "
+            f"{ref.crc} were written"
+        )
     try:
         body = json.loads(data)
         if body["version"] > FORMAT:
@@ -146,7 +163,12 @@ def _text(body: Mapping[str, Any]) -> bytes:
 
 def _index(body: Mapping[str, Any]) -> Index:
     shard = body["shard"]
-    items = tuple(Item(i["part"], i["name"], i["dtype"], tuple(i["shape"])) for i in shard["items"])
+    items = tuple(_item(item) for item in shard["items"])
     blocks = tuple(map(str, shard["blocks"]))
     found = Shard(shard["key"], int(shard["size"]), shard["crc"], int(shard["block_bytes"]), blocks, items)
     return Index(int(body["rank"]), found, body["state"], body["objects"])
+
+
+def _item(body: Mapping[str, Any]) -> Item:
+    shape = tuple(map(int, body["shape"]))
+    return Item(body["part"], body["name"], body["dtype"], shape, body["device"], int(body["start"]), int(body["size"]))

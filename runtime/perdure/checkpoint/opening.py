@@ -5,21 +5,21 @@ Called once by the session's `restore`.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from perdure.checkpoint.load import load
+from perdure.checkpoint.load import Receiver, load
 from perdure.checkpoint.log import Log
 from perdure.checkpoint.state import Loaded
 from perdure.checkpoint.writer import NotYet, Resume, Writer
-from perdure.errors import StorageError
+from perdure.errors import StorageError, StorageRefused
 from perdure.group.collectives import on_rank0
 from perdure.group.peers import Peers
 from perdure.settings import Settings
 from perdure.store import Store
+from perdure.telemetry import lines
 
 ASK_AGAIN_SECONDS: Final = 0.2
 STORE_AGAIN_SECONDS: Final = 1.0
@@ -67,6 +67,8 @@ def _wait_for_turn(writer: Writer, settings: Settings, give_up: Callable[[], Non
         now = time.monotonic()
         try:
             answer = writer.try_open(settings.world, wait_over=now - started >= settings.wait)
+        except StorageRefused:
+            raise
         except StorageError as error:
             if now - begun >= settings.rendezvous:
                 raise
@@ -85,12 +87,16 @@ def _say_once(answer: NotYet, said: str) -> str:
     return answer.reason
 
 
-def load_newest(settings: Settings, store: Store, peers: Peers, writer: Writer | None) -> Loaded | None:
-    """The newest usable commit, on all ranks; None if there never was one."""
+def load_newest(
+    settings: Settings, store: Store, peers: Peers, writer: Writer | None, into: Receiver | None = None
+) -> Loaded | None:
+    """The newest usable commit, on all ranks, its tensors those of `into`; None if there never was one."""
     begun = time.monotonic()
     while True:
         try:
-            loaded = load(store, peers, writer.commits() if writer else None)
+            loaded = load(store, peers, writer.commits() if writer else None, into)
+        except StorageRefused:
+            raise
         except StorageError as error:
             # Every rank decides by rank 0's clock, or they would part here.
             if on_rank0(peers, lambda: time.monotonic() - begun >= settings.rendezvous):
@@ -98,17 +104,22 @@ def load_newest(settings: Settings, store: Store, peers: Peers, writer: Writer |
             say(f"the checkpoint cannot be read, trying again: {error}")
             time.sleep(STORE_AGAIN_SECONDS)
         else:
-            if loaded and peers.rank == 0:
-                _say_resumed(loaded)
+            if peers.rank == 0:
+                _say_where_from(loaded, settings.root)
             return loaded
 
 
-def _say_resumed(loaded: Loaded) -> None:
+def _say_where_from(loaded: Loaded | None, root: str) -> None:
+    if loaded is None:
+        say(f"starting fresh at {root}, step 0")
+        return
     for skipped in loaded.skipped:
         say(f"skipped {skipped}")
-    say(f"resumed from commit {loaded.commit.seq}, step {loaded.position.step}, made by {loaded.world} ranks")
+    ranks = "1 rank" if loaded.world == 1 else f"{loaded.world} ranks"
+    commit = loaded.commit
+    say(f"resumed from commit {commit.seq}, step {commit.step}, made {loaded.made} by {ranks}, at {root}")
 
 
 def say(message: str) -> None:
     """One line for people, beside the script's own output."""
-    print(f"perdure: {message}", file=sys.stderr, flush=True)
+    lines.say(message)

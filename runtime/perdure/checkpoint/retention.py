@@ -5,23 +5,24 @@ oldest goes first, so that below a retired commit there are only retired ones. N
 give its number to a zombie), never the newest usable commit. Called by rank 0 after a commit.
 
 What a killed process had uploaded is in no log entry. Older runs cannot append any more, so what they left and no
-commit names is nobody's: each run removes it once.
+commit names is nobody's; so is, whoever began it, what no commit names after a day. Each run looks for it once a day.
 """
 
 from __future__ import annotations
 
-import re
+import time
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from perdure.checkpoint.entry import Committed, Entry
 from perdure.checkpoint.log import Slot
-from perdure.checkpoint.manifest import fetch_manifest, manifest_key
+from perdure.checkpoint.manifest import FOLDER, fetch_manifest, manifest_key
 from perdure.checkpoint.writer import Writer
 from perdure.errors import Corrupt, UserError
 from perdure.store import Store
 
-_FOLDER: Final = re.compile(r"data/(?P<run>[0-9]+)/[^/]+/")
+LITTER_SECONDS: Final = 24 * 3600.0
+"""How old what nobody finished has to be before it is nobody's, whoever began it."""
 
 
 def retire(store: Store, writer: Writer, keep: int) -> list[str]:
@@ -34,7 +35,8 @@ def retire(store: Store, writer: Writer, keep: int) -> list[str]:
         raise UserError(f"checkpoint.keep is {keep}: keep at least 1")
     victims = _victims(store, writer, keep)
     retired = [committed.manifest.folder for committed in reversed(victims)]
-    orphaned = [] if writer.swept else _orphaned(store, writer, retired)
+    due = writer.swept is None or time.monotonic() - writer.swept > LITTER_SECONDS
+    orphaned = _orphaned(store, writer, retired) if due else []
     abandoned = sorted(writer.abandoned)
     # After everything was listed: what a newer run has uploaded it has uploaded after its Opened.
     if (victims or abandoned or orphaned) and writer.overtaken():
@@ -45,7 +47,9 @@ def retire(store: Store, writer: Writer, keep: int) -> list[str]:
     for folder in [*abandoned, *orphaned]:
         store.delete(store.list(folder))
         writer.abandoned.discard(folder)
-    writer.swept = True
+    if due:
+        store.sweep(LITTER_SECONDS)
+        writer.swept = time.monotonic()
     return [*retired, *abandoned, *orphaned]
 
 
@@ -65,16 +69,21 @@ def _victims(store: Store, writer: Writer, keep: int) -> list[Committed]:
 
 
 def _orphaned(store: Store, writer: Writer, retired: Collection[str]) -> list[str]:
-    """Folders of older runs that no commit names.
+    """Folders of older runs, or from yesterday, that no commit names.
 
     Without a manifest there is nothing to resume from. With one, the log has to be asked: as a rule for its newest
     commits alone, to its beginning only where a process died between manifest and entry.
     """
-    complete: dict[str, bool] = {}
+    keys: dict[str, list[str]] = {}
     for key in store.list("data/"):
-        found = _FOLDER.match(key)
-        if found and int(found["run"]) < writer.run and found[0] not in retired:
-            complete[found[0]] = complete.get(found[0], False) or key == manifest_key(found[0])
+        found = FOLDER.match(key)
+        if found and found[0] not in retired:
+            keys.setdefault(found[0], []).append(key)
+    complete = {
+        folder: manifest_key(folder) in inside
+        for folder, inside in keys.items()
+        if _run_of(folder) < writer.run or _is_litter(store, inside)
+    }
     unnamed = {folder for folder, whole in complete.items() if whole}
     for slot in writer.commits():
         if not unnamed:
@@ -85,6 +94,17 @@ def _orphaned(store: Store, writer: Writer, retired: Collection[str]) -> list[st
             case _:
                 unnamed.clear()  # the unreadable entry may name any of them
     return sorted(folder for folder, whole in complete.items() if not whole or folder in unnamed)
+
+
+def _run_of(folder: str) -> int:
+    return int(folder.split("/")[1])
+
+
+def _is_litter(store: Store, keys: Iterable[str]) -> bool:
+    """Whether nothing was written there for a day, as far as the store tells."""
+    limit = time.time() - LITTER_SECONDS
+    infos = (store.head(key) for key in keys)
+    return all(info and info.modified is not None and info.modified < limit for info in infos)
 
 
 def _committed(slots: Iterable[Slot]) -> Iterator[Committed]:

@@ -25,6 +25,14 @@ class Position:
 
 
 @dataclass(frozen=True)
+class TensorRef:
+    """Stands in `State.objects` where a tensor was taken out."""
+
+    name: str
+    """Of the tensor in `shared` or `replicated`."""
+
+
+@dataclass(frozen=True)
 class State:
     """What one rank brings to a save, and gets back from a load."""
 
@@ -36,6 +44,9 @@ class State:
     """Everything else, of the codec's closed set; rank 0's are the ones that count."""
     rank: Any = None
     """This rank's own, of the codec's closed set: RNG state. None after a load into another world size."""
+    loose: frozenset[str] = frozenset()
+    """Names in `replicated` and `objects` that may differ between ranks, as every rank goes on with rank 0's anyway:
+    buffers that DDP broadcasts, times."""
 
 
 @dataclass(frozen=True)
@@ -56,5 +67,7 @@ class Loaded:
     state: State
     world: int
     """How many ranks saved it."""
+    made: str
+    """When, for people."""
     skipped: tuple[str, ...]
     """Newer commits that could not be used, each with its reason, newest first: to be reported."""

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from itertools import takewhile
 from typing import Any, Final, Never
 
+from perdure.checkpoint.audit import doubts, refuse_data_without_log
 from perdure.checkpoint.entry import (
     REASON_CHARACTERS,
     Closed,
@@ -89,8 +90,8 @@ class Writer:
         """The highest run of this uid seen in the log."""
         self.abandoned: set[str] = set()
         """Data folders of failed attempts: they may be deleted once a later commit is in the log."""
-        self.swept = False
-        """Whether what older runs have left was looked for."""
+        self.swept: float | None = None
+        """time.monotonic() when what killed writers have left was looked for."""
         self._uid = uid
         self._wanted = run
         self._lost = frozenset(lost)
@@ -116,6 +117,7 @@ class Writer:
                 if reason:
                     return NotYet(reason)
                 if head.seq == 0:
+                    refuse_data_without_log(self.log)
                     probe(self.log.store)
                 self._stand_behind(head)
                 try:
@@ -127,7 +129,8 @@ class Writer:
             else:
                 self._stand_behind(head)
             self.opened = max(self.opened, self.run)
-            return Resume(self.run, self.commits(), self._completed(head), head.skipped)
+            found = (*head.skipped, *doubts(self.log, head))
+            return Resume(self.run, self.commits(), self._completed(head), tuple(dict.fromkeys(found)))
         return NotYet("others keep appending to the log")
 
     def commits(self) -> Commits:

@@ -3,45 +3,27 @@
 Two promises beside the plan's: iterating draws nothing from the global random generators, and the sample ids travel
 with the items through dataset, workers and collation, so that what is recorded is what was in the batch.
 
-Made by `Session.loader`; it knows of the session only the `Progress` it is given.
+Made by `Session.loader`; it knows of the session only what `Handouts` says.
 """
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, get_worker_info
 
-from perdure.data.sampling import BatchShard, SamplingPlan
+from perdure.data.sampling import BatchIds, BatchShard, SamplingPlan, Shares
+from perdure.data.source import Handouts, Source
 from perdure.errors import UserError
 
 
-class Progress(Protocol):
-    """What a loader asks of its session."""
-
-    @property
-    def epoch(self) -> int | None:
-        """The epoch being trained, or None outside `epochs()`."""
-        ...
-
-    def before_first_batch(self) -> None:
-        """Called once an iteration is set up and before it fetches anything."""
-        ...
-
-    def handed(self, loader: Loader) -> None:
-        """Called right before a batch goes to the script."""
-        ...
-
-
-@dataclass(frozen=True)
-class _Batch:
-    """A collated batch and the ids that came with its items."""
+class _Batch(NamedTuple):
+    """A collated batch and the ids that came with its items: a type whose parts torch's pin_memory reaches."""
 
     ids: tuple[int, ...]
     value: Any
@@ -97,94 +79,115 @@ def _emptied(value: Any) -> Any:
     return value
 
 
-class Loader:
-    """This rank's batches of the current epoch, from where the last committed step left off."""
+class Loader(Source[Any]):
+    """This rank's batches of the current epoch, from where the last finished step left off."""
 
     def __init__(
         self,
         dataset: Dataset[Any],
         plan: SamplingPlan,
-        progress: Progress,
+        session: Handouts,
         *,
         rank: int,
         world: int,
         options: dict[str, Any],
     ) -> None:
+        super().__init__(plan.name, session, end=plan.end, unit=plan.batch)
         self.plan = plan
-        self.consumed = 0
-        """Samples of this epoch that finished steps have used."""
         self.current: BatchShard | None = None
         """The part that the script is working on."""
-        self.ids: list[int] = []
-        """Ids found in the batches handed out since the last step."""
-        self._dataset = dataset
-        self._progress = progress
+        self._ids: list[int] = []
         self._rank, self._world = rank, world
-        self._collate = _Collate(options.pop("collate_fn", None) or default_collate)
-        self._options = options
-        self._handed = 0
-        self._ended_epoch: int | None = None
+        self._take(dataset, options)
 
-    def __len__(self) -> int:
-        """Global batches that are left of this epoch."""
-        return math.ceil((self.plan.end - self.consumed) / self.plan.batch)
+    def _take(self, dataset: Dataset[Any], options: dict[str, Any]) -> None:
+        self._dataset, self._options = dataset, options
+        self._collate = _Collate(options.get("collate_fn") or default_collate)
 
-    def __iter__(self) -> Iterator[Any]:
-        epoch = self._progress.epoch
-        if epoch is None:
-            raise UserError(f"loader {self.plan.name!r} is iterated outside `for epoch in session.epochs(n)`")
-        if self._ended_epoch == epoch:
-            raise UserError(
-                f"loader {self.plan.name!r} is at the end of epoch {epoch}: one pass an epoch; use a DataLoader of "
-                f"your own for evaluation"
-            )
-        return self._walk(epoch)
+    def same(self, dataset: Dataset[Any], plan: SamplingPlan, options: dict[str, Any]) -> Loader:
+        """This loader once more, for a script that makes it in its loop. UserError if it would be another one.
 
-    def _walk(self, epoch: int) -> Iterator[Any]:
-        shares = list(self.plan.shares(epoch, self.consumed, self._rank, self._world))
-        self._handed = self.consumed
-        with torch.device("cpu"):  # the seed it draws, from a generator of this device
-            batches = cast("Iterator[_Batch]", iter(self._underneath(epoch, shares)))
-        self._progress.before_first_batch()
-        for share, batch in zip(shares, batches, strict=True):
-            self._handed, self.current = share.stop, share
-            self.ids.extend(batch.ids)
-            self._progress.handed(self)
-            yield batch.value
-        self._ended_epoch = epoch
+        Datasets and functions are compared by their type alone: a script makes new ones in its loop, too.
+        """
+        before = {**asdict(self.plan), "dataset": type(self._dataset), **_plain(self._options)}
+        now = {**asdict(plan), "dataset": type(dataset), **_plain(options)}
+        for name in sorted(before.keys() | now.keys()):
+            if before.get(name) != now.get(name):
+                raise UserError(
+                    f"loader {self.name!r} exists already, with {name}={before.get(name)!r} and not "
+                    f"{now.get(name)!r}: give each loader a name of its own"
+                )
+        if not self.walking:
+            self._take(dataset, options)
+        return self
 
-    def _underneath(self, epoch: int, shares: list[BatchShard]) -> DataLoader[Any]:
-        generator = torch.Generator()  # else iterating would draw a seed from the global one
-        generator.manual_seed(0)
-        return DataLoader(
-            _Numbered(self._dataset, self.plan.seed, epoch),
-            batch_sampler=[list(share.ids) or [~share.placeholder] for share in shares],
-            collate_fn=self._collate,
-            generator=generator,
-            **self._options,
-        )
+    def cursor(self, epoch: int) -> dict[str, Any]:
+        """What a commit records."""
+        return self.plan.cursor(epoch, self.consumed)
+
+    def resume(self, cursor: Mapping[str, Any], epoch: int) -> int:
+        """The position a cursor stands for. UserError if this loader cannot go on from it."""
+        return self.plan.resume(cursor, epoch)
 
     def advance(self) -> list[int]:
-        """A step is done: what was handed out is consumed. Returns the ids it used."""
-        ids, self.ids = self.ids, []
-        self.consumed = self._handed
+        """A step is done: what was handed out is consumed. Returns the sample ids it used."""
+        super().advance()
+        ids, self._ids = self._ids, []
         return ids
 
     def rewind(self, consumed: int = 0) -> None:
         """To a position in the epoch that comes next."""
-        self.consumed = self._handed = consumed
-        self.current, self.ids, self._ended_epoch = None, [], None
+        super().rewind(consumed)
+        self.current, self._ids = None, []
 
-    def check_end(self) -> None:
-        """UserError if the epoch was handed out to its end and no step came after its last batches."""
-        if self._handed >= self.plan.end > self.consumed:
-            left = math.ceil((self._handed - self.consumed) / self.plan.batch)
-            raise UserError(
-                f"the epoch ended with {left} batches of loader {self.plan.name!r} after the last step(): call step() "
-                f"after the last batch too when gradients are accumulated"
-            )
+    def forget(self) -> None:
+        """What was handed out and not stepped on was not for training."""
+        super().forget()
+        self._ids = []
 
-    @property
-    def at_end(self) -> bool:
-        """Whether finished steps have used the whole epoch."""
-        return self.consumed >= self.plan.end
+    def _draw(self, epoch: int) -> Iterator[tuple[int, Any]]:
+        shares = self.plan.shares(epoch, self.consumed, self._rank, self._world)
+        self._ids = []
+        with torch.device("cpu"):  # the seed it draws, from a generator of this device
+            batches = cast("Iterator[_Batch]", iter(self._underneath(epoch, shares)))
+        for share, batch in zip(shares, batches, strict=True):
+            self.current = share
+            self._ids.extend(batch.ids)
+            yield share.stop, batch.value
+
+    def _underneath(self, epoch: int, shares: Shares) -> DataLoader[Any]:
+        generator = torch.Generator()  # else iterating would draw a seed from the global one
+        generator.manual_seed(0)
+        options = {name: value for name, value in self._options.items() if name != "collate_fn"}
+        return DataLoader(
+            _Numbered(self._dataset, self.plan.seed, epoch),
+            batch_sampler=BatchIds(shares),
+            collate_fn=self._collate,
+            generator=generator,
+            **options,
+        )
+
+
+def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options as they can be compared."""
+    return {name: type(value) if callable(value) else value for name, value in options.items()}
+
+
+_TAKEN: Final[Mapping[str, str]] = {
+    "sampler": "the session's loader shares out samples itself: for another order, give a dataset in that order",
+    "batch_sampler": "the session's loader makes global batches itself: give batch_size",
+    "generator": "the session's loader has an order of its own: give seed",
+}
+
+
+def check_arguments(name: str, dataset: Any, options: Mapping[str, Any]) -> None:
+    """UserError, with the remedy, for what a loader whose position can be saved cannot take."""
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise UserError(
+            f"loader {name!r}: a {type(dataset).__name__} has no length and no sample by number, so a position in it "
+            f"cannot be saved: give a dataset with __len__ and __getitem__, or iterate it yourself along "
+            f"`for i in session.steps(n)` and skip to i"
+        )
+    for option, remedy in _TAKEN.items():
+        if options.get(option) is not None:
+            raise UserError(f"loader {name!r}: {option}= is not possible: {remedy}")

@@ -1,22 +1,33 @@
-"""All ranks stop at one step: a reduce that is started at one check and read at the next.
+"""All ranks stop at one call: a reduce that is started at one check and read at the next call.
 
-Reading one step later hides the wait behind a training step. Each vector carries a label (step, kind): ranks that
-check unequally often would otherwise pair different steps and stop at different ones, so a label that differs is an
-error on every rank. In a world of one nothing is sent and nothing lags.
+Reading one call later hides the wait behind a training step. Each vector carries a label (step, kind, and a sum over
+all calls so far): ranks that call unequally often would otherwise pair different steps and stop at different ones, so
+a label that differs is an error on every rank. An exit is read by all ranks at the same call, and they make sure of
+that before anybody leaves. In a world of one nothing is sent and nothing lags.
+
+Not every call is a check (perdure.group.pace): what is said at the others is kept until the next.
 
 Called by the session at every `step()` and `poll()`; it knows neither why anybody asks nor what is done about it.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final, Protocol
 
 import torch
 import torch.distributed as dist
 
 from perdure.errors import UserError
 from perdure.group.gloo import peer_lost
+from perdure.group.pace import Pace
+from perdure.settings import DEFAULT_CHECK_SECONDS
+
+_SUM_FACTOR: Final = 1_000_003
+_SUM_BITS: Final = (1 << 61) - 1
 
 
 class CheckpointCall(IntEnum):
@@ -38,7 +49,7 @@ _CALLS = {
 
 @dataclass(frozen=True)
 class Votes:
-    """What at least one rank said at the check that was read."""
+    """What at least one rank said, up to the check that was read."""
 
     exit: bool = False
     """Somebody was asked to save and exit."""
@@ -47,61 +58,127 @@ class Votes:
     exhausted: bool = False
     """Somebody has no further sample: a last step is behind it."""
 
+    def __or__(self, other: Votes) -> Votes:
+        return Votes(self.exit or other.exit, self.save or other.save, self.exhausted or other.exhausted)
+
+
+NOTHING: Final = Votes()
+
+
+class Maximum(Protocol):
+    """Puts the ranks' vectors together: number by number the greatest."""
+
+    def start(self, vector: Sequence[int]) -> Callable[[], list[int]]:
+        """Sends this rank's; what is returned waits for the others' and gives the result."""
+        ...
+
+
+class GlooMaximum:
+    """Over a group that nothing else uses."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = group
+
+    def start(self, vector: Sequence[int]) -> Callable[[], list[int]]:
+        tensor = torch.tensor(vector, dtype=torch.int64, device="cpu")
+        work = dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
+        if work is None:
+            raise UserError("this process is not a rank of the run's process group: start it with the others")
+
+        def wait() -> list[int]:
+            work.wait()
+            return [int(number) for number in tensor.tolist()]
+
+        return wait
+
 
 class Agreement:
     """The lagged reduce of one rank; all ranks call it equally often, in the same order."""
 
-    def __init__(self, group: dist.ProcessGroup | None) -> None:
-        """`group` is used by nothing else; None in a world of one."""
-        self._group = group
-        self._pending: tuple[dist.Work, torch.Tensor] | None = None
-        self._label = ""
+    def __init__(
+        self,
+        group: dist.ProcessGroup | Maximum | None,
+        *,
+        interval: float = DEFAULT_CHECK_SECONDS,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`group` is used by nothing else; None in a world of one. About one check is made in `interval` seconds."""
+        self._maximum = GlooMaximum(group) if isinstance(group, dist.ProcessGroup) else group
+        self._pace = Pace(interval, now)
+        self._unsaid = NOTHING
+        self._pending: Callable[[], list[int]] | None = None
+        self._call = (0, CheckpointCall.STEP)
+        self._sum = 0
+        self._sent_at = ""
 
     def check(self, step: int, kind: CheckpointCall, said: Votes) -> Votes:
-        """Says `said`, and returns what all ranks said at the check before this one.
+        """Says `said`, and returns what all ranks said at the check before this call, if there is news.
 
-        Once somebody has asked to exit nothing further is sent: every rank reads the same.
+        Where somebody has asked to exit nothing further is sent: every rank reads the same, at the same call.
         """
-        if self._group is None:
+        if self._maximum is None:
             return said
-        agreed = self.collect()
-        if not agreed.exit:
-            self._send(step, kind, said)
+        agreed = self._told(step, kind, said)
+        is_check = self._pace.is_check(kind)
+        if is_check and not agreed.exit:
+            self._send()
         return agreed
 
     def at_once(self, step: int, kind: CheckpointCall, said: Votes) -> Votes:
-        """The same without the lag: what all ranks say at this very check, or have said at the one before."""
-        before = self.check(step, kind, said)
-        now = self.collect()
-        return Votes(before.exit or now.exit, before.save or now.save, before.exhausted or now.exhausted)
+        """The same without the lag: what all ranks say at this very call, or have said before."""
+        if self._maximum is None:
+            return said
+        before = self._told(step, kind, said)
+        if before.exit:
+            return before
+        self._send()
+        return before | self._read()
 
     def collect(self) -> Votes:
         """Reads the reduce that is still under way, if any."""
         if self._pending is None:
-            return Votes()
-        work, vector = self._pending
-        self._pending = None
-        with peer_lost(f"all ranks were to meet at {self._label}"):
-            work.wait()
-        return self._read([int(n) for n in vector.tolist()])
+            return NOTHING
+        agreed = self._read()
+        if agreed.exit:
+            self._send(NOTHING)  # the next thing each rank does is to leave: here, and nowhere else
+            self._read()
+        return agreed
 
-    def _send(self, step: int, kind: CheckpointCall, said: Votes) -> None:
-        self._label = f"{_CALLS[kind]} of step {step}"
+    def _told(self, step: int, kind: CheckpointCall, said: Votes) -> Votes:
+        """A call has come: what is agreed, now that this rank is there."""
+        self._call = step, kind
+        self._sum = (self._sum * _SUM_FACTOR + step * len(CheckpointCall) + kind) & _SUM_BITS
+        self._unsaid |= said
+        return self.collect()
+
+    def _send(self, said: Votes | None = None) -> None:
+        """What has not been said yet, or `said`."""
+        if said is None:
+            said, self._unsaid = self._unsaid, NOTHING
+        label = [*self._call, self._sum]
         flags = [int(said.exit), int(said.save), int(said.exhausted)]
-        vector = torch.tensor([step, -step, kind, -kind, *flags], dtype=torch.int64, device="cpu")
-        with peer_lost(f"all ranks were to meet at {self._label}"):
-            work = dist.all_reduce(vector, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
-        if work is None:
-            raise UserError("this process is not a rank of the run's process group: start it with the others")
-        self._pending = work, vector
+        vector = [*label, *(-number for number in label), *flags, -self._pace.checked()]
+        self._sent_at = f"{_CALLS[self._call[1]]} of step {self._call[0]}"
+        if self._maximum is not None:
+            with peer_lost(f"all ranks were to meet at {self._sent_at}"):
+                self._pending = self._maximum.start(vector)
 
-    def _read(self, vector: list[int]) -> Votes:
-        step, least_step, kind, least_kind = vector[0], -vector[1], vector[2], -vector[3]
-        if step != least_step or kind != least_kind:
-            calls = sorted({_CALLS[CheckpointCall(least_kind)], _CALLS[CheckpointCall(kind)]})
-            steps = f"step {step}" if step == least_step else f"steps {least_step} to {step}"
-            raise UserError(
-                f"the ranks check unequally often: this rank was at {self._label}, all of them at {steps}, in "
-                f"{' and '.join(calls)}: call step(), poll() and save() equally often on every rank"
-            )
-        return Votes(*(bool(flag) for flag in vector[4:]))
+    def _read(self) -> Votes:
+        if self._pending is None:
+            return NOTHING
+        wait, self._pending = self._pending, None
+        with peer_lost(f"all ranks were to meet at {self._sent_at}"):
+            vector = wait()
+        self._compare(vector[:3], [-number for number in vector[3:6]])
+        self._pace.agree(-vector[9])
+        return Votes(*(bool(flag) for flag in vector[6:9]))
+
+    def _compare(self, most: Sequence[int], least: Sequence[int]) -> None:
+        if most == least:
+            return
+        calls = sorted({_CALLS[CheckpointCall(least[1])], _CALLS[CheckpointCall(most[1])]})
+        steps = f"step {most[0]}" if most[0] == least[0] else f"steps {least[0]} to {most[0]}"
+        raise UserError(
+            f"the ranks check unequally often: this rank was at {self._sent_at}, all of them at {steps}, in "
+            f"{' and '.join(calls)}, after different calls: call step(), poll() and save() equally often on every rank"
+        )

@@ -9,13 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from perdure.errors import Corrupt, Fenced, LogLost, PeerLost, PerdureError, RootTakenOver, StorageError, UserError
+from perdure.errors import (
+    Corrupt,
+    Fenced,
+    LogLost,
+    PeerLost,
+    PerdureError,
+    RootTakenOver,
+    StorageError,
+    StorageRefused,
+    UserError,
+)
 from perdure.group.peers import Peers
 
 T = TypeVar("T")
 
 _KINDS: Final[Mapping[str, type[PerdureError]]] = {
-    kind.__name__: kind for kind in (RootTakenOver, Fenced, LogLost, UserError, StorageError, Corrupt)
+    kind.__name__: kind for kind in (RootTakenOver, Fenced, LogLost, UserError, StorageRefused, StorageError, Corrupt)
 }
 """Gravest first: what a retry cannot mend goes before what it can."""
 
@@ -62,11 +72,14 @@ def on_rank0(peers: Peers, act: Callable[[], Any]) -> Any:
 def _write(error: PerdureError, peers: Peers) -> dict[str, Any]:
     kind = next((name for name, kind in _KINDS.items() if isinstance(error, kind)), StorageError.__name__)
     rank = f"rank {peers.rank}: " if peers.world > 1 else ""
-    return {"error": kind, "message": f"{rank}{error}", "opened": getattr(error, "opened", 0)}
+    known = {"opened": getattr(error, "opened", 0), "found": getattr(error, "found", None)}
+    return {"error": kind, "message": f"{rank}{error}", **known}
 
 
 def _read(report: Mapping[str, Any]) -> PerdureError:
     kind = _KINDS[report["error"]]
     if issubclass(kind, Fenced):
         return kind(report["message"], opened=report["opened"])
+    if issubclass(kind, LogLost):
+        return kind(report["message"], found=tuple(report["found"]) if report["found"] else None)
     return kind(report["message"])

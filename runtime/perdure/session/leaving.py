@@ -1,37 +1,24 @@
-"""What the end of a process means, and who is told: one Exiting on the agent's pipe, written before anything is undone.
+"""How a process leaves its run before the goal: with a save at one step, or without one where nothing was trained.
 
-An exception that reaches the top of the script is looked at once: a lost peer (gloo raises RuntimeError inside the
-user's backward as well), a newer writer, a store that failed, a user's mistake, or the script's own error. Only the
-last two are anybody's fault here. Used by the session; `Reporter` is its only way to the agent.
+Whether to leave is decided elsewhere (perdure.session.boundary). Called by the session's rooms.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
-import re
 import sys
-import traceback
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from types import TracebackType
-from typing import Final, NoReturn
+import time
+from typing import NoReturn
 
-import torch.distributed as dist
-
-from perdure.channel import Exiting, Report, write_report
-from perdure.contract import ErrorKind, ExitKind, Failure
-from perdure.errors import Fenced, PeerLost, PerdureError, RootTakenOver, StorageError
-from perdure.words import shortened
-
-TAIL_CHARACTERS: Final = 3000
-
-_PEER_GONE: Final = re.compile(
-    r"gloo/transport|Connection (closed|reset) by peer|Broken pipe.*gloo|NCCL (communicator|error)|ncclRemoteError"
-    r"|Timed out waiting \d+ms for (recv|send|unbound)|Application timeout caused pair closure"
-)
-"""How a collective says that it lost another rank: its exceptions have no class of their own for it."""
-
-Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+from perdure.checkpoint.opening import say
+from perdure.checkpoint.state import Position
+from perdure.contract import ExitKind
+from perdure.errors import PerdureError, UserError
+from perdure.session.hooks import HookName
+from perdure.session.run import Run
+from perdure.telemetry.events import Leaving
 
 
 class Exit(SystemExit):
@@ -41,100 +28,77 @@ class Exit(SystemExit):
         super().__init__(0)
 
 
-def leave_at_once(status: int) -> NoReturn:
+def save_and_leave(run: Run) -> NoReturn:
+    """All ranks save and leave, at one place. Collective."""
+    save_finally(run)
+    raise Exit
+
+
+def save_finally(run: Run) -> None:
+    """The run's last commit, at one place of all ranks. Collective; UserError if they stand at different ones."""
+    run.pulse.stop()
+    request, position = run.requests.current, run.progress.position()
+    if request:
+        run.timings.note({"agree": time.monotonic() - request.at})
+    told = run.peers.gather({"cause": request.cause if request else "", "place": _place(position)})
+    _check_places([found["place"] for found in told])
+    cause = next((found["cause"] for found in told if found["cause"]), "a rank was asked to exit")
+    run.tell(Leaving(position.step, cause))
+    run.checkpointer.final(position, cause, run.requests.left)
+    run.progress.saved = True
+    run.tell_commit()
+    run.hooks.run(HookName.LEAVING, cause)
+    run.tell(run.ending(ExitKind.CHECKPOINTED))
+    run.checkpointer.write_trace(run.requests.left)
+
+
+def _place(position: Position) -> str:
+    return f"step {position.step} of epoch {position.epoch}, {json.dumps(position.cursors, sort_keys=True)}"
+
+
+def _check_places(places: list[str]) -> None:
+    for rank, place in enumerate(places):
+        if place != places[0]:
+            raise UserError(
+                f"the ranks leave at different places: rank 0 at {places[0]}, rank {rank} at {place}: ask every "
+                f"loader for the same batches on every rank"
+            )
+
+
+def give_up(run: Run) -> None:
+    """Before the run is open: leaves if anybody asked to."""
+    if run.requests.seen:
+        _stopped(run, "asked to leave before the run was open")
+        raise Exit
+
+
+def stop_without_step(run: Run) -> None:
+    """In the requests' thread: nothing was trained, so there is nothing to save, and the main thread may hang.
+
+    Rank 0 alone, as the log is its own: another rank may be a step behind one that is done.
+    """
+    if run.rank != 0:
+        return
+    run.checkpointer.close("no-step")
+    _stopped(run, "asked to leave before the first step was done")
+    _leave_at_once(0)
+
+
+def lose_peers(run: Run, why: str) -> None:
+    """In the pulse's thread: the main thread may wait in a collective for ever. The store may be cut off too."""
+    run.tell(run.ending(ExitKind.PEER_LOST))
+    say(why)
+    _leave_at_once(1)
+
+
+def _stopped(run: Run, why: str) -> None:
+    with contextlib.suppress(PerdureError):
+        run.trace.flush()
+    run.tell(run.ending(ExitKind.STOPPED))
+    say(why)
+
+
+def _leave_at_once(status: int) -> NoReturn:
     """From any thread, whatever the others do: nothing is undone, only what was printed is written."""
     sys.stdout.flush()
     os._exit(status)
-
-
-def classify(error: BaseException) -> tuple[ExitKind, Failure | None]:
-    """The outcome an uncaught exception stands for."""
-    causes = list(_causes(error))
-    fenced = next((cause for cause in causes if isinstance(cause, Fenced)), None)
-    if fenced:
-        kind = ExitKind.ROOT_TAKEN_OVER if isinstance(fenced, RootTakenOver) else ExitKind.FENCED
-        return kind, Failure(ErrorKind.EXCEPTION, type(fenced).__name__, str(fenced))
-    if any(_is_lost_peer(cause) for cause in causes):
-        return ExitKind.PEER_LOST, None
-    if isinstance(error, StorageError):
-        return ExitKind.FAILED, Failure(ErrorKind.STORAGE, type(error).__name__, str(error))
-    if isinstance(error, PerdureError):
-        return ExitKind.FAILED, Failure(ErrorKind.EXCEPTION, type(error).__name__, str(error))
-    lines = "".join(traceback.format_exception(error))
-    return ExitKind.FAILED, Failure(ErrorKind.EXCEPTION, type(error).__name__, shortened(lines, TAIL_CHARACTERS))
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    following: BaseException | None = error
-    while following is not None and id(following) not in seen:
-        seen.add(id(following))
-        yield following
-        following = following.__cause__ or (None if following.__suppress_context__ else following.__context__)
-
-
-def _is_lost_peer(error: BaseException) -> bool:
-    if isinstance(error, PeerLost | dist.DistNetworkError):
-        return True
-    return isinstance(error, RuntimeError) and bool(_PEER_GONE.search(str(error)))
-
-
-class Reporter:
-    """Tells the agent, and tells it one ending only. Without an agent it tells nobody."""
-
-    def __init__(self, fd: int | None) -> None:
-        self._fd = fd
-        self._ended = False
-
-    @property
-    def ended(self) -> bool:
-        """Whether the ending is told."""
-        return self._ended
-
-    def tell(self, report: Report) -> None:
-        """Sends a report; after the ending nothing more is sent."""
-        if self._ended:
-            return
-        self._ended = isinstance(report, Exiting)
-        if self._fd is not None:
-            write_report(self._fd, report)
-
-
-def watch_for_errors(reporter: Reporter, state: Callable[[], Exiting]) -> Callable[[], None]:
-    """Reports an uncaught exception, with `state` for everything but its outcome. Returns how to stop watching.
-
-    A mistake that the user can mend is shown as one message without a traceback.
-    """
-    previous = sys.excepthook
-
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        _tell_error(reporter, state(), error)
-        _show(previous, kind, error, trace)
-
-    sys.excepthook = hook
-
-    def stop() -> None:
-        if sys.excepthook is hook:
-            sys.excepthook = previous
-
-    return stop
-
-
-def tell_last_error(reporter: Reporter, state: Callable[[], Exiting]) -> None:
-    """At the interpreter's end: an uncaught exception that a hook of the script's own has kept for itself."""
-    error = getattr(sys, "last_value", None)
-    if isinstance(error, BaseException) and not reporter.ended:
-        _tell_error(reporter, state(), error)
-
-
-def _tell_error(reporter: Reporter, now: Exiting, error: BaseException) -> None:
-    outcome, failure = classify(error)
-    opened = max(now.opened, getattr(error, "opened", 0))
-    reporter.tell(replace(now, outcome=outcome, error=failure, opened=opened))
-
-
-def _show(previous: Hook, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    if isinstance(error, PerdureError):
-        print(f"perdure: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-    else:
-        previous(kind, error, trace)

@@ -1,21 +1,35 @@
-"""Where training stands: steps, epochs, each loader's position, and the random state that waits to be applied.
+"""Where training stands: steps, epoch loops, and each source's position in the epoch.
 
 It is what a commit calls a position, and what a resumed run begins from. It does no I/O and talks to no other rank.
-Owned by the session; the loaders tell it what they hand out.
+Owned by the session; perdure.session.boundary tells it what is handed out, perdure.session.job which loop is on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from perdure.checkpoint.state import Position
 from perdure.data.loader import Loader
+from perdure.data.source import Source
 from perdure.errors import UserError
-from perdure.session import rng
+from perdure.session.counting import NAME as STEPS
+from perdure.session.rng import Generators
+from perdure.session.stopping import Goal
+
+LOOPS: Final = "epochs"
+"""The name under which a position records its epoch loop, beside the loaders' cursors."""
+LOOP_KIND: Final = "loop"
+RESERVED: Final = frozenset({LOOPS, STEPS})
+"""Names that no loader can have."""
+
+OWN_LOADER: Final = (
+    "nothing of this epoch was handed out by the session, so no position in it could be saved: iterate "
+    "session.loader(dataset, batch_size), or `for i in session.steps(n)` around samples of your own"
+)
 
 
 class Progress:
@@ -25,117 +39,254 @@ class Progress:
         self.step = 0
         """Optimizer steps done."""
         self.epochs_done = 0
+        """Finished epochs, of all loops."""
         self.epoch: int | None = None
-        """The epoch being trained, or None outside `epochs()`."""
+        """Which epoch is being trained, of all loops, or None outside `epochs()`."""
+        self.epoch_resumed = False
+        """Whether the present epoch was begun by an earlier run."""
         self.saved = False
         """Whether a commit holds exactly this position."""
-        self._loaders: dict[str, Loader] = {}
+        self.generators = Generators()
+        self.loop = 0
+        """Which epoch loop is on, or was the last; in the order in which the script makes them."""
+        self.loop_epochs = 0
+        """Finished epochs of that loop."""
+        self._loop_goal: Mapping[str, Any] = {}
+        self.loop_ended: tuple[str, ...] = ()
+        """Why that loop was over before its last epoch, if it was."""
+        self._sources: dict[str, Source[Any]] = {}
         self._resumed: dict[str, Any] = {}
-        self._current: Loader | None = None
-        self._random: Callable[[], None] | None = None
+        self._current: Source[Any] | None = None
+        self._pace = Pace()
 
-    def add(self, loader: Loader) -> None:
-        """One more loader, put where the checkpoint says. UserError if its name is taken."""
-        name = loader.plan.name
-        if name in self._loaders:
-            raise UserError(f"loader {name!r} exists already: give each loader a name of its own")
-        self._loaders[name] = loader
-        self._place(loader)
+    def source(self, name: str) -> Source[Any] | None:
+        """The loader of this name, if there is one."""
+        return self._sources.get(name)
 
-    def resume(self, position: Position, random_state: Callable[[], None]) -> None:
-        """Goes on from a commit; `random_state` is called when the generators are to be as they were then."""
+    def add(self, source: Source[Any]) -> None:
+        """One more source, put where the checkpoint says."""
+        self._sources[source.name] = source
+        self._place(source)
+
+    # Positions.
+
+    def resume(self, position: Position) -> None:
+        """Goes on from a commit."""
         self.step, self.epochs_done, self.saved = position.step, position.epoch, True
         self._resumed = dict(position.cursors)
-        self._random = random_state
-        for loader in self._loaders.values():
-            self._place(loader)
+        loop = self._resumed.pop(LOOPS, {})
+        self.loop, self.loop_epochs = int(loop.get("loop", 0)), int(loop.get("done", position.epoch))
+        self._loop_goal, self.loop_ended = loop.get("goal", {}), tuple(loop.get("ended", ()))
+        for source in self._sources.values():
+            self._place(source)
 
     def position(self) -> Position:
         """What a commit made now records."""
-        made = {name: loader.plan.cursor(self.epochs_done, loader.consumed) for name, loader in self._loaders.items()}
-        return Position(self.step, self.epochs_done, self._resumed | made)
+        made = {name: source.cursor(self.epochs_done) for name, source in self._sources.items()}
+        return Position(self.step, self.epochs_done, self._resumed | made | {LOOPS: self._loop_cursor()})
 
-    def random_state(self) -> dict[str, Any]:
-        """The generators' states that training goes on with, also where they are not applied yet."""
-        now = rng.capture()
-        if self._random is None:
-            return now
-        try:
-            self._random()
-            return rng.capture()
-        finally:
-            rng.apply(now)
+    def _loop_cursor(self) -> dict[str, Any]:
+        cursor: dict[str, Any] = {"kind": LOOP_KIND, "loop": self.loop, "done": self.loop_epochs}
+        if self._loop_goal:
+            cursor["goal"] = dict(self._loop_goal)
+        if self.loop_ended:
+            cursor["ended"] = list(self.loop_ended)
+        return cursor | ({"epoch_rest": "pending"} if self.in_rest else {})
+
+    def _place(self, source: Source[Any]) -> None:
+        cursor = self._resumed.get(source.name)
+        if cursor is not None:
+            source.rewind(source.resume(cursor, self.epochs_done))
+
+    # Loops and epochs.
+
+    def begin_loop(self, number: int, goal: Goal) -> bool:
+        """The script's loop `number` begins; False if an earlier run has finished it."""
+        if number < self.loop:
+            return False
+        if number > self.loop:
+            self.loop, self.loop_epochs, self.loop_ended = number, 0, ()
+        elif self.loop_ended and goal.within(self._loop_goal):
+            return False
+        self._loop_goal, self.loop_ended = goal.limits(), ()
+        return True
+
+    def pass_loop(self, number: int) -> None:
+        """The script's loop `number` has nothing to train; if the commit was made at its end, what follows does."""
+        if number == self.loop:
+            self.generators.take()
+            self.generators.go_on()
+
+    def end_loop(self, reasons: Sequence[str]) -> None:
+        """The loop that is on is over, before its last epoch, for these reasons."""
+        self.loop_ended, self.saved = tuple(reasons), False
+
+    @property
+    def between_epochs(self) -> bool:
+        """Whether no epoch is on, nor was one left in the middle."""
+        cursors = [*self._resumed.values(), *(source.cursor(self.epochs_done) for source in self._sources.values())]
+        return self.epoch is None and not any(self._in_epoch(cursor) for cursor in cursors)
 
     def begin_epoch(self) -> int:
-        """The next epoch begins."""
-        self.epoch = self.epochs_done
-        if not any(self._in_epoch(cursor) for cursor in self.position().cursors.values()):
-            self.before_first_batch()
-        return self.epoch
+        """The next epoch begins; its number within the loop."""
+        self.epoch_resumed, self.epoch = not self.between_epochs, self.epochs_done
+        self._pace = Pace()
+        if not self.epoch_resumed:
+            self.generators.take()
+            self.generators.go_on()
+            self.generators.hold()
+        return self.loop_epochs
 
-    def finish_epoch(self) -> None:
-        """The epoch is over, however much of it was used. UserError if it was walked to the end but not stepped."""
-        for loader in self._loaders.values():
-            loader.check_end()
-        self.epochs_done += 1
-        self.epoch, self.saved, self._resumed = None, False, {}
-        for loader in self._loaders.values():
-            loader.rewind()
+    def finish_epoch(self) -> list[tuple[Source[Any], int]]:
+        """The epoch's body is done; which sources have batches left that no step has used, and how many.
+
+        UserError if nothing was stepped, or by a loop that fetches ahead.
+        """
+        self.generators.go_on()
+        self.generators.release()
+        for source in self._sources.values():
+            if source.pending and not source.trains:
+                source.forget()
+        self._pace.check_epoch(resumed=self.epoch_resumed)
+        left = [(source, source.pending) for source in self._training if source.pending and not source.left]
+        self.epochs_done, self.loop_epochs = self.epochs_done + 1, self.loop_epochs + 1
+        self.epoch, self.epoch_resumed, self.saved, self._resumed = None, False, False, {}
+        for source in self._sources.values():
+            source.rewind()
+        return left
+
+    @property
+    def batch_index(self) -> int:
+        """Batches handed out before the present epoch was resumed, of the source in whose middle that was."""
+        indexes = [(source.over, source.batch_index) for source in self._sources.values() if source.batch_index]
+        return min(indexes, default=(False, 0))[1]
+
+    # Hand-outs and steps.
+
+    @property
+    def _training(self) -> Iterator[Source[Any]]:
+        return (source for source in self._sources.values() if source.trains)
+
+    @property
+    def clean(self) -> bool:
+        """Whether everything that was handed out for training is consumed."""
+        return not any(source.pending for source in self._training)
+
+    @property
+    def in_rest(self) -> bool:
+        """Whether all that the epoch's body may still do is to end."""
+        training = list(self._training)
+        return (
+            self.epoch is not None and bool(training) and all(source.over and not source.walking for source in training)
+        )
+
+    @property
+    def may_save(self) -> bool:
+        """Whether no batch would be lost or trained twice if the run stopped here."""
+        return self.clean and not any(source.left and not source.over for source in self._training)
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether a run that stops here, between two hand-outs, goes on as if it had not."""
+        return self.may_save and self.generators.held
+
+    def begin_pass(self, source: Source[Any]) -> None:
+        """A loop over `source` begins."""
+        if source.consumed:
+            self.generators.take()
+
+    def asked(self, source: Source[Any]) -> bool:
+        """`source` is asked for a batch; whether the run may stop right here."""
+        for other in self._sources.values():
+            if other is not source and other.pending and not (other.walking or other.trains):
+                other.forget()
+        counting = list(self._training) or list(self._sources.values())
+        if source not in counting or any(other.pending for other in counting):
+            return False
+        if any(other.consumed for other in counting):
+            self.generators.release()
+        return True
+
+    def handed(self, source: Source[Any]) -> None:
+        """`source` hands out a batch."""
+        self._current = source
+        if source.trains or not any(self._training):
+            self.generators.go_on()
+            self.generators.release()
+        self._pace.handed(source)
+
+    def end_pass(self, source: Source[Any]) -> None:
+        """A loop over `source` is over."""
+        if source.trains and self.clean:
+            self.generators.hold()
 
     def finish_step(self) -> list[int]:
         """A step is done with all batches handed out since the last one; returns their sample ids."""
-        self._check_cursors()
+        self._check_step()
+        self._pace.step(passes_over=not any(source.walking for source in self._sources.values()))
         self.step += 1
         self.saved = False
-        return [sample for loader in self._loaders.values() for sample in loader.advance()]
-
-    def at_goal(self, goal: int | None) -> bool:
-        """Whether the step that has just finished was the last one of epoch number `goal`."""
-        return goal is not None and self.epochs_done == goal - 1 and self.at_epochs_end
-
-    @property
-    def at_epochs_end(self) -> bool:
-        """Whether all that the body of an epoch may still do is to end."""
-        loaders = self._loaders.values()
-        return self.epoch is not None and bool(loaders) and all(loader.at_end for loader in loaders)
+        return [sample for source in self._sources.values() for sample in source.advance()]
 
     def weighted(self, loss: Tensor) -> Tensor:
         """The loss as it counts in the batch that was handed out last: nothing for a rank without a sample."""
-        share = self._current.current if self._current else None
+        share = self._current.current if isinstance(self._current, Loader) else None
         weight = share.weight if share else 1.0
         if weight == 1.0:
             return loss
         return loss * weight if weight else torch.nan_to_num(loss) * 0.0
 
-    def before_first_batch(self) -> None:
-        """A loader is set up: from here on random numbers count."""
-        restore, self._random = self._random, None
-        if restore:
-            restore()
-
-    def handed(self, loader: Loader) -> None:
-        """`loader` hands out a batch."""
-        self._current = loader
-
-    def _place(self, loader: Loader) -> None:
-        cursor = self._resumed.get(loader.plan.name)
-        if cursor is not None:
-            loader.rewind(loader.plan.resume(cursor, self.epochs_done))
-
-    def _check_cursors(self) -> None:
+    def _check_step(self) -> None:
+        if self.epoch is None:
+            raise UserError("step() is called outside of an epoch: call it in `for epoch in session.epochs(n)`")
         for name, cursor in self._resumed.items():
-            if name not in self._loaders and self._in_epoch(cursor):
+            if name not in self._sources and self._in_epoch(cursor):
                 raise UserError(
                     f"the checkpoint was made in the middle of epoch {self.epochs_done} of loader {name!r}, which the "
                     f"script has not made: keep its name, or use another root"
                 )
+        if not any(source.handed for source in self._sources.values()):
+            raise UserError(f"step(): {OWN_LOADER}")
 
     def _in_epoch(self, cursor: Mapping[str, Any]) -> bool:
         return bool(cursor.get("consumed")) and cursor.get("epoch") == self.epochs_done
 
 
-def random_state(saved: Any, *, same_world: bool, seed: int, step: int, rank: int) -> Callable[[], None]:
-    """How this rank's generators go on from a commit: as they were, or drawn anew in another world."""
-    if same_world and saved is not None:
-        return lambda: rng.apply(saved["rng"])
-    return lambda: rng.derive(seed, step, rank)
+class Pace:
+    """Whether the steps of an epoch follow its batches, or a loop fetches batches before it trains on them.
+
+    A batch that waits in the script when the run stops would be taken for trained. Nothing tells that at the time;
+    but a loop that fetches ahead makes its last steps when nothing is left to be handed out.
+    """
+
+    def __init__(self) -> None:
+        self._batches = 0
+        self._steps = 0
+        self._fresh = 0
+        self._late = 0
+        self._early = 0
+
+    def handed(self, source: Source[Any]) -> None:
+        """A batch goes to the script."""
+        self._fresh += 1
+        self._batches += source.trains or not self._steps
+
+    def step(self, *, passes_over: bool) -> None:
+        """A step is done."""
+        self._steps += 1
+        if not self._fresh:
+            self._late, self._early = self._late + passes_over, self._early + (not passes_over)
+        self._fresh = 0
+
+    def check_epoch(self, *, resumed: bool) -> None:
+        """UserError if the epoch was not trained as its batches came."""
+        if not self._steps and not resumed:
+            raise UserError(
+                "an epoch has ended without a step(): call session.step() after each optimizer.step(); what only "
+                "evaluates needs no epochs()"
+            )
+        if self._late and not self._early and self._steps == self._batches > 1:
+            raise UserError(
+                "the loop fetches batches before it trains on them: what waits in the script when the run stops would "
+                "count as trained; use the loader's num_workers and prefetch_factor instead"
+            )

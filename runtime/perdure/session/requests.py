@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from perdure.channel import Request, read_request
+from perdure.channel import SIGTERM, Request, read_request
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,11 @@ class Requests:
         return request.left if request else None
 
     def listen(self) -> None:
-        """Takes SIGTERM and SIGINT over. Signals can only be taken over in the main thread; elsewhere nothing is."""
+        """Takes SIGTERM and SIGINT over, if they are not. Only the main thread can; elsewhere nothing is taken."""
         if threading.current_thread() is not threading.main_thread():
+            return
+        self._take_back_interruption()
+        if self._wakeup:
             return
         reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(reader, True)
@@ -98,6 +101,10 @@ class Requests:
         """Gives Ctrl-C back; SIGTERM is noted as before."""
         if signal.SIGINT in self._previous:
             signal.signal(signal.SIGINT, self._previous.pop(signal.SIGINT))
+
+    def _take_back_interruption(self) -> None:
+        if self._wakeup and signal.SIGINT not in self._previous:
+            self._previous[signal.SIGINT] = signal.signal(signal.SIGINT, self._interrupted)
 
     def _leave_to_child(self) -> None:
         """A forked child's SIGTERM is its own; Ctrl-C reaches it too, and it is needed until the save is done."""
@@ -128,7 +135,7 @@ class Requests:
         if not self._notes:
             told, now = self._told(), time.monotonic()
             self._notes.append(
-                ExitRequest(now, told.cause, told.deadline) if told else ExitRequest(now, "SIGTERM", now + self._grace)
+                ExitRequest(now, told.cause, told.deadline) if told else ExitRequest(now, SIGTERM, now + self._grace)
             )
 
     def _note_interruption(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -42,3 +43,59 @@ def derive(seed: int, step: int, rank: int) -> None:
     random.seed(number)
     np.random.seed(number % 2**32)
     torch.manual_seed(number)
+
+
+class Generators:
+    """Which state of the generators a save holds, and when a resumed run takes it.
+
+    Where code of the script would run again in a resumed run, that of an epoch before its first batch say, a save
+    holds what they were before that code: held by `hold`, until the next batch is asked for.
+    """
+
+    def __init__(self) -> None:
+        self._resumed: Callable[[], None] | None = None
+        self._held: dict[str, Any] | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether a resumed run would run again what the script does now, with the numbers that it drew."""
+        return self._held is not None or self._resumed is not None
+
+    def resume(self, apply: Callable[[], None]) -> None:
+        """`apply` puts them where the commit left them."""
+        self._resumed = apply
+
+    def take(self) -> None:
+        """What comes next in a resumed run comes right after its commit."""
+        if self._resumed:
+            self._resumed()
+
+    def go_on(self) -> None:
+        """Training goes on: what was resumed is behind it."""
+        self._resumed = None
+
+    def hold(self) -> None:
+        """From here on the script's code would run again in a resumed run."""
+        self._held = capture()
+
+    def release(self) -> None:
+        """From here on it would not."""
+        self._held = None
+
+    def state(self) -> dict[str, Any]:
+        """What a save made now holds."""
+        if self._resumed is None:
+            return capture() if self._held is None else self._held
+        now = capture()
+        try:
+            self._resumed()
+            return capture()
+        finally:
+            apply(now)
+
+
+def going_on(saved: Any, *, same_world: bool, seed: int, step: int, rank: int) -> Callable[[], None]:
+    """How this rank's generators go on from a commit: as they were, or drawn anew in another world."""
+    if same_world and saved is not None:
+        return lambda: apply(saved["rng"])
+    return lambda: derive(seed, step, rank)

@@ -1,15 +1,17 @@
 """What a training script touches: `Session`.
 
-It ties the rooms together and holds no rule of its own: who the ranks are (exit.rendezvous), when a run may begin
-(opening), where training stands (progress), what is saved (registry) and how (saving), and when all stop
-(exit.agree). Scripts use it from one thread.
+It ties the rooms together and holds no rule of its own: how a process joins its run (joining) and goes on from a
+commit (resuming), where the run may stop (boundary), what the work is (job), how a process leaves (leaving), and who
+is told (reporting). Scripts use it from one thread.
 
-    session = perdure.Session.from_env()
-    model = session.wrap(Net())
-    optimizer = torch.optim.Adam(model.parameters())
-    session.register(model=model, optimizer=optimizer)
-    for epoch in session.epochs(10):
-        for images, labels in session.loader(dataset, batch_size=64): ...
+    with perdure.Session.from_env() as session:
+        model = session.wrap(Net())
+        optimizer = torch.optim.Adam(model.parameters())
+        session.register(model=model, optimizer=optimizer)
+        for epoch in session.epochs(10):
+            for images, labels in session.loader(dataset, batch_size=64):
+                ...
+                session.step()
 """
 
 from __future__ import annotations
@@ -17,41 +19,43 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import time
+import sys
 import weakref
-from collections.abc import Iterator
-from datetime import timedelta
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, TypeVar, overload
 
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from perdure.channel import Attached, Committed, Exiting, Opened, Stepped
-from perdure.checkpoint.checkpointer import GOAL_SECONDS, Checkpointer
-from perdure.checkpoint.opening import Opening, load_newest, open_run, say
-from perdure.checkpoint.schedule import CheckpointSchedule
-from perdure.checkpoint.state import Loaded, State
+from perdure.channel import Exiting
 from perdure.contract import ExitKind
-from perdure.data.loader import Loader
+from perdure.data.loader import Loader, check_arguments
 from perdure.data.sampling import SamplingPlan
 from perdure.errors import PerdureError, UserError
-from perdure.group.agreement import Agreement, CheckpointCall, Votes
-from perdure.group.pulse import Pulse
-from perdure.group.rendezvous import Deadline, rendezvous
 from perdure.session import wrapping
-from perdure.session.leaving import Exit, Reporter, leave_at_once, tell_last_error, watch_for_errors
-from perdure.session.progress import Progress, random_state
-from perdure.session.registry import Registry
-from perdure.session.requests import Requests
+from perdure.session.boundary import Boundary
+from perdure.session.counting import NAME as STEPS
+from perdure.session.counting import Steps
+from perdure.session.hooks import HookName, read_name
+from perdure.session.job import Job
+from perdure.session.joining import attach, meet
+from perdure.session.progress import RESERVED
+from perdure.session.reporting import Watch, exit_status, tell_error
+from perdure.session.resuming import resume
+from perdure.session.run import Run
+from perdure.session.stopping import Condition, Limit, max_seconds, max_steps, read_goal
+from perdure.session.userstate import UserState
 from perdure.settings import Settings, read_settings
-from perdure.store import open_store
-from perdure.telemetry.timings import Timings
-from perdure.telemetry.trace import NoTrace, StoreTrace, Trace
+from perdure.telemetry.lines import fall_silent
 
 COLLECTIVE_SECONDS: Final = 1800.0
 """How long a collective may wait for a rank; a rank that died is noticed at once."""
+
+Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 
 class Session:
@@ -76,66 +80,97 @@ class Session:
 
     def __init__(self, settings: Settings, *, deterministic: bool, seed: int, timeout: float) -> None:
         """Scripts call `from_env`."""
-        self._settings = settings
         self._deterministic = deterministic
         self._seed = seed
-        self._progress = Progress()
-        self._registry = Registry()
-        self._timings = Timings()
-        self._goal: int | None = None
-        self._opening: Opening | None = None
-        self._checkpointer: Checkpointer | None = None
-        self._trace: Trace = NoTrace()
-        self._stepped = False
-        self._request_traced = False
-        self._schedule = CheckpointSchedule(settings.cadence, rank=settings.rank)
-        self._save_at_epochs_end = False
-        self.exhausted = False
-        """Whether some rank has said `step(exhausted=True)`: for scripts that bring samples of their own."""
-        self._reporter = Reporter(settings.report_fd)
-        self._reporter.tell(Attached(os.getpid()))
-        self._requests = Requests(settings.request_file, settings.grace)
-        self._requests.listen()
-        self._stop_watching = watch_for_errors(self._reporter, lambda: self._ending(ExitKind.FAILED))
+        self._run = Run(settings)
+        self._boundary = Boundary(self._run)
+        self._job = Job(self._run, self._boundary, self.restore)
+        attach(self._run)
+        self._watch = Watch(self._run.reporter, self._failed)
         atexit.register(self._at_exit)
         in_child = weakref.WeakMethod(self._leave_to_child)
         os.register_at_fork(after_in_child=lambda: (act := in_child()) and act())
         self.device = wrapping.take_device(settings.local_rank)
-        self._join(timeout)
-
-    def _join(self, timeout: float) -> None:
-        settings = self._settings
-        import torch._dynamo  # noqa: F401, PLC0415 - the first optimizer would: here others may still be on their way
-
-        self._timings.begin(settings.started)
-        self._store = open_store(settings.root, os.environ)
-        with self._timings.part("rendezvous"):
-            deadline = Deadline(settings.rendezvous, self._give_up)
-            groups = rendezvous(settings, timeout=timedelta(seconds=timeout), deadline=deadline)
-        self._peers = groups.peers
-        self._agreement = Agreement(groups.agreement)
-        self._pulse = Pulse(settings, lambda: self._requests.seen, self._lose_peers)
-        self._pulse.start()
+        meet(self._run, timeout)
 
     @property
     def rank(self) -> int:
         """This process's number in the run."""
-        return self._settings.rank
+        return self._run.rank
 
     @property
     def world(self) -> int:
         """How many processes the run has."""
-        return self._settings.world
+        return self._run.world
 
     @property
-    def steps(self) -> int:
-        """Optimizer steps done."""
-        return self._progress.step
+    def steps_done(self) -> int:
+        """Optimizer steps done, of all runs together."""
+        return self._run.progress.step
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch being trained, counted within its loop; None outside."""
+        return None if self._run.progress.epoch is None else self._run.progress.loop_epochs
+
+    @property
+    def epoch_resumed(self) -> bool:
+        """Whether an earlier run has begun the present epoch: of its batches there may be any number left, or none."""
+        return self._run.progress.epoch_resumed
+
+    @property
+    def finished_epochs(self) -> int:
+        """Epochs that are done, of all loops and runs together."""
+        return self._run.progress.epochs_done
+
+    @property
+    def remaining(self) -> int | None:
+        """Epochs of this loop that are not done, with the present one; None where their number is not known."""
+        goal = self._job.goal
+        return None if goal is None or goal.epochs is None else goal.epochs - self._run.progress.loop_epochs
+
+    @property
+    def batch_index(self) -> int:
+        """Batches of the present epoch that were handed out before it was resumed: `enumerate(train, batch_index)`.
+
+        With several loaders, of the one in whose middle the epoch was resumed; each loader has a `batch_index`, too.
+        """
+        return self._run.progress.batch_index
 
     @property
     def exit_requested(self) -> bool:
-        """A hint, of this rank alone: the ranks stop where `step()` or `poll()` says so."""
-        return self._requests.seen
+        """A hint, of this rank alone: all ranks stop together, at a hand-out or where `poll()` finds it agreed."""
+        return self._run.requests.seen
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether some rank has said `step(exhausted=True)`: for scripts that bring samples of their own."""
+        return self._boundary.exhausted
+
+    @property
+    def state(self) -> UserState:
+        """Values of the script's own, by name, that are saved and restored with the training.
+
+        A value that a checkpoint cannot hold is refused when it is set (UserError). Rank 0's values are the saved ones.
+        """
+        return self._run.user_state
+
+    @overload
+    def on(self, name: str) -> Callable[[Hook], Hook]: ...
+
+    @overload
+    def on(self, name: str, hook: Hook) -> Hook: ...
+
+    def on(self, name: str, hook: Callable[..., Any] | None = None) -> Any:
+        """Has `hook` called at a moment of the training: perdure.session.hooks.HookName lists moments and arguments.
+
+        Without `hook` this is a decorator. A hook that fails is reported, and fatal only in init, collect and exit.
+        UserError for a name that there is not, or one whose moment is over.
+        """
+        if read_name(name) in (HookName.INIT, HookName.RESUMED, HookName.RANKS) and self._run.opening:
+            raise UserError(f"on({name!r}): training is restored already: give this hook before epochs()")
+        add = partial(self._run.hooks.add, name)
+        return add if hook is None else add(hook)
 
     def wrap(self, model: nn.Module, **options: Any) -> nn.Module:
         """The model as training calls it: in DistributedDataParallel with more than one rank. `options` go there."""
@@ -143,10 +178,10 @@ class Session:
 
     def register(self, **things: Any) -> None:
         """Says what belongs to the state of training: modules, optimizers, schedulers, whatever has a state_dict."""
-        if self._opening:
+        if self._run.opening:
             raise UserError(f"register({', '.join(things)}): training is restored already: register before epochs()")
         for name, thing in things.items():
-            self._registry.add(name, thing)
+            self._run.registry.add(name, thing)
 
     def loader(
         self,
@@ -161,267 +196,137 @@ class Session:
     ) -> Loader:
         """This rank's share of every global batch of `batch_size` samples, in an order that no disruption changes.
 
-        `options` (num_workers, collate_fn, pin_memory, ...) go to torch's DataLoader.
+        `options` (num_workers, collate_fn, pin_memory, ...) go to torch's DataLoader. Asked for a name again, with the
+        same arguments, it gives the same loader again. UserError for what has no position that could be saved.
         """
+        check_arguments(name, dataset, options)
         size = len(dataset)  # type: ignore[arg-type]
         plan = SamplingPlan(name, size, batch_size, self._seed if seed is None else seed, shuffle, drop_last)
-        loader = Loader(dataset, plan, self._progress, rank=self.rank, world=self.world, options=options)
-        self._progress.add(loader)
+        known = self._run.progress.source(name)
+        if isinstance(known, Loader):
+            return known.same(dataset, plan, options)
+        if name in RESERVED:
+            raise UserError(f"loader {name!r}: the name is taken by the session itself: give another one")
+        loader = Loader(dataset, plan, self._boundary, rank=self.rank, world=self.world, options=options)
+        self._run.progress.add(loader)
         return loader
+
+    def steps(self, count: int) -> Steps:
+        """The numbers 0 to count-1, for a loop over samples of the script's own; from where the epoch was resumed."""
+        known = self._run.progress.source(STEPS)
+        if isinstance(known, Steps) and (known.end == count or known.handed):
+            return known
+        steps = Steps(self._boundary, count)
+        self._run.progress.add(steps)
+        return steps
 
     def restore(self) -> None:
         """Opens the run in the log and puts everything registered where the newest commit left it.
 
         `epochs()` does this if nobody did; scripts call it to look at the restored state before.
         """
-        if self._opening:
-            return
-        settings = self._settings
-        opening = open_run(settings, self._store, self._peers, self._give_up)
-        self._opening = opening
-        if settings.trace:
-            self._trace = StoreTrace(self._store, uid=settings.uid, run=opening.run, rank=self.rank, world=self.world)
-        self._checkpointer = self._make_checkpointer(opening)
-        self._reporter.tell(Opened(opening.run))
-        self._requests.before_first_step(self._stop_without_step)
-        with self._timings.part("restore"):
-            loaded = load_newest(settings, self._store, self._peers, opening.writer)
-            if loaded:
-                self._go_on_from(loaded)
-        self._reporter.tell(Opened(opening.run, self._checkpointer.commit))
-        self._trace.event("resumed", step=self._progress.step)
-        self._schedule.saved()
+        if self._run.opening is None:
+            resume(self._run, seed=self._seed)
 
-    def _make_checkpointer(self, opening: Opening) -> Checkpointer:
-        return Checkpointer(
-            store=self._store,
-            peers=self._peers,
-            writer=opening.writer,
-            run=opening.run,
-            keep=self._settings.keep,
-            trace=self._trace,
-            timings=self._timings,
-            read=self._state,
-        )
+    def epochs(
+        self,
+        count: int | None = None,
+        *,
+        stop: Sequence[Condition | Limit] = (),
+        max_steps: int | None = None,
+        max_seconds: float | None = None,
+    ) -> Iterator[int]:
+        """The epochs that are left of this loop's `count`. Opens the run and restores, if nobody did.
 
-    def _state(self) -> State:
-        return self._registry.state({"rng": self._progress.random_state()})
+        The loop ends with the first epoch after which a condition of `stop` is true on any rank, or a limit is reached:
+        `max_steps` of all runs and loops together, `max_seconds` of training. UserError if nothing could ever end it.
+        """
+        goal = read_goal(count, stop, max_steps=max_steps, max_seconds=max_seconds)
+        return self._job.epochs(goal, stop)
 
-    def _go_on_from(self, loaded: Loaded) -> None:
-        self._registry.load(loaded.state)
-        same_world = loaded.world == self.world
-        step, rank = loaded.position.step, self.rank
-        state = random_state(loaded.state.rank, same_world=same_world, seed=self._seed, step=step, rank=rank)
-        self._progress.resume(loaded.position, state)
-        self._checkpoints.commit = loaded.commit
+    max_steps = staticmethod(max_steps)
+    max_seconds = staticmethod(max_seconds)
 
-    @property
-    def _checkpoints(self) -> Checkpointer:
-        if self._checkpointer is None:
-            raise UserError("nothing is restored yet: iterate `for epoch in session.epochs(n)`, or call restore()")
-        return self._checkpointer
+    def stop_when(self, name: str, condition: Condition) -> None:
+        """Every loop of the script ends with the epoch after which `condition()` is true, on any rank."""
+        self._run.stopping.when(name, condition)
 
-    def epochs(self, count: int) -> Iterator[int]:
-        """The epochs that are left of `count`; at their end the job is completed in the log."""
-        self.restore()
-        self._goal = count
-        while self._progress.epochs_done < count and not self._completed_before(count):
-            yield self._progress.begin_epoch()
-            self._progress.finish_epoch()
-            asked, self._save_at_epochs_end = self._save_at_epochs_end, False
-            if self._progress.epochs_done < count:
-                self._between_epochs(asked=asked)
-        self._complete(count)
-
-    def _between_epochs(self, *, asked: bool) -> None:
-        if asked:
-            self.save()
-        if self._schedule.after_epoch(self._progress.epochs_done) and not self._progress.saved:
-            self._save_periodically("epoch")
-
-    def _completed_before(self, count: int) -> bool:
-        """Whether the log says that this goal, or a higher one, has been reached."""
-        goal = self._opening.goal if self._opening else None
-        return isinstance(goal, dict) and count <= int(goal.get("epochs", 0))
+    def stop(self, reason: str) -> None:
+        """The loop that is on ends with the epoch that is on, on all ranks, for this reason. UserError outside."""
+        if self._run.progress.epoch is None:
+            raise UserError(f"stop({reason!r}) is called outside of `for epoch in session.epochs(...)`")
+        self._run.stopping.ask(reason)
 
     def weighted(self, loss: Tensor) -> Tensor:
         """A mean loss over this rank's batch, weighted so that the ranks' mean is that of the global batch.
 
         Every rank takes part in every batch; one that got no sample contributes nothing.
         """
-        return self._progress.weighted(loss)
+        return self._run.progress.weighted(loss)
 
     def step(self, *, exhausted: bool = False) -> None:
-        """One optimizer step is done. Saves when that is due; leaves the script when the ranks have agreed to."""
-        self._checkpoints  # noqa: B018 - raises if nothing is restored
-        if not self._stepped:
-            self._requests.before_first_step(None)
-            self._stepped = True
-        ids = self._progress.finish_step()
-        self._trace.step(self._progress.epochs_done, self._progress.step, ids)
-        self._reporter.tell(Stepped(self._progress.step))
-        self._pulse.stepped()
-        due = self._check(CheckpointCall.STEP, exhausted=exhausted) or self._schedule.after_step(self._progress.step)
-        if due and not self._progress.saved:
-            self._save_periodically("cadence")
+        """One optimizer step is done. Nothing is saved here: that is done when the next batch is asked for."""
+        self._boundary.step(exhausted=exhausted)
 
     def poll(self) -> None:
-        """A place to leave the script between two steps, in a long evaluation say. All ranks call it alike."""
-        self._checkpoints  # noqa: B018 - raises if nothing is restored
-        self._check(CheckpointCall.POLL)
+        """A place to leave the script in a long evaluation. All ranks call it alike.
 
-    def save(self) -> bool:
-        """Makes a checkpoint now, on all ranks; False if the store failed, which is reported.
-
-        At the end of an epoch it is made once the epoch's body is done: a resume would run the body's rest again.
+        In the rest of an epoch, after its last batch, and before its first one the run leaves here, and a resumed one
+        runs that part again. Between two steps it leaves here only if the time is nearly over.
         """
-        self._checkpoints  # noqa: B018 - raises if nothing is restored
-        if self._progress.at_epochs_end:
-            self._save_at_epochs_end = True
-            return True
-        if self._at_once(CheckpointCall.SAVE, exit_=self._requests.seen):
-            self._exit()
-        return self._save_periodically("script")
+        self._boundary.poll()
 
-    def _at_once(self, kind: CheckpointCall, *, exit_: bool = False) -> bool:
-        """Whether all leave, as they say right here."""
-        agreed = self._agreement.at_once(self._progress.step, kind, Votes(exit=exit_))
-        self.exhausted = self.exhausted or agreed.exhausted
-        return agreed.exit
+    def save(self) -> None:
+        """Wants a checkpoint: it is made when the next batch is asked for, or when the epoch's body is done."""
+        self._boundary.mark()
 
-    def _check(self, kind: CheckpointCall, *, exhausted: bool = False) -> bool:
-        """Whether a checkpoint is due for all; does not return if the ranks have agreed to leave."""
-        self._trace_request()
-        said = Votes(self._requests.seen, kind is CheckpointCall.STEP and self._schedule.by_the_clock(), exhausted)
-        agreed = self._agreement.check(self._progress.step, kind, said)
-        self.exhausted = self.exhausted or agreed.exhausted
-        if agreed.exit and not self._progress.at_goal(self._goal):
-            self._exit()
-        if agreed.exit and not self._progress.saved:
-            self._save_periodically("goal")  # what is left of the last epoch may take longer than there is time
-        return agreed.save
+    def __enter__(self) -> Session:
+        return self
 
-    def _trace_request(self) -> None:
-        """Once, with the time at which the request was seen rather than that of this check."""
-        request = self._requests.current
-        if request and not self._request_traced:
-            self._request_traced = True
-            ago = time.monotonic() - request.at
-            self._trace.event("request-seen", t=time.time() - ago, step=self._progress.step, cause=request.cause)
-
-    def _save_periodically(self, reason: str) -> bool:
-        with self._pulse.paused():
-            done = self._checkpoints.periodic(self._progress.position(), reason)
-        if done:
-            self._progress.saved = True
-            self._schedule.saved()
-            self._tell_commit()
-        return done
-
-    def _tell_commit(self) -> None:
-        if self._checkpoints.commit:
-            self._reporter.tell(Committed(self._checkpoints.commit))
-
-    def _exit(self) -> None:
-        """All ranks save and leave, at one step."""
-        self._pulse.stop()
-        request = self._requests.current
-        if request:
-            self._timings.note({"agree": time.monotonic() - request.at})
-        causes = self._peers.gather(request.cause if request else "")
-        cause = next((cause for cause in causes if cause), "a rank was asked to exit")
-        self._trace.event("exit", step=self._progress.step)
-        self._checkpoints.final(self._progress.position(), cause, self._requests.left)
-        self._tell_commit()
-        self._reporter.tell(self._ending(ExitKind.CHECKPOINTED))
-        if self.rank == 0:
-            say(f"saved step {self._progress.step}, leaving: {cause}")
-        self._checkpoints.write_trace(self._requests.left)
-        raise Exit
-
-    def _complete(self, count: int) -> None:
-        """The goal is reached, and that beats a request to leave."""
-        self._at_once(CheckpointCall.END)
-        self._pulse.stop()
-        self._requests.before_first_step(None)
-        begun = time.monotonic()
-
-        def left() -> float:
-            asked = self._requests.left()
-            return GOAL_SECONDS - (time.monotonic() - begun) if asked is None else asked
-
-        self._trace.event("completed", step=self._progress.step)
-        if not self._progress.saved:
-            self._checkpoints.final(self._progress.position(), "goal", left)
-            self._progress.saved = True
-            self._tell_commit()
-        goal = self._opening.goal if self._completed_before(count) and self._opening else {"epochs": count}
-        self._checkpoints.complete(goal, self._progress.position(), left)
-        self._reporter.tell(self._ending(ExitKind.COMPLETED))
-        self._release_after_goal()
-        self._checkpoints.write_trace(left)
-        self._checkpoints.retire()
-
-    def _release_after_goal(self) -> None:
-        """With an agent SIGTERM stays harmless: the agent's limit bounds what the script still does, an export say."""
-        if self._settings.report_fd is None:
-            self._requests.release()
-        else:
-            self._requests.release_interruption()
-
-    def _stop_without_step(self) -> None:
-        """In the requests' thread: nothing was trained, so there is nothing to save, and the main thread may hang.
-
-        Rank 0 alone, as the log is its own: another rank may be a step behind one that is done.
-        """
-        if self.rank != 0:
-            return
-        self._checkpoints.close("no-step")
-        self._end_stopped("asked to leave before the first step was done")
-        leave_at_once(0)
-
-    def _lose_peers(self, why: str) -> None:
-        """In the pulse's thread: the main thread may wait in a collective for ever. The store may be cut off too."""
-        self._reporter.tell(self._ending(ExitKind.PEER_LOST))
-        say(why)
-        leave_at_once(1)
-
-    def _give_up(self) -> None:
-        """Before the run is open: leaves if anybody asked to."""
-        if self._requests.seen:
-            self._end_stopped("asked to leave before the run was open")
-            raise Exit
-
-    def _end_stopped(self, why: str) -> None:
-        with contextlib.suppress(PerdureError):
-            self._trace.flush()
-        self._reporter.tell(self._ending(ExitKind.STOPPED))
-        say(why)
-
-    def _ending(self, outcome: ExitKind) -> Exiting:
-        opened = self._opening.opened if self._opening else 0
-        commit = self._checkpointer.commit if self._checkpointer else None
-        return Exiting(outcome, self._progress.step, commit, opened, dict(self._timings.seconds))
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """The script's work is done, or has failed: what is told is what counts, whatever the script does with it."""
+        if exit_status(error) == 0:
+            self._finish()
+            self.close()
+        elif error:
+            tell_error(self._run.reporter, self._failed, error)
 
     def close(self) -> None:
         """Gives back signals, hooks and process groups; the interpreter's end does it by itself."""
+        run = self._run
         atexit.unregister(self._at_exit)
-        self._pulse.stop()
-        self._requests.before_first_step(None)
-        self._requests.release()
-        self._stop_watching()
-        self._trace.close()
+        run.pulse.stop()
+        run.requests.before_first_step(None)
+        run.requests.release()
+        self._watch.stop()
+        run.trace.close()
         with contextlib.suppress(PerdureError):
-            self._trace.flush()
+            run.trace.flush()
         if dist.is_initialized():
             with contextlib.suppress(RuntimeError):
                 dist.destroy_process_group()
+        fall_silent()
+
+    def _finish(self) -> None:
+        if not self._run.reporter.ended:
+            self._job.finish()
+
+    def _failed(self) -> Exiting:
+        return self._run.ending(ExitKind.FAILED)
 
     def _at_exit(self) -> None:
-        tell_last_error(self._reporter, lambda: self._ending(ExitKind.FAILED))
+        """The interpreter's end: a script without `with` has done its work, unless it has failed."""
+        self._watch.tell_last_error()
+        if self._watch.status == 0:
+            try:
+                self._finish()
+            except BaseException as error:  # noqa: BLE001 - nobody else would tell
+                sys.excepthook(type(error), error, error.__traceback__)
         self.close()
 
     def _leave_to_child(self) -> None:
         """A forked child is no rank: how it ends is nobody's outcome."""
         atexit.unregister(self._at_exit)
-        self._stop_watching()
+        self._watch.stop()

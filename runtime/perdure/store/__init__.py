@@ -1,6 +1,6 @@
 """Where checkpoints live: objects under one root, in S3 or in a folder.
 
-A `Store` is five calls over keys relative to its root. It knows nothing of logs, shards or training; the one promise
+A `Store` is a few calls over keys relative to its root. It knows nothing of logs, shards or training; the one promise
 everything else is built on is that `put(..., if_absent=True)` has exactly one winner.
 
 Used by perdure.checkpoint and perdure.telemetry. This module imports neither boto3 nor torch; `open_store` imports
@@ -9,7 +9,7 @@ what the root's scheme needs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -33,10 +33,13 @@ class ObjectInfo:
     size: int
     crc: str | None
     """CRC64NVME of the whole object, 16 hex digits; None where the store keeps none."""
+    modified: float | None = None
+    """When it was written, in seconds since the epoch by the store's clock; None where nobody knows."""
 
 
 class Store(Protocol):
-    """Objects under one root. Every failure is StorageError; its message names object, cause and remedy.
+    """Objects under one root. Every failure is StorageError, or StorageRefused where the same call will never succeed
+    as things are; its message names object, cause and remedy.
 
     A `put` that raised StorageError may still have happened, now or a little later. All calls may come from any thread.
     """
@@ -48,6 +51,14 @@ class Store(Protocol):
 
     def put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False) -> None:
         """Writes a whole object, never a part of it. KeyExists if `if_absent` and there is one already."""
+        ...
+
+    def put_stream(self, key: str, blocks: Iterable[memoryview], size: int) -> None:
+        """Writes one object of exactly `size` bytes, never a part of it.
+
+        A block is valid only until the next one is asked for: there is one buffer behind them. What `blocks` raises
+        passes through, and no object appears.
+        """
         ...
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
@@ -66,6 +77,13 @@ class Store(Protocol):
         """Removes objects; a missing key is no error."""
         ...
 
+    def sweep(self, older_than: float) -> int:
+        """Removes what killed writers left half-written more than `older_than` seconds ago; how many pieces it was.
+
+        None of it has a key: files on their way, parts of uploads that were never completed.
+        """
+        ...
+
 
 def open_store(uri: str, environ: Mapping[str, str]) -> Store:
     """The store at `s3://bucket/prefix` or `file:///folder`; touches nothing yet. UserError for anything else.
@@ -79,7 +97,8 @@ def open_store(uri: str, environ: Mapping[str, str]) -> Store:
 
             return FileStore(Path(unquote(parts.path)))
         case "s3" if parts.netloc:
-            from perdure.store.s3 import S3Store, options  # noqa: PLC0415  (needs what only this scheme needs)
+            from perdure.store.clients import options  # noqa: PLC0415
+            from perdure.store.s3 import S3Store  # noqa: PLC0415
 
             return S3Store(parts.netloc, parts.path.strip("/"), options(environ))
     raise UserError(f"checkpoint root {uri!r} is neither s3://bucket/prefix nor file:///folder: write it like that")

@@ -1,8 +1,12 @@
 """A folder as a store: for a laptop, for one node, for a shared file system that has hard links.
 
 An object appears under its name whole or not at all, and survives a crash right after `put` returned: it is written
-beside, synced, linked or renamed into place, and the folder is synced. Exclusive create alone would leave a torn
-object after SIGKILL.
+beside, synced, linked or renamed into place, and the folder is synced, as is each folder above it that this process
+has not synced yet: another rank may have made it a moment ago. Exclusive create alone would leave a torn object after
+SIGKILL.
+
+A full disk, or a quota, passes: retention makes room, here or in another job, and people do. What needs another mount,
+owner or path does not.
 """
 
 from __future__ import annotations
@@ -10,17 +14,35 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
-from perdure.errors import StorageError, UserError
+from perdure.errors import StorageError, StorageRefused, UserError
 from perdure.store import KeyExists, NoSuchKey, ObjectInfo
 
 INCOMING = ".incoming"
 """Objects on their way; what a killed process leaves here is never listed."""
 
-_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
+_STAYS: Final = {
+    errno.EACCES: "this process (uid {uid}) may not: change the folder's owner or mode, or the pod's fsGroup",
+    errno.EPERM: "this process (uid {uid}) may not: change the folder's owner or attributes",
+    errno.EROFS: "the file system is read-only: mount it to be written, without readOnly",
+    errno.EEXIST: "a part of the path is a file: correct the checkpoint root",  # mkdir's word for it
+    errno.ENOTDIR: "a part of the path is a file: correct the checkpoint root",
+    errno.EISDIR: "it is a folder: correct the checkpoint root",
+    errno.ELOOP: "the path goes round in links: correct the checkpoint root",
+    errno.ENAMETOOLONG: "the path is too long: shorten the checkpoint root",
+    errno.EFBIG: "the file is larger than its file system or a limit of this process allows: raise it",
+}
+"""Errors that end only when somebody does something, and what."""
+_PASSES: Final = {
+    errno.ENOSPC: "make room there; the same call succeeds then",
+    errno.EDQUOT: "make room there or raise the quota; the same call succeeds then",
+}
+_NO_LINKS: Final = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 
 
 class FileStore:
@@ -28,6 +50,8 @@ class FileStore:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._synced: set[Path] = set()
+        """Folders whose names are known to be on disk."""
 
     @property
     def uri(self) -> str:
@@ -35,17 +59,18 @@ class FileStore:
 
     def put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False) -> None:
         path = self._path(key)
-        with self._failing_as("write", path):
-            _make_folder(path.parent)
-            temporary = self._write_beside(data)
-            try:
-                if if_absent:
-                    _link(temporary, path)
-                else:
-                    temporary.replace(path)
-            finally:
-                temporary.unlink(missing_ok=True)
-            _sync_folder(path.parent)
+        with self._failing_as("write", path), self._written_beside([memoryview(data)], path) as temporary:
+            if if_absent:
+                _link(temporary, path)
+            else:
+                temporary.replace(path)
+
+    def put_stream(self, key: str, blocks: Iterable[memoryview], size: int) -> None:
+        path = self._path(key)
+        with self._failing_as("write", path), self._written_beside(blocks, path) as temporary:
+            if (found := temporary.stat().st_size) != size:
+                raise StorageError(f"cannot write {path}: {found} bytes came instead of {size}")
+            temporary.replace(path)
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
         path = self._path(key)
@@ -62,9 +87,10 @@ class FileStore:
         path = self._path(key)
         with self._failing_as("look at", path):
             try:
-                return ObjectInfo(path.stat().st_size, None)
+                found = path.stat()
             except FileNotFoundError:
                 return None
+        return ObjectInfo(found.st_size, None, found.st_mtime)
 
     def list(self, prefix: str, *, after: str = "", limit: int | None = None) -> list[str]:
         folder = self._folder / prefix.rpartition("/")[0]
@@ -79,6 +105,16 @@ class FileStore:
                 path.unlink(missing_ok=True)
             self._remove_empty(path.parent)
 
+    def sweep(self, older_than: float) -> int:
+        swept, limit = 0, time.time() - older_than
+        with self._failing_as("look through", self._folder / INCOMING):
+            for path in list((self._folder / INCOMING).glob("*")):
+                with suppress(FileNotFoundError):  # its writer is done with it
+                    if path.is_file() and path.stat().st_mtime < limit:
+                        path.unlink()
+                        swept += 1
+        return swept
+
     def _path(self, key: str) -> Path:
         return self._folder / key
 
@@ -89,19 +125,35 @@ class FileStore:
             for name in files:
                 yield (Path(parent) / name).relative_to(self._folder).as_posix()
 
-    def _write_beside(self, data: bytes | memoryview) -> Path:
-        incoming = self._folder / INCOMING
-        _make_folder(incoming)
-        temporary = incoming / secrets.token_hex(16)
+    @contextmanager
+    def _written_beside(self, blocks: Iterable[memoryview], path: Path) -> Iterator[Path]:
+        """A synced file with the blocks in it, to be put at `path`, whose folder is there, and synced at the end."""
+        self._make_folder(path.parent)
+        self._make_folder(self._folder / INCOMING)
+        temporary = self._folder / INCOMING / secrets.token_hex(16)
         try:
             with temporary.open("xb") as file:
-                file.write(data)
+                for block in blocks:
+                    file.write(block)
                 file.flush()
                 os.fsync(file.fileno())
-        except OSError:
+            yield temporary
+        finally:
             temporary.unlink(missing_ok=True)
-            raise
-        return temporary
+        _sync_folder(path.parent)
+
+    def _make_folder(self, folder: Path) -> None:
+        """Like mkdir(parents=True), but the folder's name is on disk when this returns, whoever made it.
+
+        What is above the root may be nobody's to open: there only what is made here is synced.
+        """
+        there = folder.is_dir()
+        if there and (folder in self._synced or not folder.is_relative_to(self._folder) or folder == self._folder):
+            return
+        self._make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _sync_folder(folder.parent)
+        self._synced.add(folder)
 
     def _remove_empty(self, folder: Path) -> None:
         with suppress(OSError):  # not empty, or somebody else's by now: both are fine
@@ -111,19 +163,22 @@ class FileStore:
 
     @contextmanager
     def _failing_as(self, verb: str, path: Path) -> Iterator[None]:
-        """Turns an OSError into StorageError."""
+        """Turns an OSError into StorageError, or StorageRefused where trying again is in vain."""
         try:
             yield
         except OSError as error:
-            reason = error.strerror or str(error)
-            raise StorageError(f"cannot {verb} {path}: {reason}: check the folder's disk and owner") from error
+            what = f"cannot {verb} {path}: {error.strerror or error}"
+            if error.errno in _STAYS:
+                raise StorageRefused(f"{what}: {_STAYS[error.errno].format(uid=os.geteuid())}") from error
+            raise StorageError(f"{what}: {_PASSES.get(error.errno or 0, 'check the disk of this folder')}") from error
 
 
 def _link(temporary: Path, path: Path) -> None:
     try:
         path.hardlink_to(temporary)
     except FileExistsError:
-        raise KeyExists(f"{path} exists already") from None
+        if not path.samefile(temporary):  # NFS tells so of a link whose first answer was lost
+            raise KeyExists(f"{path} exists already") from None
     except OSError as error:
         if error.errno in _NO_LINKS:
             raise UserError(
@@ -131,15 +186,6 @@ def _link(temporary: Path, path: Path) -> None:
                 f"use a local disk, NFS or s3:// for the checkpoints"
             ) from error
         raise
-
-
-def _make_folder(folder: Path) -> None:
-    """Like mkdir(parents=True), but each new folder's name is on disk when this returns."""
-    if folder.is_dir():
-        return
-    _make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
-    _sync_folder(folder.parent)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,74 +1,41 @@
-"""An S3 bucket's prefix as a store. The only module that knows boto3.
+"""An S3 bucket's prefix as a store.
 
-Every call has its own connect and read timeouts and is tried twice at most, so that a frozen server is an error soon:
-the callers know how long they may go on trying, this module does not. What moves much data has a longer read timeout
-than the rest, because a server may need a while to put a large object together. Checksums are CRC64NVME, computed
-here and checked by the server on arrival.
+What a server's errors mean is told by perdure.store.refusals, where keys come from by perdure.store.clients. How long
+a failing call is tried is the callers' business. Checksums are CRC64NVME, computed here and checked by the server on
+arrival.
 """
 
 from __future__ import annotations
 
 import base64
-import io
 import random
+import socket
+import ssl
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-import boto3
-from awscrt.checksums import crc64nvme
-from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from awscrt.checksums import combine_crc64nvme, crc64nvme
+from botocore.exceptions import BotoCoreError, ClientError, CredentialRetrievalError, SSLError
+from botocore.parsers import ResponseParserError
 
-from perdure.contract import Env
-from perdure.errors import StorageError, UserError
-from perdure.store import KeyExists, NoSuchKey, ObjectInfo
+from perdure.errors import StorageError, StorageRefused
+from perdure.store import KeyExists, NoSuchKey, ObjectInfo, refusals
+from perdure.store.clients import Clients, Options, code_and_status
+from perdure.store.parts import Buffers, WrongSize, send, whole
 
-if TYPE_CHECKING:
-    from mypy_boto3_s3 import S3Client
-
-CONNECT_SECONDS: Final = 3
-READ_SECONDS: Final = 5
-"""How long the server may be silent: for log entries, listings and whatever else is small."""
-LARGE_READ_SECONDS: Final = 60
-"""The same for large objects and their parts, and for putting parts together."""
 LARGE_BYTES: Final = 1024 * 1024
 """From here on an object, or the piece of it that is asked for, is large."""
-TRIES: Final = 2
 CONFLICT_TRIES: Final = 8
-PART_BYTES: Final = 64 * 1024 * 1024
+PART_BYTES: Final = 8 * 1024 * 1024
 """Larger objects go up in parts of this size: a single PUT may have 5 GiB at most, and a failed part is small."""
+PARTS: Final = 9_000
+"""Parts an object has at most, which are larger then: servers take 10,000."""
+PARTS_AT_ONCE: Final = 4
+"""Each takes twice its size of memory: botocore copies what it signs."""
 DELETE_KEYS: Final = 1000
 PAGE_KEYS: Final = 1000
-FORBIDDEN: Final = 403
-
-_KEYS: Final = (
-    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (in Kubernetes: the Secret that "
-    "spec.checkpoint.s3.credentialsSecret names)"
-)
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to reach the server; empty means what boto3 would do."""
-
-    endpoint: str | None = None
-    region: str | None = None
-    path_style: bool = False
-
-
-def options(environ: Mapping[str, str]) -> Options:
-    """The options in the PERDURE_S3_* variables."""
-    path_style = environ.get(Env.S3_PATH_STYLE, "false")
-    if path_style not in ("true", "false"):
-        raise UserError(f"{Env.S3_PATH_STYLE} is {path_style!r}: set it to true or false")
-    return Options(
-        environ.get(Env.S3_ENDPOINT) or None,
-        environ.get(Env.S3_REGION) or None,
-        path_style == "true",
-    )
 
 
 class S3Store:
@@ -77,9 +44,7 @@ class S3Store:
     def __init__(self, bucket: str, prefix: str, opts: Options) -> None:
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
-        session = _session()
-        self._client = _client(session, opts, READ_SECONDS)
-        self._patient = _client(session, opts, LARGE_READ_SECONDS)
+        self._clients = Clients(opts)
 
     @property
     def uri(self) -> str:
@@ -89,36 +54,47 @@ class S3Store:
         view = memoryview(data)
         with self._failing_as("write", key):
             if len(view) > PART_BYTES and not if_absent:
-                self._put_parts(key, view)
+                self._put_parts(key, [view], len(view))
             else:
-                self._put_whole(key, view, if_absent=if_absent)
+                self._put_whole(key, data if isinstance(data, bytes) else bytes(view), if_absent=if_absent)
+
+    def put_stream(self, key: str, blocks: Iterable[memoryview], size: int) -> None:
+        with self._failing_as("write", key):
+            if size > PART_BYTES:
+                self._put_parts(key, blocks, size)
+            else:
+                self._put_whole(key, whole(blocks, size), if_absent=False)
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
         if length == 0:
             return b""
         end = "" if length is None else start + length - 1
         span: dict[str, Any] = {"Range": f"bytes={start}-{end}"} if start or length else {}
+        large = length is not None and length >= LARGE_BYTES  # what is asked for as a whole is small
         with self._failing_as("read", key):
             try:
-                answer = self._client_for(length).get_object(**self._object(key), **span)
-                return answer["Body"].read()
+                return self._clients.ask(
+                    lambda s3: s3.get_object(**self._object(key), **span)["Body"].read(), large=large
+                )
             except ClientError as error:
-                if _code(error) in ("NoSuchKey", "404"):
+                code, status = code_and_status(error)
+                if code in ("NoSuchKey", "404"):
                     raise NoSuchKey(f"{self.uri} has no {key}") from None
-                if _status(error) == 416:  # the range starts at or after the end of the object
+                if status == 416:  # the range starts at or after the end of the object
                     return b""
                 raise
 
     def head(self, key: str) -> ObjectInfo | None:
         with self._failing_as("look at", key):
             try:
-                answer = self._client.head_object(**self._object(key), ChecksumMode="ENABLED")
+                answer = self._clients.ask(lambda s3: s3.head_object(**self._object(key), ChecksumMode="ENABLED"))
             except ClientError as error:
-                if _status(error) == 404:
+                if code_and_status(error)[1] == 404:
                     return None
                 raise
         crc = answer.get("ChecksumCRC64NVME") if answer.get("ChecksumType", "FULL_OBJECT") == "FULL_OBJECT" else None
-        return ObjectInfo(answer["ContentLength"], base64.b64decode(crc).hex() if crc else None)
+        written = answer["LastModified"].timestamp()
+        return ObjectInfo(answer["ContentLength"], base64.b64decode(crc).hex() if crc else None, written)
 
     def list(self, prefix: str, *, after: str = "", limit: int | None = None) -> list[str]:
         keys: list[str] = []
@@ -127,8 +103,7 @@ class S3Store:
             arguments["StartAfter"] = self._prefix + after
         while True:
             wanted = PAGE_KEYS if limit is None else min(PAGE_KEYS, limit - len(keys))
-            with self._failing_as("list", prefix):
-                page = self._client.list_objects_v2(**arguments, MaxKeys=wanted)
+            page = self._page(prefix, arguments, wanted)
             keys += [item["Key"].removeprefix(self._prefix) for item in page.get("Contents", [])]
             if not page.get("IsTruncated") or (limit is not None and len(keys) >= limit):
                 return keys[:limit]
@@ -137,133 +112,173 @@ class S3Store:
     def delete(self, keys: Sequence[str]) -> None:
         for start in range(0, len(keys), DELETE_KEYS):
             some = keys[start : start + DELETE_KEYS]
-            objects: Any = [{"Key": self._prefix + key} for key in some]
-            with self._failing_as("delete", some[0]):
-                answer = self._client.delete_objects(Bucket=self._bucket, Delete={"Objects": objects, "Quiet": True})
-            for error in answer.get("Errors", []):
-                raise StorageError(f"cannot delete {error.get('Key')} of {self.uri}: {error.get('Message')}")
+            for error in self._deleted(some).get("Errors", []):
+                self._refuse_delete(error)
 
-    def _client_for(self, size: int | None) -> S3Client:
-        """`size` None is a whole object, as only small ones are read."""
-        return self._patient if size is not None and size >= LARGE_BYTES else self._client
+    def sweep(self, older_than: float) -> int:
+        limit = time.time() - older_than
+        with self._failing_as("look through", "unfinished uploads"):
+            old = [each for each in self._uploads() if each["Initiated"].timestamp() < limit]
+            for each in old:
+                self._abort({"Bucket": self._bucket, "Key": each["Key"], "UploadId": each["UploadId"]})
+        return len(old)
+
+    def _uploads(self) -> Iterator[Any]:
+        page: Any = {"IsTruncated": True}
+        while page.get("IsTruncated"):
+            page = self._uploads_after(page)
+            yield from page.get("Uploads", [])
+
+    def _uploads_after(self, page: Any) -> Any:
+        markers = {"KeyMarker": page.get("NextKeyMarker"), "UploadIdMarker": page.get("NextUploadIdMarker")}
+        arguments: Any = {"Bucket": self._bucket, "Prefix": self._prefix}
+        arguments |= {name: marker for name, marker in markers.items() if marker}
+        return self._clients.ask(lambda s3: s3.list_multipart_uploads(**arguments))
 
     def _object(self, key: str) -> Any:
         return {"Bucket": self._bucket, "Key": self._prefix + key}
 
-    def _put_whole(self, key: str, view: memoryview, *, if_absent: bool) -> None:
+    def _deleted(self, keys: Sequence[str]) -> Any:
+        given: Any = {"Objects": [{"Key": self._prefix + key} for key in keys], "Quiet": True}
+        with self._failing_as("delete", keys[0]):
+            return self._clients.ask(lambda s3: s3.delete_objects(Bucket=self._bucket, Delete=given))
+
+    def _page(self, prefix: str, arguments: dict[str, Any], wanted: int) -> Any:
+        with self._failing_as("list", prefix):
+            page: Any = self._clients.ask(lambda s3: s3.list_objects_v2(**arguments, MaxKeys=wanted))
+        if "IsTruncated" not in page and "Name" not in page:  # a web page that happens to be XML is an empty list, too
+            raise StorageRefused(f"cannot list {prefix} of {self.uri}{self._told(refusals.NOT_S3)}")
+        return page
+
+    def _put_whole(self, key: str, data: bytes | bytearray, *, if_absent: bool) -> None:
         condition: dict[str, Any] = {"IfNoneMatch": "*"} if if_absent else {}
+        arguments = self._object(key) | condition | {"Body": data, "ChecksumCRC64NVME": _text(crc64nvme(data))}
         for tried in range(CONFLICT_TRIES):
             try:
-                self._client_for(len(view)).put_object(
-                    **self._object(key), Body=io.BytesIO(view), ChecksumCRC64NVME=_checksum(view), **condition
-                )
+                self._clients.ask(lambda s3: s3.put_object(**arguments), large=len(data) >= LARGE_BYTES)
                 return
             except ClientError as error:
-                if _status(error) == 412:
+                _, status = code_and_status(error)
+                if status == 412:
                     raise KeyExists(f"{self.uri} has {key} already") from None
-                if _status(error) != 409 or tried == CONFLICT_TRIES - 1:
+                if status != 409 or tried == CONFLICT_TRIES - 1:
                     raise
             # S3 answers 409 while another conditional write of the key is under way: who won is known a moment later
             time.sleep(random.uniform(0.02, 0.05) * (tried + 1))  # noqa: S311  (not a secret)
 
-    def _put_parts(self, key: str, view: memoryview) -> None:
+    def _put_parts(self, key: str, blocks: Iterable[memoryview], size: int) -> None:
         where = self._object(key)
-        upload = self._client.create_multipart_upload(
-            **where, ChecksumAlgorithm="CRC64NVME", ChecksumType="FULL_OBJECT"
-        )["UploadId"]
+        kinds: Any = {"ChecksumAlgorithm": "CRC64NVME", "ChecksumType": "FULL_OBJECT"}
+        upload = where | {
+            "UploadId": self._clients.ask(lambda s3: s3.create_multipart_upload(**where, **kinds))["UploadId"]
+        }
+
+        def put(number: int, data: bytearray) -> tuple[dict[str, Any], int, int]:
+            crc = crc64nvme(data)
+            part: Any = {"PartNumber": number, "ChecksumCRC64NVME": _text(crc)}
+            body: Any = {"Body": data}
+            answer = self._clients.ask(lambda s3: s3.upload_part(**upload, **part, **body), large=True)
+            return part | {"ETag": answer["ETag"]}, crc, len(data)
+
         try:
-            parts: list[Any] = []
-            for number, start in enumerate(range(0, len(view), PART_BYTES), start=1):
-                part = view[start : start + PART_BYTES]
-                answer = self._patient.upload_part(
-                    **where,
-                    UploadId=upload,
-                    PartNumber=number,
-                    Body=io.BytesIO(part),
-                    ChecksumCRC64NVME=_checksum(part),
-                )
-                parts.append({"PartNumber": number, "ETag": answer["ETag"], "ChecksumCRC64NVME": _checksum(part)})
-            self._patient.complete_multipart_upload(
-                **where,
-                UploadId=upload,
-                MultipartUpload={"Parts": parts},
-                ChecksumType="FULL_OBJECT",
-                ChecksumCRC64NVME=_checksum(view),
-            )
-        except (BotoCoreError, ClientError):
+            sent = send(blocks, size, put, Buffers(max(PART_BYTES, -(-size // PARTS)), PARTS_AT_ONCE))
+            crc = 0
+            for _, part_crc, length in sent:
+                crc = combine_crc64nvme(crc, part_crc, length)
+            end: Any = {"MultipartUpload": {"Parts": [part for part, _, _ in sent]}, "ChecksumType": "FULL_OBJECT"}
+            end |= {"ChecksumCRC64NVME": _text(crc)}
+            self._clients.ask(lambda s3: s3.complete_multipart_upload(**upload, **end), large=True)
+        except BaseException:
             with suppress(BotoCoreError, ClientError):  # the first error tells more
-                self._client.abort_multipart_upload(**where, UploadId=upload)
+                self._abort(upload)
             raise
+
+    def _abort(self, upload: Any) -> None:
+        self._clients.ask(lambda s3: s3.abort_multipart_upload(**upload))
+
+    def _refuse_delete(self, error: Any) -> None:
+        """One of many was not deleted."""
+        refusal = refusals.read(str(error.get("Code", "")), 403 if error.get("Code") == "AccessDenied" else 500)
+        raise self._error_of(refusal)(
+            f"cannot delete {error.get('Key')} of {self.uri}: {error.get('Message')}{self._told(refusal)}"
+        )
 
     @contextmanager
     def _failing_as(self, verb: str, key: str) -> Iterator[None]:
-        """Turns everything boto3 raises into StorageError."""
+        """Turns everything boto3 raises into StorageError, or StorageRefused where trying again is in vain."""
         what = f"cannot {verb} {key} of {self.uri}"
         try:
             yield
         except ClientError as error:
-            raise StorageError(
-                f"{what}: {error.response['Error'].get('Message') or _code(error)}{_remedy(error)}"
-            ) from (error)
-        except BotoCoreError as error:
-            endpoint = self._client.meta.endpoint_url
-            raise StorageError(f"{what}: {error}: check that {endpoint} can be reached from here") from error
+            refusal = self._refusal(error)
+            message = error.response["Error"].get("Message") or code_and_status(error)[0]
+            raise self._error_of(refusal)(f"{what}: {message}{self._told(refusal)}") from error
+        except CredentialRetrievalError as error:
+            raise StorageError(f"{what}: no keys from {self._clients.keys.source}: {error}") from error
+        except RecursionError:  # botocore asks the server that redirects where the bucket is, and that redirects, too
+            raise StorageRefused(f"{what}: 301{self._told(refusals.REDIRECTED)}") from None
+        except (BotoCoreError, ResponseParserError) as error:
+            raise self._unreached(what, error) from error
+        except WrongSize as error:
+            raise StorageError(f"{what}: {error}") from error
+
+    def _refusal(self, error: ClientError) -> refusals.Refusal:
+        """A web page with status 200 is a 500 to botocore; it comes from a server that never was one of S3."""
+        headers = error.response["ResponseMetadata"].get("HTTPHeaders", {})
+        code, status = code_and_status(error)
+        if code == "500" and not self._clients.answered and headers.get("content-type", "").startswith("text/html"):
+            return refusals.NOT_S3
+        return refusals.read(code, status)
+
+    def _error_of(self, refusal: refusals.Refusal) -> type[StorageError]:
+        """Keys that may be replaced where they come from are waited for, unless they have never been good."""
+        match refusal.kind:
+            case refusals.Kind.PASSES:
+                return StorageError
+            case refusals.Kind.EXPIRED if self._clients.keys.renewable:
+                return StorageError
+            case refusals.Kind.KEYS if self._clients.keys.renewable and self._clients.answered:
+                return StorageError
+        return StorageRefused
+
+    def _told(self, refusal: refusals.Refusal) -> str:
+        return refusal.told(keys=self._clients.keys.source, endpoint=self._clients.endpoint)
+
+    def _unreached(self, what: str, error: Exception) -> StorageError:
+        """A server that has answered before comes back; one that never did may not be one."""
+        endpoint = self._clients.endpoint
+        if not self._clients.answered and (why := no_server(error)):
+            return StorageRefused(f"{what}: {error}: {why}: correct spec.checkpoint.s3.endpoint (now {endpoint})")
+        return StorageError(f"{what}: {error}: check that {endpoint} can be reached from here")
 
 
-def _session() -> boto3.session.Session:
-    session = boto3.session.Session()
-    with _configured():
-        if session.get_credentials() is None:
-            raise UserError(f"no S3 credentials: set {_KEYS}")
-    return session
+def no_server(error: Exception) -> str:
+    """Why there is no S3 server at the endpoint, if that is certain; a refused connection may be one that starts."""
+    if isinstance(error, ResponseParserError):
+        return "what answers there is no S3 server (the API's port is needed, not the console's)"
+    causes = list(_causes(error))
+    if any(isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME for cause in causes):
+        return "there is no such name"
+    if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in causes):
+        return "its certificate is not trusted here (AWS_CA_BUNDLE names a file of others)"
+    if isinstance(error, SSLError) and "WRONG_VERSION_NUMBER" in str(error):
+        return "it does not speak TLS (http:// instead of https://)"
+    return ""
 
 
-def _client(session: boto3.session.Session, opts: Options, read_seconds: float) -> S3Client:
-    with _configured():
-        return session.client(
-            "s3",
-            endpoint_url=opts.endpoint,
-            region_name=opts.region,
-            config=Config(
-                connect_timeout=CONNECT_SECONDS,
-                read_timeout=read_seconds,
-                retries={"total_max_attempts": TRIES, "mode": "standard"},
-                request_checksum_calculation="when_required",
-                response_checksum_validation="when_required",
-                s3={"addressing_style": "path" if opts.path_style else "auto"},
-            ),
-        )
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An exception and what it came from, wherever the libraries in between have put that."""
+    waiting, seen = [error], set[int]()
+    while waiting:
+        found = waiting.pop()
+        if id(found) in seen:
+            continue
+        seen.add(id(found))
+        yield found
+        inside = (found.__cause__, found.__context__, getattr(found, "reason", None), *found.args)
+        inside += tuple(getattr(found, "kwargs", {}).values())
+        waiting += [each for each in inside if isinstance(each, BaseException)]
 
 
-@contextmanager
-def _configured() -> Iterator[None]:
-    """Turns what boto3 says of a configuration into UserError."""
-    try:
-        yield
-    except (BotoCoreError, ValueError) as error:
-        raise UserError(f"S3 cannot be used as configured: {error}: check checkpoint.s3 and the credentials") from error
-
-
-def _checksum(data: memoryview) -> str:
-    return base64.b64encode(crc64nvme(data).to_bytes(8, "big")).decode()
-
-
-def _status(error: ClientError) -> int:
-    return int(error.response["ResponseMetadata"]["HTTPStatusCode"])
-
-
-def _code(error: ClientError) -> str:
-    return str(error.response["Error"].get("Code", ""))
-
-
-def _remedy(error: ClientError) -> str:
-    match _code(error):
-        case "NoSuchBucket":
-            return ": create the bucket, or correct spec.checkpoint.uri or spec.checkpoint.s3.endpoint"
-        case "InvalidAccessKeyId" | "XAdminUserNotFound" | "SignatureDoesNotMatch" | "ExpiredToken" | "InvalidToken":
-            return f": these keys are wrong or no longer valid: check the credentials in {_KEYS}"
-        case "PermanentRedirect" | "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException":
-            return ": the bucket is in another region: correct spec.checkpoint.s3.region"
-    if _status(error) == FORBIDDEN:  # the answer to a HEAD says no more than this
-        return f": check the credentials in {_KEYS}, and that they may get, put, list and delete in this bucket"
-    return "" if _status(error) < 500 else ": the server is in trouble, the same call may succeed later"
+def _text(crc: int) -> str:
+    return base64.b64encode(crc.to_bytes(8, "big")).decode()

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from perdure.age import age as age_of
 from perdure.age import born
+from perdure.telemetry.events import Event, Measured
 
 
 class Timings:
@@ -28,6 +29,11 @@ class Timings:
     def note(self, seconds: Mapping[str, float]) -> None:
         """Takes over what others have measured."""
         self.seconds.update(seconds)
+
+    def take(self, event: Event) -> None:
+        """As a sink: takes over what others have told."""
+        if isinstance(event, Measured):
+            self.note(event.seconds)
 
     def begin(self, started: float | None) -> None:
         """Splits the time since the agent started this process into start and import."""

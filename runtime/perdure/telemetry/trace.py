@@ -11,7 +11,6 @@ Made by the session when PERDURE_TRACE=1. It is never read here.
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -19,6 +18,8 @@ from typing import Any, Final, Protocol
 
 from perdure.errors import StorageError
 from perdure.store import Store
+from perdure.telemetry.events import Event, GoalReached, Leaving, RequestSeen, Resumed, Stepped
+from perdure.telemetry.lines import warn
 
 FLUSH_SECONDS: Final = 1.0
 
@@ -117,4 +118,25 @@ class StoreTrace:
     def _complain(self, error: StorageError) -> None:
         if not self._complained:
             self._complained = True
-            print(f"perdure: trace cannot be written, trying again: {error}", file=sys.stderr, flush=True)
+            warn(f"trace cannot be written, trying again: {error}")
+
+
+class TraceLines:
+    """The sink: one line a step, and one for each event that evidence is made of."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+
+    def take(self, event: Event) -> None:
+        """Adds its line."""
+        match event:
+            case Stepped(step, epoch, samples):
+                self._trace.step(epoch, step, samples)
+            case Resumed(step):
+                self._trace.event("resumed", step=step)
+            case RequestSeen(step, cause, at):
+                self._trace.event("request-seen", t=at, step=step, cause=cause)
+            case Leaving(step):
+                self._trace.event("exit", step=step)
+            case GoalReached(step):
+                self._trace.event("completed", step=step)

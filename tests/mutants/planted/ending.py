@@ -153,8 +153,8 @@ ENDING: Final = (
     Mutant(
         "each failure is retried after a second, without back-off",
         _BLAME,
-        "seconds = 2 ** min(failures.consecutive - 1, _MOST_DOUBLINGS)",
-        "seconds = 0",
+        "return doubled(failures.last_time, failures.consecutive)",
+        "return doubled(failures.last_time, 1)",
         ("code-failure", "out-of-memory"),
     ),
     Mutant(
@@ -187,7 +187,7 @@ ENDING: Final = (
     ),
     Mutant(
         "a process that exits 0 without a Session completes the job",
-        "operator/perdure_operator/cluster/write/manifests.py",
+        "operator/perdure_operator/cluster/member.py",
         "Env.COMPLETION: job.spec.completion.value,",
         'Env.COMPLETION: "ExitCode",',
         ("exit-without-session",),

@@ -87,8 +87,8 @@ LEAVING: Final = (
     Mutant(
         "a member that outlives its grace is waited for with a deadline in the past",
         _PROBLEMS,
-        "stuck = [pod for pod in pods if pod.name in ends and ends[pod.name] <= draft.now]",
-        "stuck: list[PodView] = []",
+        "return [pod for pod in pods if (end := stuck_at(pod)) and end <= draft.now]",
+        "return []",
         ("stuck-terminating", "drain", "delete-pod"),
     ),
     Mutant(

@@ -13,7 +13,7 @@ _GATES: Final = f"{_DECIDE}gates.py"
 _MEMBERS: Final = f"{_DECIDE}members.py"
 _REPLACING: Final = f"{_DECIDE}replacing.py"
 _CLUSTER: Final = "operator/perdure_operator/cluster/"
-_MANIFESTS: Final = f"{_CLUSTER}write/manifests.py"
+_MEMBER: Final = f"{_CLUSTER}member.py"
 _ROOTS: Final = f"{_CLUSTER}read/roots.py"
 
 MEMBERS: Final = (
@@ -152,8 +152,8 @@ MEMBERS: Final = (
     Mutant(
         "replacing members has no pause",
         _REPLACING,
-        "seconds = 2 ** min(replaced.count - 2, _MOST_DOUBLINGS)",
-        "seconds = 0",
+        "return doubled(replaced.last_time, replaced.count - 1) if",
+        "return replaced.last_time if",
         ("reaper",),
     ),
     Mutant(
@@ -166,9 +166,16 @@ MEMBERS: Final = (
     Mutant(
         "successors are not kept off a node that goes away without a taint",
         _MEMBERS,
-        "apart = stays_apart(draft)",
-        "apart = False",
+        "apart, template = stays_apart(draft), fallback(draft)",
+        "apart, template = False, fallback(draft)",
         ("node-deleted-without-taint",),
+    ),
+    Mutant(
+        "an edit to something invalid takes the training down at the next drain",
+        f"{_DECIDE}facts.py",
+        "if one.name == name and one.hash), None)",
+        "if one.name == name and not one.hash), None)",
+        ("invalid-template", "drain"),
     ),
     Mutant(
         "idle pods do not hold the place on a node that goes away",
@@ -214,14 +221,14 @@ MEMBERS: Final = (
     ),
     Mutant(
         "a pod deleted before its agent has handlers waits its grace out",
-        _MANIFESTS,
+        _MEMBER,
         '"lifecycle": {"preStop": {"exec": {"command": ["perdure", "stop"]}}} | (',
         '"lifecycle": {} | (',
         ("reaper", "scale"),
     ),
     Mutant(
         "terminationGracePeriodSeconds: null is taken for a number",
-        _MANIFESTS,
+        _MEMBER,
         'if spec.get("terminationGracePeriodSeconds") is None:',
         'if "terminationGracePeriodSeconds" not in spec:',
         ("null-grace", "drain"),

@@ -135,8 +135,8 @@ WRITING: Final = (
     Mutant(
         "a budget that has outlived its job stays",
         f"{_LOOP}orphans.py",
-        "return ours and not budget.owner and cache.key_of_job(uid) is None",
-        "return ours and bool(budget.owner) and cache.key_of_job(uid) is None",
+        "_is_ours(one, job, uid) and not one.owner and cache.key_of_job(uid) is None",
+        "_is_ours(one, job, uid) and bool(one.owner) and cache.key_of_job(uid) is None",
         ("orphan-and-apply", "drain"),
     ),
 )

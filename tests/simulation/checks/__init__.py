@@ -57,6 +57,7 @@ OTHERS: Final[tuple[Callable[[Case], Promise], ...]] = (
     Accounts,
     Recovery,
 )
+POLL_SECONDS: Final = 1.0
 LEADS_SECONDS: Final = 30.0
 """So long a leader has worked undisturbed before anything is expected of it."""
 
@@ -74,7 +75,7 @@ class Checks:
         scene.world.listeners.append(self._on_fact)
         scene.operators.on_call = self._on_call
         scene.operators.on_answer = self._on_answer
-        scene.world.after(1.0, self._poll)
+        scene.world.after(POLL_SECONDS, self._poll)
 
     @property
     def violation(self) -> Violation | None:
@@ -124,6 +125,7 @@ class Checks:
     def _poll(self) -> None:
         if not self._is_led():
             self._led_since = None
+            self._case.prolong_excuses(POLL_SECONDS)
         elif self._led_since is None:
             self._led_since = self._case.now
         led = self._led_since is not None and self._case.now - self._led_since >= LEADS_SECONDS
@@ -132,7 +134,7 @@ class Checks:
                 promise.look()
             else:
                 promise.silence()
-        self._scene.world.after(1.0, self._poll)
+        self._scene.world.after(POLL_SECONDS, self._poll)
 
     def _is_led(self) -> bool:
         """Whether somebody leads who hears and can write."""

@@ -74,6 +74,12 @@ class Case:
         """What excused it is mended."""
         self._excused[what] = min(self._excused.get(what, 0.0), self.now + seconds)
 
+    def prolong_excuses(self, seconds: float) -> None:
+        """What people have done to pods and budgets stays as it is while nobody works who could mend it."""
+        for what, until in self._excused.items():
+            if until >= self.now:
+                self._excused[what] = until + seconds
+
     def is_excused(self, what: str) -> bool:
         return self._excused.get(what, -1.0) >= self.now
 

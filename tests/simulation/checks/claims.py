@@ -28,6 +28,7 @@ from tests.simulation.objects import (
     BUDGETS,
     JOBS,
     PODS,
+    REVISIONS,
     Json,
     is_ready,
     key_of,
@@ -138,6 +139,11 @@ class Claims(Promise):
         told = earlier or any(one.get("status") == "False" and "emplate" in str(one.get("reason")) for one in said)
         words = f"{key_of(job)[1]}: the template is invalid and no condition says so"
         self._lasting("silent-template", uid_of(job), bad and not told, 40.0, words)
+        (namespace, name), waits = key_of(job), condition(status, "Running").get("reason") == "TemplateInvalid"
+        revision = f"{name}-{uid_of(job)[:4]}-{status.get('templateChecked')}"
+        kept = self._world.server.find(REVISIONS, namespace, revision) is not None
+        words = f"{name} waits for a correction of its template although a good one is kept in {revision}"
+        self._lasting("kept-in-vain", uid_of(job), bad and waits and kept, 40.0, words)
 
     def _look_at_running(self, job: Json, status: Json) -> None:
         """Running means that every member of the plan is Ready and has its rank."""

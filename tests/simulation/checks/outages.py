@@ -16,6 +16,10 @@ MASS_OUTAGE_SECONDS: Final = 600
 MOMENT_SECONDS: Final = 5.0
 MARGIN_SECONDS: Final = 10.0
 NEWS_SECONDS: Final = 30.0
+UNDER_WAY_SECONDS: Final = 1.0
+"""Who decided a moment ago did not know of the node that made it an outage."""
+DEAF_SECONDS: Final = 60.0
+"""Nor for longer where the news are held up."""
 
 
 class Outages(Promise):
@@ -86,8 +90,11 @@ class Outages(Promise):
                 words = f"{name} is given up {now - self._over_at:.0f} s after an outage that its node was a part of"
                 self._case.fail("mass-outage", words)
             return
-        least = float(failure.get("massOutageSeconds", MASS_OUTAGE_SECONDS)) - MARGIN_SECONDS
-        if now - self._outage_since < least:
+        least, age = (
+            float(failure.get("massOutageSeconds", MASS_OUTAGE_SECONDS)) - MARGIN_SECONDS,
+            now - self._outage_since,
+        )
+        if (DEAF_SECONDS if self._case.deaf else UNDER_WAY_SECONDS) <= age < least:
             self._case.fail("mass-outage", f"{name} is written off while most nodes are not Ready")
         if self._none_since is not None and now - self._none_since > NEWS_SECONDS and not self._case.deaf:
             self._case.fail("mass-outage", f"{name} is written off, and no node is Ready to take another")

@@ -31,8 +31,8 @@ def _unsettled(case: Case, runs: Runs, job: Json | None) -> str:
     left = [one for one in case.pods(uid_of(job)) if not terminal(one)]
     if status.get("phase") in FINISHED:
         return f"{name} is finished, and {len(left)} of its pods hold their devices" if left else ""
-    if condition(status, "Running").get("reason") == "LogLost" and case.fired("emptied-root"):
-        return ""  # waits for people
+    if case.fired("emptied-root") and _asks_about_root(status):
+        return ""
     last = runs.training[name]
     plan = max((int(one["run"]) for one in plans(status)), default=0)
     steps = last.uid == uid_of(job) and last.run == plan and case.now - last.at < 30.0
@@ -40,3 +40,9 @@ def _unsettled(case: Case, runs: Runs, job: Json | None) -> str:
         return ""
     said = [f"{one['type']}={one['status']} {one['reason']}: {one['message']}" for one in status.get("conditions", ())]
     return f"{name} is {status.get('phase')} in run {plan}, last step in run {last.run}: {'; '.join(said[:3])}"
+
+
+def _asks_about_root(status: Json) -> bool:
+    """What was deleted below a root only people can bring back, or take away whole: an append under way is left."""
+    failed = any(" Corrupt" in one.get("message", "") for one in status.get("conditions") or ())
+    return condition(status, "Running").get("reason") == "LogLost" or failed

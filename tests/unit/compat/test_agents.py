@@ -1,13 +1,15 @@
-"""Operator and agents of different ages: what the first format has written is read, and what is written now it reads.
+"""Operator and agents of different ages: what earlier formats have written is read, and what is written now they read.
 
-`recorded/` holds documents as that format's writers wrote them, and its reader as it was: none of it is ever changed.
-Agents live in users' images for weeks, so a newer operator must be understood by older ones.
+`recorded/` holds documents as each format's writers wrote them, and its reader as it was: none of it is ever changed.
+The second format added the floor, the memory limit and more names of errors. Agents live in users' images for weeks, so
+a newer operator must be understood by older ones; and an operator may be rolled back under newer agents.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -28,43 +30,66 @@ from perdure.contract import (
     write_outcome,
 )
 from tests.unit.compat.recorded import contract as first
+from tests.unit.compat.recorded.second import contract as second
 
 RECORDED = Path(__file__).parent / "recorded"
-ASSIGNMENTS: dict[str, dict[str, Any]] = json.loads((RECORDED / "assignments.json").read_text())
-OUTCOMES: dict[str, dict[str, Any]] = json.loads((RECORDED / "outcomes.json").read_text())
-TODAYS_ASSIGNMENTS: list[Assignment] = [
-    Standby(),
-    Leave(3, "node n2 is cordoned", 120, (1, 2)),
-    Train(4, 1, 2, "10.9.0.1:29504", "node n2 is cordoned", 120, 135, (3,), floor=CommitRef(12, 96)),
-]
+FORMATS = {"first": RECORDED, "second": RECORDED / "second"}
+READERS = {"first": first, "second": second}
 UNKNOWN_TO_THE_FIRST = {ExitKind.ROOT_TAKEN_OVER}
 """Its operator kept such an outcome for an infrastructure failure; those that follow read what they do not know."""
+UNDERSTOOD = [
+    pytest.param(reader, kind, id=f"{name}-{kind}")
+    for name, reader in READERS.items()
+    for kind in sorted(set(ExitKind) - (UNKNOWN_TO_THE_FIRST if reader is first else set()))
+]
 
 
-@pytest.mark.parametrize("name", ASSIGNMENTS)
-def test_a_recorded_assignment_is_read_without_loss(name: str) -> None:
-    told = ASSIGNMENTS[name]
+def recorded(name: str) -> list[Any]:
+    """Each document of that file, of all formats."""
+    documents = {format_: json.loads((folder / name).read_text("utf-8")) for format_, folder in FORMATS.items()}
+    return [
+        pytest.param(told, id=f"{format_}-{what}")
+        for format_, found in documents.items()
+        for what, told in found.items()
+    ]
+
+
+TODAYS_ASSIGNMENTS: dict[str, Assignment] = {
+    "standby": Standby(),
+    "leave": Leave(3, "node n2 is cordoned", 120, (1, 2)),
+    "train": Train(4, 1, 2, "10.9.0.1:29504", "node n2 is cordoned", 120, 135, (3,), floor=CommitRef(12, 96)),
+}
+
+
+@pytest.mark.parametrize("told", recorded("assignments.json"))
+def test_a_recorded_assignment_is_read_without_loss(told: dict[str, Any]) -> None:
     assert json.loads(write_assignment(read_assignment(json.dumps(told)))).items() >= told.items()
 
 
-@pytest.mark.parametrize("name", OUTCOMES)
-def test_a_recorded_outcome_is_read_without_loss(name: str) -> None:
-    told = OUTCOMES[name]
+@pytest.mark.parametrize("told", recorded("outcomes.json"))
+def test_a_recorded_outcome_is_read_without_loss(told: dict[str, Any]) -> None:
     assert json.loads(write_outcome(read_outcome(json.dumps(told)))).items() >= told.items()
 
 
-@pytest.mark.parametrize("assignment", TODAYS_ASSIGNMENTS, ids=["standby", "leave", "train"])
-def test_an_agent_of_the_first_format_does_what_it_is_told_today(assignment: Assignment) -> None:
-    understood = first.read_assignment(write_assignment(assignment))
+@pytest.mark.parametrize("told", recorded("outcomes.json"))
+def test_nobody_makes_up_an_epoch_for_an_older_agent(told: dict[str, Any]) -> None:
+    assert read_outcome(json.dumps(told)).epoch is None
+
+
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+@pytest.mark.parametrize("assignment", TODAYS_ASSIGNMENTS.values(), ids=TODAYS_ASSIGNMENTS)
+def test_an_older_agent_does_what_it_is_told_today(assignment: Assignment, reader: ModuleType) -> None:
+    understood = reader.read_assignment(write_assignment(assignment))
     assert type(understood).__name__ == type(assignment).__name__
-    assert vars(understood).items() <= vars(assignment).items()
+    for name, value in vars(understood).items():
+        assert (name, str(value)) == (name, str(getattr(assignment, name)))
 
 
-@pytest.mark.parametrize("kind", sorted(set(ExitKind) - UNKNOWN_TO_THE_FIRST))
-def test_an_operator_of_the_first_format_reads_todays_outcomes(kind: ExitKind) -> None:
+@pytest.mark.parametrize(("reader", "kind"), UNDERSTOOD)
+def test_an_older_operator_reads_todays_outcomes(reader: ModuleType, kind: ExitKind) -> None:
     error = Failure(ErrorKind.STORAGE, "StorageError", "connection refused")
-    outcome = Outcome(kind, 3, 1, 96, CommitRef(12, 96), 3, {"import": 4.5}, error)
-    understood = first.read_outcome(write_outcome(outcome))
+    outcome = Outcome(kind, 3, 1, 96, CommitRef(12, 96), 3, {"import": 4.5}, error, epoch=4)
+    understood = reader.read_outcome(write_outcome(outcome))
     assert (understood.outcome.value, understood.run, understood.step) == (kind.value, 3, 96)
     assert understood.error is not None
     assert understood.error.kind.value == "storage"

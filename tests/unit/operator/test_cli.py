@@ -11,7 +11,8 @@ import pytest
 
 from perdure_operator import cli
 from perdure_operator.loop.logs import JsonFormatter
-from tests.support.raw import snapshot
+from perdure_operator.state.snapshot import TemplateCheck
+from tests.support.raw import NOW, snapshot
 
 
 @pytest.fixture
@@ -29,12 +30,13 @@ def write(path: Path, text: str) -> str:
 
 
 def test_explain_prints_reasons_actions_and_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = snapshot(template_hash="abc").model_dump_json(by_alias=True)
+    check = TemplateCheck(hash="abc", time=NOW)  # without an answer
+    text = snapshot(template_hash="abc", template_check=check).model_dump_json(by_alias=True)
     assert cli.main(["explain", write(tmp_path / "s.json", text)]) == 0
     said = capsys.readouterr().out
     assert "Waiting: CheckingTemplate: " in said
     assert "1. CheckTemplate" in said
-    assert "condition Protected: False, BudgetMissing" in said
+    assert "condition Disrupted: False, Undisturbed" in said
     assert "Looks again: in 10 s, at " in said
 
 

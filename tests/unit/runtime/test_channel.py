@@ -34,11 +34,12 @@ failures = st.builds(Failure, kind=st.sampled_from(ErrorKind), name=st.text(max_
 reports: st.SearchStrategy[Report] = st.one_of(
     st.builds(Attached, pid=whole),
     st.builds(Opened, run=whole, resumed=st.none() | commits),
-    st.builds(Stepped, step=whole),
+    st.builds(Stepped, step=whole, epoch=st.none() | whole),
     st.builds(Committed, commit=commits),
     st.builds(
         Exiting, outcome=st.sampled_from(ExitKind), step=whole, commit=st.none() | commits, opened=whole,
         seconds=st.dictionaries(st.text(max_size=9), st.floats(0, 1e6), max_size=5), error=st.none() | failures,
+        epoch=st.none() | whole,
     ),
 )  # fmt: skip
 
@@ -165,3 +166,8 @@ class TestRequests:
     def test_a_script_of_another_framework_finds_the_name_it_looks_for(self, tmp_path: Path) -> None:
         write_request(tmp_path / "request.json", Request("node n1 is leaving", 5.0))
         assert json.loads((tmp_path / "request.json").read_text())["GracefulExit"] == 1
+
+
+def test_a_trainer_that_tells_no_epoch_is_understood() -> None:
+    assert read_report('{"report": "step", "step": 7}') == Stepped(7)
+    assert read_report('{"report": "ending", "outcome": "completed", "step": 7}') == Exiting(ExitKind.COMPLETED, 7)

@@ -52,7 +52,7 @@ failures = st.none() | st.builds(Failure, kind=st.sampled_from(ErrorKind), name=
 seconds = st.dictionaries(st.sampled_from(["agree", "stage", "upload"]), st.integers(0, 10**6).map(lambda n: n / 1000))
 outcomes = st.builds(
     Outcome, outcome=st.sampled_from(ExitKind), run=whole, rank=whole, step=whole, commit=commits, opened=whole,
-    seconds=seconds, error=failures,
+    seconds=seconds, error=failures, epoch=st.none() | whole,
 )  # fmt: skip
 
 TRAIN: dict[str, Any] = {"v": VERSION, "run": 2, "rank": 1, "world": 4, "master": "10.0.0.1:29500"}
@@ -258,6 +258,14 @@ class TestOutcome:
     def test_an_absurd_opened_is_ignored_and_the_rest_is_read(self, value: Any) -> None:
         outcome = read_outcome(json.dumps(OUTCOME | {"opened": value, "step": 7}))
         assert (outcome.opened, outcome.step) == (0, 7)
+
+    @pytest.mark.parametrize("value", [-1, "x", None, True, 1.5, [], 2**53, 10**400])
+    def test_an_absurd_epoch_is_ignored_and_the_rest_is_read(self, value: Any) -> None:
+        outcome = read_outcome(json.dumps(OUTCOME | {"epoch": value, "step": 7}))
+        assert (outcome.epoch, outcome.step) == (None, 7)
+
+    def test_an_epoch_that_nobody_told_is_not_written(self) -> None:
+        assert "epoch" not in json.loads(write_outcome(Outcome(ExitKind.STOPPED, 1, 0)))
 
     def test_a_run_past_the_highest_opened_can_still_be_told(self) -> None:
         told = read_outcome(json.dumps(OUTCOME | {"opened": OPENED_AT_MOST})).opened

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from perdure.contract import LABEL_JOB
-from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, Json, Resource
+from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, REVISIONS, Json, Resource
 from perdure_operator.cluster.read import parse, records
 from perdure_operator.cluster.read.records import (
     AnyRecord,
@@ -23,6 +23,7 @@ from perdure_operator.cluster.read.records import (
     Key,
     NodeRecord,
     PodRecord,
+    RevisionRecord,
     key_of,
     version_of,
 )
@@ -58,11 +59,13 @@ class Cache:
         self._pods: dict[Key, PodRecord] = {}
         self._nodes: dict[Key, NodeRecord] = {}
         self._budgets: dict[Key, BudgetRecord] = {}
+        self._revisions: dict[Key, RevisionRecord] = {}
         self._stores: Mapping[Resource, dict[Key, AnyRecord]] = {
             JOBS: self._jobs,  # type: ignore[dict-item]  # each holds its own kind only
             PODS: self._pods,  # type: ignore[dict-item]
             NODES: self._nodes,  # type: ignore[dict-item]
             BUDGETS: self._budgets,  # type: ignore[dict-item]
+            REVISIONS: self._revisions,  # type: ignore[dict-item]
         }
         self._pods_of: dict[Key, dict[Key, PodRecord]] = defaultdict(dict)
         self._pods_on: dict[str, dict[Key, Key]] = defaultdict(dict)
@@ -71,6 +74,7 @@ class Cache:
         self._jobs_in_the_dark: dict[Key, None] = {}
         self._budgets_over: dict[tuple[str, str], dict[Key, BudgetRecord]] = defaultdict(dict)
         self._budgets_named: dict[Key, dict[Key, BudgetRecord]] = defaultdict(dict)
+        self._revisions_named: dict[Key, dict[Key, RevisionRecord]] = defaultdict(dict)
         self._zones: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         self._names_of: dict[str, Key] = {}
         self._marks: dict[Resource, dict[Key, int]] = defaultdict(dict)
@@ -140,6 +144,14 @@ class Cache:
         """Budgets with the label of that job, or of an earlier one of its name."""
         return list(self._budgets_named.get(job, {}).values())
 
+    def revisions(self) -> list[RevisionRecord]:
+        """Every kept template."""
+        return list(self._revisions.values())
+
+    def revisions_named(self, job: Key) -> list[RevisionRecord]:
+        """Templates with the label of that job, or of an earlier one of its name."""
+        return list(self._revisions_named.get(job, {}).values())
+
     def budgets_over(self, namespace: str, uids: Iterable[str]) -> Iterator[BudgetRecord]:
         """Budgets that may cover pods with one of these job uids in their labels."""
         for uid in {"", *uids}:
@@ -195,6 +207,13 @@ class Cache:
         self._bury(resource, known)
         return Change(resource, known, None)
 
+    def forget(self, resource: Resource, key: Key, uid: str) -> None:
+        """That very object has been deleted by ourselves."""
+        known = self._stores[resource].get(key)
+        if known is not None and known.uid == uid:
+            self._remove(resource, known)
+            self._bury(resource, known)
+
     def keys(self, resource: Resource) -> list[Key]:
         """Every object of a kind."""
         return list(self._stores[resource])
@@ -217,19 +236,25 @@ class Cache:
                     self._pods_of[job][key] = record
                     if record.view.node:
                         self._pods_on[record.view.node][key] = job
-            case JobRecord(key=key, uid=uid):
-                self._jobs_in[key[0]][key] = None
-                self._names_of[uid] = key
-                if record.root is not None:
-                    self._jobs_at[record.root][key] = None
-                if record.status is not None and record.status.unready:
-                    self._jobs_in_the_dark[key] = None
+            case JobRecord(uid=uid):
+                self._index_job(record)
                 self._gone.job_is(record, new=known is None or known.uid != uid)
             case BudgetRecord(key=key):
                 self._budgets_over[key[0], record.selects_uid][key] = record
                 self._budgets_named[key[0], record.labels.get(LABEL_JOB, "")][key] = record
+            case RevisionRecord(key=key, job=job):
+                self._revisions_named[job][key] = record
             case NodeRecord(view=view):
                 self._count(view, 1)
+
+    def _index_job(self, record: JobRecord) -> None:
+        key = record.key
+        self._jobs_in[key[0]][key] = None
+        self._names_of[record.uid] = key
+        if record.root is not None:
+            self._jobs_at[record.root][key] = None
+        if record.status is not None and record.status.unready:
+            self._jobs_in_the_dark[key] = None
 
     def _remove(self, resource: Resource, record: AnyRecord) -> None:
         self._unindex(record)
@@ -251,6 +276,8 @@ class Cache:
             case BudgetRecord():
                 _forget(self._budgets_over, (key[0], record.selects_uid), key)
                 _forget(self._budgets_named, (key[0], record.labels.get(LABEL_JOB, "")), key)
+            case RevisionRecord(job=job):
+                _forget(self._revisions_named, job, key)
             case NodeRecord(view=view):
                 self._count(view, -1)
             case _:

@@ -20,14 +20,34 @@ from perdure_operator.api import names
 from perdure_operator.api.names import LABEL_UID
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import TrainingJobStatus
+from perdure_operator.cluster import member
 from perdure_operator.cluster.memory import Memory
-from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, ClusterApi, Conflict, Json, NotFound, Resource
+from perdure_operator.cluster.protocol import (
+    BUDGETS,
+    JOBS,
+    NODES,
+    PODS,
+    REVISIONS,
+    ClusterApi,
+    Conflict,
+    Forbidden,
+    Json,
+    NotFound,
+    Resource,
+)
 from perdure_operator.cluster.read import parse
 from perdure_operator.cluster.read.cache import Cache, Change
 from perdure_operator.cluster.read.records import JobRecord, Key, PodRecord, key_of
 from perdure_operator.cluster.read.tombs import Untold
-from perdure_operator.cluster.write import manifests
-from perdure_operator.state.snapshot import Budget, NodeView, PodView, RefusalKind, Snapshot
+from perdure_operator.state.snapshot import (
+    Budget,
+    KeptTemplate,
+    NodeView,
+    PodView,
+    RefusalKind,
+    Snapshot,
+    TemplateVerdict,
+)
 
 SLICE: Final = 25
 """Objects of a LIST that are read before others get their turn: some milliseconds."""
@@ -63,11 +83,12 @@ class Observer:
     async def sync(self) -> list[Change]:
         """Read everything live: before the first decision, and now and then, for a watch may miss a deletion.
 
-        Returns what has changed. Jobs before pods, as in `_read_live`; budgets before jobs, so that the job of a budget
+        Returns what has changed. Jobs before pods, as in `_read_live`; what outlives a job before jobs, so that a job
         that is not found is gone for good.
         """
         self._distrusted.clear()
         changes: list[Change] = []
+        await self._list_revisions()
         for resource in (NODES, BUDGETS, JOBS, PODS):
             changes += await self._list(resource)
         self._nodes_listed = True
@@ -75,11 +96,18 @@ class Observer:
         self._forget_all_but({job.uid for job in self._cache.jobs()})
         return changes
 
+    async def _list_revisions(self) -> None:
+        """Kept templates are worth having, and no reason to stop: an older chart's roles do not have the right."""
+        try:
+            await self._list(REVISIONS)
+        except Forbidden as error:
+            logger.warning("templates of jobs are not kept: %s", error)
+
     async def _list(self, resource: Resource) -> list[Change]:
         """Page by page and slice by slice: a round that is due does not wait for a whole cluster to be read."""
         since, changes, shown = self._cache.mark(), list[Change | None](), set[Key]()
         namespace = self._namespace if resource.namespaced else None
-        selector = LABEL_JOB if resource == PODS else ""
+        selector = LABEL_JOB if resource in (PODS, REVISIONS) else ""
         async for page in self._api.pages(resource, namespace, selector=selector):
             for first in range(0, len(page), SLICE):
                 part = page[first : first + SLICE]
@@ -132,7 +160,9 @@ class Observer:
         """The job before its pods: a pod that its status names and the LIST lacks is gone, not yet to come."""
         namespace, name = job
         known = self._cache.job(job)
-        if known is None or self._answered.pop(job, None) != known.uid:
+        answered = self._answered.pop(job, None)
+        just_made = known is not None and known.is_new and job not in self._current and job not in self._distrusted
+        if known is None or not (answered == known.uid or just_made):
             since = self._cache.mark()
             try:
                 raw = await self._api.get(JOBS, namespace, name)
@@ -185,7 +215,6 @@ class Observer:
             generation=record.generation,
             resource_version=record.resource_version,
             deleting=record.deleting,
-            creation_time=datetime.fromisoformat(record.created),
             spec=spec,
             unknown_fields=(*(f"spec.{field}" for field in record.unknown), *record.left_out),
             status=status,
@@ -201,9 +230,11 @@ class Observer:
             template_check=memory.template_check,
         )
         _forget_settled(memory, record, own, budget)
+        template_hash = _template_hash(seen, memory)
         return seen.model_copy(
             update={
-                "template_hash": _template_hash(seen, memory),
+                "template_hash": template_hash,
+                "kept": await self._kept(seen, template_hash, memory),
                 "refusals": tuple(memory.refusals.values()),
                 "allotted": tuple(sorted(memory.allotted)),
                 "created": tuple(sorted(memory.created)),
@@ -238,6 +269,35 @@ class Observer:
         except NotFound:
             return None
         return parse.pod(raw) if parse.controller(raw) == record.uid else None
+
+    async def _kept(self, seen: Snapshot, template_hash: str, memory: Memory) -> tuple[KeptTemplate, ...]:
+        """The job's kept templates; what is in the one that counts is read where spec.template is refused."""
+        stored = [one for one in self._cache.revisions_named((seen.namespace, seen.name)) if one.owner == seen.uid]
+        found = {one.key[1]: KeptTemplate(name=one.key[1], uid=one.uid) for one in stored}
+        check, checked = seen.template_check, seen.status.template_checked
+        counts = names.kept_template(seen.name, seen.uid, checked)
+        refused = check.verdict is TemplateVerdict.BAD and check.hash == template_hash != checked
+        if refused and counts in found:
+            found[counts] = await self._read_kept(seen, found[counts], memory)
+        return tuple(found[name] for name in sorted(found))
+
+    async def _read_kept(self, seen: Snapshot, kept: KeptTemplate, memory: Memory) -> KeptTemplate:
+        """Its data never changes, so it is read once; without its content where there is none to be had."""
+        if memory.kept and memory.kept[0] is seen.spec and memory.kept[1].uid == kept.uid:
+            return memory.kept[1]
+        try:
+            raw = await self._api.get(REVISIONS, seen.namespace, kept.name)
+        except (NotFound, Forbidden) as error:
+            logger.warning("trainingjob %s/%s: its kept template cannot be read: %s", seen.namespace, seen.name, error)
+            self._cache.forget(REVISIONS, (seen.namespace, kept.name), kept.uid)
+            return kept
+        template = parse.kept_template(raw)
+        if template is None or parse.uid(raw) != kept.uid:
+            return kept
+        read = kept.model_copy(update={"template": template})
+        read = read.model_copy(update={"hash": member.template_hash(seen, read)})
+        memory.kept = (seen.spec, read)
+        return read
 
     async def _nodes(self, pods: Sequence[PodView]) -> tuple[NodeView, ...]:
         names = sorted({pod.node for pod in pods if pod.node and not pod.gone})
@@ -296,7 +356,7 @@ def _foreign_pods(record: JobRecord, pods: Sequence[PodRecord]) -> tuple[str, ..
 
 def _template_hash(seen: Snapshot, memory: Memory) -> str:
     if memory.template_hash is None or memory.template_hash[0] is not seen.spec:
-        memory.template_hash = (seen.spec, manifests.template_hash(seen))
+        memory.template_hash = (seen.spec, member.template_hash(seen))
     return memory.template_hash[1]
 
 
@@ -305,7 +365,9 @@ def _forget_settled(memory: Memory, record: JobRecord, own: set[str], budget: Bu
     memory.allotted &= record.members
     memory.created &= record.members
     budgets = {names.budget(record.key[1], record.uid)}
-    created = record.members - own | (set() if budget else budgets)
+    checked = record.status.template_checked if record.status else ""
+    templates = {names.kept_template(record.key[1], record.uid, checked)}
+    created = record.members - own | (set() if budget else budgets) | templates
     changed = own | (budgets if budget else set())
     memory.refusals = {
         name: refusal

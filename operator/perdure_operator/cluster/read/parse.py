@@ -149,6 +149,13 @@ def _altered(raw: Json) -> str:
     return ""
 
 
+def kept_template(raw: Json) -> Json | None:
+    """The template in a ControllerRevision of ours; None where it holds something else."""
+    data = raw.get("data")
+    template = data.get("template") if isinstance(data, dict) else None
+    return template if isinstance(template, dict) else None
+
+
 def selects(selector: Json | None, labels: Mapping[str, str]) -> bool:
     """Whether a LabelSelector matches; an empty one matches everything, an absent one nothing."""
     if selector is None:

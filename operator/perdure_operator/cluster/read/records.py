@@ -16,7 +16,7 @@ from perdure_operator.api.names import LABEL_UID
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import TrainingJobStatus
 from perdure_operator.cluster import decode
-from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, Json, Resource
+from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, REVISIONS, Json, Resource
 from perdure_operator.cluster.read import parse, roots
 from perdure_operator.cluster.read.roots import Root
 from perdure_operator.state.snapshot import Budget, NodeView, PodView
@@ -55,6 +55,11 @@ class JobRecord(Record):
     root: Root | None
     members: frozenset[str]
     """The pods that status names."""
+
+    @property
+    def is_new(self) -> bool:
+        """Whether no operator has written its status: whoever decides by an outdated one fails to write the first."""
+        return self.status == TrainingJobStatus()
 
     @property
     def in_run(self) -> frozenset[str]:
@@ -154,7 +159,24 @@ class BudgetRecord(Record):
         return (self.uid, self.owner, self.labels, self.spec) == (other.uid, other.owner, other.labels, other.spec)
 
 
-AnyRecord = JobRecord | PodRecord | NodeRecord | BudgetRecord
+@dataclass(frozen=True, slots=True)
+class RevisionRecord(Record):
+    """A ControllerRevision that keeps a job's template; the template itself is read when it is needed."""
+
+    owner: str
+    labels: Mapping[str, str]
+
+    @property
+    def job(self) -> Key:
+        """The job whose label it has."""
+        return self.key[0], self.labels.get(LABEL_JOB, "")
+
+    def tells_the_same(self, other: RevisionRecord) -> bool:
+        """See above."""
+        return (self.uid, self.owner, self.labels) == (other.uid, other.owner, other.labels)
+
+
+AnyRecord = JobRecord | PodRecord | NodeRecord | BudgetRecord | RevisionRecord
 
 
 def key_of(raw: Json) -> Key:
@@ -181,6 +203,8 @@ def read(resource: Resource, raw: Json, known: AnyRecord | None = None) -> AnyRe
     if resource == BUDGETS:
         labels = parse.meta(raw).get("labels") or {}
         return BudgetRecord(*base, parse.controller(raw), labels, raw.get("spec") or {}, parse.budget(raw))
+    if resource == REVISIONS:
+        return RevisionRecord(*base, parse.controller(raw), parse.meta(raw).get("labels") or {})
     raise ValueError(f"nobody reads {resource.plural}")
 
 

@@ -22,12 +22,14 @@ from typing import assert_never
 from perdure.contract import ANNOTATION_ASSIGNMENT, LABEL_ROLE
 from perdure_operator.api import names
 from perdure_operator.api.status import TrainingJobStatus
+from perdure_operator.cluster import member
 from perdure_operator.cluster.memory import Memory
 from perdure_operator.cluster.protocol import (
     BUDGETS,
     EVENTS,
     JOBS,
     PODS,
+    REVISIONS,
     AlreadyExists,
     ApiError,
     ClusterApi,
@@ -41,7 +43,7 @@ from perdure_operator.cluster.protocol import (
 )
 from perdure_operator.cluster.read import parse
 from perdure_operator.cluster.read.cache import Cache
-from perdure_operator.cluster.read.records import version_of
+from perdure_operator.cluster.read.records import Key, version_of
 from perdure_operator.cluster.write import manifests, order
 from perdure_operator.cluster.write.news import News
 from perdure_operator.state.decision import (
@@ -53,7 +55,9 @@ from perdure_operator.state.decision import (
     DeleteBudget,
     DeleteJob,
     DeletePod,
+    DropTemplate,
     Event,
+    KeepTemplate,
     SetBudget,
 )
 from perdure_operator.state.snapshot import PodView, Refusal, RefusalKind, Snapshot, TemplateCheck, TemplateVerdict
@@ -106,6 +110,14 @@ class Actor:
             await self._send(job, decision.events)  # status is written: no later round will say this again
             raise
         await self._send(job, decision.events)
+
+    async def remove(self, resource: Resource, key: Key, *, uid: str, version: str) -> bool:
+        """Delete what has outlived its job; False where somebody was faster.
+
+        Raises Conflict where it has changed, or where another operator may lead.
+        """
+        self._require_lead()
+        return await self._delete(resource, key, uid, version)
 
     def _require_lead(self) -> None:
         if not self._still_leading():
@@ -164,10 +176,14 @@ class Actor:
         match action:
             case CheckTemplate():
                 await self._check_template(job, memory)
+            case KeepTemplate(name=name):
+                await self._keep_template(job, name, memory)
+            case DropTemplate(name=name, uid=uid):
+                await self._delete(REVISIONS, (job.namespace, name), uid)
             case SetBudget():
                 await self._set_budget(job, action, memory)
             case DeleteBudget(uid=uid):
-                await self._delete_budget(job, uid)
+                await self._delete(BUDGETS, (job.namespace, names.budget(job.name, job.uid)), uid)
             case CreatePod():
                 await self._create_pod(job, action, memory)
             case Assign():
@@ -180,7 +196,7 @@ class Actor:
                 assert_never(action)
 
     async def _check_template(self, job: Snapshot, memory: Memory) -> None:
-        body = manifests.pod(job, names.dry_run(job.name, job.uid))
+        body = member.pod(job, names.dry_run(job.name, job.uid))
         verdict, message = TemplateVerdict.GOOD, ""
         try:
             await self._api.create(PODS, job.namespace, body, dry_run=True)
@@ -190,9 +206,19 @@ class Actor:
             # Admission plugins and quotas answer 403 as well: only Pod Security blames the template.
             bad = "violates PodSecurity" in str(error)
             verdict, message = (TemplateVerdict.BAD if bad else TemplateVerdict.WAIT), str(error)
+        except ApiError:
+            memory.template_check = TemplateCheck(hash=job.template_hash, time=self._clock())
+            raise
         memory.template_check = TemplateCheck(
             hash=job.template_hash, verdict=verdict, message=message, time=self._clock()
         )
+
+    async def _keep_template(self, job: Snapshot, name: str, memory: Memory) -> None:
+        """A refusal stops nothing: until the next template the job does as if there were no way to keep one."""
+        try:
+            await self._create(REVISIONS, job, manifests.revision(job, name), memory)
+        except (Forbidden, Invalid, AlreadyExists) as error:
+            logger.warning("trainingjob %s/%s: its template is not kept: %s", job.namespace, job.name, error)
 
     async def _set_budget(self, job: Snapshot, action: SetBudget, memory: Memory) -> None:
         name, body = names.budget(job.name, job.uid), manifests.budget(job, action.min_available)
@@ -213,17 +239,20 @@ class Actor:
             raise
         memory.refusals.pop(name, None)
 
-    async def _delete_budget(self, job: Snapshot, uid: str) -> None:
-        key = (job.namespace, names.budget(job.name, job.uid))
-        with suppress(NotFound):  # somebody was faster
-            await self._api.delete(BUDGETS, *key, uid=uid)
-        known = self._cache.budget(key)
-        if known is not None and known.uid == uid:
-            self._cache.drop(BUDGETS, key, since=self._cache.mark())
+    async def _delete(self, resource: Resource, key: Key, uid: str, version: str = "") -> bool:
+        """Whether it was there."""
+        there = True
+        try:
+            await self._api.delete(resource, *key, uid=uid, version=version)
+        except NotFound:
+            there = False
+        self._cache.forget(resource, key, uid)
+        return there
 
     async def _create_pod(self, job: Snapshot, action: CreatePod, memory: Memory) -> None:
+        kept = next((one for one in job.kept if one.name == action.kept), None)
         try:
-            await self._create(PODS, job, manifests.pod(job, action.name, apart=action.apart), memory)
+            await self._create(PODS, job, member.pod(job, action.name, apart=action.apart, kept=kept), memory)
         except (Forbidden, Invalid, AlreadyExists):
             raise  # it does not exist, or is not ours
         except BaseException:

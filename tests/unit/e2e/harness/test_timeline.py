@@ -87,3 +87,17 @@ def test_the_pause_is_split_into_parts_that_add_up_to_it() -> None:
 
 def test_a_pause_that_no_watch_has_seen_stays_unexplained() -> None:
     assert pause_parts([], GAP) == [Part("unknown", GAP.seconds)]
+
+
+def test_a_job_that_is_over_before_its_rank_0_has_ended_is_told_by_another_rank() -> None:
+    early = [
+        *MOVED[:-1],
+        pod(114, "d", assignment=ranked(2, 1), outcome=ended(2, "completed", rank=1, seconds=ARRIVING)),
+    ]
+    assert pause_parts(early, GAP) == pause_parts(MOVED, GAP)
+
+
+def test_a_part_that_nobody_has_told_is_not_a_part_of_no_time() -> None:
+    parts = pause_parts(MOVED[:-1], GAP)
+    assert [part.name for part in parts] == ["save", "exit", "pod start", "rest"]
+    assert sum(part.seconds for part in parts) == pytest.approx(GAP.seconds)

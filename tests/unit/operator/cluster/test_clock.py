@@ -44,20 +44,17 @@ def test_the_machines_own_clock_does_not_matter_once_the_server_has_answered(min
     scene = Scene(timedelta(minutes=minutes))
     assert scene.off() == pytest.approx(60 * minutes)  # nobody has answered yet
     scene.answer()
-    assert abs(scene.off()) <= scene.clock.error_seconds <= 0.53
+    assert abs(scene.off()) <= 0.53
 
 
 @pytest.mark.parametrize("phase", [0.0, 0.2, 0.5, 0.99])
-def test_the_error_bound_holds_and_shrinks_with_each_answer(phase: float) -> None:
+def test_one_answer_is_right_to_half_a_second_and_a_few_dozen_to_a_tenth(phase: float) -> None:
     scene = Scene(phase=phase)
-    bounds = []
     for _ in range(40):
         scene.answer(there=0.004, back=0.016)
-        bounds.append(scene.clock.error_seconds)
-        assert abs(scene.off()) <= scene.clock.error_seconds + 0.01
+        assert abs(scene.off()) <= 0.52
         scene.elapsed += 2.143
-    assert bounds[0] == pytest.approx(0.51)
-    assert bounds[-1] < 0.1
+    assert abs(scene.off()) < 0.1
 
 
 def test_time_never_runs_backwards_and_never_stands_still() -> None:

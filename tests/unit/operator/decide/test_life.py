@@ -8,6 +8,7 @@ from perdure.contract import ExitKind, Leave, Standby, Train
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import Disruption, Phase
 from perdure_operator.state.decision import CheckTemplate, CreatePod, DeleteBudget, DeleteJob, SetBudget
+from perdure_operator.state.snapshot import TemplateCheck
 from tests.support.jobs import (
     START,
     assigns,
@@ -24,11 +25,17 @@ from tests.support.jobs import (
 
 
 class TestStart:
-    def test_the_template_is_tried_before_anything_is_created(self) -> None:
+    def test_the_template_is_tried_before_anything_is_created_or_said(self) -> None:
         plan = job().plan()
+        assert written(plan) == (CheckTemplate(),)
+        assert (plan.status, plan.events) == (None, ())
+
+    def test_a_dry_run_without_an_answer_is_said_and_tried_again(self) -> None:
+        plan = job().having(template_check=TemplateCheck(hash="t1", time=START)).plan()
         assert written(plan) == (CheckTemplate(),)
         assert plan.status is not None
         assert members_of(plan.status) == ()
+        assert "CheckingTemplate" in [condition.reason for condition in plan.status.conditions]
 
     def test_names_go_to_status_and_the_budget_comes_before_the_pods(self) -> None:
         plan = job().step().plan()

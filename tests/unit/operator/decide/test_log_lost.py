@@ -51,6 +51,15 @@ def test_an_edit_of_the_spec_looks_at_once() -> None:
     assert len(_lost().spec(replicas=2).settle().living()) == 2
 
 
+def test_only_what_is_behind_the_commit_that_was_found_is_lost() -> None:
+    """Whoever told of it: rank 0 reads the log, and a member may end without having heard."""
+    here = _moved().ended(2, ExitKind.FAILED, error=LOST).ended(3, ExitKind.FAILED, error=LOST, commit=(6, 80))
+    here = here.settle().spec(checkpoint=Checkpoint(uri=URI, resume_anyway=True))
+    told = [event.message for event in here.plan().events if event.reason == "LogLost"]
+    assert told == ["checkpoint.resumeAnyway: going on from step 80; 16 committed steps are given up"]
+    assert here.settle().now.steps_lost == 16
+
+
 def test_going_on_anyway_gives_up_what_is_missing_and_counts_it() -> None:
     here = _lost().spec(checkpoint=Checkpoint(uri=URI, resume_anyway=True)).settle()
     assert (here.now.steps_lost, here.now.commit_seq, here.now.step) == (96, 0, None)

@@ -10,7 +10,7 @@ from perdure.contract import ExitKind, Leave
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import Disruption
 from perdure_operator.decide.signals import AUTOSCALER_TAINT, KARPENTER_TAINT
-from perdure_operator.state.snapshot import NodeView, TemplateCheck, Toleration
+from perdure_operator.state.snapshot import NodeView, TemplateCheck, TemplateVerdict, Toleration
 from tests.support.jobs import Job, creates, deletes, job, leaves, plan_of, raised
 
 NOT_READY = "node.kubernetes.io/not-ready"
@@ -273,7 +273,8 @@ class TestStandbys:
         assert here.settle().now.failures.infrastructure == 0
 
     def test_many_replaced_in_one_round_are_told_in_one_event(self) -> None:
-        here = job().starting(world=12).having(template_hash="t2").having(template_check=TemplateCheck())
+        good = TemplateCheck(hash="t2", verdict=TemplateVerdict.GOOD)
+        here = job().starting(world=12).having(template_hash="t2", template_check=good)
         replaced = [event for event in here.plan().events if event.reason == "MemberReplaced"]
         assert len(replaced) == 1
         assert "digits-ab12-0 was made from an older template, digits-ab12-1 was" in replaced[0].message

@@ -38,7 +38,7 @@ from perdure_operator.api.status import (
     Unready,
 )
 from perdure_operator.decide import decide
-from perdure_operator.state.decision import Assign, Decision
+from perdure_operator.state.decision import Assign, CheckTemplate, Decision
 from perdure_operator.state.snapshot import (
     Budget,
     NodeView,
@@ -52,7 +52,7 @@ from perdure_operator.state.snapshot import (
     Terminated,
     Toleration,
 )
-from tests.support.jobs import START, UID, Job, job
+from tests.support.jobs import START, UID, Job, job, written
 
 STATUS_BYTES = 256 * 1024
 """etcd takes 1.5 MiB for the whole object, and every change of it goes to every watcher."""
@@ -241,7 +241,6 @@ SNAPSHOTS = _with(
         "name": st.just("digits"),
         "uid": st.just(UID),
         "generation": st.integers(1, 3),
-        "creation_time": TIMES,
         "spec": SPECS,
         "status": STATUSES,
         "pods": _some(PODS, 6),
@@ -292,6 +291,8 @@ def test_no_answer_breaks_a_limit_of_the_api_server_or_the_contract(snapshot: Sn
 def test_an_unfinished_job_that_does_not_run_says_why(snapshot: Snapshot) -> None:
     plan = decide(snapshot)
     status = plan.status or snapshot.status
+    if status == TrainingJobStatus() and written(plan) == (CheckTemplate(),):  # the first word is what it says
+        return
     if snapshot.deleting or not (snapshot.pods_complete and snapshot.nodes_complete):
         return
     running = next(condition for condition in status.conditions if condition.type == ConditionType.RUNNING)

@@ -40,7 +40,7 @@ def _down(here: Job, zone: Zone) -> Job:
 
 
 WAITS: dict[Reason, tuple[Callable[[], Job], str]] = {
-    Reason.CHECKING_TEMPLATE: (job, "the pod template"),
+    Reason.CHECKING_TEMPLATE: (lambda: _checked(TemplateVerdict.UNKNOWN), "the pod template"),
     Reason.TEMPLATE_INVALID: (lambda: _checked(TemplateVerdict.BAD, "image: Required value"), "image: Required value"),
     Reason.QUOTA_EXCEEDED: (
         lambda: job().refused("digits-ab12-0").step().step(),
@@ -50,7 +50,10 @@ WAITS: dict[Reason, tuple[Callable[[], Job], str]] = {
         lambda: job().refused("digits-ab12-0", message='webhook "w" denied').step().step(),
         'digits-ab12-0 was refused: webhook "w" denied',
     ),
-    Reason.WAITING_FOR_PREDECESSOR: (lambda: job().having(pods=(_predecessor(),)), "digits-0000-0 (node n1)"),
+    Reason.WAITING_FOR_PREDECESSOR: (
+        lambda: job().having(pods=(_predecessor(deleting=True, deletion_deadline=START),)),
+        "digits-0000-0 (node n1)",
+    ),
     Reason.SHARED_ROOT: (lambda: job().having(same_uri=("default/other",)), "default/other"),
     Reason.BEING_DELETED: (lambda: job().having(deleting=True), "a finalizer"),
     Reason.BACKOFF: (
@@ -249,9 +252,7 @@ class TestPods:
 
     def test_another_refusal_names_who_refused(self) -> None:
         here = job().step().refused("digits-ab12-0", message='admission webhook "w" denied').step()
-        plan = here.plan()
-        assert plan.status is not None
-        assert "PodRefused" in str(plan.status.conditions)
+        assert here.condition(ConditionType.RUNNING).reason == "PodRefused"
 
     def test_a_name_that_somebody_else_has_is_burnt(self) -> None:
         here = job().refused("digits-ab12-0", message="exists", kind=RefusalKind.NAME_TAKEN).step().step()
@@ -282,6 +283,39 @@ class TestPredecessor:
         assert here.members == ()
         assert here.plan().requeue_after == 60
         assert here.after(60).settle().members != ()
+
+    def test_one_that_is_being_deleted_is_waited_for_until_a_time(self) -> None:
+        here = job().having(pods=(_predecessor(deleting=True, deletion_deadline=START + timedelta(seconds=120)),))
+        reason, message = _waits(here)
+        assert reason == "WaitingForPredecessor"
+        assert "; known at 12:02:30Z; to do: " in message
+        assert here.plan().requeue_after == 150
+
+    def test_one_that_nobody_has_deleted_is_told_from_one_that_is_on_its_way(self) -> None:
+        old = (_predecessor(), _predecessor(name="digits-0000-1", deleting=True, deletion_deadline=START))
+        _, message = _waits(job().having(pods=old))
+        assert "nothing ends digits-0000-0 (node n1) at a known time: look with kubectl describe pod -n def" in message
+
+    def test_one_that_outlives_its_deletion_is_named_with_what_a_person_has_to_do(self) -> None:
+        here = job().having(pods=(_predecessor(deleting=True, deletion_deadline=START),)).after(30)
+        reason, message = _waits(here)
+        assert reason == "MemberStuck"
+        assert message.startswith("of an earlier job of this name: deleted, and not ended 30 s after the grace")
+        assert "kubectl delete pod -n default digits-0000-0 --grace-period=0 --force" in message
+        assert [event.reason for event in here.plan().events] == ["MemberStuck"]
+        assert here.after(100_000).settle().members == ()
+
+    def test_while_no_node_is_ready_nothing_is_said_of_a_time(self) -> None:
+        old = (_predecessor(deleting=True, deletion_deadline=START),)
+        here = job().having(pods=old, zones=(Zone(not_ready=3),)).after(30).node("n1", ready=False)
+        assert _waits(here)[0] == "WaitingForPredecessor"
+        assert "no time limit: nothing ends digits-0000-0 (node n1)" in _waits(here)[1]
+
+    def test_of_one_on_an_unreachable_node_nobody_says_that_it_is_stuck(self) -> None:
+        here = job().having(pods=(_predecessor(deleting=True, deletion_deadline=START),)).after(30)
+        reason, message = _waits(here.node("n1", ready=False).settle())
+        assert reason == "WaitingForPredecessor"
+        assert "known at 12:01:30Z" in message
 
     def test_an_ownerless_one_is_deleted(self) -> None:
         here = job().having(pods=(_predecessor(owner_uid=""),))

@@ -1,4 +1,4 @@
-"""A budget that outlived its job goes; one that somebody else made, or whose job lives, stays."""
+"""A budget or template that outlived its job goes; one that somebody else made, or whose job lives, stays."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from perdure_operator.cluster.protocol import BUDGETS, JOBS, Json
+from perdure_operator.cluster.protocol import BUDGETS, JOBS, REVISIONS, Json
 from perdure_operator.cluster.write import manifests
-from perdure_operator.loop.orphans import Orphans
 from tests.support.stage import KEY, Stage
 
 
@@ -47,7 +46,7 @@ def test_a_resync_finds_those_that_nobody_saw_and_those_of_a_successors_name() -
     stage.cluster.remove(JOBS, *KEY)
     stage.apply()
     asyncio.run(stage.observer.sync())
-    asyncio.run(Orphans(stage.cluster, stage.cache).sweep())
+    asyncio.run(stage.orphans.sweep())
     assert budgets(stage) == []
 
 
@@ -65,7 +64,7 @@ def test_what_is_not_as_the_operator_makes_it_stays(change: dict[str, Any]) -> N
     stage.cluster.change(BUDGETS, "ns", name, lambda raw: raw["metadata"].update(change))
     stage.cluster.remove(JOBS, *KEY)
     stage.settle()
-    asyncio.run(Orphans(stage.cluster, stage.cache).sweep())
+    asyncio.run(stage.orphans.sweep())
     assert budgets(stage) == [name]
 
 
@@ -73,7 +72,7 @@ def test_the_budget_of_a_living_job_stays_even_if_the_cache_does_not_know_the_jo
     stage, name = orphaned()
     stage.cluster.change(BUDGETS, "ns", name, disown)
     stage.cache.drop(JOBS, KEY, since=stage.cache.mark())
-    asyncio.run(Orphans(stage.cluster, stage.cache).sweep())
+    asyncio.run(stage.orphans.sweep())
     assert budgets(stage) == [name]
 
 
@@ -84,6 +83,40 @@ def test_a_budget_that_has_changed_meanwhile_is_left_to_the_next_resync(caplog: 
     stage.cluster.change(BUDGETS, "ns", name, lambda raw: raw["metadata"].update(annotations={"a": "b"}))
     stage.cluster.remove(JOBS, *KEY)
     stage.cache.drop(JOBS, KEY, since=stage.cache.mark())
-    asyncio.run(Orphans(stage.cluster, stage.cache).sweep())
+    asyncio.run(stage.orphans.sweep())
     assert "not deleted" in caplog.text
     assert budgets(stage) == [name]
+
+
+def test_a_leader_that_may_be_none_any_more_deletes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    stage, name = orphaned()
+    stage.cluster.change(BUDGETS, "ns", name, disown)
+    stage.cluster.remove(JOBS, *KEY)
+    stage.leading = False
+    asyncio.run(stage.orphans.sweep())
+    assert "another operator may lead" in caplog.text
+    assert budgets(stage) == [name]
+
+
+def test_a_kept_template_goes_with_its_job_although_that_was_deleted_with_orphans() -> None:
+    stage = Stage()
+    stage.node("n1")
+    stage.apply()
+    stage.start()
+    stage.run_pods(["n1"])
+    stage.settle()
+    (kept,) = asyncio.run(stage.cluster.list(REVISIONS))
+    stage.cluster.change(REVISIONS, "ns", kept["metadata"]["name"], disown)
+    asyncio.run(stage.observer.sync())
+    stage.cluster.remove(JOBS, *KEY)
+    stage.settle()
+    assert asyncio.run(stage.cluster.list(REVISIONS)) == []
+
+
+def test_somebody_elses_revision_stays_whatever_its_labels_say() -> None:
+    stage = Stage()
+    labels = {"perdure.dev/job": "digits", "perdure.dev/job-uid": "0123"}
+    asyncio.run(stage.cluster.create(REVISIONS, "ns", {"metadata": {"name": "theirs", "labels": labels}}))
+    asyncio.run(stage.observer.sync())
+    asyncio.run(stage.orphans.sweep())
+    assert len(asyncio.run(stage.cluster.list(REVISIONS))) == 1

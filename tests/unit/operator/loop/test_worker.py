@@ -201,4 +201,4 @@ def test_after_a_write_without_an_answer_the_job_is_read_live(monkeypatch: pytes
 
     stage = Stage(Silent())
     stage.apply()
-    assert late_pod_is_seen_after(stage, lambda: round_of(stage))
+    assert late_pod_is_seen_after(stage, lambda: (round_of(stage), round_of(stage)))  # a dry run, then a status

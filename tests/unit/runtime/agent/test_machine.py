@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.agent.machine import due, react
+from perdure.agent.machine import react
 from perdure.agent.memory import OutOfMemory
+from perdure.agent.stage import due
 from perdure.agent.state import (
     Action,
     Ask,
@@ -294,6 +295,23 @@ class TestWhatARequestDoes:
         assert pod.sees(reported(Stepped(1)), after=1) == ()
         assert due(pod.state) == 1600.0
 
+    def test_a_run_opened_after_the_request_has_two_seconds_for_its_first_step_too(self) -> None:
+        pod = importing()
+        pod.sees(AssignmentRead(LEAVE2))
+        assert pod.sees(reported(Opened(1)), after=10) == ()
+        assert due(pod.state) == 1012.0
+
+    @pytest.mark.parametrize("event", [SigtermReceived(), AssignmentRead(LEAVE2), AssignmentRead(RUN2)])
+    def test_a_trainer_that_has_told_how_it_ends_is_let_out_and_not_disturbed(self, event: Event) -> None:
+        pod = told(training(), ExitKind.PEER_LOST)
+        assert pod.sees(event, after=1) == ()
+        assert due(pod.state) == 1030.0
+
+    def test_a_trainer_that_has_told_how_it_ends_has_no_more_than_the_seconds_of_a_request(self) -> None:
+        pod = told(training(), ExitKind.PEER_LOST)
+        assert pod.sees(AssignmentRead(replace(LEAVE2, seconds=3))) == ()
+        assert due(pod.state) == 1003.0
+
     def test_a_step_told_by_a_process_killed_already_changes_nothing(self) -> None:
         pod = opened()
         pod.sees(AssignmentRead(LEAVE2))
@@ -314,6 +332,16 @@ class TestWhatARequestDoes:
         pod.sees(reported(Committed(COMMIT)), reported(Stepped(125)), AssignmentRead(replace(LEAVE2, seconds=0)))
         outcome = pod.outcome(ProcessEnded(0, -9))
         assert (outcome.outcome, outcome.step, outcome.commit) == (ExitKind.EXIT_TIMEOUT, 125, COMMIT)
+
+    def test_a_killed_trainer_was_in_the_epoch_of_its_last_step(self) -> None:
+        pod = training()
+        pod.sees(reported(Stepped(125, 3)))
+        assert pod.outcome(ProcessEnded(0, -9)).epoch == 3
+
+    def test_an_ending_tells_the_epoch_that_its_last_step_has_finished(self) -> None:
+        pod = training()
+        pod.sees(reported(Stepped(125, 3)))
+        assert told(pod, ExitKind.COMPLETED, epoch=4).outcome(GONE).epoch == 4
 
     def test_a_command_without_a_session_is_asked_with_the_full_seconds(self) -> None:
         pod = importing()
@@ -628,6 +656,13 @@ class TestSeveralProcesses:
         assert outcome.error == Failure(ErrorKind.SIGNAL, "SIGSEGV", "segfault")
         assert (outcome.rank, outcome.step) == (1, 120)
 
+    def test_a_first_step_does_not_undo_what_a_failed_neighbour_limits(self) -> None:
+        pod = opened(TWO)
+        pod.sees(ProcessEnded(1, -11, "segfault"), AssignmentRead(LEAVE2))
+        assert due(pod.state) == 1002.0
+        pod.sees(reported(Stepped(1)), after=1)
+        assert due(pod.state) == 1005.0
+
     def test_an_own_failure_is_told_before_its_consequences(self) -> None:
         pod = training(TWO)
         pod.sees(reported(Exiting(ExitKind.PEER_LOST, 120)), GONE)
@@ -722,7 +757,7 @@ def test_whatever_happens_runs_only_grow_never_overlap_and_the_end_is_the_end(
         event = _event(happening, state)
         if event is None:
             continue
-        was_finished, was_alive = state.finished, state.trainer is not None and state.trainer.alive
+        was_finished, was_alive = state.finished, state.trainer is not None and bool(state.trainer.alive)
         state, actions = react(state, event, now)
         for action in actions:
             assert not was_finished

@@ -224,6 +224,13 @@ class TestCommandLine:
         assert main(["log", f"file://{tmp_path}"]) == 0
         assert "has no log" in capsys.readouterr().out
 
+    def test_a_root_may_be_written_as_a_folder(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        assert main(["log", "checkpoints"]) == 0
+        assert capsys.readouterr().out.startswith(f"file://{tmp_path}/checkpoints has no log")
+
     @pytest.mark.parametrize("command", ["log", "show", "verify"])
     def test_an_address_that_is_none_is_one_line_and_status_2(
         self, command: str, capsys: pytest.CaptureFixture[str]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,16 @@ import pytest
 import torch
 
 from perdure.checkpoint import checkpointer
-from perdure.checkpoint.checkpointer import Checkpointer, check_equal
+from perdure.checkpoint.checkpointer import Checkpointer, compare
 from perdure.checkpoint.log import Log
 from perdure.checkpoint.state import Position, State
 from perdure.checkpoint.writer import Resume, Writer
-from perdure.errors import StorageError, UserError
-from perdure.group.peers import Solo
+from perdure.errors import StorageError, StorageRefused, UserError
+from perdure.group.peers import Peers, Solo
 from perdure.store.file import FileStore
 from perdure.telemetry.timings import Timings
 from perdure.telemetry.trace import NoTrace, StoreTrace
+from tests.unit.runtime.checkpoint.world import on_ranks, opened
 
 
 class Unreliable(FileStore):
@@ -27,12 +29,16 @@ class Unreliable(FileStore):
 
     refusals = 0
     refused = "data/"
+    error: type[StorageError] = StorageError
 
     def put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False) -> None:
         if self.refusals and key.startswith(self.refused):
             self.refusals -= 1
-            raise StorageError(f"{key} could not be written: no route to the store")
+            raise self.error(f"{key} could not be written: no route to the store")
         super().put(key, data, if_absent=if_absent)
+
+    def put_stream(self, key: str, blocks: Iterable[memoryview], size: int) -> None:  # noqa: ARG002
+        self.put(key, b"".join(bytes(block) for block in blocks))
 
 
 @pytest.fixture
@@ -88,6 +94,18 @@ def test_an_exit_save_gives_up_when_time_is_up(saver: Checkpointer, store: Unrel
     assert store.refusals == 1000 - 3
 
 
+def test_an_exit_save_that_is_refused_for_ever_is_not_tried_again(saver: Checkpointer, store: Unreliable) -> None:
+    store.error, store.refusals = StorageRefused, 1000
+    with pytest.raises(StorageRefused, match="no route"):
+        saver.final(Position(7, 0), "drained", lambda: 60.0)
+    assert store.refusals == 1000 - 1
+
+
+def test_a_periodic_save_that_is_refused_leaves_training_alone(saver: Checkpointer, store: Unreliable) -> None:
+    store.error, store.refusals = StorageRefused, 1
+    assert not saver.periodic(Position(7, 0), "cadence")
+
+
 def test_a_trace_that_cannot_be_written_does_not_hold_the_commit_up(saver: Checkpointer, store: Unreliable) -> None:
     trace = StoreTrace(store, uid="u", run=1, rank=0, world=1)
     trace.close()
@@ -127,24 +145,88 @@ def test_old_commits_are_retired(saver: Checkpointer, store: Unreliable) -> None
     assert len([key for key in store.list("data/") if key.endswith("manifest.json")]) == 3
 
 
-class Others:
-    """Rank 0 of two, whose peer answers what it is told to."""
-
-    rank = 0
-    world = 2
-
-    def __init__(self, *answers: Any) -> None:
-        self._answers = iter(answers)
-
-    def gather(self, value: Any) -> list[Any]:
-        return [value, next(self._answers)]
-
-    def broadcast(self, value: Any) -> Any:
-        return value
+def comparing(make: Callable[[int], State], told: set[str] | None = None) -> list[BaseException | None]:
+    """What comparing two ranks' states raises on each."""
+    seen = set() if told is None else told
+    return on_ranks(2, lambda peers: compare(peers, make(peers.rank), seen))
 
 
-def test_a_parameter_that_differs_between_ranks_is_named() -> None:
-    state = State({"net.weight": torch.ones(2), "net.bias": torch.ones(1)}, {"net.mean": torch.rand(1)}, {})
-    sums = {"net.weight": 1, "net.bias": checkpointer._checksum(torch.ones(1))}
-    with pytest.raises(UserError, match=r"net\.weight differs between rank 0 and rank 1"):
-        check_equal(Others(17, sums), state)
+def test_a_parameter_that_differs_between_ranks_is_named_on_all_of_them() -> None:
+    found = comparing(lambda rank: State({"net.weight": torch.ones(2) + rank, "net.bias": torch.ones(1)}, {}, {}))
+    assert {type(each) for each in found} == {UserError}
+    assert "net.weight differs between rank 0 and rank 1: wrap the model" in str(found[1])
+
+
+def test_ranks_are_compared_at_every_save(store: Unreliable) -> None:
+    weight = [torch.ones(2), torch.ones(2)]
+
+    def act(peers: Peers) -> None:
+        pen = opened(store) if peers.rank == 0 else None
+        mine = State({"w": weight[peers.rank]}, {}, {})
+        saver = Checkpointer(store, peers, pen, 1, 3, NoTrace(), Timings(), lambda: mine)
+        assert saver.periodic(Position(1, 0), "cadence")
+        if peers.rank == 1:
+            weight[1][1] = 1.0000001
+        saver.periodic(Position(2, 0), "cadence")
+
+    found = on_ranks(2, act)
+    assert {type(each) for each in found} == {UserError}
+    assert "w differs between rank 0 and rank 1" in str(found[0])
+    assert [entry["kind"] for entry in entries(store)] == ["Opened", "Committed"]
+
+
+def test_buffers_that_training_gives_to_all_ranks_anyway_may_differ(capfd: pytest.CaptureFixture[str]) -> None:
+    def make(rank: int) -> State:
+        return State({}, {"net.mean": torch.ones(1) + rank}, {}, None, frozenset({"net.mean"}))
+
+    assert comparing(make) == [None, None]
+    assert capfd.readouterr().err == ""
+
+
+def test_other_state_that_differs_between_ranks_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+    def make(rank: int) -> State:
+        return State({}, {}, {"scheduler": {"last_lr": [0.1 * rank]}})
+
+    told: set[str] = set()
+    assert comparing(make, told) == comparing(make, told) == [None, None]
+    assert capfd.readouterr().err.splitlines() == [
+        "perdure: scheduler differs between rank 0 and rank 1: a resumed run gets rank 0's on every rank"
+    ]
+
+
+def test_a_state_that_one_rank_cannot_read_is_an_error_on_all(store: Unreliable) -> None:
+    def act(peers: Peers) -> None:
+        def read() -> State:
+            if peers.rank:
+                raise UserError("tensor odd is sparse")
+            return State({"w": torch.ones(2)}, {}, {})
+
+        pen = opened(store) if peers.rank == 0 else None
+        Checkpointer(store, peers, pen, 1, 3, NoTrace(), Timings(), read).final(Position(1, 0), "drained", lambda: 60.0)
+
+    found = on_ranks(2, act)
+    assert [f"{type(each).__name__}: {each}" for each in found] == ["UserError: rank 1: tensor odd is sparse"] * 2
+
+
+def test_what_cannot_be_saved_is_refused_in_the_rehearsal_and_nothing_is_written(
+    saver: Checkpointer, store: Unreliable
+) -> None:
+    saver.read = lambda: State({}, {}, {"hook": print})
+    with pytest.raises(UserError, match=r"objects\['hook'\] is a builtins.builtin_function_or_method"):
+        saver.rehearse()
+    saver.read = lambda: State({"w": torch.ones(2)}, {}, {})
+    saver.rehearse()
+    assert store.list("data/") == []
+
+
+def test_a_state_is_staged_once_however_often_the_commit_is_tried(saver: Checkpointer, store: Unreliable) -> None:
+    reads: list[int] = []
+
+    def read() -> State:
+        reads.append(1)
+        return State({"w": torch.ones(2)}, {}, {})
+
+    saver.read = read
+    store.refusals = 3
+    saver.final(Position(7, 0), "drained", lambda: 60.0)
+    assert len(reads) == 1

@@ -18,6 +18,7 @@ from perdure.checkpoint.entry import (
     Event,
     ManifestRef,
     Opened,
+    checksum,
     key_of,
     read_entry,
     seq_of,
@@ -44,7 +45,7 @@ def test_every_kind_is_read_as_it_was_written(event: Event) -> None:
 
 def test_an_entry_has_the_fields_the_format_names() -> None:
     body = json.loads(write_entry(replace(ENTRY, event=EVENTS[2])))
-    common = {"kind", "seq", "prev", "uid", "run", "writer", "lastCommit", "lastOpened", "version", "time"}
+    common = {"kind", "seq", "prev", "uid", "run", "writer", "lastCommit", "lastOpened", "version", "time", "crc"}
     assert set(body) == common | {"step", "epoch", "cursors", "final", "reason", "manifest"}
     assert body["manifest"] == {"key": MANIFEST.key, "size": 512, "crc": "0123456789abcdef"}
 
@@ -67,15 +68,21 @@ def test_a_foreign_key_has_no_number(key: str) -> None:
     assert seq_of(key) is None
 
 
+def rewritten(change: dict[str, object]) -> bytes:
+    """The entry with other fields, and the checksum that belongs to them."""
+    body = json.loads(write_entry(ENTRY)) | change
+    del body["crc"]
+    text = json.dumps(body).encode()
+    return text[:-1] + f',"crc":"{checksum(text)}"}}'.encode()
+
+
 def test_unknown_fields_are_ignored() -> None:
-    body = json.loads(write_entry(ENTRY)) | {"colour": "blue"}
-    assert read_entry(8, json.dumps(body).encode()) == ENTRY
+    assert read_entry(8, rewritten({"colour": "blue"})) == ENTRY
 
 
 def test_a_newer_version_is_the_users_to_solve() -> None:
-    body = json.loads(write_entry(ENTRY)) | {"version": 2}
     with pytest.raises(UserError, match=r"version 2.*use a newer Perdure"):
-        read_entry(8, json.dumps(body).encode())
+        read_entry(8, rewritten({"version": 2}))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +92,18 @@ def test_a_newer_version_is_the_users_to_solve() -> None:
 )
 def test_a_damaged_field_is_corrupt(change: dict[str, object]) -> None:
     with pytest.raises(Corrupt, match="log entry 8"):
-        read_entry(8, json.dumps(json.loads(write_entry(ENTRY)) | change).encode())
+        read_entry(8, rewritten(change))
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_a_flipped_bit_in_any_byte_is_corrupt(event: Event) -> None:
+    data = write_entry(replace(ENTRY, event=event))
+    for place in range(len(data)):
+        for bit in range(8):
+            flipped = bytearray(data)
+            flipped[place] ^= 1 << bit
+            with pytest.raises(Corrupt, match="log entry 8"):
+                read_entry(8, bytes(flipped))
 
 
 @given(st.binary(max_size=64))

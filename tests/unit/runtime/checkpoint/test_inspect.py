@@ -47,8 +47,9 @@ def test_an_empty_root_is_told_so(tmp_path: Path) -> None:
 def test_the_newest_commit_is_shown_with_its_tensors(uri: str) -> None:
     text = "\n".join(inspect.show(uri, {}))
     assert "commit 3 of run 1: step 20, epoch 0" in text
-    assert "shared half bfloat16 [33]" in text
-    assert "replicated running_mean float32 [4]" in text
+    assert "by 1 rank" in text
+    assert "shared half bfloat16 [33] from cpu, 66 bytes at " in text
+    assert "replicated running_mean float32 [4] from cpu, 16 bytes at " in text
 
 
 def test_a_whole_root_is_verified_and_a_damaged_one_told(uri: str) -> None:
@@ -67,6 +68,6 @@ def test_a_whole_root_is_verified_and_a_damaged_one_told(uri: str) -> None:
 def test_reading_a_log_needs_no_torch(uri: str) -> None:
     program = (
         "import sys; from perdure.checkpoint import inspect; list(inspect.log(sys.argv[1], {})); "
-        "list(inspect.show(sys.argv[1], {})); sys.exit('torch' in sys.modules)"
+        "list(inspect.show(sys.argv[1], {})); list(inspect.verify(sys.argv[1], {})); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program, uri], check=False).returncode == 0

@@ -12,7 +12,7 @@ from perdure.checkpoint import opening
 from perdure.checkpoint.log import Log
 from perdure.checkpoint.opening import open_run
 from perdure.checkpoint.writer import Resume, Writer
-from perdure.errors import Fenced, StorageError
+from perdure.errors import Fenced, StorageError, StorageRefused
 from perdure.group.peers import Solo
 from perdure.session.leaving import Exit
 from perdure.settings import Settings
@@ -26,11 +26,12 @@ class Unreliable(FileStore):
     """A folder that cannot be listed `failures` times."""
 
     failures = 0
+    error: type[StorageError] = StorageError
 
     def list(self, prefix: str, *, after: str = "", limit: int | None = None) -> list[str]:
         if self.failures:
             self.failures -= 1
-            raise StorageError("no route to the store")
+            raise self.error("no route to the store")
         return super().list(prefix, after=after, limit=limit)
 
 
@@ -106,6 +107,13 @@ def test_a_store_that_keeps_failing_is_an_error_in_the_end(store: Unreliable) ->
     store.failures = 1_000_000
     with pytest.raises(StorageError):
         open_run(settings(1, rendezvous=0.05), store, Solo(), nobody_gives_up)
+
+
+def test_a_store_that_refuses_for_ever_is_not_asked_again(store: Unreliable) -> None:
+    store.error, store.failures = StorageRefused, 1000
+    with pytest.raises(StorageRefused):
+        open_run(settings(1), store, Solo(), nobody_gives_up)
+    assert store.failures == 1000 - 1
 
 
 def test_an_older_run_than_the_one_that_is_open_is_refused_with_the_highest(store: Unreliable) -> None:

@@ -309,7 +309,7 @@ class TestAppending:
 
     def test_an_opening_that_arrived_and_was_overtaken_is_fenced(self) -> None:
         store = MemoryStore()
-        pen = writer(failing(store, 4, after=True), 1)
+        pen = writer(failing(store, 5, after=True), 1)
         with pytest.raises(StorageError):
             pen.try_open(1, wait_over=False)
         assert story(store) == ["Opened 1"]
@@ -320,7 +320,7 @@ class TestAppending:
 
     def test_an_opening_that_arrived_and_was_taken_over_by_another_uid_is_out(self) -> None:
         store = MemoryStore()
-        pen = writer(failing(store, 4, after=True), 1)
+        pen = writer(failing(store, 5, after=True), 1)
         with pytest.raises(StorageError):
             pen.try_open(1, wait_over=False)
         opened(store, 1, uid=NEW_UID)

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 import torch
 
-from perdure.checkpoint.entry import ManifestRef
+from perdure.checkpoint.entry import ManifestRef, checksum
 from perdure.checkpoint.load import load
 from perdure.checkpoint.log import Log
-from perdure.checkpoint.save import save
+from perdure.checkpoint.save import commit, stage_together
 from perdure.checkpoint.state import Loaded, Position, Saved, State
 from perdure.checkpoint.writer import Resume, Writer
 from perdure.errors import PeerLost
@@ -128,12 +128,34 @@ def opened(store: Store, run: int | None = 1, *, uid: str = UID, wait_over: bool
     return pen
 
 
+def save(
+    store: Store,
+    peers: Peers,
+    pen: Writer | None,
+    mine: State,
+    where: Position,
+    *,
+    run: int,
+    final: bool = False,
+    reason: str = "test",
+) -> Saved:
+    """One save from beginning to end."""
+    staged = stage_together(peers, mine)
+    return commit(store, peers, pen, staged, where, run=run, final=final, reason=reason)
+
+
 def save_solo(store: Store, pen: Writer, step: int, *, final: bool = False) -> Saved:
     return save(store, Solo(), pen, state(step), position(step), run=pen.run, final=final, reason="test")
 
 
 def load_solo(store: Store, pen: Writer) -> Loaded | None:
     return load(store, Solo(), pen.commits())
+
+
+def rewritten(data: bytes, old: bytes, new: bytes) -> bytes:
+    """A log entry's bytes with `new` for `old`, under the checksum that belongs to them."""
+    text = data.rpartition(b',"crc":')[0].replace(old, new) + b"}"
+    return text[:-1] + f',"crc":"{checksum(text)}"}}'.encode()
 
 
 def story(store: Store) -> list[str]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data._utils.pin_memory import pin_memory
 
-from perdure.data.loader import Loader
+from perdure.data.loader import Loader, check_arguments
 from perdure.data.sampling import SamplingPlan
+from perdure.data.source import Source
 from perdure.errors import UserError
 
 
@@ -29,17 +32,23 @@ class Squares(Dataset[Any]):
 
 
 class Epochs:
-    """A session's part in a loader's life."""
+    """A session's part in a loader's life, and what it was told."""
 
     def __init__(self, epoch: int | None = 0) -> None:
         self.epoch = epoch
-        self.before = 0
+        self.told: list[str] = []
 
-    def before_first_batch(self) -> None:
-        self.before += 1
+    def begin_pass(self, source: Source[Any]) -> None:  # noqa: ARG002
+        self.told.append("begin")
 
-    def handed(self, loader: Loader) -> None:
-        pass
+    def asked(self, source: Source[Any]) -> None:
+        self.told.append(f"asked at {source.handed}")
+
+    def handed(self, source: Source[Any]) -> None:
+        self.told.append(f"handed {source.handed}")
+
+    def end_pass(self, source: Source[Any]) -> None:
+        self.told.append("left" if source.left else "end")
 
 
 def loader(size: int = 21, *, rank: int = 0, world: int = 1, epochs: Epochs | None = None, **options: Any) -> Loader:
@@ -105,20 +114,38 @@ def test_what_was_handed_out_counts_only_once_a_step_is_done() -> None:
     assert one.consumed == 16
 
 
-def test_the_session_is_called_once_before_anything_is_fetched() -> None:
+def test_the_session_is_told_of_every_batch_before_it_is_drawn() -> None:
     epochs = Epochs()
-    walk = iter(loader(epochs=epochs))
-    assert epochs.before == 0
+    drawn: list[int] = []
+
+    class Watched(Squares):
+        def __getitem__(self, n: int) -> dict[str, Any]:
+            drawn.append(len(epochs.told))
+            return super().__getitem__(n)
+
+    walk = iter(Loader(Watched(21), SamplingPlan("train", 21, batch=8), epochs, rank=0, world=1, options={}))
     next(walk), next(walk)
-    assert epochs.before == 1
+    assert epochs.told == ["begin", "asked at 0", "handed 8", "asked at 8", "handed 16"]
+    assert set(drawn) == {2, 4}
+    list(walk)
+    assert epochs.told[-2:] == ["handed 21", "end"]
 
 
-def test_the_session_is_called_even_if_nothing_of_the_epoch_is_left() -> None:
+def test_a_loop_that_is_left_is_told_and_may_be_followed_by_another() -> None:
+    epochs = Epochs()
+    one = loader(epochs=epochs)
+    for _ in one:
+        break
+    assert (epochs.told[-1], one.left, one.remaining) == ("left", True, 2)
+    assert len(list(one)) == 3
+
+
+def test_of_an_epoch_of_which_nothing_is_left_no_batch_is_handed_out() -> None:
     epochs = Epochs()
     one = loader(epochs=epochs)
     one.rewind(21)
     assert list(one) == []
-    assert epochs.before == 1
+    assert epochs.told == ["begin", "end"]
 
 
 def test_random_numbers_in_workers_depend_on_the_sample_alone() -> None:
@@ -141,13 +168,64 @@ def test_a_loader_outside_of_an_epoch_is_a_mistake_that_is_named() -> None:
 
 def test_a_second_pass_in_one_epoch_is_a_mistake_that_is_named() -> None:
     one = loader()
-    list(one)
-    with pytest.raises(UserError, match="one pass an epoch"):
+    for _ in one:
+        one.advance()
+    with pytest.raises(UserError, match="once an epoch"):
         iter(one)
 
 
-def test_its_length_is_what_is_left_of_the_epoch() -> None:
+def test_what_nobody_steps_on_may_be_walked_again() -> None:
     one = loader()
-    assert len(one) == 3
+    assert len(list(one)) == len(list(one)) == 3
+
+
+def test_a_loader_is_walked_by_one_loop_at_a_time() -> None:
+    one = loader()
+    walk = iter(one)
+    next(walk)
+    with pytest.raises(UserError, match="being iterated already"):
+        next(iter(one))
+
+
+def test_its_length_is_the_whole_epochs_and_what_remains_is_said_beside_it() -> None:
+    one = loader()
+    assert (len(one), one.remaining) == (3, 3)
     one.rewind(8)
-    assert len(one) == 2
+    assert (len(one), one.remaining, one.batch_index) == (3, 2, 1)
+    walk = iter(one)
+    next(walk)
+    assert (len(one), one.remaining, one.batch_index) == (3, 1, 1)
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(3))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options", "said"),
+    [
+        (Stream(), {}, "Stream has no length"),
+        ({1: 2}.keys(), {}, "dict_keys has no length"),
+        (Squares(3), {"sampler": [1]}, "sampler= is not possible"),
+        (Squares(3), {"batch_sampler": [[1]]}, "batch_sampler= is not possible: .* batch_size"),
+        (Squares(3), {"generator": torch.Generator()}, "generator= is not possible: .* seed"),
+    ],
+)
+def test_what_has_no_position_that_could_be_saved_is_refused_with_the_remedy(
+    dataset: Any, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UserError, match=f"loader 'train': .*{said}"):
+        check_arguments("train", dataset, options)
+
+
+def test_pinning_memory_reaches_the_scripts_own_batches() -> None:
+    class Batch:
+        pinned = False
+
+        def pin_memory(self) -> Batch:
+            self.pinned = True
+            return self
+
+    found = pin_memory(loader(collate_fn=lambda _: Batch())._collate([(7, None)]))
+    assert (found.ids, found.value.pinned) == ((7,), True)

@@ -100,7 +100,7 @@ def _main(folder: Path, rank: int) -> None:
 
 
 def _play(function: Any, arguments: dict[str, Any]) -> Any:
-    from perdure.session.leaving import classify
+    from perdure.session.reporting import classify
 
     try:
         return function(**arguments)

@@ -28,7 +28,8 @@ SAMPLES = 102
 def joined(root: str, **options: Any) -> Iterator[Session]:
     session = Session.from_env(root, **options)
     try:
-        yield session
+        with session:
+            yield session
     finally:
         session.close()
 
@@ -76,22 +77,22 @@ def train(
         begun = None
         try:
             for _ in session.epochs(epochs):
-                begun = session.steps if begun is None else begun
+                begun = session.steps_done if begun is None else begun
                 for inputs, labels in batches:
-                    if fault and list(fault) == [session.rank, session.steps + 1]:
+                    if fault and list(fault) == [session.rank, session.steps_done + 1]:
                         raise ValueError("sample 17 has no label")
                     optimizer.zero_grad()
                     session.weighted(cross_entropy(model(inputs), labels)).backward()
                     optimizer.step()
                     scheduler.step()
-                    if terminate and list(terminate) == [session.rank, session.steps + 1]:
+                    if terminate and list(terminate) == [session.rank, session.steps_done + 1]:
                         os.kill(os.getpid(), signal.SIGTERM)
                     session.step()
         except Exit:
-            return {"left": session.steps, "begun": begun}
+            return {"left": session.steps_done, "begun": begun}
         return {
             "begun": begun,
-            "steps": session.steps,
+            "steps": session.steps_done,
             "weights": weights(net),
             "buffers": buffers(net),
             "rate": optimizer.param_groups[0]["lr"],
@@ -129,12 +130,12 @@ def polls(root: str, polling: list[int]) -> None:
         session.register(model=nn.Linear(1, 1))
         for _ in session.epochs(1):
             for _ in session.loader(dataset(), 16):
-                if session.rank in polling and session.steps == 2:
+                if session.rank in polling and session.steps_done == 2:
                     session.poll()
                 session.step()
 
 
-def agree(requests: list[tuple[int, int]]) -> dict[str, list[int]]:
+def agree(requests: list[tuple[int, int]], interval: float) -> dict[str, list[int]]:
     """Checks with skew in a group of its own; rank r is asked before its check number s, for each (r, s) alone.
 
     Returns for each request where this rank stopped.
@@ -144,7 +145,7 @@ def agree(requests: list[tuple[int, int]]) -> dict[str, list[int]]:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
     stops = []
     for who, when in requests:
-        agreement = Agreement(dist.group.WORLD)
+        agreement = Agreement(dist.group.WORLD, interval=interval)
         for step in range(1, 40):
             time.sleep(0.002 * ((step * (rank + 1)) % 4))  # the skew that is under test
             asked = rank == who and step >= when
@@ -161,8 +162,8 @@ def seconds(root: str) -> None:
         session.register(model=nn.Linear(1, 1))
         for _ in session.epochs(1):
             for _ in session.loader(dataset(), 16):
-                if session.steps == 2:
-                    session._schedule.saved_at -= 3601 * (session.rank == 0)
+                if session.steps_done == 2:
+                    session._run.schedule.saved_at -= 3601 * (session.rank == 0)
                 session.step()
 
 
@@ -170,9 +171,10 @@ def exhausted(root: str) -> bool:
     """One rank says so in a step that save() comes after."""
     with joined(root) as session:
         session.register(model=network())
-        session.restore()
-        session.step(exhausted=session.rank == 1)
-        session.save()
+        for _ in session.epochs(1):
+            for _ in session.steps(1):
+                session.step(exhausted=session.rank == 1)
+                session.save()
         return session.exhausted
 
 

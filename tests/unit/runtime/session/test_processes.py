@@ -107,7 +107,7 @@ def test_on_a_laptop_ctrl_c_saves_and_the_same_command_goes_on_to_the_end(tmp_pa
         second.until(Attached)
         assert second.until(Opened) == Opened(2)
         assert second.until(Opened) == Opened(2, ending.commit)
-        assert second.until(Stepped) == Stepped(ending.step + 1)
+        assert second.until(Stepped) == Stepped(ending.step + 1, epoch=0)
         end = second.until(Exiting)
         assert isinstance(end, Exiting)
         assert (end.outcome, end.step) == (ExitKind.COMPLETED, 48)
@@ -158,7 +158,7 @@ samples = torch.utils.data.TensorDataset(torch.randn(4096, 4))
 for epoch in session.epochs(1000):
     for (inputs,) in session.loader(samples, batch_size=8):
         session.weighted(model(inputs).sum()).backward()
-        if session.rank == 0 and session.steps == int(sys.argv[2]):
+        if session.rank == 0 and session.steps_done == int(sys.argv[2]):
             threading.Event().wait(6)
         session.step()
 """

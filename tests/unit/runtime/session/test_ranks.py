@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from perdure.group.pace import MOST_CALLS
 from tests.unit.runtime.session.ranks import Scene, play
 from tests.unit.runtime.session.scenarios import SAMPLES
 
@@ -18,15 +19,22 @@ Results = dict[str, list[Any]]
 
 def scenes(root: Path) -> list[Scene]:
     def train(name: str, world: int, where: str, **arguments: Any) -> Scene:
-        environ = {"PERDURE_TRACE": "1", "PERDURE_EVERY_STEPS": "5"}
+        environ = {"PERDURE_TRACE": "1", "PERDURE_EVERY_STEPS": "5", "PERDURE_CHECK_SECONDS": "0"}
         return Scene(name, "train", world, {"root": str(root / where), **arguments}, environ)
 
     three = {"batch": 48, "deterministic": True}
     return [
-        Scene("agree", "agree", 4, {"requests": REQUESTS}),
+        Scene("agree", "agree", 4, {"requests": REQUESTS, "interval": 0.0}),
+        Scene("agree-seldom", "agree", 4, {"requests": REQUESTS, "interval": 60.0}),
         Scene("weights", "weighted_gradient", 4, {"root": str(root / "weights")}),
         Scene("polls", "polls", 3, {"root": str(root / "polls"), "polling": [0]}),
-        Scene("seconds", "seconds", 2, {"root": str(root / "seconds")}, {"PERDURE_EVERY_SECONDS": "3600"}),
+        Scene(
+            "seconds",
+            "seconds",
+            2,
+            {"root": str(root / "seconds")},
+            {"PERDURE_EVERY_SECONDS": "3600", "PERDURE_CHECK_SECONDS": "0"},
+        ),
         Scene("exhausted", "exhausted", 2, {"root": str(root / "exhausted")}),
         Scene("subgroup", "subgroup", 3, {"root": str(root / "subgroup")}),
         train("two", 2, "two"),
@@ -75,6 +83,13 @@ def test_all_ranks_stop_at_one_step_two_checks_after_a_request_at_most(played: R
     assert stops == [stops[0]] * 4
     for (_, asked), stopped in zip(REQUESTS, stops[0], strict=True):
         assert stopped - asked <= 2
+
+
+def test_all_ranks_stop_at_one_step_also_where_only_some_steps_are_checks(played: Results) -> None:
+    stops = [result["stops"] for result in played["agree-seldom"]]
+    assert stops == [stops[0]] * 4
+    for (_, asked), stopped in zip(REQUESTS, stops[0], strict=True):
+        assert stopped - asked <= MOST_CALLS + 1
 
 
 def test_a_ragged_batch_gives_the_gradient_of_the_global_mean_with_empty_ranks_too(played: Results) -> None:

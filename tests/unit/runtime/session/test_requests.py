@@ -56,6 +56,61 @@ def test_a_deadline_may_be_brought_forward(requests: Requests, tmp_path: Path) -
     assert (second.at, second.deadline) == (first.at, 17.0)
 
 
+UNREADABLE = {
+    "empty": b"",
+    "half written": b'{"GracefulExit": 1, "cause": "no',
+    "of another program": b'{"GracefulExit": 1}',
+    "not an object": b"[1]",
+    "a number": b"1",
+    "a deadline in words": b'{"cause": "drained", "deadline": "soon"}',
+    "no deadline": b'{"cause": "drained", "deadline": null}',
+    "a deadline that is no number": b'{"cause": "drained", "deadline": NaN}',
+    "an endless deadline": b'{"cause": "drained", "deadline": Infinity}',
+    "a deadline beyond all numbers": b'{"cause": "drained", "deadline": 1' + b"0" * 400 + b"}",
+    "not text": b"\xff\xfe\x00",
+    "too deep": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("content", UNREADABLE.values(), ids=UNREADABLE)
+def test_a_file_that_cannot_be_read_is_a_sigterm_with_the_grace_of_the_pod(
+    requests: Requests, tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "request").write_bytes(content)
+    os.kill(os.getpid(), signal.SIGTERM)
+    seen = requests.current
+    assert seen is not None
+    assert seen.cause == "SIGTERM"
+    assert seen.left == pytest.approx(30, abs=5)
+
+
+def test_a_folder_in_the_files_place_is_a_sigterm_too(requests: Requests, tmp_path: Path) -> None:
+    (tmp_path / "request").mkdir()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert requests.current is not None
+    assert requests.current.cause == "SIGTERM"
+
+
+@pytest.mark.parametrize("cause", ["", '"cause": null,'], ids=["none", "null"])
+def test_a_file_without_a_cause_says_until_when(requests: Requests, tmp_path: Path, cause: str) -> None:
+    deadline = time.monotonic() + 600
+    (tmp_path / "request").write_text(f'{{"GracefulExit": 1, {cause} "deadline": {deadline!r}}}')
+    os.kill(os.getpid(), signal.SIGTERM)
+    seen = requests.current
+    assert seen is not None
+    assert (seen.cause, seen.deadline) == ("SIGTERM", deadline)
+
+
+def test_a_file_that_is_spoilt_later_leaves_what_was_read_before(requests: Requests, tmp_path: Path) -> None:
+    deadline = time.monotonic() + 600
+    write_request(tmp_path / "request", Request("node a is cordoned", deadline))
+    os.kill(os.getpid(), signal.SIGTERM)
+    (tmp_path / "request").write_bytes(b"{")
+    seen = requests.current
+    assert seen is not None
+    assert (seen.cause, seen.deadline) == ("node a is cordoned", deadline)
+
+
 def test_a_file_without_a_signal_is_no_request(requests: Requests, tmp_path: Path) -> None:
     write_request(tmp_path / "request", Request("of a run before", 17.0))
     assert not requests.seen

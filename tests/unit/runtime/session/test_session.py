@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import TensorDataset
 
 from perdure import Fenced, Session, UserError
 from perdure.channel import read_report
@@ -26,87 +25,9 @@ from perdure.checkpoint.log import Log
 from perdure.checkpoint.writer import Resume, Writer
 from perdure.contract import Env
 from perdure.errors import StorageError
-from perdure.session.leaving import Exit
+from perdure.session.leaving import stop_without_step
 from perdure.store.file import FileStore
-
-Join = Callable[..., Session]
-
-
-@pytest.fixture
-def join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Join]:
-    """Joins a new run under the test's own root."""
-    for name in [name for name in os.environ if name.startswith("PERDURE_")]:
-        monkeypatch.delenv(name)
-    sessions: list[Session] = []
-
-    def joined(**environ: str) -> Session:
-        for session in sessions:
-            session.close()
-        with monkeypatch.context() as context:
-            for name, value in environ.items():
-                context.setenv(f"PERDURE_{name}", value)
-            sessions.append(Session.from_env(tmp_path))
-        return sessions[-1]
-
-    yield joined
-    for session in sessions:
-        session.close()
-
-
-def samples(size: int = 40) -> TensorDataset:
-    generator = torch.Generator().manual_seed(1)
-    return TensorDataset(torch.randn(size, 4, generator=generator), torch.arange(size))
-
-
-def other_draws() -> tuple[float, float]:
-    return random.random(), np.random.rand()  # noqa: S311
-
-
-class Training:
-    """A small training on a session; `stop` sends SIGTERM right before that step is told."""
-
-    def __init__(self, session: Session, *, seed: int = 0, loader: str | None = "train") -> None:
-        self.session = session
-        torch.manual_seed(seed)
-        self.net = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
-        self.optimizer = torch.optim.Adam(self.net.parameters(), lr=0.01)
-        session.register(net=self.net, optimizer=self.optimizer)
-        if loader:
-            self.batches = session.loader(samples(), 8, name=loader)
-        self.begun: list[float] = []
-        self.draws: list[tuple[float, float, float]] = []
-
-    def run(self, epochs: int = 2, stop: int | None = None) -> Training:
-        for _ in self.session.epochs(epochs):
-            self.begun.append(torch.rand(1).item())
-            for inputs, _ in self.batches:
-                self.optimizer.zero_grad()
-                self.session.weighted(self.net(inputs).square().mean()).backward()
-                self.optimizer.step()
-                self.draws.append((torch.rand(1).item(), *other_draws()))
-                if stop == self.session.steps + 1:
-                    os.kill(os.getpid(), signal.SIGTERM)
-                self.session.step()
-        return self
-
-    def left(self, **options: Any) -> Training:
-        with pytest.raises(Exit) as exit_:
-            self.run(**options)
-        assert exit_.value.code == 0
-        return self
-
-    @property
-    def weights(self) -> list[float]:
-        return [value.item() for parameter in self.net.parameters() for value in parameter.flatten()]
-
-
-def entries(root: Path) -> list[dict[str, Any]]:
-    """The log, oldest first."""
-    return [json.loads(path.read_text()) for path in sorted((root / "log").glob("*.json"), reverse=True)]
-
-
-def kinds(root: Path) -> list[str]:
-    return [entry["kind"] for entry in entries(root)]
+from tests.unit.runtime.session.training import Join, Training, entries, kinds, other_draws
 
 
 @pytest.mark.parametrize("stop", [1, 3, 5, 7])
@@ -147,28 +68,17 @@ def test_what_an_epochs_body_draws_before_its_first_batch_goes_on_too(
     assert second.weights == straight.weights
 
 
-@pytest.mark.parametrize("loader", [None, "train"])
-def test_a_save_before_the_first_batch_keeps_position_and_random_numbers(
-    join: Join, tmp_path_factory: pytest.TempPathFactory, loader: str | None
-) -> None:
-    first = Training(join()).left(stop=3)
-    second = Training(join(), seed=7, loader=loader)
-    second.session.restore()
-    assert second.session.save()
-    third = Training(join(), seed=8).run()
-    straight = Training(Session.from_env(tmp_path_factory.mktemp("straight"))).run()
-    straight.session.close()
-    assert [draw[0] for draw in first.draws + third.draws] == [draw[0] for draw in straight.draws]
-    assert third.weights == straight.weights
-
-
-def test_checkpoint_0_changes_nothing(join: Join, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_checkpoint_0_changes_nothing(join: Join, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     saved = Training(join())
     hooks = []
     saved.optimizer.register_step_pre_hook(lambda *_: hooks.append(1))
     saved.session.restore()
-    assert saved.session.save()
-    assert (len(saved.optimizer.state), hooks) == (0, [])
+    saved.session.save()
+    for _ in saved.session.epochs(2):
+        next(iter(saved.batches))
+        assert entries(tmp_path)[-1]["step"] == 0
+        assert (len(saved.optimizer.state), hooks) == (0, [])
+        break
     resumed = Training(join(), seed=1)
     resumed.run()
     plain = Training(Session.from_env(tmp_path_factory.mktemp("plain")))
@@ -179,64 +89,8 @@ def test_checkpoint_0_changes_nothing(join: Join, tmp_path_factory: pytest.TempP
 
 def test_the_goal_beats_a_request_in_the_last_step(join: Join, tmp_path: Path) -> None:
     training = Training(join()).run(stop=10)
-    assert training.session.steps == 10
+    assert training.session.steps_done == 10
     assert kinds(tmp_path) == ["Opened", "Committed", "Committed", "Completed"]
-
-
-def test_a_request_in_the_last_epochs_evaluation_saves_once_and_goes_on(join: Join, tmp_path: Path) -> None:
-    training = Training(join())
-    for _ in training.session.epochs(1):
-        for _ in training.batches:
-            training.session.step()
-        os.kill(os.getpid(), signal.SIGTERM)
-        training.session.poll()
-        assert (kinds(tmp_path), entries(tmp_path)[-1]["step"]) == (["Opened", "Committed"], 5)
-        training.session.poll()
-    assert kinds(tmp_path) == ["Opened", "Committed", "Committed", "Completed"]
-
-
-def test_a_save_at_the_end_of_an_epochs_body_is_made_once_the_body_is_done(join: Join, tmp_path: Path) -> None:
-    training = Training(join())
-    for _ in training.session.epochs(2):
-        for _ in training.batches:
-            training.session.step()
-        assert training.session.save()
-    commits = [entry for entry in entries(tmp_path) if entry["kind"] == "Committed"]
-    assert [(entry["epoch"], entry["cursors"]["train"]["consumed"], entry["reason"]) for entry in commits] == [
-        (1, 0, "script"),
-        (2, 0, "goal"),
-    ]
-
-
-def test_a_request_seen_in_a_save_at_the_end_of_an_epochs_body_leaves_once_the_body_is_done(
-    join: Join, tmp_path: Path
-) -> None:
-    training = Training(join())
-
-    def train() -> None:
-        for _ in training.session.epochs(2):
-            for _ in training.batches:
-                training.session.step()
-            os.kill(os.getpid(), signal.SIGTERM)
-            training.session.save()
-
-    with pytest.raises(Exit):
-        train()
-    last = entries(tmp_path)[-1]
-    assert (last["epoch"], last["cursors"]["train"]["consumed"], last["reason"]) == (1, 0, "SIGTERM")
-
-
-def test_micro_batches_without_a_step_at_an_epochs_end_are_a_mistake_that_is_named(join: Join) -> None:
-    training = Training(join())
-
-    def accumulate() -> None:
-        for _ in training.session.epochs(1):
-            for number, _ in enumerate(training.batches):
-                if number % 3 == 2:
-                    training.session.step()
-
-    with pytest.raises(UserError, match=r"2 batches of loader 'train'.*step\(\)"):
-        accumulate()
 
 
 def test_an_epoch_that_is_cut_short_is_no_mistake(join: Join) -> None:
@@ -246,16 +100,7 @@ def test_an_epoch_that_is_cut_short_is_no_mistake(join: Join) -> None:
             if number == 2:
                 break
             training.session.step()
-    assert training.session.steps == 4
-
-
-def test_a_save_of_the_script_counts_for_the_clock(join: Join, tmp_path: Path) -> None:
-    session = join(EVERY_SECONDS="3600")
-    session.restore()
-    session._schedule.saved_at -= 3601
-    session.save()
-    session.step()
-    assert kinds(tmp_path) == ["Opened", "Committed"]
+    assert training.session.steps_done == 4
 
 
 def test_a_request_leaves_with_a_final_commit_that_names_its_cause(join: Join, tmp_path: Path) -> None:
@@ -298,22 +143,6 @@ def test_the_trace_tells_each_sample_once_an_epoch_and_when_the_request_was_seen
     assert events == [(1, "resumed"), (1, "request-seen"), (1, "exit"), (2, "resumed"), (2, "completed")]
 
 
-def test_poll_leaves_between_two_steps(join: Join, tmp_path: Path) -> None:
-    training = Training(join())
-
-    def evaluate_after_a_step() -> None:
-        for _ in training.session.epochs(1):
-            for _ in training.batches:
-                training.session.step()
-                os.kill(os.getpid(), signal.SIGTERM)
-                training.session.poll()
-
-    with pytest.raises(Exit):
-        evaluate_after_a_step()
-    assert training.session.exit_requested
-    assert entries(tmp_path)[-1]["step"] == 1
-
-
 def test_a_run_that_a_newer_one_has_replaced_writes_nothing_more(join: Join, tmp_path: Path) -> None:
     training = Training(join())
     training.session.restore()
@@ -326,16 +155,19 @@ def test_a_run_that_a_newer_one_has_replaced_writes_nothing_more(join: Join, tmp
 
 def test_a_script_with_samples_of_its_own_learns_that_they_are_used_up(join: Join) -> None:
     session = join()
-    session.restore()
-    session.step()
-    assert not session.exhausted
-    session.step(exhausted=True)
-    assert session.exhausted
+    for _ in session.epochs(1):
+        for number in session.steps(2):
+            session.step(exhausted=number == 1)
+            assert session.exhausted == (number == 1)
 
 
 def test_a_step_outside_of_a_restored_training_is_a_mistake_that_is_named(join: Join) -> None:
-    with pytest.raises(UserError, match="restore"):
-        join().step()
+    session = join()
+    with pytest.raises(UserError, match="restored"):
+        session.step()
+    session.restore()
+    with pytest.raises(UserError, match="outside of an epoch"):
+        session.step()
 
 
 def test_registering_after_restoring_is_a_mistake_that_is_named(join: Join) -> None:
@@ -343,13 +175,6 @@ def test_registering_after_restoring_is_a_mistake_that_is_named(join: Join) -> N
     session.restore()
     with pytest.raises(UserError, match="register before"):
         session.register(net=nn.Linear(1, 1))
-
-
-def test_two_loaders_need_two_names(join: Join) -> None:
-    session = join()
-    session.loader(samples(), 8)
-    with pytest.raises(UserError, match="name of its own"):
-        session.loader(samples(), 4)
 
 
 def test_a_loader_that_the_checkpoint_knows_and_the_script_does_not_is_named(join: Join) -> None:
@@ -403,8 +228,8 @@ def test_the_ending_is_told_before_what_can_wait(
     join: Join, tmp_path: Path, pipe: tuple[int, int], stop: int | None
 ) -> None:
     session = join(TRACE="1", REPORT_FD=str(pipe[1]), EVERY_STEPS="100")
-    store = Witness(tmp_path, lambda: session._reporter.ended)
-    session._store = store
+    store = Witness(tmp_path, lambda: session._run.reporter.ended)
+    session._run.store = store
     training = Training(session)
     training.left(stop=stop) if stop else training.run(epochs=1)
     told = [type(report).__name__ for report in reports(pipe[0])]
@@ -418,7 +243,10 @@ def test_after_the_goal_an_agents_sigterm_does_not_kill_what_the_script_still_do
     join: Join, pipe: tuple[int, int]
 ) -> None:
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    training = Training(join(REPORT_FD=str(pipe[1]))).run(epochs=1)
+    training = Training(join(REPORT_FD=str(pipe[1])))
+    for _ in training.session.epochs(1):
+        for _ in training.batches:
+            training.session.step()
     assert signal.getsignal(signal.SIGTERM) != before[0]
     assert signal.getsignal(signal.SIGINT) == before[1]
     os.kill(os.getpid(), signal.SIGTERM)
@@ -443,6 +271,6 @@ def test_only_rank_0_stops_a_run_before_its_first_step(
     monkeypatch.setattr(os, "_exit", ended.append)
     session = join()
     session.restore()
-    monkeypatch.setattr(session, "_settings", replace(session._settings, rank=1))
-    session._stop_without_step()
+    monkeypatch.setattr(session._run, "settings", replace(session._run.settings, rank=1))
+    stop_without_step(session._run)
     assert (ended, kinds(tmp_path)) == ([], ["Opened"])

@@ -9,7 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import boto3
 import pytest
@@ -17,6 +17,9 @@ from botocore.config import Config
 
 from e2e.prepare import tool_folders
 from perdure.contract import Env
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
 
 ACCESS, SECRET, REGION = "perdure", "perdure-secret", "us-east-1"
 START_SECONDS = 20
@@ -90,7 +93,11 @@ class S3Server:
             self._process.wait()
 
     def create_bucket(self, name: str) -> None:
-        client = boto3.client(
+        self.client().create_bucket(Bucket=name)
+
+    def client(self) -> S3Client:
+        """For what no store of ours does."""
+        return boto3.client(
             "s3",
             endpoint_url=self.environ[Env.S3_ENDPOINT],
             region_name=REGION,
@@ -98,7 +105,6 @@ class S3Server:
             aws_secret_access_key=SECRET,
             config=Config(s3={"addressing_style": "path"}),
         )
-        client.create_bucket(Bucket=name)
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process:

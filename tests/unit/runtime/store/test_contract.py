@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Iterator
 
 import pytest
 
 from perdure.checkpoint.entry import checksum
+from perdure.errors import StorageError
 from perdure.store import KeyExists, NoSuchKey, Store
 
 
@@ -26,6 +29,59 @@ def test_an_empty_object_is_an_object(store: Store) -> None:
     assert store.get("empty") == b""
     assert info
     assert info.size == 0
+
+
+def test_a_stream_is_written_block_by_block_out_of_one_buffer(store: Store) -> None:
+    buffer = bytearray(4)
+
+    def blocks() -> Iterator[memoryview]:
+        for text in (b"0123", b"4567", b"89"):
+            buffer[: len(text)] = text
+            yield memoryview(buffer)[: len(text)]
+
+    store.put_stream("data/1/a", blocks(), 10)
+    assert store.get("data/1/a") == b"0123456789"
+    info = store.head("data/1/a")
+    assert info
+    assert (info.size, info.crc) in ((10, None), (10, checksum(b"0123456789")))
+
+
+def test_an_empty_stream_is_an_object(store: Store) -> None:
+    store.put_stream("empty", iter(()), 0)
+    assert store.get("empty") == b""
+
+
+@pytest.mark.parametrize("size", [3, 5])
+def test_a_stream_of_another_length_than_said_leaves_no_object(store: Store, size: int) -> None:
+    with pytest.raises(StorageError, match="4 bytes came instead of"):
+        store.put_stream("a", iter([memoryview(b"0123")]), size)
+    assert store.head("a") is None
+    assert store.list("") == []
+
+
+def test_a_stream_that_breaks_off_leaves_no_object(store: Store) -> None:
+    def blocks() -> Iterator[memoryview]:
+        yield memoryview(b"0123")
+        raise ValueError("the source broke")
+
+    with pytest.raises(ValueError, match="the source broke"):
+        store.put_stream("a", blocks(), 8)
+    assert store.head("a") is None
+    assert store.list("") == []
+
+
+def test_head_tells_when_an_object_was_written(store: Store) -> None:
+    before = time.time()
+    store.put("a", b"")
+    info = store.head("a")
+    assert info
+    assert info.modified is None or abs(info.modified - before) < 3600
+
+
+def test_what_is_being_written_is_not_swept_before_its_time(store: Store) -> None:
+    store.put("a", b"x")
+    assert store.sweep(3600) == 0
+    assert store.get("a") == b"x"
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,18 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from perdure.errors import StorageError, UserError
+from perdure.errors import StorageError, StorageRefused, UserError
+from perdure.store import KeyExists
 from perdure.store.file import INCOMING, FileStore
 
 SIZE = 1 << 20
+DAY = 24 * 3600.0
 WRITER = f"""
 import itertools, sys
 from pathlib import Path
@@ -56,6 +60,21 @@ def test_nothing_stays_behind_after_a_put(tmp_path: Path) -> None:
     assert list((tmp_path / INCOMING).iterdir()) == []
 
 
+def test_what_a_killed_writer_left_is_swept_after_a_day_and_what_is_on_its_way_is_not(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    assert store.sweep(DAY) == 0
+    store.put("log/1", b"x")
+    old, young = tmp_path / INCOMING / "old", tmp_path / INCOMING / "young"
+    for path in (old, young):
+        path.write_bytes(b"ha")
+    long_ago = time.time() - DAY - 60
+    os.utime(old, (long_ago, long_ago))
+    os.utime(tmp_path / "log/1", (long_ago, long_ago))
+    assert store.sweep(DAY) == 1
+    assert list((tmp_path / INCOMING).iterdir()) == [young]
+    assert store.get("log/1") == b"x"
+
+
 def test_an_empty_folder_goes_with_its_last_object(tmp_path: Path) -> None:
     store = FileStore(tmp_path / "root")
     store.put("data/1/a/x", b"")
@@ -64,13 +83,114 @@ def test_an_empty_folder_goes_with_its_last_object(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "root/data/1").iterdir()) == ["b"]
 
 
-def test_a_folder_that_cannot_be_written_is_named_with_the_cause(tmp_path: Path) -> None:
+def test_a_root_that_is_a_file_is_refused_for_good_by_every_call(tmp_path: Path) -> None:
     (tmp_path / "root").write_text("a file")
     store = FileStore(tmp_path / "root")
-    with pytest.raises(StorageError, match=r"cannot write .*/root/log/1: .*: check the folder"):
-        store.put("log/1", b"")
-    with pytest.raises(StorageError, match="cannot read"):
-        store.get("log/1")
+    calls: list[Callable[[], object]] = [
+        lambda: store.put("log/1", b""),
+        lambda: store.get("log/1"),
+        lambda: store.head("log/1"),
+        lambda: store.list("log/"),
+    ]
+    for call in calls:
+        with pytest.raises(StorageRefused, match=r"cannot .*/root/log.*a part of the path is a file: correct"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "remedy"),
+    [
+        (errno.EACCES, StorageRefused, r"this process \(uid [0-9]+\) may not: change the folder's owner or mode"),
+        (errno.EPERM, StorageRefused, "may not"),
+        (errno.EROFS, StorageRefused, "mount it to be written"),
+        (errno.ENAMETOOLONG, StorageRefused, "shorten"),
+        (errno.ENOSPC, StorageError, "make room there"),
+        (errno.EDQUOT, StorageError, "raise the quota"),
+        (errno.EIO, StorageError, "check the disk"),
+        (errno.ESTALE, StorageError, "check the disk"),
+    ],
+    ids=lambda value: errno.errorcode[value] if isinstance(value, int) else "",
+)
+def test_what_needs_another_mount_or_owner_stays_and_a_full_disk_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[StorageError], remedy: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    store = FileStore(tmp_path / "root")
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(StorageError, match=rf"cannot write .*/root/log/1: {os.strerror(number)}: .*{remedy}") as failed:
+        store.put("log/1", b"entry")
+    assert type(failed.value) is kind
+    monkeypatch.undo()
+    assert store.list("") == []
+    assert not list((tmp_path / "root").glob(f"{INCOMING}/*"))
+
+
+def synced_paths(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """What is synced from now on, and every new name, in order."""
+    done: list[Path] = []
+    fsync, link = os.fsync, os.link
+
+    def noting_fsync(fd: int) -> None:
+        fsync(fd)
+        done.append(Path(f"/proc/self/fd/{fd}").readlink())
+
+    def noting_link(source: Path, target: Path) -> None:
+        link(source, target)
+        done.append(Path(target))
+
+    monkeypatch.setattr(os, "fsync", noting_fsync)
+    monkeypatch.setattr(os, "link", noting_link)
+    return done
+
+
+def test_the_bytes_are_on_disk_before_the_name_and_the_name_before_the_return(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "root"
+    done = synced_paths(monkeypatch)
+    FileStore(root).put("data/1/a", b"1", if_absent=True)
+    assert done[-2:] == [root / "data/1/a", root / "data/1"]
+    assert done[-3].parent == root / INCOMING
+    assert {tmp_path, root, root / "data"} <= set(done[:-3])
+
+
+def test_a_folder_that_another_rank_has_just_made_is_synced_too_but_once_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data/1").mkdir(parents=True)
+    done = synced_paths(monkeypatch)
+    store = FileStore(tmp_path)
+    store.put("data/1/a", b"1")
+    assert {tmp_path, tmp_path / "data"} <= set(done)
+    done.clear()
+    store.put("data/1/b", b"1")
+    assert done[1:] == [tmp_path / "data/1"]
+    assert tmp_path.parent not in done
+
+
+def test_a_folder_that_was_removed_in_between_is_made_again(tmp_path: Path) -> None:
+    mine, other = FileStore(tmp_path), FileStore(tmp_path)
+    mine.put("data/1/a", b"1")
+    other.delete(["data/1/a"])
+    mine.put("data/1/b", b"1")
+    assert mine.list("") == ["data/1/b"]
+
+
+def test_a_link_whose_first_answer_was_lost_has_won(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = os.link
+
+    def told_twice(source: Path, target: Path) -> None:
+        link(source, target)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", told_twice)
+    store = FileStore(tmp_path)
+    store.put("log/1", b"mine", if_absent=True)
+    with pytest.raises(KeyExists):
+        store.put("log/1", b"other", if_absent=True)
+    assert store.get("log/1") == b"mine"
 
 
 def test_a_file_system_without_hard_links_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

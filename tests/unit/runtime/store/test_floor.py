@@ -62,20 +62,21 @@ def test_an_emptied_log_is_refused_and_nothing_is_written(store: Store, floor: C
 
 def test_a_log_that_lost_its_newest_entries_is_refused(store: Store, floor: CommitRef) -> None:
     left = deleted(store, "log/", keep=2)
-    with pytest.raises(LogLost, match="the newest commit is 2, of step 10"):
+    with pytest.raises(LogLost, match="the newest commit is 2, of step 10") as refused:
         asking(store, floor).try_open(1, wait_over=True)
+    assert refused.value.found == (2, 10)
     assert everything(store) == left
 
 
 def test_a_log_begun_anew_is_refused(store: Store, floor: CommitRef) -> None:
-    deleted(store, "log/")
+    deleted(store, "log/", "data/")
     opened(store, 2).close("no-step")
     with pytest.raises(LogLost, match="ends at entry 2 without a commit"):
         asking(store, floor, run=3).try_open(1, wait_over=True)
 
 
 def test_a_log_that_only_another_job_has_written_is_refused_however_long_it_is(store: Store, floor: CommitRef) -> None:
-    deleted(store, "log/")
+    deleted(store, "log/", "data/")
     other = opened(store, 1, uid=NEW_UID)
     for step in (*STEPS, 40):
         save_solo(store, other, step)
@@ -96,7 +97,7 @@ def test_without_a_floor_whatever_is_left_is_gone_on_with(store: Store, floor: C
 
 
 def test_all_ranks_refuse_alike(store: Store, floor: CommitRef) -> None:
-    deleted(store, "log/")
+    deleted(store, "log/", keep=2)
     settings = Settings(store.uri, uid=UID, run=2, world=2, floor=floor)
 
     def act(peers: Peers) -> Opening:
@@ -105,3 +106,4 @@ def test_all_ranks_refuse_alike(store: Store, floor: CommitRef) -> None:
     refused = on_ranks(2, act)
     assert [type(each) for each in refused] == [LogLost] * 2
     assert all(isinstance(each, PerdureError) and "step 30" in str(each) for each in refused)
+    assert [each.found for each in refused if isinstance(each, LogLost)] == [(2, 10)] * 2

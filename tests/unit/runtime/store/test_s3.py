@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import select
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,9 +18,12 @@ from perdure.checkpoint.entry import checksum
 from perdure.checkpoint.manifest import fetch
 from perdure.contract import Env
 from perdure.errors import StorageError, UserError
-from perdure.store import KeyExists, Store, open_store, s3
+from perdure.store import KeyExists, Store, clients, open_store, s3
 from tests.unit.runtime.store.conftest import BUCKET
 from tests.unit.runtime.store.s3 import S3Server
+
+SECONDS = 60.0
+"""More than two clocks of one machine differ."""
 
 pytestmark = pytest.mark.usefixtures("s3_credentials")
 
@@ -47,6 +52,51 @@ def test_a_large_object_goes_up_in_parts_with_the_checksum_of_the_whole(
     assert remote.get("large", start=5 * 1024 * 1024 - 3, length=6) == data[5 * 1024 * 1024 - 3 :][:6]
 
 
+def test_a_large_stream_goes_up_in_parts_and_takes_a_few_buffers_of_memory(
+    remote: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3, "PART_BYTES", 5 * 1024 * 1024)
+    monkeypatch.setattr(s3, "PARTS_AT_ONCE", 2)
+    block = os.urandom(1024 * 1024)
+    size = 48 * len(block) + 1
+    remote.put("warm", b"")
+    tracemalloc.start()
+    try:
+        remote.put_stream("large", itertools.chain([memoryview(block)] * 48, [memoryview(b"!")]), size)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    info = remote.head("large")
+    assert info
+    assert (info.size, info.crc) == (size, checksum(block * 48 + b"!"))
+    assert most < 25 * 1024 * 1024
+
+
+def test_a_large_stream_that_breaks_off_leaves_neither_object_nor_parts(
+    remote: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3, "PART_BYTES", 5 * 1024 * 1024)
+
+    def blocks() -> Iterator[memoryview]:
+        for _ in range(12):
+            yield memoryview(bytes(1024 * 1024))
+        raise ValueError("the source broke")
+
+    with pytest.raises(ValueError, match="the source broke"):
+        remote.put_stream("large", blocks(), 20 * 1024 * 1024)
+    assert remote.head("large") is None
+    assert remote.sweep(-SECONDS) == 0
+
+
+def test_parts_of_a_killed_writer_are_swept_and_younger_ones_are_not(remote: Store, s3_server: S3Server) -> None:
+    prefix = remote.uri.partition(f"{BUCKET}/")[2]
+    for name in ("data/1/a", "data/1/b"):
+        s3_server.client().create_multipart_upload(Bucket=BUCKET, Key=f"{prefix}/{name}")
+    assert remote.sweep(3600) == 0
+    assert remote.sweep(-SECONDS) == 2
+    assert remote.sweep(-SECONDS) == 0
+
+
 def test_a_listing_of_many_pages_is_whole(remote: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3, "PAGE_KEYS", 2)
     keys = [f"log/{n}" for n in range(5)]
@@ -60,7 +110,7 @@ def test_a_frozen_server_is_an_error_and_a_thawed_one_answers_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("CONNECT_SECONDS", "READ_SECONDS", "LARGE_READ_SECONDS", "TRIES"):
-        monkeypatch.setattr(s3, name, 1)
+        monkeypatch.setattr(clients, name, 1)
     with S3Server(tmp_path) as server:
         server.create_bucket(BUCKET)
         store = open_store(f"s3://{BUCKET}/root", server.environ)
@@ -221,7 +271,7 @@ class Slow(BaseHTTPRequestHandler):
         self._answer_late(bytes(s3.LARGE_BYTES))
 
     def _answer_late(self, body: bytes) -> None:
-        given_up, _, _ = select.select([self.connection], [], [], s3.READ_SECONDS * 5)
+        given_up, _, _ = select.select([self.connection], [], [], clients.READ_SECONDS * 5)
         if given_up:
             self.close_connection = True
         else:
@@ -241,8 +291,8 @@ class Slow(BaseHTTPRequestHandler):
 def test_a_server_that_needs_long_for_much_data_is_waited_for_and_for_little_data_it_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(s3, "READ_SECONDS", 0.1)
-    monkeypatch.setattr(s3, "TRIES", 1)
+    monkeypatch.setattr(clients, "READ_SECONDS", 0.1)
+    monkeypatch.setattr(clients, "TRIES", 1)
     monkeypatch.setattr(s3, "PART_BYTES", 2 * s3.LARGE_BYTES)
     with served_by(Slow) as (store, _):
         store.put("one", bytes(s3.LARGE_BYTES))

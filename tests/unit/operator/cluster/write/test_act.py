@@ -305,6 +305,7 @@ def test_a_name_that_may_have_been_used_is_told_apart_from_one_that_was_refused(
 
 def test_names_that_another_process_has_allotted_are_not_this_ones() -> None:
     desk = Desk()
+    desk.cluster.watch = lambda _kind, resource, raw: desk.cache.apply(resource, raw)
     before = TrainingJobStatus(next=NextRun(run=1, members=(desk.name(0),)))
     desk.cluster.change(
         JOBS, "ns", "digits", lambda raw: raw.update(status=before.model_dump(mode="json", by_alias=True))
@@ -559,7 +560,8 @@ def test_a_dry_run_without_an_answer_says_nothing_about_the_template() -> None:
     desk.cluster.refuses[PODS] = Unavailable("timeout")
     with pytest.raises(Unavailable):
         desk.act(CheckTemplate())
-    assert desk.memory.template_check.verdict is TemplateVerdict.UNKNOWN
+    check = desk.memory.template_check
+    assert (check.verdict, check.time) == (TemplateVerdict.UNKNOWN, NOW)
 
 
 def test_a_job_is_deleted_by_uid() -> None:

@@ -10,9 +10,10 @@ import pytest
 import torch.distributed as dist
 
 from perdure.channel import Exiting, Stepped, read_report
-from perdure.contract import ErrorKind, ErrorName, ExitKind
+from perdure.contract import CommitRef, ErrorKind, ErrorName, ExitKind
 from perdure.errors import Corrupt, Fenced, LogLost, PeerLost, RootTakenOver, StorageError, UserError
-from perdure.session.leaving import Reporter, classify, watch_for_errors
+from perdure.session.reporting import Reporter, Watch, classify
+from perdure.telemetry import events
 
 GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer [10.0.0.8]:5814"
 
@@ -65,7 +66,7 @@ def test_the_end_of_the_scripts_own_traceback_is_told() -> None:
     _, failure = classify(raised(ValueError("sample 17 has no label")))
     assert failure is not None
     assert failure.tail.endswith("ValueError: sample 17 has no label\n")
-    assert "test_ending.py" in failure.tail
+    assert "test_reporting.py" in failure.tail
 
 
 def test_of_a_long_message_the_head_with_its_advice_is_told_too() -> None:
@@ -91,11 +92,11 @@ def told(reader: int) -> list[Any]:
 
 def test_after_the_ending_nothing_more_is_told(pipe: tuple[int, int]) -> None:
     reporter = Reporter(pipe[1])
-    reporter.tell(Stepped(3))
+    reporter.tell(events.Stepped(3, 1))
     reporter.tell(Exiting(ExitKind.COMPLETED, 3))
     reporter.tell(Exiting(ExitKind.FAILED, 3))
-    reporter.tell(Stepped(4))
-    assert told(pipe[0]) == [Stepped(3), Exiting(ExitKind.COMPLETED, 3)]
+    reporter.tell(events.Stepped(4, 1))
+    assert told(pipe[0]) == [Stepped(3, 1), Exiting(ExitKind.COMPLETED, 3)]
 
 
 def test_an_uncaught_exception_is_told_before_it_is_shown(
@@ -103,10 +104,10 @@ def test_an_uncaught_exception_is_told_before_it_is_shown(
 ) -> None:
     shown: list[list[Any]] = []
     monkeypatch.setattr(sys, "excepthook", lambda *_: shown.append(told(pipe[0])))
-    stop = watch_for_errors(Reporter(pipe[1]), lambda: Exiting(ExitKind.FAILED, 12, opened=3))
+    watch = Watch(Reporter(pipe[1]), lambda: Exiting(ExitKind.FAILED, 12, opened=3))
     error = raised(ValueError("sample 17"))
     sys.excepthook(type(error), error, error.__traceback__)
-    stop()
+    watch.stop()
     ending = shown[0][0]
     assert (ending.outcome, ending.step, ending.opened, ending.error.name) == (ExitKind.FAILED, 12, 3, "ValueError")
 
@@ -114,9 +115,17 @@ def test_an_uncaught_exception_is_told_before_it_is_shown(
 def test_a_fence_tells_the_highest_run_and_shows_one_line(
     pipe: tuple[int, int], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    stop = watch_for_errors(Reporter(pipe[1]), lambda: Exiting(ExitKind.FAILED, 12, opened=3))
+    watch = Watch(Reporter(pipe[1]), lambda: Exiting(ExitKind.FAILED, 12, opened=3))
     error = raised(Fenced("run 3 may not write any more", opened=8))
     sys.excepthook(type(error), error, error.__traceback__)
-    stop()
+    watch.stop()
     assert told(pipe[0])[0].opened == 8
     assert capfd.readouterr().err == "perdure: Fenced: run 3 may not write any more\n"
+
+
+def test_a_run_that_refuses_a_log_tells_which_commit_is_left(pipe: tuple[int, int]) -> None:
+    watch = Watch(Reporter(pipe[1]), lambda: Exiting(ExitKind.FAILED, 0))
+    error = raised(LogLost("commit 9 is gone", found=(6, 80)))
+    sys.excepthook(type(error), error, error.__traceback__)
+    watch.stop()
+    assert told(pipe[0])[0].commit == CommitRef(6, 80)

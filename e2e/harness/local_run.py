@@ -1,0 +1,142 @@
+"""One run of a training as plain processes on this machine: no cluster and no agent, a folder for its root.
+
+It starts the ranks, sees the steps that rank 0 reports, sends signals, and collects what was printed. Whatever happens,
+no process outlives the `with` block. Used for undisturbed twins and by `make try`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from e2e.harness.watching import Late
+
+SECONDS = 300.0
+TAIL_CHARACTERS = 2000
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How one rank has ended."""
+
+    status: int
+    said: str
+
+    @property
+    def tail(self) -> str:
+        """The end of what it said."""
+        return self.said[-TAIL_CHARACTERS:]
+
+
+class LocalRun:
+    """The ranks of one run; used as a context manager."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        folder: Path,
+        *,
+        world: int,
+        environ: Mapping[str, str] | None = None,
+        watched: bool = False,
+    ) -> None:
+        """`folder` gets the root below it, and is where the ranks start; `environ` is added to a bare one.
+
+        Rank 0 of a `watched` run reports its steps, as to an agent.
+        """
+        self._argv = list(argv)
+        self._folder = folder
+        self._world = world
+        self._environ = dict(environ or {})
+        self._watched = watched
+        self._ranks: list[subprocess.Popen[str]] = []
+        self._reports = -1
+        self._unread = b""
+
+    def __enter__(self) -> Self:
+        self._reports, writer = os.pipe()
+        os.set_blocking(writer, False)  # a rank whose reports nobody reads goes on
+        port = _free_port()
+        try:
+            self._ranks = [self._start(rank, port, writer) for rank in range(self._world)]
+        finally:
+            os.close(writer)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._reports)
+        for rank in self._ranks:
+            rank.kill()
+            rank.wait()
+            if rank.stdout:
+                rank.stdout.close()
+
+    def _start(self, rank: int, port: int, reports: int) -> subprocess.Popen[str]:
+        place: dict[str, str | int] = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": self._world}
+        place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        environ = {"PERDURE_ROOT": (self._folder / "root").as_uri(), "PERDURE_TRACE": "1", "OMP_NUM_THREADS": "1"}
+        environ |= {"PATH": SYSTEM_PATH, "HOME": str(self._folder)}
+        environ |= {name: str(value) for name, value in place.items()} | self._environ
+        told = self._watched and rank == 0
+        if told:
+            environ["PERDURE_REPORT_FD"] = str(reports)
+        return subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", *self._argv],
+            cwd=self._folder,
+            env=environ,
+            pass_fds=[reports] if told else [],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def reaches(self, step: int, *, seconds: float = SECONDS) -> int:
+        """Waits until rank 0 has done this step, or a later one; which. Late if it ends before, or after `seconds`."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            line, found, rest = self._unread.partition(b"\n")
+            if found:
+                self._unread = rest
+                done = _step(line)
+                if done is not None and done >= step:
+                    return done
+            elif select.select([self._reports], [], [], left)[0]:
+                more = os.read(self._reports, 65536)
+                if not more:
+                    raise Late(f"the training has ended before step {step}:\n{self.ends()[0].tail}")
+                self._unread += more
+        raise Late(f"not within {seconds:g} s: step {step}")
+
+    def signal(self, number: int, ranks: Sequence[int] | None = None) -> None:
+        """To these ranks, or all."""
+        for rank in range(self._world) if ranks is None else ranks:
+            self._ranks[rank].send_signal(number)
+
+    def ends(self, *, seconds: float = SECONDS) -> list[Ended]:
+        """Waits for all ranks, by rank."""
+        deadline = time.monotonic() + seconds
+        said = [rank.communicate(timeout=max(0.0, deadline - time.monotonic()))[0] for rank in self._ranks]
+        return [Ended(rank.returncode, text) for rank, text in zip(self._ranks, said, strict=True)]
+
+
+def _step(line: bytes) -> int | None:
+    body = json.loads(line)
+    return int(body["step"]) if body.get("report") == "step" else None
+
+
+def _free_port() -> int:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return int(held.getsockname()[1])

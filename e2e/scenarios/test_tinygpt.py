@@ -1,0 +1,78 @@
+"""The second example, drained: accumulation, schedule, dropout, evaluation and export go on to the last digit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.harness import evidence, observed, twin
+from e2e.harness.job import Job, Manifest, with_container
+from e2e.harness.lab import TINYGPT, Lab, example
+from e2e.prepare import Environments
+from e2e.scenarios import lanes
+from e2e.scenarios.conftest import TINYGPT_IMAGE
+
+pytestmark = pytest.mark.cluster
+
+NAMESPACE = "case-tinygpt"
+MEMBERS = 2
+ARGUMENTS = ("--epochs=1", "--export=/dev/shm/tinygpt.safetensors")
+START_SECONDS = 90
+FINISH_SECONDS = 240
+
+
+def manifest(lane: str) -> Manifest:
+    """examples/tinygpt/job.yaml on the scenario's nodes."""
+    spec = {
+        "replicas": MEMBERS,
+        "checkpoint": {"uri": f"s3://scenarios/{NAMESPACE}"},
+        "template": {"spec": {"nodeSelector": {lanes.LABEL: lane}}},
+    }
+    environ = {"PERDURE_TRACE": "1"}
+    changed = example(TINYGPT, {"spec": spec})
+    return with_container(changed, environ, image=TINYGPT_IMAGE, command=["python", "train.py", *ARGUMENTS])
+
+
+def told(lines: list[str]) -> list[str]:
+    """What a run says of its training: losses of steps and evaluations, and the hash of what is exported."""
+    return [line for line in lines if re.match(r"step \d+ loss|evaluation loss|exported", line)]
+
+
+@pytest.fixture
+def job(lab: Lab, lane: str) -> Iterator[Job]:
+    """Not applied yet; nothing of it stays behind."""
+    job = lab.job(manifest(lane), NAMESPACE)
+    yield job
+    job.delete()
+
+
+def test_a_drained_tinygpt_has_the_undisturbed_ones_losses_one_by_one(lab: Lab, job: Job) -> None:
+    with job.watch() as watch:
+        job.apply()
+        watch.wait("run 1 assigned", lambda h: observed.training_run(h, 1), seconds=START_SECONDS)
+        first = observed.member_of_rank(watch.history, 0)
+        with job.log(first["metadata"]["name"]) as log:
+            log.wait(r"step 30 loss", seconds=START_SECONDS)
+            with lab.drain(str(observed.member_of_rank(watch.history, 1)["spec"]["nodeName"])) as drain:
+                drained = drain.finish()
+            before = told(log.whole(seconds=START_SECONDS))
+        status = watch.wait("the job ends", observed.in_phase("Completed", "Failed"), seconds=FINISH_SECONDS)
+        assert status["phase"] == "Completed", job.describe()
+        second = observed.member_of_rank(watch.history, 0)["metadata"]["name"]
+        after = told(job.kubectl("logs", second, "--namespace", job.namespace).splitlines())
+    undisturbed = _twin(lab)
+    entries, trace = job.root.entries(), job.root.trace().steps
+    assert drained.status == 0, drained.output
+    assert [entry.run for entry in entries if entry.kind == "Opened"] == [1, 2]
+    assert before + after == told(undisturbed.said.splitlines())
+    assert (evidence.steps_lost(entries, trace), evidence.untraced(entries, trace)) == (0, [])
+    assert tuple(evidence.batches(entries, trace)) == undisturbed.batches
+    assert job.root.weight_hash() == undisturbed.weights
+
+
+def _twin(lab: Lab) -> twin.Twin:
+    python = Environments(Path(lab.cluster.facts.environments)).trainer / "bin" / "python"
+    return twin.trained(python, TINYGPT / "train.py", ARGUMENTS, world=MEMBERS)

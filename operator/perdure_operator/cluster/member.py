@@ -1,0 +1,183 @@
+"""A member's pod as it is created; the pod contract is written down here. Pure.
+
+Raw dictionaries in and out: the template is the user's, and every field of it that is not ours stays as it is. Called
+by `write.act`, which creates it, and by `read.observe`, which tells by its hash whether a pod is of the template as it
+is now.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from typing import Any, Final
+
+from perdure import contract
+from perdure.contract import Env
+from perdure_operator.api import names
+from perdure_operator.api.spec import Checkpoint
+from perdure_operator.cluster.protocol import JOBS, Json
+from perdure_operator.state.snapshot import KeptTemplate, Snapshot
+
+_HOSTNAME: Final = "kubernetes.io/hostname"
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_WARM_SECONDS: Final = 1800
+"""A container that is not warm by then is killed: an agent that cannot read its assignment never will."""
+
+
+def pod(job: Snapshot, name: str, *, apart: bool = False, kept: KeptTemplate | None = None) -> Json:
+    """A member as it is created: a standby with the agent in front of the user's command.
+
+    `apart` keeps it off nodes that have a former of the job; `kept` is its template instead of the job's own.
+    """
+    template = copy.deepcopy(kept.template if kept else job.spec.template)
+    given: Json = template.get("metadata") or {}
+    labels = names.labels(job.name, job.uid) | {contract.LABEL_ROLE: contract.Role.STANDBY.value}
+    annotations = {
+        contract.ANNOTATION_ASSIGNMENT: contract.write_assignment(contract.Standby()),
+        names.ANNOTATION_TEMPLATE: kept.hash if kept else job.template_hash,
+    }
+    metadata = {
+        "name": name,
+        "namespace": job.namespace,
+        "labels": (given.get("labels") or {}) | labels,
+        "annotations": (given.get("annotations") or {}) | annotations,
+        "ownerReferences": [owner(job)],
+    }
+    spec = _pod_spec(job, name, template)
+    if apart:
+        spec["affinity"] = _away_from_formers(job, spec.get("affinity") or {})
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def template_hash(job: Snapshot, kept: KeptTemplate | None = None) -> str:
+    """Of the pod that would be created now: changes with whatever of the spec goes into it, and with nothing else."""
+    body = pod(job.model_copy(update={"template_hash": ""}), job.name, kept=kept)
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def owner(job: Snapshot) -> Json:
+    """The reference by which an object is the job's, and goes with it."""
+    return {
+        "apiVersion": JOBS.api_version,
+        "kind": "TrainingJob",
+        "name": job.name,
+        "uid": job.uid,
+        "controller": True,
+        # True would need the right to change the job's finalizers, and would hold its deletion up.
+        "blockOwnerDeletion": False,
+    }
+
+
+def _pod_spec(job: Snapshot, name: str, template: Json) -> Json:
+    spec: Json = template.get("spec") or {}
+    spec["restartPolicy"] = "Never"
+    spec["automountServiceAccountToken"] = False
+    if spec.get("terminationGracePeriodSeconds") is None:
+        spec["terminationGracePeriodSeconds"] = contract.DEFAULT_GRACE_SECONDS
+    spec["volumes"] = [*(spec.get("volumes") or []), _assignment_volume()]
+    if spec.get("topologySpreadConstraints") is None:
+        spec["topologySpreadConstraints"] = [_soft_spread(job)]
+    containers = spec.get("containers") or [{}]
+    spec["containers"] = [_trainer(job, name, spec, containers[0]), *containers[1:]]
+    return spec
+
+
+def _assignment_volume() -> Json:
+    field = f"metadata.annotations['{contract.ANNOTATION_ASSIGNMENT}']"
+    item = {"path": "assignment", "fieldRef": {"apiVersion": "v1", "fieldPath": field}}
+    return {"name": names.ASSIGNMENT_VOLUME, "downwardAPI": {"items": [item], "defaultMode": 0o644}}
+
+
+def _soft_spread(job: Snapshot) -> Json:
+    """One node leaving should take few members; a full cluster must not keep the job from starting."""
+    return {
+        "maxSkew": 1,
+        "topologyKey": _HOSTNAME,
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "nodeTaintsPolicy": "Honor",
+        "labelSelector": {"matchLabels": names.labels(job.name, job.uid)},
+    }
+
+
+def _away_from_formers(job: Snapshot, given: Json) -> Json:
+    """No `hostname NotIn` and no `matchFields`: Karpenter makes no node for a pod that has one."""
+    labels = names.labels(job.name, job.uid) | {contract.LABEL_ROLE: contract.Role.FORMER.value}
+    term = {"labelSelector": {"matchLabels": labels}, "topologyKey": _HOSTNAME}
+    anti: Json = given.get("podAntiAffinity") or {}
+    required = [*(anti.get(_REQUIRED) or []), term]
+    return given | {"podAntiAffinity": anti | {_REQUIRED: required}}
+
+
+def _trainer(job: Snapshot, name: str, spec: Json, container: Json) -> Json:
+    command = [*(container.get("command") or []), *(container.get("args") or [])]
+    mount = {"name": names.ASSIGNMENT_VOLUME, "mountPath": contract.ASSIGNMENT_FOLDER, "readOnly": True}
+    trainer = {key: value for key, value in container.items() if key != "args"}
+    return trainer | {
+        "command": ["perdure", "run", "--", *command],
+        "env": _env(job, name, spec, container.get("env") or []),
+        "volumeMounts": [*(container.get("volumeMounts") or []), mount],
+        "terminationMessagePath": contract.TERMINATION_LOG,
+        "terminationMessagePolicy": "File",
+        # SIGTERM is lost on a process that has no handler yet; a hook of the user's goes before it all the same.
+        "lifecycle": {"preStop": {"exec": {"command": ["perdure", "stop"]}}} | (container.get("lifecycle") or {}),
+        "startupProbe": {
+            "exec": {"command": ["perdure", "warm"]},
+            "periodSeconds": 1,
+            "timeoutSeconds": 10,
+            "failureThreshold": _WARM_SECONDS,
+        },
+    }
+
+
+def _env(job: Snapshot, name: str, spec: Json, given: list[Json]) -> list[Json]:
+    """Ours first, so that the user's variables can refer to them; the contract's names cannot be redefined."""
+    fixed = {
+        Env.ROOT: job.spec.checkpoint.uri,
+        Env.UID: job.uid,
+        Env.JOB: f"{job.namespace}/{job.name}",
+        Env.MEMBER: name,
+        Env.PROCESSES: str(job.spec.processes_per_replica),
+        Env.GRACE_SECONDS: str(spec["terminationGracePeriodSeconds"]),
+        Env.COMPLETION: job.spec.completion.value,
+    } | _checkpoint_env(job.spec.checkpoint)
+    # A read-only root leaves /dev/shm writable; an emptyDir would make kubectl drain refuse the node.
+    defaults = [{"name": "TMPDIR", "value": "/dev/shm"}, *_credentials(job.spec.checkpoint)]  # noqa: S108
+    mine = {str(variable.get("name")) for variable in given}
+    return [
+        *({"name": key, "value": value} for key, value in fixed.items()),
+        *(variable for variable in defaults if variable["name"] not in mine),
+        *(variable for variable in given if variable.get("name") not in fixed),
+    ]
+
+
+def _checkpoint_env(checkpoint: Checkpoint) -> dict[str, str]:
+    values: dict[str, Any] = {
+        Env.KEEP: checkpoint.keep,
+        Env.EVERY_STEPS: checkpoint.every_steps,
+        Env.EVERY_SECONDS: checkpoint.every_seconds,
+        Env.EVERY_EPOCHS: checkpoint.every_epochs,
+    }
+    if checkpoint.s3:
+        values |= {
+            Env.S3_ENDPOINT: checkpoint.s3.endpoint,
+            Env.S3_REGION: checkpoint.s3.region,
+            Env.S3_PATH_STYLE: "true" if checkpoint.s3.path_style else "false",
+        }
+    return {name: str(value) for name, value in values.items() if value is not None}
+
+
+def _credentials(checkpoint: Checkpoint) -> list[Json]:
+    """By reference: the kubelet reads the Secret, the operator may not."""
+    secret = checkpoint.s3.credentials_secret if checkpoint.s3 else None
+    if not secret:
+        return []
+
+    def variable(key: str, *, optional: bool) -> Json:
+        return {"name": key, "valueFrom": {"secretKeyRef": {"name": secret, "key": key, "optional": optional}}}
+
+    return [
+        variable("AWS_ACCESS_KEY_ID", optional=False),
+        variable("AWS_SECRET_ACCESS_KEY", optional=False),
+        variable("AWS_SESSION_TOKEN", optional=True),
+    ]

@@ -1,0 +1,127 @@
+"""Where the trainer of a pod stands: a type that follows from what is known, and until when it may stay there.
+
+`perdure.agent.machine` lists per stage what is done; docs/agent.md draws which stage follows which. Nothing of it is
+stored: a stage that were set could miss an event, one that follows from the facts cannot. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+
+from perdure.agent.state import ENDS_SIBLINGS, Limit, Settings, State, Trainer
+from perdure.contract import ExitKind
+
+
+class Stage(StrEnum):
+    """Of the newest trainer of this pod."""
+
+    NONE = "none"  # none was started here
+    STARTED = "started"  # it runs, and has told nothing: it imports, or it has no Session
+    ATTACHED = "attached"  # it has a Session, and its run is not open
+    OPENED = "opened"  # its run is open, and no step is done
+    STEPPED = "stepped"  # it trains
+    CLOSING = "closing"  # asked before its first step was done: rank 0 closes the run, there is nothing to save
+    ASKED = "asked"  # asked to save
+    COMPLETED = "completed"  # the goal is in the log; what the script still does is its own affair
+    EXITING = "exiting"  # each process that is left has told how it ends
+    KILLED = "killed"
+    CLEARING = "clearing"  # each process has ended; what they have started is not gone
+    ENDED = "ended"  # nothing is left of it: what comes next is decided at once, so nobody ever stays here
+    HELD = "held"  # nothing is left of it, and the pod waits for a newer assignment
+    FINISHED = "finished"  # the outcome is written
+
+
+LIVING = frozenset(
+    {
+        Stage.STARTED,
+        Stage.ATTACHED,
+        Stage.OPENED,
+        Stage.STEPPED,
+        Stage.CLOSING,
+        Stage.ASKED,
+        Stage.COMPLETED,
+        Stage.EXITING,
+    }
+)
+"""Stages in which the trainer is asked or killed, if need be."""
+
+
+def stage_of(state: State) -> Stage:
+    """Where the trainer stands."""
+    trainer = state.trainer
+    if state.finished:
+        return Stage.FINISHED
+    if trainer is None:
+        return Stage.NONE
+    if trainer.alive:
+        return _living(trainer)
+    if trainer.clearing is not None:
+        return Stage.CLEARING
+    return Stage.ENDED if state.hold_until is None else Stage.HELD
+
+
+def _living(trainer: Trainer) -> Stage:
+    if trainer.killed:
+        return Stage.KILLED
+    if trainer.completed:
+        return Stage.COMPLETED
+    if all(process.ending for process in trainer.alive):
+        return Stage.EXITING
+    if trainer.request:
+        return Stage.CLOSING if _without_step(trainer) else Stage.ASKED
+    if trainer.stepped:
+        return Stage.STEPPED
+    if _without_step(trainer):
+        return Stage.OPENED
+    return Stage.ATTACHED if trainer.attached else Stage.STARTED
+
+
+def _without_step(trainer: Trainer) -> bool:
+    return trainer.opened_at is not None and not trainer.stepped
+
+
+def due(state: State) -> float | None:
+    """When something has to happen even if no event comes; None where the stage may last."""
+    stage, trainer = stage_of(state), state.trainer
+    if trainer is None:
+        return None
+    if stage in LIVING:
+        limit = limit_of(state.settings, trainer, stage)
+        return limit.at if limit else None
+    if stage in (Stage.KILLED, Stage.CLEARING):
+        return given_up_at(state, trainer)
+    return state.hold_until if stage is Stage.HELD else None
+
+
+def limit_of(settings: Settings, trainer: Trainer, stage: Stage) -> Limit | None:
+    """When the trainer is killed and why; None where it may go on. Of several limits the nearest counts."""
+    return min(_limits(settings, trainer, stage), key=lambda limit: limit.at, default=None)
+
+
+def _limits(settings: Settings, trainer: Trainer, stage: Stage) -> Iterator[Limit]:
+    request = trainer.request
+    if request:
+        yield Limit(request.deadline, ExitKind.EXIT_TIMEOUT, "it did not save in time")
+    if request and stage is Stage.CLOSING:
+        since = max(request.at, trainer.opened_at or 0.0)
+        yield Limit(since + settings.no_step, ExitKind.STOPPED, "it has finished no step")
+    for process in trainer.processes:
+        if process.ending:
+            # A script may go on after its last epoch; after any other ending it is on its way out.
+            seconds = settings.after_completion if process.completed else settings.teardown
+            at = process.told_at + seconds
+            yield Limit(at, ExitKind.PEER_LOST, f"rank {process.rank} told its ending, but does not exit")
+        if process.outcome and process.outcome.outcome in ENDS_SIBLINGS:
+            at = process.ended_at + settings.siblings
+            yield Limit(at, ExitKind.PEER_LOST, f"rank {process.rank} has ended, the others go on")
+
+
+def given_up_at(state: State, trainer: Trainer) -> float | None:
+    """When the agent stops waiting for what SIGKILL does not end."""
+    if trainer.clearing is None:
+        return None
+    at = trainer.clearing + state.settings.teardown
+    if state.shutdown is None:
+        return at
+    return min(at, max(trainer.clearing, state.shutdown.deadline) + state.shutdown.margin / 2)

@@ -1,0 +1,70 @@
+"""The bytes of a commit's shards, verified block by block. Needs no torch; called by load and by inspect."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
+
+from perdure.checkpoint.entry import checksum
+from perdure.checkpoint.manifest import Shard
+from perdure.checkpoint.upload import combine
+from perdure.errors import Corrupt
+from perdure.store import NoSuchKey, Store
+
+AHEAD: Final = 3
+"""How many blocks are on their way while one is used: a distant store answers after a while."""
+
+
+def read_blocks(store: Store, shard: Shard) -> Iterator[tuple[int, memoryview]]:
+    """Where each block begins, and its bytes, in order. Corrupt names what is damaged, what was found and expected."""
+    starts = range(0, shard.size, shard.block_bytes)
+    if len(starts) != len(shard.blocks):
+        raise Corrupt(f"{shard.key}: its manifest has {len(shard.blocks)} block checksums instead of {len(starts)}")
+    if (found := combine(shard.blocks, shard.size, shard.block_bytes)) != shard.crc:
+        raise Corrupt(f"{shard.key}: its checksum in the manifest is {shard.crc}, that of its blocks {found}")
+    if len(starts) < 2:
+        yield from ((start, _block(store, shard, start)) for start in starts)
+        return
+    with ThreadPoolExecutor(AHEAD, thread_name_prefix="perdure-read") as pool:
+        waiting: deque[tuple[int, Future[memoryview]]] = deque()
+        try:
+            for start in starts:
+                waiting.append((start, pool.submit(_block, store, shard, start)))
+                if len(waiting) > AHEAD:
+                    yield _first(waiting)
+            while waiting:
+                yield _first(waiting)
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+
+def _first(waiting: deque[tuple[int, Future[memoryview]]]) -> tuple[int, memoryview]:
+    start, future = waiting.popleft()
+    return start, future.result()
+
+
+def _block(store: Store, shard: Shard, start: int) -> memoryview:
+    length = min(shard.block_bytes, shard.size - start)
+    last = start + length == shard.size
+    try:
+        data = store.get(shard.key, start=start, length=length + last)  # one more: the object may be longer
+    except NoSuchKey:
+        raise Corrupt(f"{shard.key} is missing") from None
+    if len(data) != length:
+        size = f"{start + len(data)} bytes" if len(data) < length else f"more than {shard.size} bytes"
+        raise Corrupt(f"{shard.key} has {size} instead of {shard.size}")
+    expected, found = shard.blocks[start // shard.block_bytes], checksum(data)
+    if found != expected:
+        raise Corrupt(
+            f"{shard.key} is damaged in the block that begins at byte {start}: its checksum is {found}, {expected} was "
+            f"written; it holds {_names(shard, start, start + length)}"
+        )
+    return memoryview(data)
+
+
+def _names(shard: Shard, start: int, end: int) -> str:
+    names = [item.name for item in shard.items if item.start < end and item.end > start]
+    return ", ".join([*names[:3], "..."] if len(names) > 3 else names) or "no tensor"

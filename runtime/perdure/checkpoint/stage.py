@@ -1,0 +1,106 @@
+"""Says what a rank's part of a commit is: which tensors, laid out how, and everything else as text.
+
+Staging takes no copy: the bytes are read from the live tensors when they are written, through one buffer, so training
+stands still until then. Whoever wants to go on training meanwhile has to hand over copies. All that cannot be saved,
+or could not be loaded again, is refused here, before a byte is written. Called by save, and by the dry run in restore.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from torch import Tensor
+
+from perdure.checkpoint import tensors, upload
+from perdure.checkpoint.codec import encode
+from perdure.checkpoint.manifest import REPLICATED, SHARED, Item
+from perdure.checkpoint.state import State
+from perdure.checkpoint.upload import Staged
+
+_ALIGNMENT: Final = 8
+
+
+def stage(state: State, rank: int, world: int) -> Staged:
+    """This rank's part of a commit of `state`. UserError names what cannot be saved, and the remedy."""
+    for name, tensor in {**state.shared, **state.replicated}.items():
+        tensors.refuse_odd(name, tensor)
+    parts = {SHARED: {name: state.shared[name] for name in share_out(state.shared, world)[rank]}}
+    if rank == 0:
+        parts[REPLICATED] = dict(state.replicated)
+    flat = {(part, name): tensor for part, named in parts.items() for name, tensor in named.items()}
+    header, items = lay_out(flat)
+    objects = encode(dict(state.objects), "objects")  # on every rank: the same mistake may be made on another one
+    size = items[-1].end if items else len(header)
+    own = encode(state.rank, "rank")
+    order = [flat[item.part, item.name] for item in items]
+    return Staged(rank, world, size, items, own, None if rank else objects, _reader(header, order))
+
+
+def share_out(named: Mapping[str, Tensor], world: int) -> list[list[str]]:
+    """Which rank writes which names: largest first to the rank with the least so far. Every rank finds the same."""
+    loads = [(0, rank) for rank in range(world)]
+    names: list[list[str]] = [[] for _ in range(world)]
+    for size, name in sorted((-tensors.size_of(tensor), name) for name, tensor in named.items()):
+        load, rank = heapq.heappop(loads)
+        names[rank].append(name)
+        heapq.heappush(loads, (load - size, rank))
+    return names
+
+
+def layout(named: Mapping[str, Tensor]) -> list[list[object]]:
+    """Names, types and shapes, in an order of their own: equal on two ranks if they hold the same tensors."""
+    return [[name, tensors.dtype_name(tensor), list(tensor.shape)] for name, tensor in sorted(named.items())]
+
+
+def lay_out(flat: Mapping[tuple[str, str], Tensor]) -> tuple[bytes, tuple[Item, ...]]:
+    """The header of a safetensors file with these tensors, and where each lies in the file, in that order.
+
+    The widest elements come first, so that all of them lie where their width divides.
+    """
+    order = sorted(flat, key=lambda key: (-flat[key].element_size(), key))
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for part, name in order:
+        dtype, shape = tensors.carrier(flat[part, name])
+        start, end = end, end + tensors.size_of(flat[part, name])
+        header[f"{part}/{name}"] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    head = len(text).to_bytes(8, "little") + text
+    return head, tuple(_item(part, name, flat[part, name], header, len(head)) for part, name in order)
+
+
+def _item(part: str, name: str, tensor: Tensor, header: Mapping[str, Any], head: int) -> Item:
+    start, end = header[f"{part}/{name}"]["data_offsets"]
+    shape = tuple(tensor.shape)
+    return Item(part, name, tensors.dtype_name(tensor), shape, tensor.device.type, head + start, end - start)
+
+
+def _reader(header: bytes, order: list[Tensor]) -> Callable[[], Iterator[memoryview]]:
+    """The file's bytes in full blocks, out of one buffer."""
+
+    def blocks() -> Iterator[memoryview]:
+        buffer = memoryview(bytearray(upload.BLOCK_BYTES))
+        filled = 0
+        for piece in _bytes(header, order):
+            left = piece
+            while left:
+                taken = min(len(left), len(buffer) - filled)
+                buffer[filled : filled + taken] = left[:taken]
+                left, filled = left[taken:], filled + taken
+                if filled == len(buffer):
+                    yield buffer
+                    filled = 0
+        if filled:
+            yield buffer[:filled]
+
+    return blocks
+
+
+def _bytes(header: bytes, order: list[Tensor]) -> Iterator[memoryview]:
+    yield memoryview(header)
+    for tensor in order:
+        yield from tensors.read(tensor)

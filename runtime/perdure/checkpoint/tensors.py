@@ -1,0 +1,230 @@
+"""Tensors as bytes and back: whatever dtype, wherever they are, a small piece at a time.
+
+Nothing here makes a second whole tensor: what is contiguous is read and written where it lies, what is not goes through
+pieces of a few MiB. So a save or a restore needs no room beyond its buffers. Called by stage and load.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import torch
+from awscrt.checksums import crc64nvme
+from torch import Tensor
+from torch.nn.parameter import is_lazy
+
+from perdure.errors import Corrupt, UserError
+
+PIECE_BYTES: Final = 8 * 1024 * 1024
+
+_CARRIERS: Final[Mapping[torch.dtype, str]] = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.float8_e4m3fnuz: "F8_E4M3FNUZ",
+    torch.float8_e5m2fnuz: "F8_E5M2FNUZ",
+    torch.complex64: "C64",
+}
+"""What every safetensors library reads as what it is. All else is stored as bytes; what it is, the manifest knows."""
+
+_SPREAD: Final = 2 * -3523014627193176566
+"""An even number near 2**64 divided by the golden ratio, as a signed one: its multiples are spread out."""
+_INTEGERS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def dtype_name(tensor: Tensor) -> str:
+    """As manifests write it."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def size_of(tensor: Tensor) -> int:
+    """Bytes of the tensor's elements."""
+    return tensor.numel() * tensor.element_size()
+
+
+def carrier(tensor: Tensor) -> tuple[str, list[int]]:
+    """Type and shape under which a safetensors file holds the tensor."""
+    known = _CARRIERS.get(tensor.dtype)
+    if known:
+        return known, list(tensor.shape)
+    width = tensor.element_size()
+    return "U8", [*tensor.shape, width] if width > 1 else list(tensor.shape)
+
+
+def refuse_odd(name: str, tensor: Tensor) -> None:
+    """UserError with a remedy if this tensor could not be saved, or not be loaded again."""
+    if is_lazy(tensor):
+        raise UserError(f"tensor {name} has no shape yet: run the model once before it is registered")
+    kind = type(tensor.detach())
+    if kind.__name__ == "DTensor":
+        raise UserError(
+            f"tensor {name} is sharded (a DTensor of FSDP2 or tensor parallelism), which cannot be saved yet: keep the "
+            f"model whole on every rank and wrap it with session.wrap"
+        )
+    if kind is not Tensor:
+        raise UserError(
+            f"tensor {name} is a {kind.__module__}.{kind.__qualname__}: only plain tensors, whole on every rank, can "
+            f"be saved: register an object whose state_dict gives plain ones"
+        )
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        what = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
+        raise UserError(f"tensor {name} is {what}: only dense tensors can be saved: keep it dense, or out of the state")
+    if tensor.device.type == "meta":
+        raise UserError(f"tensor {name} is on the meta device and has no values: materialize the model first")
+    if tensor.numel() and not tensor.untyped_storage().nbytes():
+        raise UserError(
+            f"tensor {name} has given its memory away: only whole models, wrapped by session.wrap, are saved"
+        )
+
+
+def overlaps_itself(tensor: Tensor) -> bool:
+    """Whether two of its elements may be one place in memory, as in an expanded tensor: it cannot be written to."""
+    if not tensor.numel():
+        return False
+    reach = 0
+    dimensions = [(stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1]
+    for stride, size in sorted(dimensions):
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
+
+
+def empty(dtype: str, shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
+    """A new tensor. UserError if this torch has no such dtype."""
+    found = getattr(torch, dtype, None)
+    if not isinstance(found, torch.dtype):
+        raise UserError(f"the checkpoint holds tensors of type {dtype}, which torch {torch.__version__} does not know")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*support is experimental", category=UserWarning)
+        return torch.empty(shape, dtype=found, device=device or torch.device("cpu"))
+
+
+def checksum(tensor: Tensor) -> int:
+    """Of its elements in row-major order, to compare tensors on devices of one kind: computed where they lie."""
+    if tensor.device.type != "cpu":
+        return weighted_sum(tensor)
+    total = 0
+    for piece in read(tensor):
+        total = crc64nvme(piece, total)
+    return total
+
+
+def weighted_sum(tensor: Tensor) -> int:
+    """The elements' bits as integers, each times an odd number of its place, modulo 2**64.
+
+    Any one element that differs changes it, and nothing but the result leaves the device.
+    """
+    total, at = torch.zeros((), dtype=torch.int64, device=tensor.device), 0
+    for piece in _pieces(tensor.detach(), PIECE_BYTES):
+        words = _flat(_as_integers(piece.resolve_conj().resolve_neg()).contiguous()).to(torch.int64)
+        places = torch.arange(at, at + words.numel(), dtype=torch.int64, device=words.device)
+        total, at = total + (words * (places * _SPREAD + 1)).sum(), at + words.numel()
+    return int(total)
+
+
+def read(tensor: Tensor) -> Iterator[memoryview]:
+    """The bytes of its elements in row-major order; a view is valid until the tensor changes or the next is asked for.
+
+    At most PIECE_BYTES each.
+    """
+    for piece in _pieces(tensor.detach(), PIECE_BYTES):
+        dense = piece.resolve_conj().resolve_neg()
+        whole = _as_integers(dense).contiguous().cpu()
+        yield _flat(whole).view(torch.uint8).numpy().data
+
+
+class Sink:
+    """Takes the bytes of one tensor, in row-major order, and leaves them where the tensor lies."""
+
+    def __init__(self, target: Tensor) -> None:
+        self._target = target.detach()
+        self._at = 0
+        self._direct: memoryview | None = None
+        plain = not target.is_conj() and not target.is_neg() and target.is_contiguous()
+        if plain and target.device.type == "cpu" and target.numel():
+            self._direct = _flat(_as_integers(self._target)).view(torch.uint8).numpy().data
+        self._left = _pieces(self._target, PIECE_BYTES)
+        self._piece: Tensor | None = None
+        self._buffer = torch.empty(0, dtype=torch.uint8)
+        self._filled = 0
+
+    def write(self, data: memoryview) -> None:
+        """The next bytes. Corrupt if the tensor is full."""
+        if self._direct is not None:
+            end = self._at + len(data)
+            if end > len(self._direct):
+                raise Corrupt(f"more than the {len(self._direct)} bytes of the tensor")
+            self._direct[self._at : end] = data
+            self._at = end
+            return
+        while data:
+            data = data[self._fill(data) :]
+
+    def _fill(self, data: memoryview) -> int:
+        if self._piece is None:
+            self._piece = next(self._left, None)
+            if self._piece is None:
+                raise Corrupt("more bytes than the tensor has")
+            self._buffer, self._filled = torch.empty(size_of(self._piece), dtype=torch.uint8), 0
+        buffer = self._buffer
+        taken = min(len(data), buffer.numel() - self._filled)
+        buffer.numpy().data[self._filled : self._filled + taken] = data[:taken]
+        self._filled += taken
+        if self._filled == buffer.numel():
+            _put(self._piece, buffer)
+            self._piece = None
+        return taken
+
+
+def _put(piece: Tensor, data: Tensor) -> None:
+    values = data.view(piece.dtype).reshape(piece.shape)
+    if piece.is_conj() or piece.is_neg():
+        piece.copy_(values)
+    else:
+        _as_integers(piece).copy_(_as_integers(values))
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """A contiguous tensor as one row: reshape would leave one element the stride of a dimension of size 1."""
+    return tensor.as_strided((tensor.numel(),), (1,))
+
+
+def _as_integers(tensor: Tensor) -> Tensor:
+    """The same elements as integers of their width: not every dtype can be copied, but all of these can."""
+    width = tensor.element_size()
+    if width in _INTEGERS:
+        return tensor.view(_INTEGERS[width])
+    return torch.view_as_real(tensor).view(torch.int64)  # complex128 is the only wider one
+
+
+def _pieces(tensor: Tensor, limit: int) -> Iterator[Tensor]:
+    """Views of the tensor in row-major order, of at most `limit` bytes each."""
+    size = size_of(tensor)
+    if not size:
+        return
+    if size <= limit or not tensor.dim():
+        yield tensor
+        return
+    rows = tensor.view(-1) if tensor.is_contiguous() else tensor
+    step = limit // (size // rows.shape[0])
+    if step:
+        for start in range(0, rows.shape[0], step):
+            yield rows[start : start + step]
+        return
+    for row in rows:
+        yield from _pieces(row, limit)

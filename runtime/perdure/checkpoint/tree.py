@@ -1,0 +1,96 @@
+"""Values with tensors in them, taken apart and put together: the tensors go into shards, at any depth.
+
+Where a tensor was, a TensorRef with its name stands. Walked are dicts, lists and tuples; what else there is, is the
+codec's. Called by the session's registry.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from torch import Tensor
+
+from perdure.checkpoint.state import TensorRef
+
+_WRAPPERS: Final = frozenset({"module", "_orig_mod"})
+
+
+def split(value: Any, prefix: str, tensors: dict[str, Tensor]) -> Any:
+    """`value` without its tensors, which are added to `tensors` under the names of their places, after `prefix`.
+
+    A tensor that is met twice is stored once, and comes back as one.
+    """
+    seen: dict[int, str] = {}
+
+    def take(inner: Any, where: str) -> Any:
+        if isinstance(inner, Tensor):
+            name = seen.get(id(inner))
+            if name is None:
+                name = seen[id(inner)] = _free(f"{prefix}{where[1:]}", tensors)
+                tensors[name] = inner
+            return TensorRef(name)
+        kind = type(inner)
+        if kind in (dict, OrderedDict):
+            return kind((key, take(item, f"{where}.{key}")) for key, item in inner.items())
+        if kind in (list, tuple):
+            return kind(take(item, f"{where}.{number}") for number, item in enumerate(inner))
+        return inner
+
+    return take(value, "")
+
+
+def join(value: Any, tensor: Callable[[str], Tensor]) -> Any:
+    """The whole value again; `tensor` gives each by its name."""
+    if type(value) is TensorRef:
+        return tensor(value.name)
+    kind = type(value)
+    if kind in (dict, OrderedDict):
+        return kind((key, join(item, tensor)) for key, item in value.items())
+    if kind in (list, tuple):
+        return kind(join(item, tensor) for item in value)
+    return value
+
+
+def refs(value: Any, live: Any = None) -> Iterator[tuple[str, Any]]:
+    """The names in a value that was split, each with what is at the same place in `live`, or None."""
+    if type(value) is TensorRef:
+        yield value.name, live
+    elif isinstance(value, Mapping):
+        found = live if isinstance(live, Mapping) else {}
+        for key, item in value.items():
+            yield from refs(item, found.get(key))
+    elif type(value) in (list, tuple):
+        items = live if isinstance(live, list | tuple) else ()
+        for number, item in enumerate(value):
+            yield from refs(item, items[number] if number < len(items) else None)
+
+
+def named_as(value: Any, live: Any) -> Any:
+    """`value` with the keys of `live` wherever they differ in nothing but `module.` and `_orig_mod.`.
+
+    Averages and the like keep their tensors under the parameters' names, which depend on how the model is wrapped.
+    """
+    if type(value) in (dict, OrderedDict) and isinstance(live, Mapping):
+        keys = dict(zip(value, value, strict=True))
+        if value.keys() != live.keys():
+            plain = {_plain(key): key for key in live}
+            if len(plain) == len(live) == len(value) and {_plain(key) for key in value} == plain.keys():
+                keys = {key: plain[_plain(key)] for key in value}
+        return type(value)((keys[key], named_as(item, live.get(keys[key]))) for key, item in value.items())
+    if type(value) in (list, tuple) and isinstance(live, list | tuple) and len(live) == len(value):
+        return type(value)(named_as(item, other) for item, other in zip(value, live, strict=True))
+    return value
+
+
+def _plain(key: Any) -> Any:
+    return ".".join(part for part in key.split(".") if part not in _WRAPPERS) if isinstance(key, str) else key
+
+
+def _free(name: str, tensors: Mapping[str, Tensor]) -> str:
+    number, free = 1, name
+    while free in tensors:
+        number += 1
+        free = f"{name}~{number}"
+    return free

@@ -1,0 +1,84 @@
+"""A staged snapshot becomes objects in the store. It knows bytes and blocks, no tensors: nothing here needs torch.
+
+Staging says what the bytes are and this module writes them, each block under a checksum that is taken on the way. So
+whoever holds a staged snapshot can write it, also another thread or process than the one that trains. Called by save.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from awscrt.checksums import combine_crc64nvme
+
+from perdure.checkpoint.entry import ManifestRef, checksum
+from perdure.checkpoint.manifest import (
+    Index,
+    Item,
+    Shard,
+    index_body,
+    index_key,
+    manifest_key,
+    refer_to,
+    shard_key,
+    write_index,
+    write_manifest,
+)
+from perdure.checkpoint.state import Position
+from perdure.store import Store
+
+BLOCK_BYTES: Final = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Staged:
+    """One rank's part of a commit, ready to be written: plain values, and a way to read the shard's bytes."""
+
+    rank: int
+    world: int
+    size: int
+    """Bytes of the shard."""
+    items: tuple[Item, ...]
+    state: Any
+    """This rank's own state, encoded."""
+    objects: Any
+    """State that is not tensors, encoded; of rank 0 only."""
+    blocks: Callable[[], Iterable[memoryview]]
+    """The shard's bytes in blocks of BLOCK_BYTES, the last may be shorter; a block is valid until the next."""
+
+
+def put_part(store: Store, folder: str, staged: Staged, run: int, position: Position) -> dict[str, Any]:
+    """Writes one rank's shard and index object; the index is what the manifest needs of it."""
+    key = shard_key(folder, staged.rank, staged.world)
+    sums: list[str] = []
+    store.put_stream(key, _summed(staged.blocks(), sums), staged.size)
+    crc = combine(sums, staged.size, BLOCK_BYTES)
+    shard = Shard(key, staged.size, crc, BLOCK_BYTES, tuple(sums), staged.items)
+    index = index_body(Index(staged.rank, shard, staged.state, staged.objects))
+    store.put(index_key(folder, staged.rank), write_index(index, run, position))
+    return index
+
+
+def put_manifest(
+    store: Store, folder: str, indexes: Sequence[dict[str, Any]], run: int, position: Position
+) -> ManifestRef:
+    """Writes the manifest of all ranks' parts; what the log entry says of it."""
+    data, key = write_manifest(indexes, run, position), manifest_key(folder)
+    store.put(key, data)
+    return refer_to(key, data)
+
+
+def combine(blocks: Sequence[str], size: int, block_bytes: int) -> str:
+    """The checksum of the whole object from those of its blocks."""
+    total, left = 0, size
+    for block in blocks:
+        length = min(block_bytes, left)
+        total, left = combine_crc64nvme(total, int(block, 16), length), left - length
+    return f"{total:016x}"
+
+
+def _summed(blocks: Iterable[memoryview], sums: list[str]) -> Iterator[memoryview]:
+    for block in blocks:
+        sums.append(checksum(block))
+        yield block

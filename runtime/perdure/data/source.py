@@ -1,0 +1,151 @@
+"""What hands out the batches of an epoch, one at a time, and how far it has come.
+
+Everything that may happen to a run happens while a source is asked for its next batch: a source tells the session
+before it hands anything out, and the session may not return. So nothing is handed out ahead of being asked for.
+
+Subclasses say what is handed out; the session owns the sources, keeps their cursors and says when a step is done.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, Generic, Protocol, TypeVar
+
+from perdure.errors import UserError
+
+T = TypeVar("T")
+
+
+class Handouts(Protocol):
+    """What a source asks of its session."""
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch being trained, or None outside `epochs()`."""
+        ...
+
+    def begin_pass(self, source: Source[Any]) -> None:
+        """`source` is about to be iterated."""
+        ...
+
+    def asked(self, source: Source[Any]) -> None:
+        """The script asks for the next batch, and there is one; it is not drawn yet."""
+        ...
+
+    def handed(self, source: Source[Any]) -> None:
+        """A batch goes to the script."""
+        ...
+
+    def end_pass(self, source: Source[Any]) -> None:
+        """`source` has nothing more to hand out in this epoch, or the script has `left` its loop."""
+        ...
+
+
+class Source(ABC, Generic[T]):
+    """One pass an epoch over `end` units, `unit` of them at a time; what a step has used is consumed."""
+
+    def __init__(self, name: str, session: Handouts, *, end: int, unit: int) -> None:
+        self.name = name
+        self.end = end
+        self.unit = unit
+        self.consumed = 0
+        """Units of this epoch that finished steps have used."""
+        self.handed = 0
+        """Units of this epoch that were handed out."""
+        self.trains = False
+        """Whether a step has ever used what it hands out: what nobody steps on is evaluation, and leaves no trace."""
+        self.walking = False
+        """Whether a loop over it is on."""
+        self.left = False
+        """Whether the script has left its last loop before the end, and may begin another."""
+        self.batch_index = 0
+        """Batches of this epoch that were handed out before this process resumed it."""
+        self._ended = False
+        self._session = session
+
+    @abstractmethod
+    def _draw(self, epoch: int) -> Iterator[tuple[int, T]]:
+        """Draws, when asked, what is left of the epoch from `consumed` on: where each batch ends, and the batch."""
+
+    @abstractmethod
+    def cursor(self, epoch: int) -> dict[str, Any]:
+        """What a commit records."""
+
+    @abstractmethod
+    def resume(self, cursor: Mapping[str, Any], epoch: int) -> int:
+        """The position a cursor stands for. UserError if this source cannot go on from it."""
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch."""
+        return len(range(0, self.end, self.unit))
+
+    def __str__(self) -> str:
+        return f"loader {self.name!r}"
+
+    @property
+    def remaining(self) -> int:
+        """Batches of this epoch that are not handed out yet."""
+        return len(range(self.handed, self.end, self.unit))
+
+    @property
+    def pending(self) -> int:
+        """Batches that were handed out and belong to no finished step."""
+        return len(range(self.consumed, self.handed, self.unit))
+
+    @property
+    def over(self) -> bool:
+        """Whether finished steps have used the whole epoch."""
+        return self.consumed >= self.end
+
+    def __iter__(self) -> Iterator[T]:
+        epoch = self._session.epoch
+        if epoch is None:
+            raise UserError(f"{self} is iterated outside `for epoch in session.epochs(n)`: iterate it in there")
+        if self._ended and self.trains:
+            raise UserError(
+                f"{self} is at the end of its epoch: it is trained once an epoch; evaluate with a loader of another "
+                f"name, or with a DataLoader of your own"
+            )
+        return self._walk(epoch)
+
+    def advance(self) -> list[int]:
+        """A step is done: what was handed out is consumed. Returns the sample ids it used."""
+        self.trains = self.trains or self.handed > self.consumed
+        self.consumed = self.handed
+        return []
+
+    def rewind(self, consumed: int = 0) -> None:
+        """To a position in the epoch that comes next."""
+        self.consumed = self.handed = consumed
+        self.batch_index = len(range(0, consumed, self.unit))
+        self.trains = self.trains or consumed > 0
+        self.left = self._ended = False
+
+    def forget(self) -> None:
+        """What was handed out and not stepped on was not for training."""
+        self.handed, self._ended = self.consumed, False
+
+    def _walk(self, epoch: int) -> Iterator[T]:
+        if self.walking:
+            raise UserError(f"{self} is being iterated already: leave that loop first, or give a second one a name")
+        self.walking, self.left, self.handed = True, False, self.consumed
+        try:
+            self._session.begin_pass(self)
+            yield from self._hand_out(epoch)
+        except GeneratorExit:
+            self.walking, self.left = False, True
+            self._session.end_pass(self)
+            raise
+        finally:
+            self.walking = False
+        self._ended = True
+        self._session.end_pass(self)
+
+    def _hand_out(self, epoch: int) -> Iterator[T]:
+        batches = self._draw(epoch)
+        while self.handed < self.end:
+            self._session.asked(self)
+            self.handed, batch = next(batches)
+            self._session.handed(self)
+            yield batch

@@ -1,0 +1,175 @@
+"""Where a run may stop: when the script asks for its next batch, or when the body of an epoch is done.
+
+A step only marks itself done and votes: whatever the script does after it, a scheduler's step say, belongs to it. What
+the ranks have agreed on is done at the next hand-out of a source that trains, right before the batch is drawn; that
+is where the random generators are captured. After an epoch's last batch nothing is done until its body is over: a
+resumed run would run the body's rest without any batch. Only a request with a deadline, or a poll, may save there.
+
+Called by the sources of `Session`, by its steps and polls, and by perdure.session.job at every epoch's end.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from perdure.checkpoint.opening import say
+from perdure.data.source import Source
+from perdure.group.agreement import CheckpointCall, Votes
+from perdure.session.leaving import save_and_leave
+from perdure.session.requests import ExitRequest
+from perdure.session.run import Run
+from perdure.telemetry.events import RequestSeen, Stepped
+
+PRESSING: Final = 0.25
+"""An evaluation between two steps goes on until no more than this part of a request's time is left."""
+PRESSING_SECONDS: Final = 10.0
+
+
+class Boundary:
+    """Saves where that is due, and leaves where all leave."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._progress = run.progress
+        self.exhausted = False
+        """Whether some rank has said `step(exhausted=True)`."""
+        self.leaving = False
+        """Whether the ranks have agreed to leave."""
+        self._due = ""
+        """Why a checkpoint is due."""
+        self._stepped = False
+        self._request_traced = False
+
+    # What the sources tell.
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch being trained, of all loops."""
+        return self._progress.epoch
+
+    def begin_pass(self, source: Source[Any]) -> None:
+        """A loop over `source` begins."""
+        self._progress.begin_pass(source)
+
+    def asked(self, source: Source[Any]) -> None:
+        """The script asks for its next batch: what is due is done, if this is a place for it."""
+        if not self._progress.asked(source):
+            return
+        if self.leaving:
+            save_and_leave(self._run)
+        self.save_if_due()
+
+    def handed(self, source: Source[Any]) -> None:
+        """A batch goes to the script."""
+        self._progress.handed(source)
+
+    def end_pass(self, source: Source[Any]) -> None:
+        """A loop over `source` is over."""
+        self._progress.end_pass(source)
+        if self.leaving and self._progress.in_rest and not source.left:
+            self._save_in_case()
+
+    # What the script tells.
+
+    def step(self, *, exhausted: bool) -> None:
+        """One optimizer step is done."""
+        run, progress = self._run, self._progress
+        run.checkpointer  # noqa: B018 - raises if nothing is restored
+        ids = progress.finish_step()
+        if not self._stepped:
+            run.requests.before_first_step(None)
+            self._stepped = True
+        run.tell(Stepped(progress.step, progress.epochs_done, ids))
+        run.pulse.stepped()
+        if run.schedule.after_step(progress.step):
+            self._due = self._due or "cadence"
+        self._check(CheckpointCall.STEP, exhausted=exhausted)
+
+    def poll(self) -> None:
+        """The script is in a long evaluation, say."""
+        self._run.checkpointer  # noqa: B018 - raises if nothing is restored
+        self._check(CheckpointCall.POLL)
+        if not self.leaving:
+            return
+        if self._progress.may_leave or (self._progress.may_save and self._pressing()):
+            save_and_leave(self._run)
+        if self._progress.may_save:
+            self._save_in_case()
+
+    def mark(self) -> None:
+        """The script wants a checkpoint."""
+        self._run.checkpointer  # noqa: B018 - raises if nothing is restored
+        self._check_at_once(CheckpointCall.SAVE)
+        self._due = "script"
+
+    # What the epoch loops tell.
+
+    def end_epoch(self) -> None:
+        """The body of an epoch is done: whoever was asked to leave meanwhile is heard."""
+        self._check_at_once(CheckpointCall.END)
+        if self._run.schedule.after_epoch(self._progress.epochs_done):
+            self._due = self._due or "epoch"
+
+    def save_if_due(self) -> None:
+        """Makes the checkpoint that is due, if any."""
+        due, self._due = self._due, ""
+        if due and not self._progress.saved:
+            self.save(due)
+
+    def save(self, reason: str) -> None:
+        """Makes a checkpoint; a store that fails is reported, and training goes on."""
+        run = self._run
+        with run.pulse.paused():
+            done = run.checkpointer.periodic(self._progress.position(), reason)
+        if done:
+            self._progress.saved = True
+            run.schedule.saved()
+            run.tell_commit()
+
+    # What the ranks say.
+
+    def _check(self, kind: CheckpointCall, *, exhausted: bool = False) -> None:
+        """Once all have agreed to leave, nothing is said any more."""
+        self._trace_request()
+        if not self.leaving:
+            by_the_clock = kind is CheckpointCall.STEP and self._run.schedule.by_the_clock()
+            votes = Votes(self._run.requests.seen, by_the_clock, exhausted)
+            self._note(self._run.agreement.check(self._progress.step, kind, votes))
+
+    def _check_at_once(self, kind: CheckpointCall) -> None:
+        """The same where all are to read what all say right here."""
+        self._trace_request()
+        if not self.leaving:
+            votes = Votes(exit=self._run.requests.seen)
+            self._note(self._run.agreement.at_once(self._progress.step, kind, votes))
+
+    def _note(self, agreed: Votes) -> None:
+        self.leaving = agreed.exit
+        self.exhausted = self.exhausted or agreed.exhausted
+        if agreed.save:
+            self._due = self._due or "cadence"
+
+    def _pressing(self) -> bool:
+        """Whether the time of some rank's request is nearly over. Collective."""
+        return any(self._run.peers.gather(_is_pressing(self._run.requests.current)))
+
+    def _save_in_case(self) -> None:
+        """Somebody may kill the run before it can leave as it should: then this is what is left. Collective."""
+        if not self._progress.saved and any(self._run.peers.gather(self._run.requests.left() is not None)):
+            say(f"asked to leave: step {self._progress.step} is saved in case there is no time for what comes first")
+            self.save("in case")
+
+    def _trace_request(self) -> None:
+        """Once, with the time at which the request was seen rather than that of this check."""
+        request = self._run.requests.current
+        if request and not self._request_traced:
+            self._request_traced = True
+            at = time.time() - (time.monotonic() - request.at)
+            self._run.tell(RequestSeen(self._progress.step, request.cause, at))
+
+
+def _is_pressing(request: ExitRequest | None) -> bool:
+    if request is None or request.deadline is None or request.left is None:
+        return False
+    return request.left <= max(PRESSING_SECONDS, PRESSING * (request.deadline - request.at))

@@ -1,0 +1,30 @@
+"""What a `collect` hook gets: the trained tensors, one at a time, from what is registered.
+
+Modules and other objects, not optimizers: it is for exports. A tensor is the live one where that is in this machine's
+memory and a copy of this one tensor elsewhere, so nothing is held twice. Called by perdure.session.job on rank 0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from torch import Tensor
+
+from perdure.checkpoint.state import State
+
+_REGISTERED: Final = re.compile(r"(\w+)\.")
+"""Names of an optimizer's tensors go on with a slash."""
+
+
+def collected(state: State, leave_out: str) -> Iterator[tuple[str, Tensor]]:
+    """Name and tensor, on the CPU and without a gradient; names begin with the registered object's, as in a checkpoint.
+
+    The object called `leave_out` is left out.
+    """
+    for tensors in (state.shared, state.replicated):
+        for name, tensor in tensors.items():
+            found = _REGISTERED.match(name)
+            if found and found[1] != leave_out:
+                yield name, tensor.detach().cpu()

@@ -1,0 +1,89 @@
+"""What a script wants done at certain moments of its training: `session.on(name, fn)`.
+
+A hook is the script's own code, called by the session between two of its own acts. One that fails where training can
+go on without it is reported with its traceback, and training goes on; in `init`, `collect` and `exit` it ends the
+process like any error of the script. A peer that is gone, or a newer writer, is no fault of the hook it is met in.
+
+Owned by the session, which knows when each name's moment is; nothing here knows that.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, Final, TypeVar
+
+from perdure.contract import ExitKind
+from perdure.errors import UserError
+from perdure.session.reporting import classify
+
+log: Final = logging.getLogger("perdure")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class HookName(StrEnum):
+    """The moments a hook can be given for, and what it is called with."""
+
+    INIT = "init"
+    """(): nothing is trained yet; not on a resume."""
+    RESUMED = "resumed"
+    """(commit): everything registered is where this commit left it."""
+    EPOCH = "epoch"
+    """(epoch): the epoch's body is done; stop conditions and the epoch's commit come next."""
+    COMMITTED = "committed"
+    """(commit): this commit is in the log."""
+    LEAVING = "leaving"
+    """(cause): the exit's commit is in the log, and the time it had is not over."""
+    COLLECT = "collect"
+    """(tensors): the final commit is in the log, and the script is at its end."""
+    EXIT = "exit"
+    """(): after `collect`; what comes next is that the job is completed."""
+    RANKS = "ranks"
+    """(): the run has other ranks than the one whose work it goes on with."""
+
+
+FATAL: Final = frozenset({HookName.INIT, HookName.COLLECT, HookName.EXIT})
+"""Where the result would be wrong or missing without the hook."""
+
+
+class Hooks:
+    """The hooks of one session, by name, in the order in which they were given."""
+
+    def __init__(self) -> None:
+        self._hooks: dict[HookName, list[Callable[..., Any]]] = {name: [] for name in HookName}
+
+    def add(self, name: str, hook: F) -> F:
+        """One more hook. UserError if there is no such name, or `hook` cannot be called."""
+        known = read_name(name)
+        if not callable(hook):
+            raise UserError(f"on({name!r}): a {type(hook).__name__} cannot be called: give a function")
+        self._hooks[known].append(hook)
+        return hook
+
+    def has(self, name: HookName) -> bool:
+        """Whether anybody waits for this moment."""
+        return bool(self._hooks[name])
+
+    def run(self, name: HookName, *arguments: Any) -> None:
+        """Calls the hooks of this name. Raises what a hook has raised where it is fatal, or not the hook's fault."""
+        for hook in self._hooks[name]:
+            try:
+                hook(*arguments)
+            except Exception as error:
+                if name in FATAL or classify(error)[0] is not ExitKind.FAILED:
+                    error.add_note(f"in the hook {name.value!r}: {_called(hook)}")
+                    raise
+                log.exception("the hook %r (%s) failed, training goes on", name.value, _called(hook))
+
+
+def read_name(name: str) -> HookName:
+    """The moment that `name` means. UserError, with the list, if it means none."""
+    if name not in set(HookName):
+        raise UserError(f"on({name!r}): there is no such hook: take one of {', '.join(HookName)}")
+    return HookName(name)
+
+
+def _called(hook: Callable[..., Any]) -> str:
+    return getattr(hook, "__qualname__", type(hook).__qualname__)

@@ -1,0 +1,39 @@
+"""How a process joins its run: it listens for requests, tells its agent that it is there, and meets the other ranks.
+
+Called by `Session` as the first thing of all; nothing is restored here.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+from perdure.channel import Attached
+from perdure.group.agreement import Agreement
+from perdure.group.pulse import Pulse
+from perdure.group.rendezvous import Deadline, rendezvous
+from perdure.session.leaving import give_up, lose_peers
+from perdure.session.run import Run
+from perdure.store import open_store
+
+
+def attach(run: Run) -> None:
+    """From here on a request is noted, and the agent knows whom it can ask to save."""
+    run.tell(Attached(os.getpid()))
+    run.requests.listen()
+
+
+def meet(run: Run, timeout: float) -> None:
+    """Returns when all ranks are connected. PeerLost if they are not in time; Exit if this rank is asked to leave."""
+    import torch._dynamo  # noqa: F401, PLC0415 - the first optimizer would: here others may still be on their way
+
+    settings = run.settings
+    run.timings.begin(settings.started)
+    run.store = open_store(settings.root, os.environ)
+    with run.timings.part("rendezvous"):
+        deadline = Deadline(settings.rendezvous, lambda: give_up(run))
+        groups = rendezvous(settings, timeout=timedelta(seconds=timeout), deadline=deadline)
+    run.peers = groups.peers
+    run.agreement = Agreement(groups.agreement, interval=settings.check_seconds)
+    run.pulse = Pulse(settings, lambda: run.requests.seen, lambda why: lose_peers(run, why))
+    run.pulse.start()

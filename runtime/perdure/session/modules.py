@@ -1,0 +1,179 @@
+"""A registered module's tensors, by names that do not depend on how it is wrapped, and back into it.
+
+Parameters are shared out over the ranks, buffers come from rank 0. A buffer that has grown since the module was built
+is saved with what it was at first, so that a module that was built anew gets it in its own shape, while a module that
+was built otherwise is refused. Called by the registry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.nn.parameter import is_lazy
+
+from perdure.checkpoint import tensors
+from perdure.checkpoint.manifest import Item
+from perdure.checkpoint.tree import refs, split
+from perdure.errors import UserError
+
+COMPILED = "_orig_mod"
+"""Where torch.compile keeps the module."""
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The module that was wrapped for training, or compiled."""
+    for part in _hidden(module):
+        return unwrapped(module.get_submodule(part))
+    return module
+
+
+class Module:
+    """One registered module."""
+
+    def __init__(self, name: str, module: nn.Module) -> None:
+        self._name = name
+        self._module = unwrapped(module)
+        self._built = {raw: _shape(buffer) for raw, _, _, buffer in self._buffers()}
+
+    def parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """By full name; a tied one has each of its names."""
+        plain = self._plain_names()
+        for raw, parameter in self._module.named_parameters(remove_duplicate=False):
+            yield f"{self._name}.{plain(raw)}", parameter
+
+    def read(self, shared: dict[str, Tensor], replicated: dict[str, Tensor]) -> dict[str, Any]:
+        """Adds the tensors; returns what is left. UserError if a tensor could not be loaded again."""
+        parameters = {raw for raw, _ in self._module.named_parameters(remove_duplicate=False)}
+        extra: dict[str, Any] = {}
+        for raw, (name, value) in self._state().items():
+            if not isinstance(value, Tensor):
+                extra[name] = split(value, f"{self._name}.{name}.", replicated)
+                continue
+            full = f"{self._name}.{name}"
+            _refuse_unwritable(full, value)
+            (shared if raw in parameters else replicated)[full] = value
+        return {"extra": extra, "grown": self._grown()}
+
+    def targets(self, saved: Mapping[str, Any], items: Mapping[str, Item]) -> Iterator[tuple[str, Tensor]]:
+        """Each tensor's full name and the live one. UserError if the checkpoint is of another module."""
+        self._make_room(saved["grown"], items)
+        found = {f"{self._name}.{name}": value for name, value in self._state().values()}
+        live = {name: value for name, value in found.items() if isinstance(value, Tensor)}
+        inside = {name for name, _ in refs(saved["extra"])}
+        own = {name for name in items if name.startswith(f"{self._name}.")} - inside
+        self._check_names(own, set(live))
+        for name, value in live.items():
+            _refuse_unwritable(name, value)
+            item = items[name]
+            was, now = f"{item.dtype} {list(item.shape)}", f"{tensors.dtype_name(value)} {list(value.shape)}"
+            if was != now:
+                raise self._misfit(f"{name} is {was} in the checkpoint and {now} in the module")
+            yield name, value
+
+    def load(self, state: Mapping[str, Tensor], extra: Mapping[str, Any]) -> None:
+        """Puts everything in; the tensors of `state` are those of `targets`, filled."""
+        saved = {
+            raw: state[f"{self._name}.{name}"] if isinstance(value, Tensor) else extra[name]
+            for raw, (name, value) in self._state().items()
+            if isinstance(value, Tensor) or name in extra
+        }
+        try:
+            self._module.load_state_dict(saved, strict=True)
+        except RuntimeError as error:
+            raise self._misfit(str(error)) from error
+
+    def _state(self) -> dict[str, tuple[str, Any]]:
+        """The state_dict by its own names: the name without wrappers, and the value."""
+        for part in self._module.modules():
+            if type(part).__name__ == "FullyShardedDataParallel":
+                raise UserError(
+                    f"module {self._name!r} is sharded by FullyShardedDataParallel, which cannot be saved yet: keep it "
+                    f"whole on every rank and wrap it with session.wrap"
+                )
+        for raw, parameter in self._module.named_parameters():
+            tensors.refuse_odd(f"{self._name}.{raw}", parameter)
+        plain = self._plain_names()
+        return {raw: (plain(raw), value) for raw, value in self._module.state_dict().items()}
+
+    def _plain_names(self) -> Any:
+        """How a name of the state_dict reads without `module.` and `_orig_mod.` of wrappers, at any depth."""
+        hidden = {
+            f"{path}.{part}".lstrip("."): path
+            for path, module in self._module.named_modules(remove_duplicate=False)
+            for part in _hidden(module)
+        }
+
+        def plain(raw: str) -> str:
+            parts: list[str] = []
+            path = ""
+            for part in raw.split("."):
+                path = f"{path}.{part}".lstrip(".")
+                if path not in hidden:
+                    parts.append(part)
+            return ".".join(parts)
+
+        return plain
+
+    def _buffers(self) -> Iterator[tuple[str, nn.Module, str, Tensor | None]]:
+        """Name, owner, name there, and the buffer, which may be None."""
+        plain = self._plain_names()
+        for path, module in self._module.named_modules():
+            for key, buffer in module._buffers.items():  # noqa: SLF001  (no public way to one that is None)
+                yield plain(f"{path}.{key}".lstrip(".")), module, key, buffer
+
+    def _grown(self) -> dict[str, Any]:
+        """Shapes that buffers had when the module was registered, where they are others now."""
+        now = {name: _shape(buffer) for name, _, _, buffer in self._buffers()}
+        return {name: shape for name, shape in self._built.items() if name in now and now[name] != shape}
+
+    def _make_room(self, grown: Mapping[str, Any], items: Mapping[str, Item]) -> None:
+        """Gives buffers that had grown the shape they were saved in, if they began in this one."""
+        for name, owner, key, buffer in self._buffers():
+            item = items.get(f"{self._name}.{name}")
+            if item and name in grown and grown[name] == self._built[name]:
+                device = buffer.device if buffer is not None else _device_of(self._module)
+                owner._buffers[key] = tensors.empty(item.dtype, item.shape, device)  # noqa: SLF001
+
+    def _check_names(self, saved: set[str], live: set[str]) -> None:
+        missing, unknown = sorted(saved - live), sorted(live - saved)
+        if missing:
+            raise self._misfit(f"it holds {_some(missing)}, which the module does not have")
+        if unknown:
+            raise self._misfit(f"it does not hold {_some(unknown)}, which the module has")
+
+    def _misfit(self, why: str) -> UserError:
+        return UserError(
+            f"the checkpoint does not fit module {self._name!r}: {why}: build the model it was saved from, or use "
+            f"another root"
+        )
+
+
+def _hidden(module: nn.Module) -> Sequence[str]:
+    if isinstance(module, DistributedDataParallel | DataParallel):
+        return ("module",)
+    return (COMPILED,) if COMPILED in module._modules else ()  # noqa: SLF001
+
+
+def _refuse_unwritable(name: str, tensor: Tensor) -> None:
+    tensors.refuse_odd(name, tensor)
+    if tensors.overlaps_itself(tensor):
+        raise UserError(
+            f"tensor {name} has elements that share memory (it is expanded), so nothing can be read into it: register "
+            f"a copy of it, made with .clone() or .contiguous()"
+        )
+
+
+def _shape(buffer: Tensor | None) -> list[int] | None:
+    return None if buffer is None or is_lazy(buffer) else list(buffer.shape)
+
+
+def _device_of(module: nn.Module) -> torch.device:
+    return next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join([*names[:3], "..."] if len(names) > 3 else names)

@@ -1,0 +1,154 @@
+"""A registered optimizer's state, under the names of the parameters it belongs to, and back into it.
+
+So neither the order of the parameters nor the number of ranks is part of a checkpoint. What is absent stays absent: an
+optimizer that has not taken a step has no state, a parameter that never had a gradient has none either, and none is
+made up. Called by the registry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from perdure.checkpoint import tensors
+from perdure.checkpoint.manifest import Item
+from perdure.checkpoint.tree import join, refs, split
+from perdure.errors import UserError
+
+Names = Mapping[Tensor, str]
+"""Of all registered parameters."""
+
+
+class Optim:
+    """One registered optimizer."""
+
+    def __init__(self, name: str, optimizer: Optimizer) -> None:
+        self._name = name
+        self._optimizer = optimizer
+
+    def read(self, parameters: Names, shared: dict[str, Tensor]) -> dict[str, Any]:
+        """Adds the state's tensors, at any depth; returns what is left. `state` is None before the first step."""
+        whole = self._optimizer.state_dict()
+        names = self._numbered(parameters)
+        groups = [{**group, "params": [names[number] for number in group["params"]]} for group in whole["param_groups"]]
+        state = {names.get(number, number): values for number, values in whole["state"].items()}
+        plain = {key: split(values, f"{self._name}/{key}/", shared) for key, values in state.items()}
+        rest = {key: value for key, value in whole.items() if key not in ("state", "param_groups")}
+        return {
+            "groups": split(groups, f"{self._name}/groups/", shared),
+            "state": plain or None,
+            "more": split(rest, f"{self._name}/more/", shared),
+        }
+
+    def wishes(self, saved: Mapping[str, Any], parameters: Names, items: Mapping[str, Item]) -> Iterator[Any]:
+        """Each tensor's name, the live one if there is one, and the device it belongs to."""
+        numbers = {name: number for number, name in self._numbered(parameters).items()}
+        owners = {name: parameter for parameter, name in parameters.items()}
+        whole = self._optimizer.state_dict()
+        for key, values in (saved["state"] or {}).items():
+            live = whole["state"].get(numbers.get(key, key))
+            for name, found in refs(values, live):
+                yield name, found, _device(items, name, key, owners.get(key))
+        for part, live in (("groups", whole["param_groups"]), ("more", whole)):
+            yield from ((name, found, None) for name, found in refs(saved[part], live))
+
+    def load(self, saved: Mapping[str, Any], parameters: Names, tensor: Callable[[str], Tensor]) -> None:
+        """Puts everything in. UserError if the optimizer was built otherwise, or does not keep what it was given."""
+        names = self._numbered(parameters)
+        numbers = {name: number for number, name in names.items()}
+        groups = join(saved["groups"], tensor)
+        now = [[names[number] for number in group["params"]] for group in self._optimizer.state_dict()["param_groups"]]
+        then = [group["params"] for group in groups]
+        if then != now:
+            raise UserError(
+                f"optimizer {self._name!r} has other parameters or parameter groups than in the checkpoint: "
+                f"{_difference(then, now)}: build it as it was built then, or use another root"
+            )
+        groups = [{**group, "params": [numbers[name] for name in group["params"]]} for group in groups]
+        state = {numbers.get(key, key): join(values, tensor) for key, values in (saved["state"] or {}).items()}
+        more = join(saved["more"], tensor)
+        self._optimizer.load_state_dict({**more, "state": state, "param_groups": groups})
+        self._put_back(state)
+
+    def _put_back(self, state: Mapping[Any, Any]) -> None:
+        """`load_state_dict` casts to the parameters' dtype: fp32 masters of bf16 weights would come back as bf16."""
+        owned = self._owned()
+        for number, values in state.items():
+            key = owned[number] if isinstance(number, int) and number < len(owned) else number
+            kept = self._optimizer.state[key]
+            self._optimizer.state[key] = _as_saved(kept, values)
+            for place, was, now in _different(values, self._optimizer.state[key], ""):
+                raise UserError(
+                    f"optimizer {self._name!r} does not keep its state as it was saved: {place} was {was} and is "
+                    f"{now}: its load_state_dict has to leave dtypes and shapes alone"
+                )
+
+    def _owned(self) -> list[Tensor]:
+        return [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+
+    def _numbered(self, parameters: Names) -> dict[Any, str]:
+        """Parameter names by the numbers that the optimizer's state_dict uses."""
+        owned = self._owned()
+        for parameter in owned:
+            if parameter not in parameters:
+                raise UserError(
+                    f"optimizer {self._name!r} owns a parameter of shape {tuple(parameter.shape)} that is in no "
+                    f"registered module: register the module too"
+                )
+        return {number: parameters[parameter] for number, parameter in enumerate(owned)}
+
+
+def _device(items: Mapping[str, Item], name: str, key: Any, owner: Tensor | None) -> torch.device | None:
+    """With its parameter, but what was on the CPU while the parameter was elsewhere: step counters, offloaded state."""
+    if owner is None:
+        return None
+    there = items[key].device if key in items else "cpu"
+    return torch.device("cpu") if items[name].device == "cpu" != there else owner.device
+
+
+def _as_saved(kept: Any, saved: Any) -> Any:
+    """What the optimizer has made of its state, with every leaf that is not as it was saved replaced."""
+    if isinstance(saved, Tensor) and isinstance(kept, Tensor):
+        same = (kept.dtype, kept.shape) == (saved.dtype, saved.shape)
+        return kept if same else saved.to(kept.device)
+    if isinstance(saved, dict) and isinstance(kept, dict):
+        return type(kept)((key, _as_saved(value, saved[key]) if key in saved else value) for key, value in kept.items())
+    if type(saved) in (list, tuple) and type(kept) is type(saved) and len(kept) == len(saved):
+        return type(saved)(_as_saved(one, other) for one, other in zip(kept, saved, strict=True))
+    return saved
+
+
+def _different(saved: Any, now: Any, place: str) -> Iterator[tuple[str, str, str]]:
+    """Where tensors of the saved state are missing or of another kind."""
+    if isinstance(saved, Tensor):
+        was, found = _kind(saved), _kind(now)
+        if was != found:
+            yield place.lstrip("."), was, found
+    elif isinstance(saved, dict):
+        inner = now if isinstance(now, dict) else {}
+        for key, value in saved.items():
+            yield from _different(value, inner.get(key), f"{place}.{key}")
+    elif isinstance(saved, list | tuple):
+        items = now if isinstance(now, list | tuple) and len(now) == len(saved) else [None] * len(saved)
+        for number, value in enumerate(saved):
+            yield from _different(value, items[number], f"{place}.{number}")
+
+
+def _kind(value: Any) -> str:
+    return f"{tensors.dtype_name(value)} {list(value.shape)}" if isinstance(value, Tensor) else "missing"
+
+
+def _difference(then: list[list[str]], now: list[list[str]]) -> str:
+    if len(then) != len(now):
+        return f"{len(then)} groups then, {len(now)} now"
+    number, was, found = next((n, a, b) for n, (a, b) in enumerate(zip(then, now, strict=True)) if a != b)
+    place = next((n for n, (a, b) in enumerate(zip(was, found, strict=False)) if a != b), min(len(was), len(found)))
+    names = [group[place] if place < len(group) else "nothing" for group in (was, found)]
+    return (
+        f"group {number} had {len(was)} parameters, with {names[0]} at place {place}, and has {len(found)}, with "
+        f"{names[1]}"
+    )

@@ -1,0 +1,137 @@
+"""What the end of a process means, and who is told: one Exiting on the agent's pipe, written before anything is undone.
+
+An exception that reaches the top of the script is looked at once: a lost peer (gloo raises RuntimeError inside the
+user's backward as well), a newer writer, a store that failed, a user's mistake, or the script's own error. Only the
+last two are anybody's fault here. Used by the session; `Reporter` is its only way to the agent. It ends nothing: that
+is perdure.session.leaving.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Final, NoReturn
+
+import torch.distributed as dist
+
+from perdure.channel import Exiting
+from perdure.contract import CommitRef, ErrorKind, ExitKind, Failure
+from perdure.errors import Fenced, LogLost, PeerLost, PerdureError, RootTakenOver, StorageError
+from perdure.telemetry.events import Events
+from perdure.telemetry.sinks import AgentPipe
+from perdure.words import shortened
+
+TAIL_CHARACTERS: Final = 3000
+
+_PEER_GONE: Final = re.compile(
+    r"gloo/transport|Connection (closed|reset) by peer|Broken pipe.*gloo|NCCL (communicator|error)|ncclRemoteError"
+    r"|Timed out waiting \d+ms for (recv|send|unbound)|Application timeout caused pair closure"
+)
+"""How a collective says that it lost another rank: its exceptions have no class of their own for it."""
+
+
+def classify(error: BaseException) -> tuple[ExitKind, Failure | None]:
+    """The outcome an uncaught exception stands for."""
+    causes = list(_causes(error))
+    fenced = next((cause for cause in causes if isinstance(cause, Fenced)), None)
+    if fenced:
+        kind = ExitKind.ROOT_TAKEN_OVER if isinstance(fenced, RootTakenOver) else ExitKind.FENCED
+        return kind, Failure(ErrorKind.EXCEPTION, type(fenced).__name__, str(fenced))
+    if any(_is_lost_peer(cause) for cause in causes):
+        return ExitKind.PEER_LOST, None
+    if isinstance(error, StorageError):
+        return ExitKind.FAILED, Failure(ErrorKind.STORAGE, type(error).__name__, str(error))
+    if isinstance(error, PerdureError):
+        return ExitKind.FAILED, Failure(ErrorKind.EXCEPTION, type(error).__name__, str(error))
+    if isinstance(error, SystemExit):
+        return ExitKind.FAILED, Failure(ErrorKind.EXIT, str(exit_status(error)), f"the script has exited: {error}")
+    lines = "".join(traceback.format_exception(error))
+    return ExitKind.FAILED, Failure(ErrorKind.EXCEPTION, type(error).__name__, shortened(lines, TAIL_CHARACTERS))
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    following: BaseException | None = error
+    while following is not None and id(following) not in seen:
+        seen.add(id(following))
+        yield following
+        following = following.__cause__ or (None if following.__suppress_context__ else following.__context__)
+
+
+def _is_lost_peer(error: BaseException) -> bool:
+    if isinstance(error, PeerLost | dist.DistNetworkError):
+        return True
+    return isinstance(error, RuntimeError) and bool(_PEER_GONE.search(str(error)))
+
+
+class Reporter(Events):
+    """The stream of this process; its agent is the first to hear. Without an agent nobody is told."""
+
+    def __init__(self, fd: int | None) -> None:
+        super().__init__(AgentPipe(fd))
+
+
+def exit_status(error: BaseException | None) -> int:
+    """What an interpreter that ends by this exception exits with; 0 without one."""
+    if error is None:
+        return 0
+    if not isinstance(error, SystemExit):
+        return 1
+    return error.code if isinstance(error.code, int) else int(error.code is not None)
+
+
+def tell_error(reporter: Reporter, state: Callable[[], Exiting], error: BaseException) -> None:
+    """Reports that the script has failed, with `state` for everything but its outcome."""
+    now = state()
+    outcome, failure = classify(error)
+    opened = max(now.opened, getattr(error, "opened", 0))
+    commit = CommitRef(*error.found) if isinstance(error, LogLost) and error.found else now.commit
+    reporter.tell(replace(now, outcome=outcome, error=failure, opened=opened, commit=commit))
+
+
+class Watch:
+    """Reports an uncaught exception, and knows with which status the interpreter ends, as far as that can be known.
+
+    A mistake that the user can mend is shown as one message without a traceback. `sys.exit` is watched because an
+    exit handler is not told the status; a bare `raise SystemExit(3)` is left for the agent, which sees it.
+    """
+
+    def __init__(self, reporter: Reporter, state: Callable[[], Exiting]) -> None:
+        self._reporter = reporter
+        self._state = state
+        self.status = 0
+        """Not 0 once the script has failed."""
+        self._hook, self._exit = sys.excepthook, sys.exit
+        self._own_hook, self._own_exit = self._uncaught, self._exiting
+        sys.excepthook, sys.exit = self._own_hook, self._own_exit
+
+    def stop(self) -> None:
+        """Gives back what was there before, unless somebody else has taken it since."""
+        if sys.excepthook is self._own_hook:
+            sys.excepthook = self._hook
+        if sys.exit is self._own_exit:
+            sys.exit = self._exit
+
+    def tell_last_error(self) -> None:
+        """At the interpreter's end: an uncaught exception that a hook of the script's own has kept for itself."""
+        error = getattr(sys, "last_value", None)
+        if isinstance(error, BaseException):
+            self.status = 1
+            tell_error(self._reporter, self._state, error)
+
+    def _uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        self.status = 1
+        tell_error(self._reporter, self._state, error)
+        if isinstance(error, PerdureError):
+            print(f"perdure: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        else:
+            self._hook(kind, error, trace)
+
+    def _exiting(self, code: Any = None, /) -> NoReturn:
+        error = SystemExit(code)
+        self.status = exit_status(error)
+        raise error

@@ -1,0 +1,104 @@
+"""One process's place in one run: what the rooms of a session share, and nothing that decides.
+
+Filled in twice: by perdure.session.joining, when the ranks are connected, and by perdure.session.resuming, when the
+run is open in the log. Made by `Session`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from perdure.channel import Committed, Exiting
+from perdure.checkpoint.checkpointer import Checkpointer
+from perdure.checkpoint.opening import Opening
+from perdure.checkpoint.schedule import CheckpointSchedule
+from perdure.checkpoint.state import State
+from perdure.contract import ExitKind
+from perdure.errors import UserError
+from perdure.group.agreement import Agreement
+from perdure.group.peers import Peers
+from perdure.group.pulse import Pulse
+from perdure.session.hooks import HookName, Hooks
+from perdure.session.progress import Progress
+from perdure.session.registry import Registry
+from perdure.session.reporting import Reporter
+from perdure.session.requests import Requests
+from perdure.session.stopping import Stopping
+from perdure.session.userstate import UserState
+from perdure.settings import Settings
+from perdure.store import Store
+from perdure.telemetry.events import Event
+from perdure.telemetry.sinks import LogLines
+from perdure.telemetry.timings import Timings
+from perdure.telemetry.trace import NoTrace, Trace
+
+OWN_VALUES: Final = "session"
+"""The name under which a checkpoint holds the script's own values."""
+OWN_STOPPING: Final = "session_stopping"
+"""... and what counts towards the end of a loop."""
+
+
+class Run:
+    """This process in its run."""
+
+    store: Store
+    peers: Peers
+    agreement: Agreement
+    pulse: Pulse
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.progress = Progress()
+        self.registry = Registry()
+        self.timings = Timings()
+        self.reporter = Reporter(settings.report_fd)
+        self.reporter.add(LogLines(settings.run, settings.rank))
+        self.reporter.add(self.timings)
+        self.requests = Requests(settings.request_file, settings.grace)
+        self.schedule = CheckpointSchedule(settings.cadence, rank=settings.rank)
+        self.hooks = Hooks()
+        self.stopping = Stopping()
+        self.user_state = UserState()
+        self.registry.add(OWN_VALUES, self.user_state)
+        self.registry.add(OWN_STOPPING, self.stopping, loose=True)
+        self.trace: Trace = NoTrace()
+        self.opening: Opening | None = None
+        self.opened_checkpointer: Checkpointer | None = None
+
+    @property
+    def rank(self) -> int:
+        """This process's number in the run."""
+        return self.settings.rank
+
+    @property
+    def world(self) -> int:
+        """How many processes the run has."""
+        return self.settings.world
+
+    @property
+    def checkpointer(self) -> Checkpointer:
+        """Makes the run's commits. UserError before the run is open."""
+        if self.opened_checkpointer is None:
+            raise UserError("nothing is restored yet: iterate `for epoch in session.epochs(n)`, or call restore()")
+        return self.opened_checkpointer
+
+    def state(self) -> State:
+        """What a save made now holds."""
+        return self.registry.state({"rng": self.progress.generators.state(), "asked": self.stopping.asked})
+
+    def tell(self, event: Event) -> None:
+        """Tells the agent, the trace and whoever else listens."""
+        self.reporter.tell(event)
+
+    def tell_commit(self) -> None:
+        """Tells the agent of the newest commit, and whoever wants to know."""
+        if self.checkpointer.commit:
+            self.tell(Committed(self.checkpointer.commit))
+            self.hooks.run(HookName.COMMITTED, self.checkpointer.commit)
+
+    def ending(self, outcome: ExitKind) -> Exiting:
+        """How this process is about to end, as far as it is known."""
+        opened = self.opening.opened if self.opening else 0
+        commit = self.opened_checkpointer.commit if self.opened_checkpointer else None
+        seconds: dict[str, Any] = dict(self.timings.seconds)
+        return Exiting(outcome, self.progress.step, commit, opened, seconds, epoch=self.progress.epochs_done)

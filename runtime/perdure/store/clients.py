@@ -1,0 +1,240 @@
+"""The S3 clients of one store: made by boto3, and made anew when their keys have changed or are refused.
+
+Every call has its own connect and read timeouts and is tried twice at most, so that a frozen server is an error soon:
+the callers know how long they may go on trying, this module does not. What moves much data has a longer read timeout
+than the rest, because a server may need a while to put a large object together.
+
+Roles (IRSA, pod identity, instance profiles) are renewed by botocore itself. Of perdure.store.s3 only.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import boto3
+import botocore.session
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from perdure.contract import Env
+from perdure.errors import UserError
+from perdure.store import refusals
+from perdure.store.credentials import (
+    Keys,
+    keys_in_environment,
+    keys_in_folder,
+    read_time,
+    said_at_first,
+    said_before_the_end,
+    seconds_to_warning,
+    stamp,
+)
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+CONNECT_SECONDS: Final = 3
+READ_SECONDS: Final = 5
+"""How long the server may be silent: for log entries, listings and whatever else is small."""
+LARGE_READ_SECONDS: Final = 60
+"""The same for large objects and their parts, and for putting parts together."""
+TRIES: Final = 2
+
+_KEYS: Final = (
+    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (in Kubernetes: the Secret that "
+    "spec.checkpoint.s3.credentialsSecret names)"
+)
+_EXPIRATIONS: Final = ("aws_expiration", "x_security_token_expires")
+"""What tools that log in call it in a credentials file; botocore knows none."""
+
+T = TypeVar("T")
+_logger = logging.getLogger("perdure.store")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to reach the server; empty means what boto3 would do."""
+
+    endpoint: str | None = None
+    region: str | None = None
+    path_style: bool = False
+    credentials: Path | None = None
+    """A folder with the keys, which counts before all others if there are any in it."""
+
+
+def options(environ: Mapping[str, str]) -> Options:
+    """The options in the PERDURE_S3_* variables."""
+    path_style = environ.get(Env.S3_PATH_STYLE, "false")
+    if path_style not in ("true", "false"):
+        raise UserError(f"{Env.S3_PATH_STYLE} is {path_style!r}: set it to true or false")
+    folder = environ.get(Env.S3_CREDENTIALS)
+    return Options(
+        environ.get(Env.S3_ENDPOINT) or None,
+        environ.get(Env.S3_REGION) or None,
+        path_style == "true",
+        Path(folder) if folder else None,
+    )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Keys, and what has to be looked at to see that there may be others."""
+
+    core: botocore.session.Session
+    keys: Keys
+    watched: tuple[Path | None, ...]
+    stamp: object
+    """Of the watched files, when the keys were read."""
+
+
+@dataclass(frozen=True)
+class _Connection:
+    """Two clients with the same keys."""
+
+    found: _Found
+    quick: S3Client
+    patient: S3Client
+
+
+class Clients:
+    """Asks the server, with the keys as they are now. From any thread."""
+
+    def __init__(self, opts: Options) -> None:
+        """UserError for options or credentials that cannot be used."""
+        self._opts = opts
+        self._lock = threading.Lock()
+        self._connection = _connect(opts, _find(opts))
+        self._warned: set[tuple[Keys, str]] = set()
+        self.answered = False
+        """Whether this server has ever accepted a call."""
+        self._warn("at first", said_at_first(self.keys))
+        self._set_alarm()
+
+    @property
+    def endpoint(self) -> str:
+        return str(self._connection.quick.meta.endpoint_url)
+
+    @property
+    def keys(self) -> Keys:
+        """Those that were used last."""
+        return self._connection.found.keys
+
+    def ask(self, act: Callable[[S3Client], T], *, large: bool = False) -> T:
+        """What `act` does with a client; once more with new keys, if there are any, where the old are refused."""
+        connection = self._current()
+        try:
+            answer = act(connection.patient if large else connection.quick)
+        except ClientError as error:
+            renewed = self._renewed(connection) if refusals.may_be_keys(*code_and_status(error)) else None
+            if renewed is None:
+                raise
+            answer = act(renewed.patient if large else renewed.quick)
+        self.answered = True
+        return answer
+
+    def _current(self) -> _Connection:
+        connection = self._connection
+        if stamp(*connection.found.watched) != connection.found.stamp:
+            with suppress(UserError):  # a file that is just being replaced: the old keys are good for a while
+                self._renewed(connection)
+        self._warn("before the end", said_before_the_end(self.keys, datetime.now(UTC)))
+        return self._connection
+
+    def _renewed(self, old: _Connection) -> _Connection | None:
+        """A connection with other keys than the old one's, if there are any."""
+        with self._lock:
+            if self._connection is old:
+                found = _find(self._opts)
+                if found.keys.same(old.found.keys):
+                    self._connection = replace(old, found=found)
+                    return None
+                self._connection = _connect(self._opts, found)
+                self._set_alarm()
+            return self._connection
+
+    def _set_alarm(self) -> None:
+        """Training may go on for hours without a call: the end of the keys is said all the same."""
+        left = seconds_to_warning(self.keys, datetime.now(UTC))
+        if left is not None:
+            look = weakref.WeakMethod(self._current)
+            alarm = threading.Timer(min(left + 1, threading.TIMEOUT_MAX), lambda: (act := look()) and act())
+            alarm.daemon = True
+            alarm.start()
+
+    def _warn(self, when: str, message: str) -> None:
+        """Once for these keys: the minutes in it go by."""
+        if message and (self.keys, when) not in self._warned:
+            self._warned.add((self.keys, when))
+            _logger.warning(message)
+
+
+def code_and_status(error: ClientError) -> tuple[str, int]:
+    """What a server's refusal says of itself."""
+    status = int(error.response["ResponseMetadata"]["HTTPStatusCode"])
+    return str(error.response.get("Error", {}).get("Code") or status), status
+
+
+def _find(opts: Options) -> _Found:
+    core = botocore.session.get_session()
+    with _configured():
+        shared = Path(str(core.get_config_variable("credentials_file"))).expanduser()
+        watched = (opts.credentials, shared)
+        before = stamp(*watched)
+        keys = (keys_in_folder(opts.credentials) if opts.credentials else None) or keys_in_environment(os.environ)
+        if keys:
+            core.set_credentials(keys.access, keys.secret, keys.token)
+        return _Found(core, keys or _keys_found_by(core, shared), watched, before)
+
+
+def _connect(opts: Options, found: _Found) -> _Connection:
+    session = boto3.session.Session(botocore_session=found.core)
+    return _Connection(found, *(_client(session, opts, seconds) for seconds in (READ_SECONDS, LARGE_READ_SECONDS)))
+
+
+def _keys_found_by(core: botocore.session.Session, shared: Path) -> Keys:
+    """Whatever botocore finds in files or is given by a role."""
+    found = core.get_credentials()
+    if found is None:
+        raise UserError(f"no S3 credentials: set {_KEYS}, mount them, or give the pod a role")
+    if found.method != "shared-credentials-file":
+        return Keys("", "", None, None, f"what the pod is given ({found.method})", renewable=True)
+    frozen = found.get_frozen_credentials()
+    profile = core.full_config.get("profiles", {}).get(core.get_config_variable("profile") or "default", {})
+    expires = next((time for name in _EXPIRATIONS if (time := read_time(profile.get(name)))), None)
+    source = f"the credentials file {shared}"
+    return Keys(str(frozen.access_key), str(frozen.secret_key), frozen.token, expires, source, renewable=True)
+
+
+def _client(session: boto3.session.Session, opts: Options, read_seconds: float) -> S3Client:
+    with _configured():
+        return session.client(
+            "s3",
+            endpoint_url=opts.endpoint,
+            region_name=opts.region,
+            config=Config(
+                connect_timeout=CONNECT_SECONDS,
+                read_timeout=read_seconds,
+                retries={"total_max_attempts": TRIES, "mode": "standard"},
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+                s3={"addressing_style": "path" if opts.path_style else "auto"},
+            ),
+        )
+
+
+@contextmanager
+def _configured() -> Iterator[None]:
+    """Turns what boto3 says of a configuration into UserError."""
+    try:
+        yield
+    except (BotoCoreError, ValueError) as error:
+        raise UserError(f"S3 cannot be used as configured: {error}: check checkpoint.s3 and the credentials") from error

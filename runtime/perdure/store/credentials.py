@@ -1,0 +1,135 @@
+"""Keys for S3 that may change while a process runs, and what is said before they run out.
+
+The environment of a running process never changes, so keys that come from it end when they end: a session token that
+expires costs the exit save. A mounted Secret is another thing: the kubelet replaces its files within a minute or two
+of a change. Kubernetes swaps a whole folder behind a symbolic link, so keys are read through the folder that the link
+names at that moment, and never half of one and half of another.
+
+Knows files and variables, neither boto3 nor a network. Used by perdure.store.clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from perdure.errors import UserError
+
+ACCESS_KEY: Final = "AWS_ACCESS_KEY_ID"
+SECRET_KEY: Final = "AWS_SECRET_ACCESS_KEY"  # noqa: S105  (a name)
+TOKEN: Final = "AWS_SESSION_TOKEN"  # noqa: S105  (a name)
+EXPIRATION: Final = "AWS_CREDENTIAL_EXPIRATION"
+"""ISO 8601, as AWS's own tools set it."""
+WARN_SECONDS: Final = 1800.0
+"""So long before the end of keys it is said, so that somebody can still do something."""
+
+_SECRET: Final = "(in Kubernetes: the Secret that spec.checkpoint.s3.credentialsSecret names)"  # noqa: S105
+_LINK: Final = "..data"
+_VARIABLES: Final = (ACCESS_KEY, SECRET_KEY, TOKEN, EXPIRATION)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What is signed with."""
+
+    access: str
+    """Empty where botocore keeps and renews them: those of a role."""
+    secret: str
+    token: str | None
+    expires: datetime | None
+    """None where nobody says."""
+    source: str
+    """Where they come from, for messages."""
+    renewable: bool
+    """Whether others may be found there later."""
+
+    def same(self, other: Keys) -> bool:
+        """Whether a server would see no difference, as far as is known here."""
+        return bool(self.access) and (self.access, self.secret, self.token) == (other.access, other.secret, other.token)
+
+
+def keys_in_environment(environ: Mapping[str, str]) -> Keys | None:
+    """The keys in variables; None if there are none."""
+    return _keys(environ, f"{ACCESS_KEY} and {SECRET_KEY} {_SECRET}", renewable=False)
+
+
+def keys_in_folder(folder: Path) -> Keys | None:
+    """The keys in a folder with a file for each, as a mounted Secret has it; None if there are none."""
+    shown = folder
+    if (folder / _LINK).is_symlink():
+        folder = (folder / _LINK).resolve()
+    found: dict[str, str] = {}
+    for name in _VARIABLES:
+        try:
+            found[name] = (folder / name).read_text().strip()
+        except FileNotFoundError:
+            continue
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"the S3 key {shown / name} cannot be read: {error}: check the mounted Secret") from error
+    return _keys(found, f"{ACCESS_KEY} and {SECRET_KEY} under {shown} {_SECRET}", renewable=True)
+
+
+def stamp(*paths: Path | None) -> tuple[tuple[int, int, int] | None, ...]:
+    """Changes when one of the files does, or a folder's link to its content."""
+    return tuple(_stamp_of(path) for path in paths if path)
+
+
+def _stamp_of(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = (path / ACCESS_KEY if path.is_dir() else path).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _keys(values: Mapping[str, str], source: str, *, renewable: bool) -> Keys | None:
+    access, secret = values.get(ACCESS_KEY), values.get(SECRET_KEY)
+    if not access and not secret:
+        return None
+    if not access or not secret:
+        raise UserError(f"S3 credentials are incomplete: of {source} one is missing: set both")
+    return Keys(access, secret, values.get(TOKEN) or None, read_time(values.get(EXPIRATION)), source, renewable)
+
+
+def read_time(text: str | None) -> datetime | None:
+    """A point in time; None for what cannot be read: the keys are good without it."""
+    try:
+        found = datetime.fromisoformat(text.strip()) if text else None
+    except ValueError:
+        return None
+    return found.replace(tzinfo=UTC) if found and found.tzinfo is None else found
+
+
+def said_at_first(keys: Keys) -> str:
+    """What is to be known of keys from the moment they are used; empty if nothing."""
+    if keys.renewable or not (keys.token or keys.expires):
+        return ""
+    end = f"end at {_clock(keys.expires)}" if keys.expires else "end at a time that nobody says (there is a token)"
+    return (
+        f"the S3 keys of this process {end}, and it cannot get others: a checkpoint after that fails. They come from "
+        f"{keys.source}; keys from a mounted file, or a role of the pod, are read anew"
+    )
+
+
+def seconds_to_warning(keys: Keys, now: datetime) -> float | None:
+    """How long it is until the end of keys has to be said; None if it is time, or if nobody knows."""
+    until = (keys.expires - now).total_seconds() - WARN_SECONDS if keys.expires else 0.0
+    return until if until > 0 else None
+
+
+def said_before_the_end(keys: Keys, now: datetime) -> str:
+    """What is to be said shortly before keys run out; empty as long as it is not time, or if nobody knows."""
+    if keys.expires is None or seconds_to_warning(keys, now) is not None:
+        return ""
+    left = (keys.expires - now).total_seconds()
+    when = f"in {left / 60:.0f} min, at" if left > 0 else "since"
+    verb = "run out" if left > 0 else "have run out"
+    remedy = "replace them there, they are read anew" if keys.renewable else "start the job again with others"
+    return f"the S3 keys {verb} {when} {_clock(keys.expires)}: a checkpoint fails then: {keys.source}: {remedy}"
+
+
+def _clock(time: datetime | None) -> str:
+    return time.astimezone(UTC).strftime("%Y-%m-%d %H:%MZ") if time else "?"

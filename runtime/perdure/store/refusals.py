@@ -1,0 +1,119 @@
+"""What an S3 server means when it refuses a call, and what its user can do about it: a table of error codes.
+
+Pure: knows codes and statuses of AWS S3, MinIO, Ceph and versitygw, but neither boto3 nor a network. Used by
+perdure.store.s3, which makes StorageError or StorageRefused of it. What is not known here passes: to try again in vain
+costs time, to give up in vain costs a checkpoint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+
+class Kind(Enum):
+    """Whether the same call can succeed later."""
+
+    PASSES = auto()
+    """By itself, or because space is made or a clock is set."""
+    STAYS = auto()
+    """Not before somebody changes the bucket, its policy or the job."""
+    KEYS = auto()
+    """These keys are not known here, or are wrong."""
+    EXPIRED = auto()
+    """These keys were good once."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """How a refusal is to be taken; `{keys}` and `{endpoint}` stand in the remedy for what is in use."""
+
+    kind: Kind
+    remedy: str = ""
+
+    def told(self, *, keys: str, endpoint: str) -> str:
+        """The end of a message: the remedy, if there is one."""
+        return f": {self.remedy.format(keys=keys, endpoint=endpoint)}" if self.remedy else ""
+
+
+_BUCKET: Final = Refusal(
+    Kind.STAYS, "create the bucket, or correct spec.checkpoint.uri or spec.checkpoint.s3.endpoint (now {endpoint})"
+)
+_REGION: Final = Refusal(Kind.STAYS, "the bucket is in another region: correct spec.checkpoint.s3.region")
+REDIRECTED: Final = Refusal(
+    Kind.STAYS,
+    "the server redirects to another: correct spec.checkpoint.s3.endpoint (now {endpoint}; https:// perhaps) or "
+    "spec.checkpoint.s3.region",
+)
+_ACCESS: Final = Refusal(
+    Kind.STAYS, "check the credentials in {keys}, and that they may get, put, list and delete in this bucket"
+)
+_WRONG_KEYS: Final = Refusal(Kind.KEYS, "these keys are wrong or no longer valid: check the credentials in {keys}")
+_EXPIRED: Final = Refusal(Kind.EXPIRED, "these keys have expired: check the credentials in {keys}")
+_SPACE: Final = Refusal(Kind.PASSES, "make room there or raise the quota; the same call succeeds then")
+_CLOCK: Final = Refusal(Kind.PASSES, "set the clock of this node")
+NOT_S3: Final = Refusal(
+    Kind.STAYS,
+    "what answers at {endpoint} is no S3 server, or one that lacks what is needed: correct "
+    "spec.checkpoint.s3.endpoint (the API's port, not the console's) and spec.checkpoint.s3.pathStyle",
+)
+_KEY_NAME: Final = Refusal(Kind.STAYS, "shorten spec.checkpoint.uri")
+_ENCRYPTION: Final = Refusal(Kind.STAYS, "the bucket's encryption key cannot be used: enable it, or allow it to {keys}")
+_UNSAID: Final = Refusal(Kind.PASSES, "this may be an expired token: check the credentials in {keys}")
+_TROUBLE: Final = Refusal(Kind.PASSES, "the server is in trouble, the same call may succeed later")
+
+_CODES: Final = {
+    "NoSuchBucket": _BUCKET,
+    "InvalidBucketName": _BUCKET,
+    "PermanentRedirect": _REGION,
+    "AuthorizationHeaderMalformed": _REGION,
+    "IllegalLocationConstraintException": _REGION,
+    "EndpointNotFound": _REGION,
+    "InvalidAccessKeyId": _WRONG_KEYS,
+    "SignatureDoesNotMatch": _WRONG_KEYS,
+    "InvalidToken": _WRONG_KEYS,
+    "InvalidClientTokenId": _WRONG_KEYS,
+    "XAdminUserNotFound": _WRONG_KEYS,
+    "ExpiredToken": _EXPIRED,
+    "ExpiredTokenException": _EXPIRED,
+    "TokenRefreshRequired": _EXPIRED,
+    "QuotaExceeded": _SPACE,  # Ceph: with status 403
+    "XMinioAdminBucketQuotaExceeded": _SPACE,
+    "XMinioStorageFull": _SPACE,
+    "RequestTimeTooSkewed": _CLOCK,
+    "KeyTooLongError": _KEY_NAME,
+    "KMS.DisabledException": _ENCRYPTION,
+    "KMS.KMSInvalidStateException": _ENCRYPTION,
+    "KMS.NotFoundException": _ENCRYPTION,
+    "MethodNotAllowed": NOT_S3,
+    "NotImplemented": NOT_S3,
+}
+
+_STATUSES: Final = {
+    301: REDIRECTED,
+    302: REDIRECTED,
+    308: REDIRECTED,
+    403: _ACCESS,
+    405: NOT_S3,
+    501: NOT_S3,
+    507: _SPACE,
+}
+
+
+def read(code: str, status: int) -> Refusal:
+    """What a refusal means. A HEAD's answer has no body: its code is the status."""
+    if code in _CODES:
+        return _CODES[code]
+    if status in _STATUSES:
+        return _STATUSES[status]
+    if status == 400 and code == "400":
+        return _UNSAID
+    if status == 404 and code == "404":
+        return NOT_S3
+    return _TROUBLE if status >= 500 else Refusal(Kind.PASSES)
+
+
+def may_be_keys(code: str, status: int) -> bool:
+    """Whether other keys could have been accepted: expired ones are 400 or 403 to a HEAD, without a word."""
+    return read(code, status).kind in (Kind.KEYS, Kind.EXPIRED) or code in ("400", "403")

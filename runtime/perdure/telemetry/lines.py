@@ -1,0 +1,61 @@
+"""Lines for people, by `logging`: the logger "perdure", each line with the run and the rank it comes from.
+
+A line goes to stderr as `perdure run 3 rank 0: saved step 480`, unless the script has given the logger "perdure" a
+handler before it makes its Session; then that one has it. Who speaks is set once per process, as there is one Session
+in it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Final
+
+LOGGER: Final = logging.getLogger("perdure")
+
+
+class _Stderr(logging.Handler):
+    """The default: one line, as it is now sys.stderr's."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            after = " " if getattr(record, "speaker", "") else ": "
+            print(f"perdure{after}{record.getMessage()}", file=sys.stderr, flush=True)
+        except (OSError, ValueError):  # closed, or nobody reads it
+            return
+
+
+_STDERR: Final = _Stderr()
+_speaker = ""
+
+
+def speak_as(run: int | None, rank: int) -> None:
+    """From here on each line says that it comes from this rank of this run; None: the run is not known yet."""
+    global _speaker  # noqa: PLW0603 - one process is one rank
+    _speaker = f"run {run} rank {rank}" if run is not None else f"rank {rank}"
+
+
+def fall_silent() -> None:
+    """From here on lines say nothing of who speaks: the Session is closed."""
+    global _speaker  # noqa: PLW0603 - see above
+    _speaker = ""
+
+
+def say(text: str, level: int = logging.INFO) -> None:
+    """One line."""
+    if not LOGGER.handlers:
+        _install()
+    LOGGER.log(level, f"{_speaker}: {text}" if _speaker else text, extra={"speaker": _speaker})
+
+
+def warn(text: str) -> None:
+    """One line about what went wrong while training goes on."""
+    say(text, logging.WARNING)
+
+
+def _install() -> None:
+    """A script that has set the level, or given the logger a handler, has the say."""
+    LOGGER.addHandler(_STDERR)
+    LOGGER.propagate = False
+    if LOGGER.level == logging.NOTSET:
+        LOGGER.setLevel(logging.INFO)

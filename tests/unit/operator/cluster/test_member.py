@@ -1,0 +1,187 @@
+"""The pods the operator creates keep the pod contract and the user's template."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from perdure.contract import (
+    ANNOTATION_ASSIGNMENT,
+    ASSIGNMENT_FILE,
+    LABEL_JOB,
+    LABEL_ROLE,
+    TERMINATION_LOG,
+    Standby,
+    read_assignment,
+)
+from perdure_operator.api.names import LABEL_UID
+from perdure_operator.api.spec import TrainingJobSpec
+from perdure_operator.cluster import member
+from tests.support.raw import UID, job, snapshot, template
+
+NAME = "digits-3f2a-0"
+
+
+def of_spec(**spec: Any) -> dict[str, Any]:
+    raw = job(**spec)["spec"]
+    return member.pod(snapshot(spec=TrainingJobSpec.model_validate(raw)), NAME)
+
+
+def env(pod: dict[str, Any]) -> dict[str, Any]:
+    return {one["name"]: one.get("value", one.get("valueFrom")) for one in pod["spec"]["containers"][0]["env"]}
+
+
+def test_a_member_is_created_as_a_standby_that_its_job_owns() -> None:
+    metadata = of_spec()["metadata"]
+    assert metadata["name"] == NAME
+    assert metadata["labels"][LABEL_JOB] == "digits"
+    assert metadata["labels"][LABEL_ROLE] == "standby"
+    assert read_assignment(metadata["annotations"][ANNOTATION_ASSIGNMENT]) == Standby()
+    (owner,) = metadata["ownerReferences"]
+    assert (owner["uid"], owner["controller"], owner["blockOwnerDeletion"]) == (UID, True, False)
+
+
+def test_the_agent_stands_in_front_of_the_users_command() -> None:
+    trainer = of_spec()["spec"]["containers"][0]
+    assert trainer["command"] == ["perdure", "run", "--", "python", "train.py"]
+    assert "args" not in trainer
+    assert trainer["startupProbe"]["exec"]["command"] == ["perdure", "warm"]
+    assert trainer["terminationMessagePath"] == TERMINATION_LOG
+    assert trainer["terminationMessagePolicy"] == "File"
+
+
+def test_a_pod_that_is_deleted_tells_its_agent_so_before_any_signal() -> None:
+    assert of_spec()["spec"]["containers"][0]["lifecycle"] == {"preStop": {"exec": {"command": ["perdure", "stop"]}}}
+
+
+def test_a_hook_of_the_users_stays() -> None:
+    mine = {"postStart": {"sleep": {"seconds": 1}}, "preStop": {"sleep": {"seconds": 2}}}
+    container = template()["spec"]["containers"][0] | {"lifecycle": mine}
+    spec = of_spec(template={"spec": {"containers": [container]}})["spec"]
+    assert spec["containers"][0]["lifecycle"] == mine
+
+
+def test_a_member_keeps_off_formers_only_where_it_is_told_to() -> None:
+    others = {"labelSelector": {}, "topologyKey": "rack"}
+    given = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [others]}, "nodeAffinity": {}}
+    raw = template()
+    raw["spec"]["affinity"] = given
+    seen = snapshot(spec=TrainingJobSpec.model_validate(job(template=raw)["spec"]))
+    assert member.pod(seen, NAME)["spec"]["affinity"] == given
+    affinity = member.pod(seen, NAME, apart=True)["spec"]["affinity"]
+    assert affinity["nodeAffinity"] == {}
+    first, mine = affinity["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert first == others
+    assert mine["topologyKey"] == "kubernetes.io/hostname"
+    assert mine["labelSelector"]["matchLabels"] == {LABEL_JOB: "digits", LABEL_UID: UID, LABEL_ROLE: "former"}
+
+
+def test_the_assignment_is_a_downward_api_file() -> None:
+    spec = of_spec()["spec"]
+    (volume,) = spec["volumes"]
+    (item,) = volume["downwardAPI"]["items"]
+    (mount,) = spec["containers"][0]["volumeMounts"]
+    assert item["fieldRef"]["fieldPath"] == f"metadata.annotations['{ANNOTATION_ASSIGNMENT}']"
+    assert mount["name"] == volume["name"]
+    assert f"{mount['mountPath']}/{item['path']}" == ASSIGNMENT_FILE
+
+
+def test_a_member_never_restarts_holds_no_token_and_has_time_to_save() -> None:
+    spec = of_spec()["spec"]
+    assert spec["restartPolicy"] == "Never"
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["terminationGracePeriodSeconds"] == 120
+    assert not [volume for volume in spec["volumes"] if "emptyDir" in volume]  # kubectl drain refuses such nodes
+
+
+def test_a_field_that_is_null_counts_as_absent() -> None:
+    own = template(args=None, env=None, volumeMounts=None)
+    own["spec"] |= {"terminationGracePeriodSeconds": None, "volumes": None, "topologySpreadConstraints": None}
+    own["metadata"] = None
+    pod = of_spec(template=own)
+    assert pod["spec"]["terminationGracePeriodSeconds"] == 120
+    assert env(pod)["PERDURE_GRACE_SECONDS"] == "120"
+    assert len(pod["spec"]["topologySpreadConstraints"]) == 1
+    assert pod["spec"]["containers"][0]["command"][-2:] == ["--", "python"]
+
+
+def test_members_are_spread_softly_unless_the_template_says_how() -> None:
+    (spread,) = of_spec()["spec"]["topologySpreadConstraints"]
+    assert spread["whenUnsatisfiable"] == "ScheduleAnyway"
+    assert spread["labelSelector"]["matchLabels"] == {LABEL_JOB: "digits", LABEL_UID: UID}
+    own = template()
+    own["spec"]["topologySpreadConstraints"] = []
+    assert of_spec(template=own)["spec"]["topologySpreadConstraints"] == []
+
+
+def test_every_other_field_of_the_template_stays() -> None:
+    own = template(resources={"limits": {"cpu": "1"}}, volumeMounts=[{"name": "data", "mountPath": "/data"}])
+    own["metadata"] = {"labels": {"team": "a", LABEL_ROLE: "member"}, "annotations": {"note": "x"}}
+    own["spec"] |= {
+        "terminationGracePeriodSeconds": 7,
+        "nodeSelector": {"gpu": "yes"},
+        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "d"}}],
+    }
+    own["spec"]["containers"].append({"name": "sidecar", "image": "s"})
+    pod = of_spec(template=own)
+    assert pod["metadata"]["labels"]["team"] == "a"
+    assert pod["metadata"]["labels"][LABEL_ROLE] == "standby"
+    assert pod["metadata"]["annotations"]["note"] == "x"
+    assert pod["spec"]["terminationGracePeriodSeconds"] == 7
+    assert env(pod)["PERDURE_GRACE_SECONDS"] == "7"
+    assert pod["spec"]["nodeSelector"] == {"gpu": "yes"}
+    assert pod["spec"]["volumes"][0]["name"] == "data"
+    assert pod["spec"]["containers"][0]["volumeMounts"][0]["name"] == "data"
+    assert pod["spec"]["containers"][0]["resources"] == {"limits": {"cpu": "1"}}
+    assert pod["spec"]["containers"][1] == {"name": "sidecar", "image": "s"}
+
+
+def test_building_a_pod_does_not_touch_the_template() -> None:
+    seen = snapshot()
+    before = seen.model_dump_json()
+    member.pod(seen, NAME)
+    assert seen.model_dump_json() == before
+
+
+def test_the_environment_tells_the_contract_and_what_is_set() -> None:
+    checkpoint = {"uri": "s3://b/p", "everySteps": 10, "s3": {"endpoint": "http://s3", "pathStyle": True}}
+    values = env(of_spec(checkpoint=checkpoint, processesPerReplica=2))
+    assert values == {
+        "PERDURE_ROOT": "s3://b/p",
+        "PERDURE_UID": UID,
+        "PERDURE_JOB": "ns/digits",
+        "PERDURE_MEMBER": NAME,
+        "PERDURE_PROCESSES": "2",
+        "PERDURE_COMPLETION": "Log",
+        "PERDURE_GRACE_SECONDS": "120",
+        "PERDURE_KEEP": "3",
+        "PERDURE_EVERY_STEPS": "10",
+        "PERDURE_S3_ENDPOINT": "http://s3",
+        "PERDURE_S3_PATH_STYLE": "true",
+        "TMPDIR": "/dev/shm",  # noqa: S108 - the one writable folder
+    }
+
+
+def test_keys_come_from_the_secret_that_the_operator_never_reads() -> None:
+    values = env(of_spec(checkpoint={"uri": "s3://b/p", "s3": {"credentialsSecret": "keys"}}))
+    assert values["AWS_ACCESS_KEY_ID"] == {
+        "secretKeyRef": {"name": "keys", "key": "AWS_ACCESS_KEY_ID", "optional": False}
+    }
+    assert values["AWS_SESSION_TOKEN"]["secretKeyRef"]["optional"] is True
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("TMPDIR", "/scratch"), ("AWS_ACCESS_KEY_ID", "mine"), ("PERDURE_TRACE", "1")]
+)
+def test_the_users_variables_win_where_the_contract_is_silent(name: str, value: str) -> None:
+    own = template(env=[{"name": name, "value": value}])
+    checkpoint = {"uri": "s3://b/p", "s3": {"credentialsSecret": "keys"}}
+    assert env(of_spec(template=own, checkpoint=checkpoint))[name] == value
+
+
+def test_the_contracts_variables_cannot_be_redefined() -> None:
+    pod = of_spec(template=template(env=[{"name": "PERDURE_UID", "value": "mine"}]))
+    names = [one["name"] for one in pod["spec"]["containers"][0]["env"]]
+    assert env(pod)["PERDURE_UID"] == UID
+    assert names.count("PERDURE_UID") == 1

@@ -1,0 +1,216 @@
+"""All that can happen to an agent, in every order: the stages are those that are drawn, and what must hold holds."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from perdure.agent.machine import react
+from perdure.agent.stage import Stage, due, limit_of, stage_of
+from perdure.agent.state import (
+    HOLDS_SEAT,
+    Ask,
+    AssignmentRead,
+    Cleared,
+    Event,
+    Finish,
+    Kill,
+    ProcessEnded,
+    Reported,
+    Say,
+    Settings,
+    SigtermReceived,
+    Start,
+    State,
+    Tick,
+    Unreadable,
+)
+from perdure.channel import Attached, Exiting, Opened, Stepped
+from perdure.contract import ExitKind, Leave, Standby, Train
+from tests.unit.runtime.agent.worlds import RUN, Step, World, train
+
+DRAWN = Path(__file__).parents[4] / "docs" / "agent.md"
+ONE = World(Settings())
+TWO = World(
+    Settings(processes=2),
+    assignments=(train(RUN), train(RUN + 1)),
+    endings=(ExitKind.CHECKPOINTED,),
+    statuses=(1,),
+    others=(),
+)
+COLUMNS = {Attached: "attached", Opened: "opened", Stepped: "step", Exiting: "exiting"}
+LASTING = {Stage.NONE, Stage.STARTED, Stage.ATTACHED, Stage.OPENED, Stage.STEPPED}
+"""Where a trainer may stay for as long as it likes."""
+
+Table = dict[tuple[Stage, str], frozenset[Stage]]
+
+
+@pytest.fixture(scope="module")
+def one() -> list[Step]:
+    return list(ONE.explored())
+
+
+@pytest.fixture(scope="module")
+def two() -> list[Step]:
+    return list(TWO.explored())
+
+
+@pytest.fixture(scope="module")
+def steps(one: list[Step], two: list[Step]) -> list[Step]:
+    return one + two
+
+
+def column(event: Event, state: State) -> str:
+    """The column in which the drawn table has this event."""
+    match event:
+        case AssignmentRead(Train() | Leave() as given):
+            run = state.trainer.run if state.trainer else 0
+            return "lost" if run in given.lost else "run" if isinstance(given, Train) else "leave"
+        case SigtermReceived() | Unreadable():
+            return "leave"
+        case Reported(_, report):
+            return COLUMNS[type(report)]
+        case ProcessEnded():
+            return "end"
+        case Cleared():
+            return "cleared"
+        case _:
+            return "time"
+
+
+def drawn() -> Table:
+    """The table of docs/agent.md."""
+    rows = [line[1:-1].split("|") for line in DRAWN.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    cells = [[cell.strip(" `") for cell in row] for row in rows]
+    heads = next(row for row in cells if row[0] == "stage")
+    table: Table = {}
+    for row in cells[cells.index(heads) + 2 :]:
+        for head, cell in zip(heads[1:], row[1:], strict=True):
+            if cell:
+                table[Stage(row[0]), head] = frozenset(Stage(word.strip()) for word in cell.split(","))
+    return table
+
+
+def found(steps: list[Step]) -> Table:
+    """The changes of stage that happen; another run's trainer is another one."""
+    table: dict[tuple[Stage, str], set[Stage]] = defaultdict(set)
+    for step in steps:
+        before, after = step.stages
+        if before is not after:
+            table[before, column(step.event, step.before)].add(after)
+    return {where: frozenset(stages) for where, stages in table.items()}
+
+
+def written(table: Table) -> str:
+    """As docs/agent.md has it."""
+    heads = ["run", "leave", "lost", "attached", "opened", "step", "exiting", "end", "cleared", "time"]
+    lines = [["stage", *heads], ["---"] * (len(heads) + 1)]
+    for stage in Stage:
+        cells = [", ".join(after for after in Stage if after in table.get((stage, head), ())) for head in heads]
+        if any(cells):
+            lines.append([f"`{stage}`", *cells])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def test_every_change_of_stage_that_is_drawn_happens_and_no_other(steps: list[Step]) -> None:
+    assert drawn() == found(steps), f"draw this in docs/agent.md:\n{written(found(steps))}"
+
+
+def test_a_trainer_of_the_next_run_starts_only_where_nothing_is_left_of_the_last(steps: list[Step]) -> None:
+    for step in steps:
+        for action in step.actions:
+            if isinstance(action, Start) and step.before.trainer:
+                assert action.train.run > step.before.trainer.run
+                assert not step.before.trainer.alive or isinstance(step.event, ProcessEnded)
+                assert step.after.trainer
+                assert step.after.trainer.run == action.train.run
+
+
+def test_a_lower_run_is_ignored(steps: list[Step]) -> None:
+    lower = [s for s in steps if isinstance(s.event, AssignmentRead) and _run(s.event) < s.before.newest]
+    assert lower
+    for step in lower:
+        assert (step.after.current, step.after.trainer, step.after.hold_until) == (
+            step.before.current,
+            step.before.trainer,
+            step.before.hold_until,
+        )
+        assert all(isinstance(action, Say) for action in step.actions)
+
+
+def _run(event: AssignmentRead) -> int:
+    return 0 if isinstance(event.assignment, Standby) else event.assignment.run
+
+
+def test_within_a_run_the_seconds_only_shrink_and_nothing_else_changes(steps: list[Step]) -> None:
+    for step in steps:
+        old, new = step.before.current, step.after.current
+        if old and new and old.run == new.run:
+            assert new.seconds <= old.seconds
+            assert type(new) is type(old)
+
+
+def test_no_word_ever_gives_a_trainer_more_time_to_save(steps: list[Step]) -> None:
+    for step in steps:
+        old, new = step.before.trainer, step.after.trainer
+        if old and new and old.run == new.run and old.request and new.alive and not new.killed:
+            assert new.request
+            assert new.request.deadline + step.seconds <= old.request.deadline
+
+
+def test_a_trainer_with_a_step_is_killed_only_when_its_time_is_over_or_its_run_is_lost(steps: list[Step]) -> None:
+    """Its time: the seconds of the request, and after its own word, or a neighbour's end, what that leaves it."""
+    killed = [s for s in steps if Kill() in s.actions and s.before.trainer and s.before.trainer.stepped]
+    assert killed
+    for step in killed:
+        trainer, newer = step.before.trainer, step.after.current
+        assert trainer
+        if newer and newer.run > trainer.run and trainer.run in newer.lost:
+            continue
+        limit = limit_of(step.before.settings, trainer, stage_of(step.before))
+        assert limit
+        assert limit.at <= step.seconds
+        assert limit.outcome is not ExitKind.STOPPED
+
+
+def test_the_outcome_is_written_once_and_is_the_last_thing_done(steps: list[Step]) -> None:
+    for step in steps:
+        finishing = [action for action in step.actions if isinstance(action, Finish)]
+        assert len(finishing) == (1 if stage_of(step.after) is Stage.FINISHED else 0)
+        if finishing:
+            assert step.actions[-1] is finishing[0]
+            assert step.after.trainer is None or not step.after.trainer.alive
+            assert react(step.after, AssignmentRead(train(RUN + 9)), 0.0) == (step.after, ())
+
+
+def test_completed_wins_whatever_comes_before_or_after_it(steps: list[Step]) -> None:
+    completed = [s for s in steps if s.before.trainer and s.before.trainer.completed]
+    assert completed
+    for step in completed:
+        for action in step.actions:
+            assert not isinstance(action, Start | Ask)
+            if isinstance(action, Finish):
+                assert action.outcome.outcome is ExitKind.COMPLETED
+
+
+def test_the_pod_is_held_only_for_ends_that_are_no_fault_of_its_member(steps: list[Step]) -> None:
+    for step in steps:
+        if stage_of(step.after) is Stage.HELD and stage_of(step.before) is not Stage.HELD:
+            assert step.after.trainer
+            assert all(p.outcome and p.outcome.outcome in HOLDS_SEAT for p in step.after.trainer.processes)
+
+
+def test_every_stage_but_those_of_a_training_that_nobody_disturbs_has_an_end(steps: list[Step]) -> None:
+    for step in steps:
+        stage = stage_of(step.after)
+        assert stage is not Stage.ENDED
+        if stage not in LASTING | {Stage.FINISHED}:
+            assert due(step.after) is not None
+
+
+def test_what_is_due_happens_then(steps: list[Step]) -> None:
+    for step in steps:
+        if isinstance(step.event, Tick):
+            assert step.stages[0] is not step.stages[1], step.before

@@ -1,0 +1,172 @@
+"""Everything that can happen to one agent, in every order: a small world explored to its end.
+
+A state is kept with its times relative to now, so that what differs only in when it happened is one state. Time passes
+only up to the next moment at which the agent has to do something: in between it does nothing by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from perdure.agent.machine import react
+from perdure.agent.stage import Stage, due, stage_of
+from perdure.agent.state import (
+    Action,
+    AssignmentRead,
+    Cleared,
+    Event,
+    Process,
+    ProcessEnded,
+    Reported,
+    Requested,
+    Settings,
+    SigtermReceived,
+    State,
+    Tick,
+    Trainer,
+)
+from perdure.channel import Attached, Exiting, Opened, Stepped
+from perdure.contract import Assignment, ExitKind, Leave, Train
+
+MASTER = "10.0.0.1:29500"
+RUN = 4
+"""The first run of the world; then come RUN + 1 and RUN + 2."""
+
+
+def train(run: int, seconds: int = 600, lost: tuple[int, ...] = ()) -> Train:
+    return Train(run, 0, 4, MASTER, cause=f"cause of {run}", seconds=seconds, lost=lost)
+
+
+def leave(run: int) -> Leave:
+    return Leave(run, cause=f"cause of {run}", seconds=600)
+
+
+ASSIGNMENTS: tuple[Assignment, ...] = (
+    train(RUN),
+    train(RUN + 1, lost=(RUN - 1,)),
+    train(RUN + 1, seconds=60, lost=(RUN - 1,)),
+    leave(RUN + 1),
+    train(RUN + 2, lost=(RUN, RUN + 1)),
+)
+ENDINGS = (ExitKind.COMPLETED, ExitKind.CHECKPOINTED, ExitKind.FAILED)
+"""One that fails has not opened its run."""
+
+
+class _NoSeconds(dict[str, float]):
+    """An outcome's durations, hashable."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return 0
+
+
+_NO_SECONDS = _NoSeconds()
+
+
+@dataclass(frozen=True)
+class Step:
+    """One event, the states around it, and what the agent did."""
+
+    before: State
+    event: Event
+    seconds: float
+    """How long after the state before."""
+    after: State
+    """Its times are relative to the event's."""
+    actions: tuple[Action, ...]
+
+    @property
+    def stages(self) -> tuple[Stage, Stage]:
+        return stage_of(self.before), stage_of(self.after)
+
+
+@dataclass(frozen=True)
+class World:
+    """Which events there are."""
+
+    settings: Settings
+    assignments: Sequence[Assignment] = ASSIGNMENTS
+    endings: Sequence[ExitKind] = ENDINGS
+    statuses: Sequence[int] = (0, 1)
+    others: Sequence[Event] = (SigtermReceived(),)
+
+    def explored(self) -> Iterator[Step]:
+        """Each step out of each state that can be reached."""
+        first = State(self.settings)
+        known, waiting = {first}, [first]
+        while waiting:
+            before = waiting.pop()
+            for event, seconds in self._events(before):
+                after, actions = react(before, event, seconds)
+                after = relative(after, seconds)
+                yield Step(before, event, seconds, after, actions)
+                if after not in known and not after.finished:
+                    known.add(after)
+                    waiting.append(after)
+
+    def _events(self, state: State) -> Iterator[tuple[Event, float]]:
+        at = due(state)
+        if at is not None:
+            yield Tick(), max(0.0, at)
+        for assignment in self.assignments:
+            yield AssignmentRead(assignment), 0.0
+        for other in self.others:
+            yield other, 0.0
+        if state.trainer:
+            for process in state.trainer.alive:
+                for event in self._of_process(state.trainer, process):
+                    yield event, 0.0
+            if state.trainer.clearing is not None and not state.trainer.alive:
+                yield Cleared(), 0.0
+
+    def _of_process(self, trainer: Trainer, process: Process) -> Iterator[Event]:
+        """A report may be lost: each may come first. A process ends once, and tells its ending once, also killed."""
+        rank = process.rank
+        if process.ending is None:
+            for report in () if trainer.killed else (Attached(41), Opened(trainer.run), Stepped(7)):
+                yield Reported(rank, report)
+            for ending in self.endings:
+                opened = 0 if ending is ExitKind.FAILED else trainer.run
+                yield Reported(rank, Exiting(ending, 7, opened=opened, seconds=_NO_SECONDS))
+        last = len(trainer.alive) == 1
+        for status in self.statuses:
+            yield ProcessEnded(rank, status)
+        if last:
+            yield ProcessEnded(rank, 0, left_behind=True)
+
+
+def relative(state: State, now: float) -> State:
+    """The same state, its times counted from now; those noted before a kill or an end count for nothing any more."""
+    trainer, shutdown = state.trainer, state.shutdown
+    if trainer:
+        over = trainer.killed is not None or not trainer.alive
+        trainer = replace(
+            trainer,
+            processes=tuple(_process(process, now, over=over) for process in trainer.processes),
+            request=trainer.request and _requested(trainer.request, now, over=over),
+            killed=trainer.killed and replace(trainer.killed, at=0.0, reason=""),
+            clearing=_shifted(trainer.clearing, now),
+        )
+    return replace(
+        state,
+        trainer=trainer,
+        first_seen=state.first_seen - now if trainer and trainer.alive and not trainer.killed else 0.0,
+        shutdown=shutdown and replace(shutdown, deadline=shutdown.deadline - now),
+        hold_until=_shifted(state.hold_until, now),
+    )
+
+
+def _requested(request: Requested, now: float, *, over: bool) -> Requested:
+    return Requested(0.0, 0.0) if over else Requested(request.at - now, request.deadline - now)
+
+
+def _process(process: Process, now: float, *, over: bool) -> Process:
+    opened_at = None if over else _shifted(process.opened_at, now)
+    told_at = process.told_at - now if process.ending and not over else 0.0
+    ended_at = process.ended_at - now if process.outcome and not over else 0.0
+    outcome = process.outcome and replace(process.outcome, seconds=_NO_SECONDS)
+    return replace(process, opened_at=opened_at, told_at=told_at, ended_at=ended_at, outcome=outcome)
+
+
+def _shifted(at: float | None, now: float) -> float | None:
+    return None if at is None else at - now

@@ -1,0 +1,33 @@
+"""How a test joins a run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from perdure import Session
+from tests.unit.runtime.session.training import Join
+
+
+@pytest.fixture
+def join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Join]:
+    """Joins a new run under the test's own root."""
+    for name in [name for name in os.environ if name.startswith("PERDURE_")]:
+        monkeypatch.delenv(name)
+    sessions: list[Session] = []
+
+    def joined(**environ: str) -> Session:
+        for session in sessions:
+            session.close()
+        with monkeypatch.context() as context:
+            for name, value in environ.items():
+                context.setenv(f"PERDURE_{name}", value)
+            sessions.append(Session.from_env(tmp_path))
+        return sessions[-1]
+
+    yield joined
+    for session in sessions:
+        session.close()

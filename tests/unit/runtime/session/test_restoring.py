@@ -1,0 +1,331 @@
+"""What was registered comes back as it was, straight into the live objects, however they are wrapped; or is refused."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._C._distributed_c10d import HashStore
+from torch.distributed.fsdp import fully_shard
+
+from perdure.checkpoint.load import load
+from perdure.checkpoint.state import Loaded
+from perdure.errors import UserError
+from perdure.group.peers import Solo
+from perdure.session.registry import Registry
+from perdure.store import Store
+from tests.support.store import MemoryStore
+from tests.unit.runtime.checkpoint.world import opened, position, save
+
+
+def registry(**things: Any) -> Registry:
+    made = Registry()
+    for name, thing in things.items():
+        made.add(name, thing)
+    return made
+
+
+def saved(before: Registry) -> Store:
+    store = MemoryStore()
+    save(store, Solo(), opened(store), before.state(None), position(1), run=1)
+    return store
+
+
+def restored(store: Store, after: Registry) -> Loaded:
+    loaded = load(store, Solo(), opened(store, None, wait_over=True).commits(), after)
+    assert loaded
+    after.load(loaded.state)
+    return loaded
+
+
+def items(store: Store) -> set[str]:
+    """Names of the tensors in shards."""
+    loaded = load(store, Solo(), opened(store, None, wait_over=True).commits())
+    assert loaded
+    return {*loaded.state.shared, *loaded.state.replicated}
+
+
+class Kept:
+    """Anything with a state."""
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self.state = state
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state = state
+
+
+class Masters(torch.optim.Optimizer):
+    """Keeps fp32 masters of its bf16 weights, as mixed-precision optimizers do."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 1.0})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # noqa: ARG002
+        for parameter in self.param_groups[0]["params"]:
+            master = self.state[parameter].setdefault("master", parameter.float())
+            master += 0.001
+            self.state[parameter]["seen"] = {"squares": [master.double(), "a word"]}
+            parameter.copy_(master)
+
+
+def test_fp32_masters_of_bf16_weights_come_back_in_fp32() -> None:
+    nets = [nn.Linear(2, 2, dtype=torch.bfloat16) for _ in range(2)]
+    for net in nets:
+        nn.init.ones_(net.weight)
+    optimizers = [Masters(net.parameters()) for net in nets]
+    optimizers[0].step()
+    restored(saved(registry(net=nets[0], optimizer=optimizers[0])), registry(net=nets[1], optimizer=optimizers[1]))
+    state = optimizers[1].state[nets[1].weight]
+    assert (state["master"].dtype, state["master"][0, 0].item()) == (torch.float32, pytest.approx(1.001, abs=1e-7))
+    assert (state["seen"]["squares"][0].dtype, state["seen"]["squares"][1]) == (torch.float64, "a word")
+
+
+def test_an_optimizer_that_does_not_keep_what_it_is_given_is_told() -> None:
+    class Forgetful(Masters):
+        def load_state_dict(self, state_dict: Any) -> None:
+            super().load_state_dict({**state_dict, "state": {}})
+
+    nets = [nn.Linear(2, 2) for _ in range(2)]
+    first = Forgetful(nets[0].parameters())
+    first.step()
+    with pytest.raises(
+        UserError, match=r"does not keep its state as it was saved: master was float32 \[2, 2\] and is mis"
+    ):
+        restored(
+            saved(registry(net=nets[0], optimizer=first)),
+            registry(net=nets[1], optimizer=Forgetful(nets[1].parameters())),
+        )
+
+
+def test_tensors_at_any_depth_of_a_state_are_in_shards_and_come_back_where_they_were() -> None:
+    weight = torch.arange(3.0)
+    deep = {"shadow": OrderedDict(w=weight), "history": [(torch.ones(2), {7: torch.zeros(1)})], "again": weight, "n": 3}
+    store = saved(registry(average=Kept(deep)))
+    assert items(store) == {"average.shadow.w", "average.history.0.0", "average.history.0.1.7"}
+    after = Kept({})
+    restored(store, registry(average=after))
+    found = after.state
+    assert (type(found["shadow"]), type(found["history"][0]), found["n"]) == (OrderedDict, tuple, 3)
+    assert torch.equal(found["shadow"]["w"], weight)
+    assert found["again"] is found["shadow"]["w"]
+    assert torch.equal(found["history"][0][1][7], torch.zeros(1))
+
+
+def test_names_that_look_alike_are_kept_apart() -> None:
+    store = saved(registry(odd=Kept({"a.b": torch.zeros(1), "a": {"b": torch.ones(1)}})))
+    after = Kept({})
+    restored(store, registry(odd=after))
+    assert (after.state["a.b"].item(), after.state["a"]["b"].item()) == (0.0, 1.0)
+
+
+def test_the_history_of_lbfgs_is_in_shards() -> None:
+    nets = [nn.Linear(3, 1) for _ in range(2)]
+    optimizers = [torch.optim.LBFGS(net.parameters(), max_iter=3) for net in nets]
+
+    def step(net: nn.Linear, optimizer: torch.optim.LBFGS) -> None:
+        def closure() -> float:
+            optimizer.zero_grad()
+            loss: Tensor = (net(torch.eye(3)) - torch.arange(3.0).unsqueeze(1)).square().mean()
+            loss.backward()
+            return loss.item()
+
+        optimizer.step(closure)
+
+    step(nets[0], optimizers[0])
+    store = saved(registry(net=nets[0], optimizer=optimizers[0]))
+    assert {"optimizer/net.weight/d", "optimizer/net.weight/old_dirs.0"} <= items(store)
+    restored(store, registry(net=nets[1], optimizer=optimizers[1]))
+    for net, optimizer in zip(nets, optimizers, strict=True):
+        step(net, optimizer)
+    assert torch.equal(nets[0].weight, nets[1].weight)
+
+
+class Outer(nn.Module):
+    """A model with a wrapped part in it, and a part of its own that is called module."""
+
+    def __init__(self, wrap: Callable[[nn.Module], nn.Module]) -> None:
+        super().__init__()
+        self.part = wrap(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+        self.module = nn.Linear(2, 2)
+
+
+def compiled(module: nn.Module) -> nn.Module:
+    found = torch.compile(module)
+    assert isinstance(found, nn.Module)
+    return found
+
+
+WRAPS: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "plain": lambda module: module,
+    "compiled": compiled,
+    "parallel": nn.DataParallel,
+    "both": lambda module: nn.DataParallel(compiled(module)),
+}
+
+
+@pytest.mark.parametrize("outside", WRAPS)
+@pytest.mark.parametrize("inside", WRAPS)
+def test_names_do_not_depend_on_wrappers_at_any_depth(outside: str, inside: str) -> None:
+    def made(out: str, within: str) -> tuple[nn.Module, torch.optim.Optimizer, Registry]:
+        net = WRAPS[out](Outer(WRAPS[within]))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        return net, optimizer, registry(net=net, optimizer=optimizer)
+
+    net, optimizer, before = made(outside, inside)
+    for parameter in net.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    store = saved(before)
+    assert {"net.part.0.weight", "net.module.weight", "optimizer/net.part.0.weight/momentum_buffer"} <= items(store)
+    other, others, after = made("plain", "plain")
+    restored(store, after)
+    for mine, theirs in zip(net.parameters(), other.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+        assert torch.equal(optimizer.state[mine]["momentum_buffer"], others.state[theirs]["momentum_buffer"])
+
+
+def test_an_average_that_is_kept_under_wrapped_names_fits_an_unwrapped_model() -> None:
+    before = Kept({"shadow": {"module.fc._orig_mod.weight": torch.ones(2), "module.fc.bias": torch.zeros(1)}})
+    after = Kept({"shadow": {"fc.weight": torch.zeros(2), "fc.bias": torch.ones(1)}})
+    restored(saved(registry(average=before)), registry(average=after))
+    assert {name: value.tolist() for name, value in after.state["shadow"].items()} == {
+        "fc.weight": [1.0, 1.0],
+        "fc.bias": [0.0],
+    }
+
+
+def test_live_tensors_are_read_into_where_they_lie() -> None:
+    nets = [nn.Linear(3, 3) for _ in range(2)]
+    shadow = torch.zeros(3)
+    place = [nets[1].weight.data_ptr(), shadow.data_ptr()]
+    after = Kept({"shadow": {"w": shadow}})
+    store = saved(registry(net=nets[0], average=Kept({"shadow": {"w": torch.ones(3)}})))
+    restored(store, registry(net=nets[1], average=after))
+    assert [nets[1].weight.data_ptr(), after.state["shadow"]["w"].data_ptr()] == place
+    assert torch.equal(nets[1].weight, nets[0].weight)
+    assert torch.equal(shadow, torch.ones(3))
+
+
+def test_an_average_that_still_shares_the_models_memory_does_not_spoil_the_model() -> None:
+    nets = [nn.Linear(3, 3) for _ in range(2)]
+    after = Kept({"shadow": nets[1].weight.detach()})
+    store = saved(registry(net=nets[0], average=Kept({"shadow": torch.full((3, 3), 9.0)})))
+    restored(store, registry(net=nets[1], average=after))
+    assert torch.equal(nets[1].weight, nets[0].weight)
+    assert after.state["shadow"][0, 0].item() == 9.0
+
+
+class Growing(nn.Module):
+    """Remembers what it has seen in a buffer, and has one that is only there later."""
+
+    def __init__(self, room: int = 0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.seen: Tensor
+        self.late: Tensor | None
+        self.register_buffer("seen", torch.zeros(room))
+        self.register_buffer("late", None)
+
+    def see(self) -> None:
+        self.seen = torch.cat([self.seen, torch.ones(2)])
+        self.late = torch.full((3,), 5.0)
+
+
+def test_a_buffer_that_has_grown_comes_back_in_its_own_shape_more_than_once() -> None:
+    first, second, third = (Growing() for _ in range(3))
+    before = registry(net=first)
+    first.see()
+    after = registry(net=second)
+    restored(saved(before), after)
+    assert second.late is not None
+    assert (second.seen.tolist(), second.late.tolist()) == ([1.0, 1.0], [5.0, 5.0, 5.0])
+    second.see()
+    restored(saved(after), registry(net=third))
+    assert third.seen.tolist() == [1.0] * 4
+
+
+def test_a_buffer_of_another_shape_that_has_not_grown_is_refused() -> None:
+    with pytest.raises(UserError, match=r"net.seen is float32 \[4\] in the checkpoint and float32 \[2\] in the module"):
+        restored(saved(registry(net=Growing(4))), registry(net=Growing(2)))
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (nn.Linear(2, 3), r"net\.weight is float32 \[2, 2\] in the checkpoint and float32 \[3, 2\] in the module"),
+        (
+            nn.Linear(2, 2).half(),
+            r"net\.weight is float32 \[2, 2\] in the checkpoint and float16 \[2, 2\] in the module",
+        ),
+        (nn.Linear(2, 2, bias=False), "it holds net.bias, which the module does not have"),
+        (nn.Bilinear(2, 2, 2), r"net\.weight is float32 \[2, 2\]"),
+        (nn.Sequential(nn.Linear(2, 2)), "it holds net.bias, net.weight, which the module does not have"),
+    ],
+    ids=["shape", "dtype", "less", "another", "deeper"],
+)
+def test_another_module_than_was_saved_is_refused_by_name_expected_and_found(other: nn.Module, why: str) -> None:
+    with pytest.raises(UserError, match=f"does not fit module 'net': {why}"):
+        restored(saved(registry(net=nn.Linear(2, 2))), registry(net=other))
+
+
+def test_other_parameters_of_an_optimizer_are_told_by_name() -> None:
+    net, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    before = registry(net=net, optimizer=torch.optim.SGD([net.weight, net.bias]))
+    after = registry(net=other, optimizer=torch.optim.SGD([other.bias, other.weight]))
+    with pytest.raises(
+        UserError, match=r"group 0 had 2 parameters, with net\.weight at place 0, and has 2, with net\.bias"
+    ):
+        restored(saved(before), after)
+
+
+class Expanded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.ones(1).expand(4))
+
+
+@pytest.fixture
+def one_rank() -> Iterator[None]:
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+ODD: dict[str, tuple[Callable[[], Any], str]] = {
+    "expanded": (Expanded, r"tensor odd\.mask has elements that share memory .* register a copy"),
+    "lazy": (lambda: nn.LazyLinear(2), r"tensor odd\.weight has no shape yet: run the model once"),
+    "meta": (lambda: nn.Linear(2, 2, device="meta"), r"tensor odd\.weight is on the meta device .* materialize"),
+    "sparse": (
+        lambda: Kept({"s": {"t": torch.ones(2).to_sparse()}}),
+        r"tensor odd\.s\.t is sparse_coo: .* keep it dense",
+    ),
+    "object": (
+        lambda: Kept({"f": [print]}),
+        r"objects\['odd'\]\['f'\]\[0\] is a builtins.* give a state_dict of numbers",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_what_cannot_be_saved_or_loaded_again_is_refused_with_path_and_remedy(what: str) -> None:
+    make, why = ODD[what]
+    with pytest.raises(UserError, match=why):
+        saved(registry(odd=make()))
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_a_model_sharded_by_fsdp2_is_refused_with_the_remedy() -> None:
+    net = nn.Linear(2, 2)
+    fully_shard(net, mesh=dist.device_mesh.init_device_mesh("cpu", (1,)))
+    with pytest.raises(UserError, match=r"tensor net\.weight is sharded \(a DTensor.* wrap it with session.wrap"):
+        saved(registry(net=net))
