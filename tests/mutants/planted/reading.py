@@ -89,14 +89,14 @@ READING: Final = (
         _TOMBS,
         "if len(self._young) >= self._most_alive + SPARE:",
         "if len(self._young) >= 1:",
-        ("ended-pods-are-deleted", "drain"),
+        ("ended-pods-are-deleted", "drain", "api-slow"),
     ),
     Mutant(
         "of a job's deleted members one is remembered",
         _TOMBS,
         "_bound(kept, len(job.members) + SPARE)",
         "_bound(kept, 1)",
-        ("ended-pods-are-deleted", "drain"),
+        ("ended-pods-are-deleted", "drain", "api-slow"),
     ),
     Mutant(
         "of deleted pods whose job is not known yet one is remembered",

@@ -33,14 +33,14 @@ WRITING: Final = (
         _ACT,
         "elif any(not isinstance(action, CheckTemplate) for action in decision.actions):",
         "elif job.deleting and not decision.actions:",
-        ("one-stream-lags", "delete-and-apply", "reaper"),
+        ("one-stream-lags", "delete-and-apply", "quota"),
     ),
     Mutant(
         "a round that rests on an older state of the job goes on",
         _ACT,
         "if (parse.uid(raw), str(version_of(raw))) != (job.uid, job.resource_version):",
         "if parse.uid(raw) != job.uid:",
-        ("one-stream-lags", "delete-and-apply", "reaper"),
+        ("one-stream-lags", "delete-and-apply", "quota"),
     ),
     Mutant(
         "a pod is deleted though it has changed since",
@@ -54,7 +54,7 @@ WRITING: Final = (
         _WRITES,
         "tests += [_test(path, value) for path, value in ((annotation, action.old), (label, role)) if value]",
         "tests += []",
-        ("api-late-writes", "scale"),
+        ("api-late-writes", "scale", "hung-agent"),
     ),
     Mutant(
         "a budget is set though somebody has changed it since",
