@@ -19,10 +19,12 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import perdure
 
-STEPS, BATCH, WARM_EPOCHS = 100, 64, 1
+STEPS, BATCH = 20, 64
+WARM_EPOCHS, WARM_STEPS = 4, 2
+"""What is left out: the first epochs, and the first steps of each."""
 SECONDS = 20.0
 """Of measuring, about: longer steps are fewer."""
-MOST_EPOCHS = 12
+MOST_EPOCHS = 100
 
 
 class Loop:
@@ -36,7 +38,7 @@ class Loop:
     def timed(self, batches: Iterable[Any], after: Callable[[], None]) -> Iterator[float]:
         """Trains an epoch; the seconds of each step."""
         begun = time.perf_counter()
-        for images, labels in batches:
+        for number, (images, labels) in enumerate(batches):
             worked(self._work)
             loss: Tensor = nn.functional.cross_entropy(self.model(images), labels)
             self._optimizer.zero_grad()
@@ -44,7 +46,8 @@ class Loop:
             self._optimizer.step()
             after()
             now = time.perf_counter()
-            yield now - begun
+            if number >= WARM_STEPS:
+                yield now - begun
             begun = now
 
 
@@ -87,7 +90,7 @@ def main() -> None:
         session.step()
         times["call"].append(time.perf_counter() - begun)
 
-    epochs = max(3, min(MOST_EPOCHS, int(SECONDS / 2 / STEPS / (seconds + 0.002))))
+    epochs = max(20, min(MOST_EPOCHS, int(SECONDS / 2 / STEPS / (seconds + 0.002))))
     for epoch in session.epochs(epochs):
         for name, steps in (("bare", bare.timed(own, lambda: None)), ("session", ours.timed(loader, step))):
             begun = time.process_time()

@@ -125,7 +125,7 @@ def test_the_budget_is_created_before_the_first_pod(scene: Scene, api_server: Ap
         and "dryRun" not in entry["requestURI"]
         and entry["objectRef"]["resource"] != "events"
     ]
-    assert created[:3] == ["poddisruptionbudgets", "pods", "pods"]
+    assert created == ["poddisruptionbudgets", "pods", "pods"]
 
 
 def test_only_pods_of_jobs_are_watched(scene: Scene, api_server: ApiServer, installed: Installed) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from tests.simulation.objects import BUDGETS, NOT_READY, PODS, UNREACHABLE, Json, Refused, terminal
 
 _NAME: Final = re.compile(r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")
+
+
+def _nothing(_: str) -> None:
+    """Nobody wants to know."""
 
 
 @dataclass
@@ -24,19 +29,25 @@ class Policy:
     refuse_budgets: str = ""
     dry_run_passes: bool = False
     """The webhook lets dry runs pass."""
-    pod_security: str = ""
-    refused: dict[str, int] = field(default_factory=dict)
+    pod_security: bool = False
+    """The namespace enforces a level that no pod meets."""
+    on_refusal: Callable[[str], object] = _nothing
+    """Is told who has refused: a fault that never refuses anything has not fired."""
+
+    def heal(self) -> None:
+        """Everything is admitted again."""
+        self.__init__(on_refusal=self.on_refusal)  # type: ignore[misc]
 
     def admit_create(self, kind: str, raw: Json, others: list[Json], *, dry_run: bool) -> None:
         """Raises Refused. `others` are the namespace's objects of that kind."""
         if kind == BUDGETS and self.refuse_budgets:
-            self._refuse("budget", self.refuse_budgets)
+            self._refuse("webhook-budget", self.refuse_budgets)
         if kind != PODS:
             return
         if self.pod_security:
-            self._refuse("podsecurity", f'pods "{raw["metadata"]["name"]}" is forbidden: violates PodSecurity')
+            self._refuse("pod-security", f'pods "{raw["metadata"]["name"]}" is forbidden: violates PodSecurity')
         if self.refuse_creates and not (dry_run and self.dry_run_passes):
-            self._refuse("create", self.refuse_creates)
+            self._refuse("webhook-pod", self.refuse_creates)
         if self.pods_quota is not None and sum(not terminal(one) for one in others) >= self.pods_quota:
             name = raw["metadata"]["name"]
             self._refuse("quota", f'pods "{name}" is forbidden: exceeded quota: few, requested: pods=1')
@@ -44,10 +55,10 @@ class Policy:
     def admit_update(self, kind: str) -> None:
         """Raises Refused."""
         if kind == PODS and self.refuse_patches:
-            self._refuse("patch", self.refuse_patches)
+            self._refuse("webhook-patch", self.refuse_patches)
 
     def _refuse(self, what: str, words: str) -> None:
-        self.refused[what] = self.refused.get(what, 0) + 1
+        self.on_refusal(what)
         raise Refused(403, "Forbidden", words)
 
 

@@ -97,6 +97,8 @@ class MemberHost(Protocol):
     rng: random.Random
     sigterm: asyncio.Event
     """Set when the kubelet has asked the container to end. SIGKILL is a cancellation of the member's task."""
+    hung: bool
+    """PID 1 is stopped: it notices nothing any more, while its processes go on."""
 
     def read_assignment(self) -> str:
         """The content of the downward-API file now; never newer than when the pod began to terminate."""

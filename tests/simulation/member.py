@@ -110,7 +110,8 @@ class _Agent:
 
     async def _serve(self) -> MemberExit:
         while True:
-            self._react()
+            if not self._host.hung:
+                self._react()
             if self._exit:
                 return self._exit
             self._set_timer()

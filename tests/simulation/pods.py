@@ -74,6 +74,7 @@ class Host:
         self.network: Network = pods.wires
         self.rng = random.Random(f"{pods.seed}/{number}")  # noqa: S311
         self.sigterm = asyncio.Event()
+        self.hung = False
         self.ready = False
         self.lines: list[str] = []
         self._pods = pods

@@ -114,7 +114,7 @@ class Scene:
                 "maxCodeFailures": rng.choice((3, 100)),
                 "maxInfrastructureFailures": 100,
                 "lostNodeSeconds": rng.choice((10, 30, 60)),
-                "massOutageSeconds": self.world.rng(f"outage/{number}").choice((90, 600)),
+                "massOutageSeconds": self.world.rng(f"outage/{number}").choice((60, 90, 600)),
             },
             "suspend": False,
             "template": {
@@ -173,7 +173,7 @@ class Scene:
         world.tell("world", "heals")
         world.knobs.calls, world.knobs.watches = CallFaults(), WatchFaults()
         world.knobs.lagging.clear()
-        world.server.policy.__init__()  # type: ignore[misc]
+        world.server.policy.heal()
         bucket = world.bucket
         bucket.down, bucket.error_rate, bucket.lost_answer_rate, bucket.slow_seconds = False, 0.0, 0.0, 0.0
         world.network.cut.clear()

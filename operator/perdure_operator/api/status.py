@@ -279,7 +279,7 @@ class TrainingJobStatus(TolerantModel):
     log_lost: LostLog | None = None
     """Set while the log holds less than it should."""
     replicas: int = 0
-    """Members alive now, for the scale subresource."""
+    """Members of the run that is on and alive, for the scale subresource."""
     selector: str = ""
     """Selects the job's members, for the scale subresource."""
     failures: Failures = Failures()

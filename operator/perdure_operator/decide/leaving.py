@@ -39,6 +39,7 @@ from perdure_operator.decide.facts import (
     unexpected,
     wanted_size,
 )
+from perdure_operator.decide.placement import grace_of
 from perdure_operator.decide.signals import Signal, signal_of_deletion, signals_of_nodes
 from perdure_operator.state.decision import Assign, DeletePod
 from perdure_operator.state.snapshot import NodeView, PodView
@@ -166,7 +167,7 @@ def ask_to_leave(draft: Draft) -> Draft:
     ]
     draft = draft.act(f"asked to save and leave: {intent.cause}", *requests)
     why = f"asked by SIGTERM, for its assignment cannot be changed: {intent.cause}"
-    return draft.act(why, *(DeletePod(name=pod.name, uid=pod.uid) for pod in deleted))
+    return draft.act(why, *(DeletePod(name=pod.name, uid=pod.uid, grace=grace_of(pod)) for pod in deleted))
 
 
 def _untold(draft: Draft, intent: Intent) -> list[PodView]:
@@ -294,5 +295,7 @@ def _breaks_the_save(outcome: MemberOutcome) -> bool:
 
 def _delete_late(draft: Draft, pods: list[PodView]) -> Draft:
     late = [pod for pod in pods if not pod.deleting]
-    draft = draft.act("its time to save is over", *(DeletePod(name=pod.name, uid=pod.uid) for pod in late))
+    draft = draft.act(
+        "its time to save is over", *(DeletePod(name=pod.name, uid=pod.uid, grace=grace_of(pod)) for pod in late)
+    )
     return await_deleted(draft, pods)

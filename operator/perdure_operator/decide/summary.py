@@ -33,7 +33,7 @@ def summarise(draft: Draft) -> Draft:
     """The last policy: describes what the others have decided."""
     members = own(draft.snapshot)
     planned = [member.name for member in draft.current.plan.members] if draft.current else []
-    alive = [name for name in planned or draft.next_members if name in members and not terminated(members[name])]
+    alive = [name for name in planned if name in members and not terminated(members[name])]
     draft = _running(draft)
     draft = _disrupted(draft)
     draft = _protected(draft)
@@ -112,11 +112,14 @@ def _disrupted(draft: Draft) -> Draft:
 def _protected(draft: Draft) -> Draft:
     if draft.status.finished_at:
         return draft
-    foreign = draft.snapshot.foreign_budgets
+    foreign, strangers = draft.snapshot.foreign_budgets, draft.snapshot.foreign_pods
     if not foreign:
+        if draft.current is None and (
+            draft.snapshot.budget is None or draft.status.find(ConditionType.PROTECTED) is None
+        ):
+            return draft  # there is nobody to protect yet
         if draft.snapshot.budget is None:
             return draft.condition(ConditionType.PROTECTED, False, Reason.BUDGET_MISSING, "no PodDisruptionBudget yet")
-        strangers = draft.snapshot.foreign_pods
         if strangers:
             return _counts_strangers(draft, strangers)
         text = "evictions wait for the exit save"

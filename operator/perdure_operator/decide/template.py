@@ -106,9 +106,12 @@ def warn_of_sidecars(draft: Draft) -> Draft:
 
 
 def keep_template(draft: Draft) -> Draft:
-    """Store the template that has passed, then let go of earlier ones: what a crash left out is made up for here."""
+    """Store the template that has passed, then let go of earlier ones: what a crash left out is made up for here.
+
+    A job that never had a run has none to lose, and its pods should not wait for one more write.
+    """
     snapshot, checked = draft.snapshot, draft.status.template_checked
-    if snapshot.deleting or not checked or checked != snapshot.template_hash:
+    if snapshot.deleting or not draft.status.run or not checked or checked != snapshot.template_hash:
         return draft
     name = names.kept_template(snapshot.name, snapshot.uid, checked)
     if any(one.name == name for one in snapshot.kept):

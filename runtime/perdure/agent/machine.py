@@ -249,8 +249,8 @@ def _living(state: State, trainer: Trainer, now: float) -> Noted:
     if limit is None or now < limit.at:
         return state, actions
     trainer = replace(trainer, killed=limit, clearing=now)
-    kill = [Say(f"run {trainer.run} killed: {limit.reason}"), Kill()]
-    return replace(state, trainer=trainer), [*actions, *kill]
+    say = Say(f"run {trainer.run} killed: {limit.reason}")
+    return replace(state, trainer=trainer), [*actions, say, Kill()]
 
 
 def _requested(state: State, trainer: Trainer, now: float) -> tuple[Trainer, list[Action]]:

@@ -65,7 +65,7 @@ class Checkpointer:
 
     def rehearse(self) -> None:
         """A save without writing: UserError now for whatever could not be saved, or not be loaded again. Collective."""
-        stage_together(self.peers, self.read())
+        stage_together(self.peers, self._read_together())
 
     def stage(self, state: State) -> Staged:
         """This rank's part of a commit of `state`, with nothing copied: commit it before training goes on. Collective.
@@ -91,7 +91,7 @@ class Checkpointer:
         """Saves, or says why not."""
         self._try_to_flush_trace()
         try:
-            self.commit_staged(self.stage(self.read()), position, final=False, reason=reason)
+            self.commit_staged(self.stage(self._read_together()), position, final=False, reason=reason)
         except StorageError as error:
             say(f"checkpoint of step {position.step} failed, training goes on: {error}")
             return False
@@ -104,8 +104,7 @@ class Checkpointer:
         The trace is tried once before: with a store that does not answer, each attempt would first wait for it.
         """
         self._try_to_flush_trace()
-
-        staged = self.stage(self.read())
+        staged = self.stage(self._read_together())
 
         def attempt() -> None:
             self.commit_staged(staged, position, final=True, reason=reason)
@@ -145,6 +144,10 @@ class Checkpointer:
                     self.writer.close(outcome)
                 except PerdureError as error:
                     say(f"the log could not be closed: {error}")
+
+    def _read_together(self) -> State:
+        """What one rank cannot save no rank tries to: the others would wait for it."""
+        return on_all(self.peers, lambda: (self.read(), None))[0]
 
     def _until_time_is_up(self, what: str, act: Callable[[], None], left: Left) -> None:
         number = 0

@@ -5,7 +5,6 @@ Called once by the session's `restore`.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from perdure.group.collectives import on_rank0
 from perdure.group.peers import Peers
 from perdure.settings import Settings
 from perdure.store import Store
+from perdure.telemetry import lines
 
 ASK_AGAIN_SECONDS: Final = 0.2
 STORE_AGAIN_SECONDS: Final = 1.0
@@ -122,4 +122,4 @@ def _say_where_from(loaded: Loaded | None, root: str) -> None:
 
 def say(message: str) -> None:
     """One line for people, beside the script's own output."""
-    print(f"perdure: {message}", file=sys.stderr, flush=True)
+    lines.say(message)

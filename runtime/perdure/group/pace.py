@@ -30,12 +30,13 @@ class Pace:
         self._calls = 0
         self._kind: int | None = None
         self._last: float | None = None
-        self._longest = 0.0
+        self._longest = self._whole = 0.0
 
     def is_check(self, kind: int) -> bool:
         """Counts a call; what was agreed before has to be known by now."""
         now = self._now()
-        self._longest = max(self._longest, math.inf if self._last is None else now - self._last)
+        took = math.inf if self._last is None else now - self._last
+        self._longest, self._whole = max(self._longest, took), self._whole + took
         self._last = now
         if kind != self._kind:
             self._every, self._kind = 1, kind
@@ -45,11 +46,15 @@ class Pace:
     def checked(self) -> int:
         """A check is made; how many calls the next one may be away, as far as this rank can tell.
 
-        The longest call since the last check counts, and more than double is never wished.
+        An interval's worth of usual calls, no more than two intervals' of the longest since the last check, and no more
+        than twice as many as now.
         """
-        fitting = self._interval / self._longest if self._longest else self._every
-        self._calls, self._longest = 0, 0.0
-        return max(1, min(int(fitting), 2 * self._every, MOST_CALLS))
+        wished = float(self._every)
+        if self._longest:
+            usual = math.ceil(self._interval * self._calls / self._whole)
+            wished = min(usual, 2 * self._interval / self._longest)
+        self._calls, self._longest, self._whole = 0, 0.0, 0.0
+        return max(1, min(int(wished), 2 * self._every, MOST_CALLS))
 
     def agree(self, every: int) -> None:
         """From here on every so many calls are one check."""

@@ -13,13 +13,13 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from perdure.channel import Stepped
 from perdure.checkpoint.opening import say
 from perdure.data.source import Source
 from perdure.group.agreement import CheckpointCall, Votes
 from perdure.session.leaving import save_and_leave
 from perdure.session.requests import ExitRequest
 from perdure.session.run import Run
+from perdure.telemetry.events import RequestSeen, Stepped
 
 PRESSING: Final = 0.25
 """An evaluation between two steps goes on until no more than this part of a request's time is left."""
@@ -80,8 +80,7 @@ class Boundary:
         if not self._stepped:
             run.requests.before_first_step(None)
             self._stepped = True
-        run.trace.step(progress.epochs_done, progress.step, ids)
-        run.tell(Stepped(progress.step))
+        run.tell(Stepped(progress.step, progress.epochs_done, ids))
         run.pulse.stepped()
         if run.schedule.after_step(progress.step):
             self._due = self._due or "cadence"
@@ -166,8 +165,8 @@ class Boundary:
         request = self._run.requests.current
         if request and not self._request_traced:
             self._request_traced = True
-            at, step = time.time() - (time.monotonic() - request.at), self._progress.step
-            self._run.trace.event("request-seen", t=at, step=step, cause=request.cause)
+            at = time.time() - (time.monotonic() - request.at)
+            self._run.tell(RequestSeen(self._progress.step, request.cause, at))
 
 
 def _is_pressing(request: ExitRequest | None) -> bool:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from perdure.channel import Committed
 from perdure.checkpoint.checkpointer import GOAL_SECONDS
@@ -17,13 +17,14 @@ from perdure.checkpoint.opening import say
 from perdure.contract import ExitKind
 from perdure.errors import UserError
 from perdure.session.boundary import Boundary
+from perdure.session.collecting import collected
 from perdure.session.departure import Departure, departure, loop
 from perdure.session.ending import wait_for_all
+from perdure.session.hooks import HookName
 from perdure.session.leaving import Exit, save_and_leave, save_finally
-from perdure.session.run import Run
-
-BREAK: Final = "break"
-"""The reason of a loop that the script has left by `break`."""
+from perdure.session.run import OWN_VALUES, Run
+from perdure.session.stopping import BREAK, Condition, Goal, Limit, agreed
+from perdure.telemetry.events import GoalReached
 
 
 class Job:
@@ -41,18 +42,18 @@ class Job:
         """Whether something was raised in the body of a loop."""
         self._unsettled = False
         """Whether the last loop was left without telling how: as by a break, if the script goes on."""
-        self._goal: dict[str, Any] | None = None
-        """Of the last loop, once it is reached."""
+        self._reached: dict[str, Any] | None = None
+        """What the last loop has reached, and why it stopped before that; None while it is on."""
         self._quiet = contextlib.ExitStack()
         """Silence of the others means nothing between the loops."""
         self._told_left_over: set[str] = set()
         self._trouble: BaseException | None = None
         """What went wrong where nothing can be raised."""
-        self.count: int | None = None
-        """How many epochs the loop that is on has."""
+        self.goal: Goal | None = None
+        """Of the loop that is on."""
 
-    def epochs(self, count: int) -> Iterator[int]:
-        """The epochs that are left of this loop."""
+    def epochs(self, goal: Goal, stop: Sequence[Condition | Limit]) -> Iterator[int]:
+        """The epochs that are left of this loop. UserError if nothing could ever end it."""
         if self._raised:
             raise UserError("an error has left the epoch loop before this one: let it end the script, and start again")
         if self._unsettled:
@@ -62,25 +63,39 @@ class Job:
                 "session.epochs() is called inside of an epoch: one loop after the other is fine, one within the "
                 "other has no position that could be saved"
             )
+        self._run.stopping.begin(goal, stop)
         self._restore()
         self._raise_trouble()
         if self._run.reporter.ended:
             raise Exit
-        number, self._loops, self.count = self._loops, self._loops + 1, count
-        goal = {"epochs": count}
-        if not self._progress.begin_loop(number, goal) or self._progress.loop_epochs >= count:
+        number, self._loops, self.goal = self._loops, self._loops + 1, goal
+        if not self._progress.begin_loop(number, goal) or self._is_over_already(goal):
             self._progress.pass_loop(number)
         else:
             self._begin()
-            while self._progress.loop_epochs < count:
+            while not self._is_over(goal):
                 epoch, consumer = self._progress.begin_epoch(), loop()
                 try:
                     yield epoch
                 except GeneratorExit:
-                    self._leave(departure(consumer), goal)
+                    self._leave(departure(consumer))
                     raise
                 self._end_epoch(goal)
         self._reach(goal)
+
+    def _is_over_already(self, goal: Goal) -> bool:
+        """Whether nothing is left of the loop. An epoch that an earlier run has begun is trained to its end."""
+        progress, run = self._progress, self._run
+        if not progress.between_epochs:
+            return False
+        reached = agreed(run.peers.gather(run.stopping.limits_reached(progress.step)))
+        if reached:
+            self._stop(reached)
+        return self._is_over(goal)
+
+    def _is_over(self, goal: Goal) -> bool:
+        done, ended = self._progress.loop_epochs, self._progress.loop_ended
+        return bool(ended) or (goal.epochs is not None and done >= goal.epochs)
 
     def finish(self, *, status_tells: bool) -> None:
         """The script's work is done: this is recorded, if its last loop has reached its goal. Collective.
@@ -90,16 +105,30 @@ class Job:
         self._settle()
         if self._run.reporter.ended:
             return
-        if self._goal is not None:
+        if self._reached is not None:
+            if self._trained or not self._completed_before:
+                self._collect()
             self._complete(status_tells=status_tells)
         elif self._loops == 0:
             self._say_nothing_trained()
+
+    @property
+    def _completed_before(self) -> bool:
+        """Whether an earlier run has recorded that the job is complete."""
+        return self._run.opening is not None and self._run.opening.goal is not None
+
+    def _collect(self) -> None:
+        """What the script wants done with what was trained; rank 0 alone has a use for it all."""
+        run = self._run
+        if run.rank == 0 and run.hooks.has(HookName.COLLECT):
+            run.hooks.run(HookName.COLLECT, collected(run.state(), leave_out=OWN_VALUES))
+        run.hooks.run(HookName.EXIT)
 
     def _settle(self) -> None:
         """The script goes on outside of a loop that it has not run to its end: as after a `break`. Collective."""
         self._unsettled = False
         if self._progress.epoch is not None and not self._raised and self._trouble is None:
-            self._break({"epochs": self.count})
+            self._break()
         self._raise_trouble()
 
     def _say_nothing_trained(self) -> None:
@@ -112,8 +141,8 @@ class Job:
         run, left = self._run, self._time_for_goal()
         wait_for_all(run)
         run.pulse.stop()
-        run.trace.event("completed", step=self._progress.step)
-        run.checkpointer.complete(self._goal, self._progress.position(), left)
+        run.tell(GoalReached(self._progress.step))
+        run.checkpointer.complete(self._reached, self._progress.position(), left)
         if not status_tells:
             run.tell(run.ending(ExitKind.COMPLETED))
         run.checkpointer.write_trace(left)
@@ -121,8 +150,9 @@ class Job:
 
     def _begin(self) -> None:
         """Another loop has something to train."""
-        if self._goal is not None:
-            self._goal = None
+        self._run.stopping.clock.start()
+        if self._reached is not None:
+            self._reached = None
             if self._boundary.leaving:
                 self._run.tell(self._run.ending(ExitKind.CHECKPOINTED))
                 raise Exit
@@ -132,45 +162,58 @@ class Job:
             self._boundary.save("loop")  # what was committed last ended the run's turn in the log
         self._trained = True
 
-    def _end_epoch(self, goal: dict[str, Any]) -> None:
+    def _end_epoch(self, goal: Goal) -> None:
         """An epoch's body is done."""
-        for source, left in self._progress.finish_epoch():
+        run, progress = self._run, self._progress
+        run.hooks.run(HookName.EPOCH, progress.loop_epochs)
+        reasons = agreed(run.peers.gather(run.stopping.reasons(progress.step)))
+        for source, left in progress.finish_epoch():
             self._tell_left_over(str(source), left)
+        if reasons:
+            self._stop(reasons)
         self._boundary.end_epoch()
-        if self._progress.loop_epochs >= goal["epochs"]:
+        if self._is_over(goal):
             return
         if self._boundary.leaving:
-            save_and_leave(self._run)
+            save_and_leave(run)
         self._boundary.save_if_due()
 
-    def _leave(self, how: Departure, goal: dict[str, Any]) -> None:
+    def _leave(self, how: Departure) -> None:
         """The script has left its loop before the last epoch."""
         match how:
             case Departure.BREAK:
-                self._break(goal)
+                self._break()
             case Departure.RAISED:
                 self._raised = True
             case Departure.UNKNOWN:
                 self._unsettled = True
 
-    def _break(self, goal: dict[str, Any]) -> None:
+    def _stop(self, reasons: Sequence[str]) -> None:
+        self._progress.end_loop(reasons)
+        self._run.stopping.end()
+
+    def _break(self) -> None:
         """The script has left its loop: the epoch counts, and the loop is over. Nothing can be raised here."""
+        run, progress, goal = self._run, self._progress, self.goal
         try:
             self._boundary.end_epoch()
-            if self._boundary.leaving:
-                save_finally(self._run)
-                self._progress.epoch = None
+            if self._boundary.leaving or goal is None:
+                save_finally(run)
+                progress.epoch = None
                 return
-            self._progress.finish_epoch()
-            self._progress.end_loop([BREAK])
-            self._reach({**goal, "reason": [BREAK]})
+            run.hooks.run(HookName.EPOCH, progress.loop_epochs)
+            reasons = agreed(run.peers.gather(run.stopping.asked or [BREAK]))
+            progress.finish_epoch()
+            self._stop(reasons)
+            self._reach(goal)
         except BaseException as error:  # noqa: BLE001 - raised at the session's next call
             self._trouble = error
 
-    def _reach(self, goal: dict[str, Any]) -> None:
+    def _reach(self, goal: Goal) -> None:
         """The loop has reached its goal, and that beats a request to leave."""
         run, progress = self._run, self._progress
-        self.count = None
+        self.goal = None
+        run.stopping.clock.stop()
         self._quiet.enter_context(run.pulse.paused())
         run.requests.before_first_step(None)
         if not progress.saved:
@@ -180,7 +223,8 @@ class Job:
         elif run.checkpointer.commit:
             run.tell(Committed(run.checkpointer.commit, goal=True))
             self._say_complete()
-        self._goal = goal
+        stopped = {"stop": list(progress.loop_ended)} if progress.loop_ended else {}
+        self._reached = {**goal.limits(), **stopped}
         self._release_requests()
 
     def _time_for_goal(self) -> Callable[[], float]:
@@ -196,7 +240,7 @@ class Job:
         if self._trained or self._run.rank != 0:
             return
         root, step = self._run.settings.root, self._progress.step
-        if self._run.opening and self._run.opening.goal is not None:
+        if self._completed_before:
             say(f"already complete at {root}, step {step}: nothing is left to train")
         else:
             say(f"trained to its goal at {root}, step {step}: what comes after the training is done again")

@@ -18,6 +18,7 @@ from perdure.contract import ExitKind
 from perdure.errors import PerdureError, UserError
 from perdure.session.hooks import HookName
 from perdure.session.run import Run
+from perdure.telemetry.events import Leaving
 
 
 class Exit(SystemExit):
@@ -42,14 +43,12 @@ def save_finally(run: Run) -> None:
     told = run.peers.gather({"cause": request.cause if request else "", "place": _place(position)})
     _check_places([found["place"] for found in told])
     cause = next((found["cause"] for found in told if found["cause"]), "a rank was asked to exit")
-    run.trace.event("exit", step=position.step)
+    run.tell(Leaving(position.step, cause))
     run.checkpointer.final(position, cause, run.requests.left)
     run.progress.saved = True
     run.tell_commit()
     run.hooks.run(HookName.LEAVING, cause)
     run.tell(run.ending(ExitKind.CHECKPOINTED))
-    if run.rank == 0:
-        say(f"saved step {position.step}, leaving: {cause}")
     run.checkpointer.write_trace(run.requests.left)
 
 

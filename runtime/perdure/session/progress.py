@@ -18,6 +18,7 @@ from perdure.data.source import Source
 from perdure.errors import UserError
 from perdure.session.counting import NAME as STEPS
 from perdure.session.rng import Generators
+from perdure.session.stopping import Goal
 
 LOOPS: Final = "epochs"
 """The name under which a position records its epoch loop, beside the loaders' cursors."""
@@ -51,7 +52,8 @@ class Progress:
         self.loop_epochs = 0
         """Finished epochs of that loop."""
         self._loop_goal: Mapping[str, Any] = {}
-        self._loop_ended: tuple[str, ...] = ()
+        self.loop_ended: tuple[str, ...] = ()
+        """Why that loop was over before its last epoch, if it was."""
         self._sources: dict[str, Source[Any]] = {}
         self._resumed: dict[str, Any] = {}
         self._current: Source[Any] | None = None
@@ -74,7 +76,7 @@ class Progress:
         self._resumed = dict(position.cursors)
         loop = self._resumed.pop(LOOPS, {})
         self.loop, self.loop_epochs = int(loop.get("loop", 0)), int(loop.get("done", position.epoch))
-        self._loop_goal, self._loop_ended = loop.get("goal", {}), tuple(loop.get("ended", ()))
+        self._loop_goal, self.loop_ended = loop.get("goal", {}), tuple(loop.get("ended", ()))
         for source in self._sources.values():
             self._place(source)
 
@@ -87,8 +89,8 @@ class Progress:
         cursor: dict[str, Any] = {"kind": LOOP_KIND, "loop": self.loop, "done": self.loop_epochs}
         if self._loop_goal:
             cursor["goal"] = dict(self._loop_goal)
-        if self._loop_ended:
-            cursor["ended"] = list(self._loop_ended)
+        if self.loop_ended:
+            cursor["ended"] = list(self.loop_ended)
         return cursor | ({"epoch_rest": "pending"} if self.in_rest else {})
 
     def _place(self, source: Source[Any]) -> None:
@@ -98,15 +100,15 @@ class Progress:
 
     # Loops and epochs.
 
-    def begin_loop(self, number: int, goal: Mapping[str, Any]) -> bool:
+    def begin_loop(self, number: int, goal: Goal) -> bool:
         """The script's loop `number` begins; False if an earlier run has finished it."""
         if number < self.loop:
             return False
         if number > self.loop:
-            self.loop, self.loop_epochs, self._loop_ended = number, 0, ()
-        elif self._loop_ended and goal == self._loop_goal:
+            self.loop, self.loop_epochs, self.loop_ended = number, 0, ()
+        elif self.loop_ended and goal.within(self._loop_goal):
             return False
-        self._loop_goal, self._loop_ended = goal, ()
+        self._loop_goal, self.loop_ended = goal.limits(), ()
         return True
 
     def pass_loop(self, number: int) -> None:
@@ -117,13 +119,17 @@ class Progress:
 
     def end_loop(self, reasons: Sequence[str]) -> None:
         """The loop that is on is over, before its last epoch, for these reasons."""
-        self._loop_ended, self.saved = tuple(reasons), False
+        self.loop_ended, self.saved = tuple(reasons), False
+
+    @property
+    def between_epochs(self) -> bool:
+        """Whether no epoch is on, nor was one left in the middle."""
+        cursors = [*self._resumed.values(), *(source.cursor(self.epochs_done) for source in self._sources.values())]
+        return self.epoch is None and not any(self._in_epoch(cursor) for cursor in cursors)
 
     def begin_epoch(self) -> int:
         """The next epoch begins; its number within the loop."""
-        self.epoch = self.epochs_done
-        cursors = [*self._resumed.values(), *(source.cursor(self.epochs_done) for source in self._sources.values())]
-        self.epoch_resumed = any(self._in_epoch(cursor) for cursor in cursors)
+        self.epoch_resumed, self.epoch = not self.between_epochs, self.epochs_done
         self._pace = Pace()
         if not self.epoch_resumed:
             self.generators.take()

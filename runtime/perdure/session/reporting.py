@@ -18,9 +18,11 @@ from typing import Any, Final, NoReturn
 
 import torch.distributed as dist
 
-from perdure.channel import Exiting, Report, write_report
+from perdure.channel import Exiting
 from perdure.contract import CommitRef, ErrorKind, ExitKind, Failure
 from perdure.errors import Fenced, LogLost, PeerLost, PerdureError, RootTakenOver, StorageError
+from perdure.telemetry.events import Events
+from perdure.telemetry.sinks import AgentPipe
 from perdure.words import shortened
 
 TAIL_CHARACTERS: Final = 3000
@@ -66,25 +68,11 @@ def _is_lost_peer(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and bool(_PEER_GONE.search(str(error)))
 
 
-class Reporter:
-    """Tells the agent, and tells it one ending only. Without an agent it tells nobody."""
+class Reporter(Events):
+    """The stream of this process; its agent is the first to hear. Without an agent nobody is told."""
 
     def __init__(self, fd: int | None) -> None:
-        self._fd = fd
-        self._ended = False
-
-    @property
-    def ended(self) -> bool:
-        """Whether the ending is told."""
-        return self._ended
-
-    def tell(self, report: Report) -> None:
-        """Sends a report; after the ending nothing more is sent."""
-        if self._ended:
-            return
-        self._ended = isinstance(report, Exiting)
-        if self._fd is not None:
-            write_report(self._fd, report)
+        super().__init__(AgentPipe(fd))
 
 
 def exit_status(error: BaseException | None) -> int:

@@ -13,7 +13,8 @@ from perdure.session.hooks import HookName
 from perdure.session.leaving import give_up, stop_without_step
 from perdure.session.rng import going_on
 from perdure.session.run import Run
-from perdure.telemetry.trace import StoreTrace
+from perdure.telemetry.events import Resumed
+from perdure.telemetry.trace import StoreTrace, TraceLines
 
 
 def resume(run: Run, *, seed: int) -> None:
@@ -23,6 +24,7 @@ def resume(run: Run, *, seed: int) -> None:
     run.opening = opening
     if settings.trace:
         run.trace = StoreTrace(run.store, uid=settings.uid, run=opening.run, rank=run.rank, world=run.world)
+        run.reporter.add(TraceLines(run.trace))
     run.opened_checkpointer = _checkpointer(run, opening)
     run.tell(Opened(opening.run))
     run.requests.before_first_step(lambda: stop_without_step(run))
@@ -32,7 +34,7 @@ def resume(run: Run, *, seed: int) -> None:
             _go_on_from(run, loaded, seed)
         run.checkpointer.rehearse()
     run.tell(Opened(opening.run, run.checkpointer.commit))
-    run.trace.event("resumed", step=run.progress.step)
+    run.tell(Resumed(run.progress.step))
     run.schedule.saved()
     _tell_script(run, loaded)
 
@@ -62,6 +64,8 @@ def _checkpointer(run: Run, opening: Opening) -> Checkpointer:
 def _go_on_from(run: Run, loaded: Loaded, seed: int) -> None:
     run.registry.load(loaded.state)
     same_world = loaded.world == run.world
+    if same_world and loaded.state.rank:
+        run.stopping.resume_asked(loaded.state.rank["asked"])
     step, rank = loaded.position.step, run.rank
     run.progress.generators.resume(going_on(loaded.state.rank, same_world=same_world, seed=seed, step=step, rank=rank))
     run.progress.resume(loaded.position)

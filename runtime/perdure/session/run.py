@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from perdure.channel import Committed, Exiting, Report
+from perdure.channel import Committed, Exiting
 from perdure.checkpoint.checkpointer import Checkpointer
 from perdure.checkpoint.opening import Opening
 from perdure.checkpoint.schedule import CheckpointSchedule
@@ -23,17 +23,19 @@ from perdure.session.progress import Progress
 from perdure.session.registry import Registry
 from perdure.session.reporting import Reporter
 from perdure.session.requests import Requests
-from perdure.session.stopping import Stopping, TrainingClock
+from perdure.session.stopping import Stopping
 from perdure.session.userstate import UserState
 from perdure.settings import Settings
 from perdure.store import Store
+from perdure.telemetry.events import Event
+from perdure.telemetry.sinks import LogLines
 from perdure.telemetry.timings import Timings
 from perdure.telemetry.trace import NoTrace, Trace
 
 OWN_VALUES: Final = "session"
 """The name under which a checkpoint holds the script's own values."""
-OWN_CLOCK: Final = "session_clock"
-"""... and how long training has taken."""
+OWN_STOPPING: Final = "session_stopping"
+"""... and what counts towards the end of a loop."""
 
 
 class Run:
@@ -50,14 +52,15 @@ class Run:
         self.registry = Registry()
         self.timings = Timings()
         self.reporter = Reporter(settings.report_fd)
+        self.reporter.add(LogLines(settings.run, settings.rank))
+        self.reporter.add(self.timings)
         self.requests = Requests(settings.request_file, settings.grace)
         self.schedule = CheckpointSchedule(settings.cadence, rank=settings.rank)
         self.hooks = Hooks()
         self.stopping = Stopping()
-        self.clock = TrainingClock()
         self.user_state = UserState()
         self.registry.add(OWN_VALUES, self.user_state)
-        self.registry.add(OWN_CLOCK, self.clock, loose=True)
+        self.registry.add(OWN_STOPPING, self.stopping, loose=True)
         self.trace: Trace = NoTrace()
         self.opening: Opening | None = None
         self.opened_checkpointer: Checkpointer | None = None
@@ -81,11 +84,11 @@ class Run:
 
     def state(self) -> State:
         """What a save made now holds."""
-        return self.registry.state({"rng": self.progress.generators.state()})
+        return self.registry.state({"rng": self.progress.generators.state(), "asked": self.stopping.asked})
 
-    def tell(self, report: Report) -> None:
-        """Tells the agent."""
-        self.reporter.tell(report)
+    def tell(self, event: Event) -> None:
+        """Tells the agent, the trace and whoever else listens."""
+        self.reporter.tell(event)
 
     def tell_commit(self, *, goal: bool = False) -> None:
         """Tells the agent of the newest commit, the last of the training at its `goal`, and whoever wants to know."""
@@ -98,4 +101,4 @@ class Run:
         opened = self.opening.opened if self.opening else 0
         commit = self.opened_checkpointer.commit if self.opened_checkpointer else None
         seconds: dict[str, Any] = dict(self.timings.seconds)
-        return Exiting(outcome, self.progress.step, commit, opened, seconds)
+        return Exiting(outcome, self.progress.step, commit, opened, seconds, epoch=self.progress.epochs_done)

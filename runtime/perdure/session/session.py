@@ -21,7 +21,7 @@ import contextlib
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -50,8 +50,10 @@ from perdure.session.progress import RESERVED
 from perdure.session.reporting import Watch, exit_status, tell_error
 from perdure.session.resuming import resume
 from perdure.session.run import Run
+from perdure.session.stopping import Condition, Limit, max_seconds, max_steps, read_goal
 from perdure.session.userstate import UserState
 from perdure.settings import Settings, read_settings
+from perdure.telemetry.lines import fall_silent
 
 COLLECTIVE_SECONDS: Final = 1800.0
 """How long a collective may wait for a rank; a rank that died is noticed at once."""
@@ -126,9 +128,9 @@ class Session:
 
     @property
     def remaining(self) -> int | None:
-        """Epochs of this loop that are not done, the present one included; None outside of a loop."""
-        count = self._job.count
-        return None if count is None else count - self._run.progress.loop_epochs
+        """Epochs of this loop that are not done, with the present one; None where their number is not known."""
+        goal = self._job.goal
+        return None if goal is None or goal.epochs is None else goal.epochs - self._run.progress.loop_epochs
 
     @property
     def batch_index(self) -> int:
@@ -246,9 +248,34 @@ class Session:
                     f"another order after a restart; Session.from_env(deterministic=True) sums in one order"
                 )
 
-    def epochs(self, count: int) -> Iterator[int]:
-        """The epochs that are left of this loop's `count`. Opens the run and restores, if nobody did."""
-        return self._job.epochs(count)
+    def epochs(
+        self,
+        count: int | None = None,
+        *,
+        stop: Sequence[Condition | Limit] = (),
+        max_steps: int | None = None,
+        max_seconds: float | None = None,
+    ) -> Iterator[int]:
+        """The epochs that are left of this loop's `count`. Opens the run and restores, if nobody did.
+
+        The loop ends with the first epoch after which a condition of `stop` is true on any rank, or a limit is reached:
+        `max_steps` of all runs and loops together, `max_seconds` of training. UserError if nothing could ever end it.
+        """
+        goal = read_goal(count, stop, max_steps=max_steps, max_seconds=max_seconds)
+        return self._job.epochs(goal, stop)
+
+    max_steps = staticmethod(max_steps)
+    max_seconds = staticmethod(max_seconds)
+
+    def stop_when(self, name: str, condition: Condition) -> None:
+        """Every loop of the script ends with the epoch after which `condition()` is true, on any rank."""
+        self._run.stopping.when(name, condition)
+
+    def stop(self, reason: str) -> None:
+        """The loop that is on ends with the epoch that is on, on all ranks, for this reason. UserError outside."""
+        if self._run.progress.epoch is None:
+            raise UserError(f"stop({reason!r}) is called outside of `for epoch in session.epochs(...)`")
+        self._run.stopping.ask(reason)
 
     def weighted(self, loss: Tensor) -> Tensor:
         """A mean loss over this rank's batch, weighted so that the ranks' mean is that of the global batch.
@@ -301,6 +328,7 @@ class Session:
         if dist.is_initialized():
             with contextlib.suppress(RuntimeError):
                 dist.destroy_process_group()
+        fall_silent()
 
     def _finish(self, *, status_tells: bool) -> None:
         if not self._run.reporter.ended:

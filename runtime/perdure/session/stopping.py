@@ -96,6 +96,32 @@ def _whole(value: float | None) -> int | None:
     return None if value is None else int(value)
 
 
+class TrainingClock:
+    """Seconds spent in epoch loops, in this run and those before it. Pauses outside."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._before = 0.0
+        self._begun: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """So far."""
+        return self._before + (0.0 if self._begun is None else self._now() - self._begun)
+
+    def resume(self, seconds: float) -> None:
+        """Goes on from what earlier runs have spent."""
+        self._before = seconds
+
+    def start(self) -> None:
+        """A loop begins."""
+        self._begun = self._now()
+
+    def stop(self) -> None:
+        """The loop is over."""
+        self._before, self._begun = self.seconds, None
+
+
 class Named(NamedTuple):
     """A condition and what it is called when it ends the training."""
 
@@ -106,11 +132,12 @@ class Named(NamedTuple):
 class Stopping:
     """The conditions of one session: some for all its loops, some for the loop that is on."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._always: list[Named] = []
         self._loop: list[Named] = []
         self._asked: list[str] = []
         self._goal = Goal()
+        self.clock = TrainingClock(now)
 
     def when(self, name: str, condition: Condition) -> None:
         """Every loop ends where `condition()` is true. UserError if it cannot be called or the name is taken."""
@@ -127,14 +154,13 @@ class Stopping:
             self._asked.append(wanted)
 
     @property
-    def asked(self) -> bool:
-        """Whether this rank's script has asked to stop."""
-        return bool(self._asked)
+    def asked(self) -> list[str]:
+        """Why this rank's script has asked to stop."""
+        return list(self._asked)
 
     def begin(self, goal: Goal, stop: Sequence[Condition | Limit]) -> None:
         """A loop begins. UserError if nothing could ever end it."""
         self._loop = list(_named(stop))
-        self._asked.clear()
         self._goal = goal
         if not (goal.limits() or self._loop or self._always):
             raise UserError(
@@ -142,10 +168,31 @@ class Stopping:
                 "stop=[condition], or a condition by session.stop_when(name, condition)"
             )
 
-    def reasons(self, *, steps: int, seconds: float) -> list[str]:
+    def end(self) -> None:
+        """The loop has ended with what was asked for."""
+        self._asked.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint holds: an epoch may be resumed in which the script has asked to stop."""
+        return {"seconds": self.clock.seconds, "asked": self.asked}
+
+    def load_state_dict(self, saved: Mapping[str, Any], /) -> None:
+        """Goes on from there."""
+        self.clock.resume(float(saved["seconds"]))
+        self.resume_asked(saved["asked"])
+
+    def resume_asked(self, reasons: Sequence[str]) -> None:
+        """What this rank itself had asked for: another one's may be in the checkpoint."""
+        self._asked = list(reasons)
+
+    def limits_reached(self, steps: int) -> list[str]:
+        """The limits that are reached."""
+        return self._goal.reached(steps=steps, seconds=self.clock.seconds)
+
+    def reasons(self, steps: int) -> list[str]:
         """Why this rank would end the loop now; every condition is asked."""
         fired = [named.name for named in (*self._always, *self._loop) if named.condition()]
-        return [*self._goal.reached(steps=steps, seconds=seconds), *fired, *self._asked]
+        return [*self.limits_reached(steps), *fired, *self._asked]
 
 
 def agreed(reasons: Iterable[Sequence[str]]) -> tuple[str, ...]:
@@ -170,33 +217,3 @@ def _reason(text: str) -> str:
     if not isinstance(text, str) or not text.strip():
         raise UserError(f"a reason to stop is {text!r}: give a word or two")
     return text[:REASON_CHARACTERS]
-
-
-class TrainingClock:
-    """Seconds spent in epoch loops, in this run and those before it. Pauses outside."""
-
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._before = 0.0
-        self._begun: float | None = None
-
-    @property
-    def seconds(self) -> float:
-        """So far."""
-        return self._before + (0.0 if self._begun is None else self._now() - self._begun)
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds of it."""
-        return {"seconds": self.seconds}
-
-    def load_state_dict(self, saved: Mapping[str, Any], /) -> None:
-        """Goes on from what earlier runs have spent."""
-        self._before = float(saved["seconds"])
-
-    def start(self) -> None:
-        """A loop begins."""
-        self._begun = self._now()
-
-    def stop(self) -> None:
-        """The loop is over."""
-        self._before, self._begun = self.seconds, None

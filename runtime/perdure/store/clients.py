@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -34,6 +35,7 @@ from perdure.store.credentials import (
     read_time,
     said_at_first,
     said_before_the_end,
+    seconds_to_warning,
     stamp,
 )
 
@@ -115,6 +117,7 @@ class Clients:
         self.answered = False
         """Whether this server has ever accepted a call."""
         self._warn("at first", said_at_first(self.keys))
+        self._set_alarm()
 
     @property
     def endpoint(self) -> str:
@@ -155,7 +158,17 @@ class Clients:
                     self._connection = replace(old, found=found)
                     return None
                 self._connection = _connect(self._opts, found)
+                self._set_alarm()
             return self._connection
+
+    def _set_alarm(self) -> None:
+        """Training may go on for hours without a call: the end of the keys is said all the same."""
+        left = seconds_to_warning(self.keys, datetime.now(UTC))
+        if left is not None:
+            look = weakref.WeakMethod(self._current)
+            alarm = threading.Timer(min(left + 1, threading.TIMEOUT_MAX), lambda: (act := look()) and act())
+            alarm.daemon = True
+            alarm.start()
 
     def _warn(self, when: str, message: str) -> None:
         """Once for these keys: the minutes in it go by."""

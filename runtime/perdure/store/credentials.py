@@ -114,10 +114,17 @@ def said_at_first(keys: Keys) -> str:
     )
 
 
+def seconds_to_warning(keys: Keys, now: datetime) -> float | None:
+    """How long it is until the end of keys has to be said; None if it is time, or if nobody knows."""
+    until = (keys.expires - now).total_seconds() - WARN_SECONDS if keys.expires else 0.0
+    return until if until > 0 else None
+
+
 def said_before_the_end(keys: Keys, now: datetime) -> str:
     """What is to be said shortly before keys run out; empty as long as it is not time, or if nobody knows."""
-    if keys.expires is None or (left := (keys.expires - now).total_seconds()) > WARN_SECONDS:
+    if keys.expires is None or seconds_to_warning(keys, now) is not None:
         return ""
+    left = (keys.expires - now).total_seconds()
     when = f"in {left / 60:.0f} min, at" if left > 0 else "since"
     verb = "run out" if left > 0 else "have run out"
     remedy = "replace them there, they are read anew" if keys.renewable else "start the job again with others"

@@ -60,6 +60,7 @@ NOT_S3: Final = Refusal(
 )
 _KEY_NAME: Final = Refusal(Kind.STAYS, "shorten spec.checkpoint.uri")
 _ENCRYPTION: Final = Refusal(Kind.STAYS, "the bucket's encryption key cannot be used: enable it, or allow it to {keys}")
+_UNSAID: Final = Refusal(Kind.PASSES, "this may be an expired token: check the credentials in {keys}")
 _TROUBLE: Final = Refusal(Kind.PASSES, "the server is in trouble, the same call may succeed later")
 
 _CODES: Final = {
@@ -106,6 +107,8 @@ def read(code: str, status: int) -> Refusal:
         return _CODES[code]
     if status in _STATUSES:
         return _STATUSES[status]
+    if status == 400 and code == "400":
+        return _UNSAID
     if status == 404 and code == "404":
         return NOT_S3
     return _TROUBLE if status >= 500 else Refusal(Kind.PASSES)

@@ -1,8 +1,8 @@
 """What a run tells of itself: one stream of events, and sinks that pass on what somebody wants to know.
 
     events    the events, and `Events`, which gives each to every sink
-    pipe      the agent's pipe
-    lines     log lines, by `logging`
+    sinks     the agent's pipe, and lines for people
+    lines     how a line is said: by `logging`, with run and rank
     trace     the trace of every step, in the store
     timings   how long the parts of the beginning and the end took
 

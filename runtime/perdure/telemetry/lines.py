@@ -1,19 +1,15 @@
 """Lines for people, by `logging`: the logger "perdure", each line with the run and the rank it comes from.
 
 A line goes to stderr as `perdure run 3 rank 0: saved step 480`, unless the script has given the logger "perdure" a
-handler of its own; then that one has it alone. Who speaks is set once per process, as there is one Session in it.
+handler before it makes its Session; then that one has it. Who speaks is set once per process, as there is one Session
+in it.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from typing import TYPE_CHECKING, Final
-
-from perdure.channel import Committed, Opened
-
-if TYPE_CHECKING:
-    from perdure.telemetry.events import Event
+from typing import Final
 
 LOGGER: Final = logging.getLogger("perdure")
 
@@ -22,8 +18,6 @@ class _Stderr(logging.Handler):
     """The default: one line, as it is now sys.stderr's."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if LOGGER.handlers != [self]:
-            return
         try:
             after = " " if getattr(record, "speaker", "") else ": "
             print(f"perdure{after}{record.getMessage()}", file=sys.stderr, flush=True)
@@ -65,18 +59,3 @@ def _install() -> None:
     LOGGER.propagate = False
     if LOGGER.level == logging.NOTSET:
         LOGGER.setLevel(logging.INFO)
-
-
-class LogLines:
-    """The sink: what happens to a run, for whoever reads the pod's log. Rank 0 speaks for all."""
-
-    def __init__(self, rank: int) -> None:
-        self._rank = rank
-
-    def take(self, event: Event) -> None:
-        """Says what is worth a line."""
-        match event:
-            case Opened(run):
-                speak_as(run, self._rank)
-            case Committed(commit) if self._rank == 0:
-                say(f"saved step {commit.step}")

@@ -29,14 +29,14 @@ MEMBERS: Final = (
         _MEMBERS,
         "if missing or refused(draft, members):",
         "if missing:",
-        ("webhook-refuses-budgets", "foreign-budget", "scale"),
+        ("webhook-refuses-budgets", "delete-and-apply"),
     ),
     Mutant(
         "a refusal of the budget is remembered after it was created",
         f"{_CLUSTER}read/observe.py",
         "created = record.members - own | (set() if budget else budgets)",
         "created = record.members - own | budgets",
-        ("webhook-refuses-budgets", "drain"),
+        ("webhook-refuses-budgets", "api-lost-answers", "scale"),
     ),
     Mutant(
         "a role label that somebody changed is not restored",
@@ -91,7 +91,7 @@ MEMBERS: Final = (
         _BUDGET,
         "(budget and not budget.altered and budget.min_available >= wanted)",
         "(budget and budget.min_available >= wanted)",
-        ("edit-budget", "drain"),
+        ("edit-budget",),
     ),
     Mutant(
         "a budget with maxUnavailable is taken for ours",
@@ -137,7 +137,7 @@ MEMBERS: Final = (
     ),
     Mutant(
         "a pod whose creation was never answered is taken for not created",
-        f"{_CLUSTER}write/act.py",
+        f"{_CLUSTER}write/writes.py",
         "memory.created.add(action.name)  # nobody has said that it was not",
         "memory.created.discard(action.name)",
         ("api-late-writes", "api-lost-answers", "reaper"),

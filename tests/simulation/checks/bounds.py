@@ -13,7 +13,9 @@ from tests.simulation.objects import (
     JOBS,
     LEASES,
     PODS,
+    Json,
     labels_of,
+    node_of,
     owner_of,
     seconds_of,
     terminal,
@@ -41,6 +43,8 @@ class Bounds(Promise):
         self._pods: dict[str, deque[float]] = defaultdict(deque)
         self._pods_of_run: dict[tuple[str, int], int] = defaultdict(int)
         self._lists: dict[str, deque[float]] = defaultdict(deque)
+        self._sent: dict[tuple[str, int, str], int] = defaultdict(int)
+        """Pods by job, run and node that goes away."""
         self._alone: dict[str, int] = {}
         self._last_round: dict[str, float] = {}
 
@@ -49,6 +53,8 @@ class Bounds(Promise):
             return
         if not by_operator(change):
             self._alone.clear()
+            if change.by == "scheduler" and change.kind == PODS:
+                self._on_bound(change.raw)
             return
         uid = uid_of(change.raw) if change.kind == JOBS else owner_of(change.raw)
         if uid not in self._case.jobs:
@@ -60,6 +66,18 @@ class Bounds(Promise):
             self._on_round(change, uid)
         elif change.kind == PODS and change.event == "ADDED":
             self._on_new_pod(uid)
+
+    def _on_bound(self, pod: Json) -> None:
+        """Successors are not sent to a node that goes away, again and again."""
+        node = self._world.node(node_of(pod))
+        uid = owner_of(pod)
+        if node is None or uid not in self._case.jobs or not terminating(node):
+            return
+        where = uid, int(self._case.status(uid).get("run") or 0), node_of(pod)
+        self._sent[where] += 1
+        if self._sent[where] > 2 * self._case.most[uid] + 1:
+            words = f"{self._sent[where]} pods for run {where[1]} come to {where[2]}, which goes away"
+            self._case.fail("misplaced", f"{self._case.jobs[uid]}: {words}")
 
     def _on_round(self, change: Change, uid: str) -> None:
         if change.old is None or status_of(change.raw) == status_of(change.old):

@@ -79,6 +79,10 @@ class Claims(Promise):
             if reason == "DeadlineExceeded" and spec.get("suspend") and change.old["spec"].get("suspend"):
                 words = f"{key_of(change.raw)[1]} is failed by its deadline while it is suspended"
                 self._case.fail("deadline-suspended", words)
+        stopping = intent(status).get("disruption") == "Stop" != intent(before).get("disruption")
+        if stopping and spec.get("suspend") and change.old["spec"].get("suspend"):
+            words = f"{key_of(change.raw)[1]} is stopped by its deadline, and it is suspended"
+            self._case.fail("deadline-suspended", words)
         if failures(status)[0] > failures(before)[0] and not self._case.fired(*CODE_FAULTS):
             self._case.fail("blame", f"{key_of(change.raw)[1]}: a failure of code is counted, and no code has failed")
 

@@ -13,6 +13,7 @@ from tests.simulation.checks.reading import finished, status_of, terminated, tra
 from tests.simulation.objects import JOBS, NODES, PODS, Json, is_ready, key_of, node_of, terminal, uid_of
 
 MASS_OUTAGE_SECONDS: Final = 600
+MOMENT_SECONDS: Final = 5.0
 MARGIN_SECONDS: Final = 10.0
 NEWS_SECONDS: Final = 30.0
 UNDER_WAY_SECONDS: Final = 1.0
@@ -31,6 +32,8 @@ class Outages(Promise):
         """Since when no node is Ready at all."""
         self._dark_since: dict[str, float] = {}
         """Since when a node has not been Ready, or was gone."""
+        self._lit_at: dict[str, float] = {}
+        """Since when a node has been Ready; absent where it is not."""
         self._over_at = -1e9
         """When the last outage ended."""
         self._given_up: dict[str, tuple[float, str]] = {}
@@ -39,15 +42,22 @@ class Outages(Promise):
     def on_change(self, change: Change) -> None:
         if change.kind == NODES:
             self._count_nodes()
-            if is_ready(change.raw) and change.event != "DELETED":
-                self._dark_since.pop(key_of(change.raw)[1], None)
-            else:
-                self._dark_since.setdefault(key_of(change.raw)[1], self._case.now)
+            self._note_light(change)
         elif change.kind == JOBS and change.old is not None and by_operator(change) and not finished(change.raw):
             for name in sorted(training(status_of(change.old)) - training(status_of(change.raw))):
                 pod = self._world.server.find(PODS, key_of(change.raw)[0], name)
                 if pod is not None and not terminal(pod) and not terminated(pod):
                     self._on_given_up(change.raw, name, node_of(pod))
+
+    def _note_light(self, change: Change) -> None:
+        """A node that is Ready for a moment only may not be seen to be."""
+        name, lit = key_of(change.raw)[1], is_ready(change.raw) and change.event != "DELETED"
+        if lit:
+            self._lit_at.setdefault(name, self._case.now)
+            return
+        if name not in self._dark_since or self._case.now - self._lit_at.get(name, self._case.now) > MOMENT_SECONDS:
+            self._dark_since[name] = self._case.now
+        self._lit_at.pop(name, None)
 
     def _on_given_up(self, job: Json, name: str, node: str) -> None:
         there = self._world.node(node)
@@ -55,7 +65,8 @@ class Outages(Promise):
             return
         if not is_ready(there):
             self._check(job, name, node)
-        dark = self._case.now - self._dark_since.get(node, self._case.now)
+        lit = self._case.now - self._lit_at.get(node, self._case.now) > MOMENT_SECONDS
+        dark = 0.0 if lit else self._case.now - self._dark_since.get(node, self._case.now)
         least = float(job["spec"]["failure"]["lostNodeSeconds"]) - MARGIN_SECONDS
         if dark < least and not (is_ready(there) and self._case.deaf):
             self._case.fail("hasty", f"{name} is given up, its node {node} has not been Ready for {dark:.0f} s")

@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from tests.simulation.checks.case import Promise
-from tests.simulation.checks.reading import condition, finished, intent, plans, status_of
+from tests.simulation.checks.case import Case, Promise
+from tests.simulation.checks.reading import condition, current, finished, intent, plans, status_of
 from tests.simulation.objects import EPOCH, JOBS, PODS, Json, key_of, seconds_of, terminal, terminating, uid_of
 
 OVERDUE_SECONDS: Final = 75.0
 STAYS_SECONDS: Final = 30.0
 SILENT_SECONDS: Final = 90.0
+PATIENCE_SECONDS: Final = 66.0
 QUIET_SECONDS: Final = 15.0
 """An intent is given up, or members are told, within five seconds."""
 
@@ -21,6 +22,11 @@ _TIME: Final = re.compile(r"(?:until|by|before|at) ((?:\d{4}-\d\d-\d\dT)?\d\d:\d
 
 class Waiting(Promise):
     """Asked while a leader works."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self._dead_since: dict[str, float] = {}
+        """By job and run: when status first knew that a member had died while all were to save."""
 
     def look(self) -> None:
         due: set[tuple[str, str]] = set()
@@ -41,7 +47,22 @@ class Waiting(Promise):
             self._lasting("deadline", f"{uid} {text}", late > OVERDUE_SECONDS, STAYS_SECONDS, words)
         quiet = bool(intent(status)) and not intent(status).get("leave")
         words = f"{name}: nobody is asked to leave, and the reason for it is not withdrawn: {intent(status)}"
+        self._look_at_patience(job, status)
         self._lasting("dither", uid, quiet and not self._case.deaf, QUIET_SECONDS, words)
+
+    def _look_at_patience(self, job: Json, status: Json) -> None:
+        """Once a member has died nobody can save any more: the others are not waited for as if they could."""
+        uid, leaving = f"{uid_of(job)} {current(status).get('run')}", intent(status)
+        ended = current(status).get("outcomes") or ()
+        dead = any(one.get("infrastructure") or one.get("outcome") in ("failed", "peer-lost") for one in ended)
+        told = any(one.get("outcome") in ("checkpointed", "completed", "stopped") for one in ended)
+        if not leaving.get("deadline") or not dead or told:
+            self._dead_since.pop(uid, None)
+            return
+        since = self._dead_since.setdefault(uid, self._case.now)
+        late = seconds_of(leaving["deadline"]) - since
+        words = f"{key_of(job)[1]}: a member is dead, and the others may save for {late:.0f} s"
+        self._lasting("patience", uid, late > PATIENCE_SECONDS, 3.0, words)
 
     def _exit_deadline(self, job: Json, status: Json) -> Iterator[str]:
         """When the members of the run that ends have to be gone, while one of them is not.

@@ -93,6 +93,14 @@ async def webhook_refuses_budgets(scene: Scene, rng: random.Random) -> None:
     policy.refuse_budgets = ""
 
 
+@fault(300)
+async def pod_security(scene: Scene, rng: random.Random) -> None:
+    """Somebody has made the namespace stricter, and takes it back."""
+    scene.world.server.policy.pod_security = True
+    await asyncio.sleep(rng.uniform(10, 80))
+    scene.world.server.policy.pod_security = False
+
+
 @fault(150)
 async def budget_controller_slow(scene: Scene, rng: random.Random) -> None:
     scene.budgets.slow = rng.choice((2.0, 10.0))

@@ -70,7 +70,11 @@ async def edit_budget(scene: Scene, rng: random.Random) -> None:
         {"maxUnavailable": "10%"},
         {"minAvailable": 9, "selector": {"matchLabels": {"app": "other"}}},
     ]
-    some_user(scene, rng).edit_budget(rng.choice(choices))
+    user = some_user(scene, rng)
+    if budget := user.budget():  # no number is wrong, and nobody is protected
+        least = budget["spec"].get("minAvailable", 1)
+        choices.append({"minAvailable": least, "selector": {"matchLabels": {"app": "other"}}})
+    user.edit_budget(rng.choice(choices))
 
 
 @fault(250)
@@ -89,7 +93,9 @@ async def foreign_budget(scene: Scene, rng: random.Random) -> None:
         return
     scene.world.fire("delete-budget")
     server, key = scene.world.server, key_of(budget)
-    body = {"metadata": {"name": key[1]}, "spec": {"minAvailable": 0, "selector": {"matchLabels": {"app": "other"}}}}
+    least = rng.choice((0, budget["spec"].get("minAvailable", 0)))
+    spec = {"minAvailable": least, "selector": {"matchLabels": {"app": "other"}}}
+    body = {"metadata": {"name": key[1]}, "spec": spec}
     server.delete("poddisruptionbudgets", *key, by="user")
     server.create("poddisruptionbudgets", key[0], body, by="user")
 
@@ -147,7 +153,7 @@ async def unknown_status(scene: Scene, rng: random.Random) -> None:
         scene.world.fire("unknown-status")
 
         def change(raw: Json) -> None:
-            raw.setdefault("status", {})["phase"] = "Pondering"
+            raw.setdefault("status", {}).update({"phase": "Pondering", "momentum": {"since": 1}})
 
         scene.world.server.change_status(JOBS, *user.key, change, by="newer-operator")
 

@@ -145,9 +145,11 @@ async def exit_without_session(scene: Scene, rng: random.Random) -> None:
 @fault(250)
 async def out_of_memory(scene: Scene, rng: random.Random) -> None:
     behaviour = scene.world.behaviours["/".join(some_user(scene, rng).key)]
+    if behaviour.oom_at_step is not None:
+        return
     scene.world.fire("oom")
     behaviour.oom_at_step = rng.randint(5, 150)
-    await asyncio.sleep(rng.choice((30, 90, 300)))
+    await asyncio.sleep(rng.choice((30, 300, 400)))
     behaviour.oom_at_step = None
 
 

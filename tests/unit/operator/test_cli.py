@@ -36,7 +36,7 @@ def test_explain_prints_reasons_actions_and_status(tmp_path: Path, capsys: pytes
     said = capsys.readouterr().out
     assert "Waiting: CheckingTemplate: " in said
     assert "1. CheckTemplate" in said
-    assert "condition Protected: False, BudgetMissing" in said
+    assert "condition Disrupted: False, Undisturbed" in said
     assert "Looks again: in 10 s, at " in said
 
 

@@ -41,7 +41,7 @@ def test_the_budget_is_there_before_the_first_pod() -> None:
     stage.start()
     writes = stage.cluster.writes[1:]  # the first is the user's
     created = [write.split()[1] for write in writes if write.startswith("create")]
-    assert created == ["poddisruptionbudgets", "pods", "pods", "controllerrevisions"]
+    assert created == ["poddisruptionbudgets", "pods", "pods"]
     assert writes[0] == "status trainingjobs digits"
 
 

@@ -9,7 +9,8 @@ import pytest
 from perdure.contract import ExitKind, Role
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import Phase
-from perdure_operator.state.decision import Assign
+from perdure_operator.decide.placement import IDLE_GRACE_SECONDS
+from perdure_operator.state.decision import Assign, DeletePod
 from perdure_operator.state.snapshot import RefusalKind
 from tests.support.jobs import Job, deletes, job, leaves, trains
 
@@ -104,6 +105,16 @@ class TestRefusedToTellToLeave:
     def test_members_that_could_be_told_are_not_deleted(self) -> None:
         here = job().running(world=2).cordon("n1").settle().after(1).step(writes=2)
         assert deletes(_denied(here, 1).after(10).plan()) == ["digits-ab12-1"]
+
+    @pytest.mark.parametrize("seconds", [10, 1000])
+    def test_whoever_was_never_told_a_rank_has_nothing_to_save_and_gets_a_short_grace(self, seconds: float) -> None:
+        here = _denied(job().starting(world=2).ready().step(writes=1), 0, 1)
+        here = here.cordon("n1").step(writes=1).after(1).step(writes=1).after(seconds)
+        plan = here.plan()
+        assert {action.name: action.grace for action in plan.actions if isinstance(action, DeletePod)} == {
+            "digits-ab12-0": IDLE_GRACE_SECONDS,
+            "digits-ab12-1": IDLE_GRACE_SECONDS,
+        }
 
     def test_a_refusal_that_is_over_is_forgotten(self) -> None:
         here = job().running(world=2).leaving("n1")

@@ -7,7 +7,7 @@ import pytest
 from perdure.contract import ExitKind, Leave, Standby, Train
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import Disruption, Phase
-from perdure_operator.state.decision import CheckTemplate, CreatePod, DeleteBudget, DeleteJob, KeepTemplate, SetBudget
+from perdure_operator.state.decision import CheckTemplate, CreatePod, DeleteBudget, DeleteJob, SetBudget
 from perdure_operator.state.snapshot import TemplateCheck
 from tests.support.jobs import (
     START,
@@ -42,7 +42,7 @@ class TestStart:
         assert plan.status is not None
         assert members_of(plan.status) == ("digits-ab12-0", "digits-ab12-1")
         assert plan.status.next_member == 2
-        assert [type(action) for action in plan.actions] == [SetBudget, CreatePod, CreatePod, KeepTemplate]
+        assert [type(action) for action in plan.actions] == [SetBudget, CreatePod, CreatePod]
         assert written(plan)[0] == SetBudget(min_available=2)
 
     def test_members_wait_as_standbys_until_all_are_ready(self) -> None:

@@ -70,13 +70,19 @@ def test_a_correction_counts_for_members_that_do_not_train_yet() -> None:
 
 
 def test_members_of_the_last_good_template_stay_while_its_edit_is_tried_and_when_it_is_refused() -> None:
-    here = job().starting(world=2).having(template_hash="t2", template_check=TemplateCheck())
+    here = _left(job().running(world=2)).having(template_hash="t2", template_check=TemplateCheck())
     assert deletes(here.plan()) == []
     assert (here.plan().status or here.now).next == here.now.next
     check = TemplateCheck(hash="t2", verdict=TemplateVerdict.BAD, message=WRONG, time=here.snapshot.now)
     refused = here.having(template_check=check)
     assert [event.reason for event in refused.plan().events] == ["TemplateInvalid"]
-    assert refused.settle().ready().settle().now.run == 1
+    assert refused.settle().ready().settle().now.run == 2
+
+
+def test_before_the_first_run_nothing_is_kept() -> None:
+    here = job().starting(world=2)
+    assert here.snapshot.kept == ()
+    assert [one.name for one in here.ready().settle().snapshot.kept] == ["digits-ab12-t1"]
 
 
 def test_members_of_an_older_template_do_not_take_the_room_of_those_that_a_quota_refuses() -> None:

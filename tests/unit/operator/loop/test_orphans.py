@@ -100,8 +100,11 @@ def test_a_leader_that_may_be_none_any_more_deletes_nothing(caplog: pytest.LogCa
 
 def test_a_kept_template_goes_with_its_job_although_that_was_deleted_with_orphans() -> None:
     stage = Stage()
+    stage.node("n1")
     stage.apply()
     stage.start()
+    stage.run_pods(["n1"])
+    stage.settle()
     (kept,) = asyncio.run(stage.cluster.list(REVISIONS))
     stage.cluster.change(REVISIONS, "ns", kept["metadata"]["name"], disown)
     asyncio.run(stage.observer.sync())

@@ -107,9 +107,8 @@ def written(table: Table) -> str:
     """As docs/agent.md has it."""
     heads = ["run", "leave", "lost", "attached", "opened", "step", "exiting", "end", "cleared", "time"]
     lines = [["stage", *heads], ["---"] * (len(heads) + 1)]
-    order = list(Stage)
-    for stage in order:
-        cells = [", ".join(sorted(table.get((stage, head), ()), key=order.index)) for head in heads]
+    for stage in Stage:
+        cells = [", ".join(after for after in Stage if after in table.get((stage, head), ())) for head in heads]
         if any(cells):
             lines.append([f"`{stage}`", *cells])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

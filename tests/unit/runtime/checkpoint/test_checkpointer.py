@@ -194,6 +194,20 @@ def test_other_state_that_differs_between_ranks_is_told_once(capfd: pytest.Captu
     ]
 
 
+def test_a_state_that_one_rank_cannot_read_is_an_error_on_all(store: Unreliable) -> None:
+    def act(peers: Peers) -> None:
+        def read() -> State:
+            if peers.rank:
+                raise UserError("tensor odd is sparse")
+            return State({"w": torch.ones(2)}, {}, {})
+
+        pen = opened(store) if peers.rank == 0 else None
+        Checkpointer(store, peers, pen, 1, 3, NoTrace(), Timings(), read).final(Position(1, 0), "drained", lambda: 60.0)
+
+    found = on_ranks(2, act)
+    assert [f"{type(each).__name__}: {each}" for each in found] == ["UserError: rank 1: tensor odd is sparse"] * 2
+
+
 def test_what_cannot_be_saved_is_refused_in_the_rehearsal_and_nothing_is_written(
     saver: Checkpointer, store: Unreliable
 ) -> None:

@@ -119,6 +119,24 @@ def test_a_checksum_is_of_the_values_and_not_of_how_they_lie() -> None:
     assert tensors.checksum(whole) != tensors.checksum(whole + 1e-6)
 
 
+@pytest.mark.parametrize("sum_of", [tensors.checksum, tensors.weighted_sum])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.float64, torch.complex128], ids=str)
+def test_a_sum_that_ranks_compare_tells_any_changed_bit_and_any_exchange(
+    monkeypatch: pytest.MonkeyPatch, sum_of: Callable[[Tensor], int], dtype: torch.dtype
+) -> None:
+    monkeypatch.setattr(tensors, "PIECE_BYTES", 64)
+    tensor = random(dtype, 5, 7)
+    raw = tensor.reshape(-1).view(torch.uint8)
+    before = sum_of(tensor)
+    assert sum_of(tensor.t().contiguous().t()) == before
+    for place in range(raw.numel()):
+        raw[place] ^= 1
+        assert sum_of(tensor) != before, place
+        raw[place] ^= 1
+    words = torch.arange(35, dtype=torch.int32).reshape(5, 7)
+    assert sum_of(words) != sum_of(words.flip(0))
+
+
 @pytest.mark.parametrize(
     ("tensor", "overlaps"),
     [

@@ -238,6 +238,12 @@ def test_the_first_call_of_an_evaluation_is_a_check_whatever_the_steps_before_we
         assert [rank.left for rank in played([world])[0]] == [(before + 1, before)] * 2
 
 
+def test_the_end_of_an_epoch_does_not_begin_anew() -> None:
+    epoch = (STEP,) * 50 + (SAVE,)
+    world = World((epoch * 8,) * 2, ((FAST,),) * 2)
+    assert played([world])[0][0].sent <= 8 + 400 / MOST_CALLS + 5
+
+
 def test_a_rank_whose_calls_are_long_decides_for_all() -> None:
     world = World(((STEP,) * 100,) * 3, ((FAST,), (FAST,), (SLOW,)))
     assert [rank.sent for rank in played([world])[0]] == [100] * 3

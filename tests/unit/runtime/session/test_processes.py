@@ -110,7 +110,7 @@ def test_on_a_laptop_ctrl_c_saves_and_the_same_command_goes_on_to_the_end(tmp_pa
         second.until(Attached)
         assert second.until(Opened) == Opened(2)
         assert second.until(Opened) == Opened(2, ending.commit)
-        assert second.until(Stepped) == Stepped(ending.step + 1)
+        assert second.until(Stepped) == Stepped(ending.step + 1, epoch=0)
         end = second.until(Exiting)
         assert isinstance(end, Exiting)
         assert (end.outcome, end.step) == (ExitKind.COMPLETED, 48)

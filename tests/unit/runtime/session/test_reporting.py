@@ -13,6 +13,7 @@ from perdure.channel import Exiting, Stepped, read_report
 from perdure.contract import CommitRef, ErrorKind, ErrorName, ExitKind
 from perdure.errors import Corrupt, Fenced, LogLost, PeerLost, RootTakenOver, StorageError, UserError
 from perdure.session.reporting import Reporter, Watch, classify
+from perdure.telemetry import events
 
 GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer [10.0.0.8]:5814"
 
@@ -91,11 +92,11 @@ def told(reader: int) -> list[Any]:
 
 def test_after_the_ending_nothing_more_is_told(pipe: tuple[int, int]) -> None:
     reporter = Reporter(pipe[1])
-    reporter.tell(Stepped(3))
+    reporter.tell(events.Stepped(3, 1))
     reporter.tell(Exiting(ExitKind.COMPLETED, 3))
     reporter.tell(Exiting(ExitKind.FAILED, 3))
-    reporter.tell(Stepped(4))
-    assert told(pipe[0]) == [Stepped(3), Exiting(ExitKind.COMPLETED, 3)]
+    reporter.tell(events.Stepped(4, 1))
+    assert told(pipe[0]) == [Stepped(3, 1), Exiting(ExitKind.COMPLETED, 3)]
 
 
 def test_an_uncaught_exception_is_told_before_it_is_shown(

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import HashStore
 from torch.distributed.fsdp import fully_shard
 
 from perdure.checkpoint.load import load
@@ -138,7 +139,7 @@ def test_the_history_of_lbfgs_is_in_shards() -> None:
             loss.backward()
             return loss.item()
 
-        optimizer.step(closure)  # type: ignore[arg-type]
+        optimizer.step(closure)
 
     step(nets[0], optimizers[0])
     store = saved(registry(net=nets[0], optimizer=optimizers[0]))
@@ -158,11 +159,17 @@ class Outer(nn.Module):
         self.module = nn.Linear(2, 2)
 
 
+def compiled(module: nn.Module) -> nn.Module:
+    found = torch.compile(module)
+    assert isinstance(found, nn.Module)
+    return found
+
+
 WRAPS: dict[str, Callable[[nn.Module], nn.Module]] = {
     "plain": lambda module: module,
-    "compiled": torch.compile,
+    "compiled": compiled,
     "parallel": nn.DataParallel,
-    "both": lambda module: nn.DataParallel(torch.compile(module)),  # type: ignore[arg-type]
+    "both": lambda module: nn.DataParallel(compiled(module)),
 }
 
 
@@ -224,6 +231,8 @@ class Growing(nn.Module):
     def __init__(self, room: int = 0) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(1))
+        self.seen: Tensor
+        self.late: Tensor | None
         self.register_buffer("seen", torch.zeros(room))
         self.register_buffer("late", None)
 
@@ -238,6 +247,7 @@ def test_a_buffer_that_has_grown_comes_back_in_its_own_shape_more_than_once() ->
     first.see()
     after = registry(net=second)
     restored(saved(before), after)
+    assert second.late is not None
     assert (second.seen.tolist(), second.late.tolist()) == ([1.0, 1.0], [5.0, 5.0, 5.0])
     second.see()
     restored(saved(after), registry(net=third))
@@ -286,7 +296,7 @@ class Expanded(nn.Module):
 
 @pytest.fixture
 def one_rank() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 

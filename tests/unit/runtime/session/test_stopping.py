@@ -58,7 +58,7 @@ def test_a_condition_for_all_loops_is_enough_to_end_one() -> None:
     stopping = Stopping()
     stopping.when("good enough", plateau)
     stopping.begin(Goal(), [])
-    assert stopping.reasons(steps=1, seconds=1) == ["good enough"]
+    assert stopping.reasons(1) == ["good enough"]
 
 
 def test_every_reason_is_told_and_every_condition_asked() -> None:
@@ -76,26 +76,30 @@ def test_every_reason_is_told_and_every_condition_asked() -> None:
     stopping.begin(read_goal(9, [], max_steps=5, max_seconds=100), [plateau, never, lambda: True, last])
     stopping.ask("by hand")
     stopping.ask("by hand")
-    assert stopping.asked
-    found = stopping.reasons(steps=6, seconds=99)
-    assert found == ["max_steps", "loss", "plateau", "condition 3", "by hand"]
+    assert stopping.asked == ["by hand"]
+    assert stopping.reasons(6) == ["max_steps", "loss", "plateau", "condition 3", "by hand"]
     assert asked == ["loss", "last"]
 
 
 def test_limits_count_from_the_moment_they_are_reached() -> None:
-    stopping = Stopping()
+    now = 0.0
+    stopping = Stopping(lambda: now)
     stopping.begin(Goal(max_steps=5, max_seconds=10), [])
-    assert stopping.reasons(steps=4, seconds=9.9) == []
-    assert stopping.reasons(steps=5, seconds=10.0) == ["max_steps", "max_seconds"]
+    stopping.clock.start()
+    now = 9.9
+    assert stopping.reasons(4) == []
+    now = 10.0
+    assert stopping.reasons(5) == stopping.limits_reached(5) == ["max_steps", "max_seconds"]
 
 
 def test_the_next_loop_has_conditions_of_its_own() -> None:
     stopping = Stopping()
     stopping.begin(Goal(epochs=2), [plateau])
     stopping.ask("by hand")
+    assert stopping.reasons(1) == ["plateau", "by hand"]
+    stopping.end()
     stopping.begin(Goal(epochs=3), [])
-    assert not stopping.asked
-    assert stopping.reasons(steps=1, seconds=1) == []
+    assert stopping.reasons(1) == []
 
 
 def test_two_conditions_of_one_name_are_refused() -> None:
@@ -148,7 +152,7 @@ def test_a_finished_job_goes_on_where_a_limit_is_raised_or_gone(
 def test_time_counts_in_loops_alone_and_goes_on_from_earlier_runs() -> None:
     now = 100.0
     clock = TrainingClock(lambda: now)
-    clock.load_state_dict({"seconds": 30.0})
+    clock.resume(30.0)
     now = 110.0
     assert clock.seconds == 30.0
     clock.start()
@@ -159,4 +163,14 @@ def test_time_counts_in_loops_alone_and_goes_on_from_earlier_runs() -> None:
     assert clock.seconds == 35.0
     clock.start()
     now = 201.0
-    assert clock.state_dict() == {"seconds": 36.0}
+    assert clock.seconds == 36.0
+
+
+def test_what_was_asked_for_in_an_epoch_is_still_asked_for_when_the_epoch_is_resumed() -> None:
+    before, after = Stopping(), Stopping()
+    before.begin(Goal(epochs=2), [])
+    before.clock.resume(7.0)
+    before.ask("plateau")
+    after.begin(Goal(epochs=2), [])
+    after.load_state_dict(before.state_dict())
+    assert (after.reasons(1), after.clock.seconds) == (["plateau"], 7.0)

@@ -16,6 +16,7 @@ from perdure.contract import Env
 from perdure.errors import StorageError, StorageRefused, UserError
 from perdure.store import Store, clients, open_store
 from perdure.store.credentials import (
+    WARN_SECONDS,
     Keys,
     keys_in_environment,
     keys_in_folder,
@@ -208,6 +209,28 @@ def test_the_end_of_keys_is_said_once_before_it_comes(
     with caplog.at_level(logging.WARNING, "perdure"):
         store.get("a")
     assert caplog.messages == []
+
+
+def test_the_end_of_keys_is_said_also_if_nothing_is_asked_of_the_store(
+    expiring: ThreadingHTTPServer, secret: Secret
+) -> None:
+    said = threading.Event()
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "the S3 keys run out in 30 min" in record.getMessage():
+                said.set()
+
+    listener = Listener()
+    logging.getLogger("perdure").addHandler(listener)
+    try:
+        end = datetime.now(UTC) + timedelta(seconds=WARN_SECONDS + 0.5)
+        secret.keys("new", AWS_CREDENTIAL_EXPIRATION=end.isoformat())
+        store = at(expiring, secret.folder)
+        assert said.wait(20)
+        assert store.uri
+    finally:
+        logging.getLogger("perdure").removeHandler(listener)
 
 
 def keys(*, token: str | None = "t", expires: datetime | None = None, renewable: bool = False) -> Keys:  # noqa: S107

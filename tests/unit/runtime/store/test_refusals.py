@@ -147,6 +147,9 @@ def test_a_refusal_that_passes_may_be_tried_again(refusing: Refused, status: int
 def test_a_head_that_is_forbidden_is_refused_although_it_says_nothing(refusing: Refused) -> None:
     with pytest.raises(StorageRefused, match="may get, put, list and delete"):
         refusing(403, b"").head("a")
+    with pytest.raises(StorageError, match="this may be an expired token") as failed:
+        refusing(400, b"").head("a")
+    assert type(failed.value) is StorageError
     assert may_be_keys("403", 403)
     assert may_be_keys("400", 400)
     assert read("400", 400).kind is Kind.PASSES

@@ -24,7 +24,7 @@ from perdure.telemetry.events import (
     Resumed,
     Stepped,
 )
-from perdure.telemetry.pipe import AgentPipe
+from perdure.telemetry.sinks import AgentPipe
 from perdure.telemetry.timings import Timings
 from perdure.telemetry.trace import StoreTrace, TraceLines
 
@@ -93,7 +93,6 @@ def test_whoever_wants_the_process_to_end_is_not_stopped_by_a_sink() -> None:
 def test_only_the_first_ending_is_told() -> None:
     listener = Listener()
     events = Events(listener)
-    assert not events.ended
     events.tell(Exiting(ExitKind.CHECKPOINTED, 481))
     events.tell(Exiting(ExitKind.FAILED, 481))
     assert events.ended

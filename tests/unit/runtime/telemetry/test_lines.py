@@ -11,7 +11,9 @@ import pytest
 
 from perdure.channel import Committed, Opened
 from perdure.contract import CommitRef
-from perdure.telemetry.lines import LOGGER, LogLines, fall_silent, say, speak_as, warn
+from perdure.telemetry.events import Leaving
+from perdure.telemetry.lines import LOGGER, fall_silent, say, speak_as, warn
+from perdure.telemetry.sinks import LogLines
 
 
 @pytest.fixture(autouse=True)
@@ -27,15 +29,23 @@ def _untouched() -> Iterator[None]:
 
 
 def test_a_line_names_the_run_and_the_rank(capsys: pytest.CaptureFixture[str]) -> None:
-    sink = LogLines(rank=0)
-    sink.take(Opened(3))
+    sink = LogLines(run=None, rank=0)
+    for event in (Opened(3), Leaving(480, "node n1 is cordoned"), Committed(CommitRef(7, 480))):
+        sink.take(event)
+    assert capsys.readouterr().err == "perdure run 3 rank 0: saved step 480, leaving: node n1 is cordoned\n"
+
+
+def test_a_save_while_training_goes_on_is_told_to_whoever_asks_for_it(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = LogLines(run=3, rank=0)
+    sink.take(Committed(CommitRef(6, 470)))
+    LOGGER.setLevel(logging.DEBUG)
     sink.take(Committed(CommitRef(7, 480)))
     assert capsys.readouterr().err == "perdure run 3 rank 0: saved step 480\n"
 
 
 def test_rank_0_speaks_for_all(capsys: pytest.CaptureFixture[str]) -> None:
-    sink = LogLines(rank=1)
-    sink.take(Opened(3))
+    sink = LogLines(run=3, rank=1)
+    sink.take(Leaving(480, "node n1 is cordoned"))
     sink.take(Committed(CommitRef(7, 480)))
     warn("the trace cannot be written")
     assert capsys.readouterr().err == "perdure run 3 rank 1: the trace cannot be written\n"
@@ -51,12 +61,12 @@ def test_before_the_run_is_known_a_line_names_the_rank_alone(capsys: pytest.Capt
 
 def test_a_handler_of_the_scripts_own_has_the_lines_alone(capsys: pytest.CaptureFixture[str]) -> None:
     text = io.StringIO()
-    say("the default is there already")
     LOGGER.addHandler(logging.StreamHandler(text))
+    LOGGER.setLevel(logging.INFO)
     speak_as(3, 0)
     say("saved step 480")
     assert text.getvalue() == "run 3 rank 0: saved step 480\n"
-    assert capsys.readouterr().err == "perdure: the default is there already\n"
+    assert capsys.readouterr().err == ""
 
 
 def test_a_script_can_turn_lines_off_by_their_level(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,50 @@
+"""The sinks that keep nothing: the agent's pipe, in the words of perdure.channel, and lines for people."""
+
+from __future__ import annotations
+
+import logging
+
+from perdure import channel
+from perdure.channel import Attached, Committed, Exiting, Opened
+from perdure.telemetry.events import Event, Leaving, Stepped
+from perdure.telemetry.lines import say, speak_as
+
+
+class AgentPipe:
+    """Tells the agent what it decides by, an ending last; without an agent it tells nobody."""
+
+    def __init__(self, fd: int | None) -> None:
+        self._fd = fd
+        self._ended = False
+
+    def take(self, event: Event) -> None:
+        """Sends what the agent wants to know."""
+        if self._fd is None or self._ended:
+            return
+        match event:
+            case Stepped(step, epoch):
+                channel.write_report(self._fd, channel.Stepped(step, epoch))
+            case Attached() | Opened() | Committed() | Exiting():
+                self._ended = isinstance(event, Exiting)
+                channel.write_report(self._fd, event)
+
+
+class LogLines:
+    """Says what happens to a run, for whoever reads the pod's log. Rank 0 speaks for all."""
+
+    def __init__(self, run: int | None, rank: int) -> None:
+        self._rank = rank
+        self._leaving = ""
+        speak_as(run, rank)
+
+    def take(self, event: Event) -> None:
+        """Says what is worth a line."""
+        match event:
+            case Opened(run):
+                speak_as(run, self._rank)
+            case Leaving(_, cause):
+                self._leaving = f", leaving: {cause}"
+            case Committed(commit) if self._rank == 0:
+                # While training goes on a save is no news: a level lower, for whoever asks for it.
+                level = logging.INFO if self._leaving else logging.DEBUG
+                say(f"saved step {commit.step}{self._leaving}", level)
