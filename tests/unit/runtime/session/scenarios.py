@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import TCPStore
 from torch.nn.functional import cross_entropy
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from perdure.group.agreement import Agreement, CheckpointCall, Votes
 from perdure.session.leaving import Exit
@@ -84,10 +84,11 @@ def train(
                     optimizer.zero_grad()
                     session.weighted(cross_entropy(model(inputs), labels)).backward()
                     optimizer.step()
-                    scheduler.step()
                     if terminate and list(terminate) == [session.rank, session.steps_done + 1]:
                         os.kill(os.getpid(), signal.SIGTERM)
                     session.step()
+                    scheduler.step()
+                evaluate(session, net)
         except Exit:
             return {"left": session.steps_done, "begun": begun}
         return {
@@ -122,6 +123,28 @@ def life(root: str, *, ask: int | None = None, leave: int | None = None) -> dict
         except Exit:
             return {"told": told, "steps": session.steps_done}
     return {"told": told, "steps": session.steps_done, "rank": session.state["rank"]}
+
+
+def evaluate(session: Session, net: nn.Module) -> None:
+    """Draws random numbers, and is a place to leave."""
+    net.eval()
+    for inputs, _ in DataLoader(dataset(), 51, shuffle=True):
+        net(inputs)
+        session.poll()
+    net.train()
+
+
+def uneven(root: str) -> None:
+    """The ranks take the same two loaders in another order each, and are to leave after the third step."""
+    with joined(root) as session:
+        session.register(model=nn.Linear(1, 1))
+        loaders = [session.loader(dataset(), 16, name=name) for name in ("one", "two")]
+        for _ in session.epochs(1):
+            for batches in loaders if session.rank == 0 else reversed(loaders):
+                for _ in batches:
+                    if session.steps_done == 2:
+                        os.kill(os.getpid(), signal.SIGTERM)
+                    session.step()
 
 
 def weighted_gradient(root: str) -> list[float]:

@@ -103,6 +103,11 @@ def test_ranks_that_poll_unequally_get_the_same_named_error(played: Results) -> 
     assert all("poll() and step()" in result["message"] for result in played["polls"])
 
 
+def test_ranks_that_would_leave_at_different_places_get_the_same_named_error(played: Results) -> None:
+    assert [result["raised"] for result in played["uneven"]] == ["UserError"] * 2
+    assert all("leave at different places" in result["message"] for result in played["uneven"])
+
+
 def test_rank_0s_clock_says_when_a_checkpoint_is_due_and_all_make_it_once(folder: Path, played: Results) -> None:
     assert played["seconds"] == [None, None]
     assert steps(folder / "seconds") == [4, 7]
