@@ -200,6 +200,8 @@ class Garbage:
             for raw in self._world.server.all(kind, owner["metadata"]["namespace"]):
                 if uid in _owners(raw):
                     self._world.server.change(kind, *key_of(raw), leave, by="garbage")
+                    self._world.after(self._rng.uniform(0.05, 2.0), self._orphan, owner)
+                    return  # one after the other
 
         def release(raw: Json) -> None:
             raw["metadata"]["finalizers"] = [one for one in raw["metadata"].get("finalizers") or () if one != "orphan"]

@@ -114,7 +114,7 @@ class Scene:
                 "maxCodeFailures": rng.choice((3, 100)),
                 "maxInfrastructureFailures": 100,
                 "lostNodeSeconds": rng.choice((10, 30, 60)),
-                "massOutageSeconds": self.world.rng(f"outage/{number}").choice((90, 600)),
+                "massOutageSeconds": self.world.rng(f"outage/{number}").choice((60, 90, 600)),
             },
             "suspend": False,
             "template": {

@@ -118,6 +118,8 @@ class Accounts(Promise):
         if change.kind == PODS:
             self._on_pod(change)
         elif change.kind == JOBS and change.old is not None and change.event != "DELETED":
+            if change.raw["spec"] != change.old["spec"]:
+                self._refused.pop(uid_of(change.raw), None)  # whoever edits a job wants it to look again
             self._on_job(change.raw, change.old)
 
     def _on_pod(self, change: Change) -> None:
@@ -148,7 +150,7 @@ class Accounts(Promise):
 
     def _is_over_time(self, account: Account) -> bool:
         deadline = intent(self._case.status(account.job)).get("deadline")
-        return bool(deadline) and seconds_of(str(deadline)) <= self._case.now + 1.0
+        return deadline is not None and seconds_of(deadline) <= self._case.now + 1.0
 
     def _on_job(self, job: Json, old: Json) -> None:
         uid, plan = uid_of(job), plan_of(status_of(job))
@@ -186,7 +188,7 @@ class Accounts(Promise):
             return
         at, name = min(killed)
         others = [when for when, how in account.trainers if when < at and how != "container"]
-        asked = account.asked_at is not None and account.asked_at < at
+        asked = account.asked_at is not None and (account.asked_at < at or self._case.deaf)
         pod = self._world.server.find(PODS, "team", name)
         kubelet = self._case.scene.kubelets.get(node_of(pod)) if pod else None
         if self._case.fired("foreign-outcome") or asked or others or (kubelet is not None and not kubelet.hears):
@@ -220,7 +222,7 @@ class Accounts(Promise):
         if min((death.at for death in account.deaths.values()), default=0.0) - made < BREATH_SECONDS:
             return
         told = [one for one in account.told.values() if int(one.get("run") or 0) == account.run]
-        if lost > truth:
+        if lost > truth + 1:  # a rank may end within the step that another has done
             yield "steps-lost", f"{lost} steps are counted as lost, and {truth} were trained since the last commit"
         elif lost < truth and len(told) == len(account.members) and not self._case.fired(*MISSED):
             yield "steps-lost", f"{lost} steps are counted as lost, and {truth} are"

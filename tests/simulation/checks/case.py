@@ -15,7 +15,18 @@ from tests.simulation.world import Fact
 WAITING: Final[dict[str, str]] = {}
 """Checks that today's operator is known to fail, each with the defect it waits for; `--all` makes them count."""
 
-_NEWS: Final = ("watch", "lag", "api", "server-error", "timeout", "too-many", "lost-answer", "slow-call", "operator")
+_NEWS: Final = (
+    "watch",
+    "lag",
+    "api",
+    "server-error",
+    "timeout",
+    "too-many",
+    "lost-answer",
+    "late-write",
+    "slow-call",
+    "operator",
+)
 
 
 @dataclass(frozen=True)

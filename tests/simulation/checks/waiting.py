@@ -26,7 +26,7 @@ class Waiting(Promise):
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self._dead_since: dict[str, float] = {}
-        """By uid of the job: when status first knew that a member had died while all were to save."""
+        """By job and run: when status first knew that a member had died while all were to save."""
 
     def look(self) -> None:
         due: set[tuple[str, str]] = set()
@@ -52,7 +52,7 @@ class Waiting(Promise):
 
     def _look_at_patience(self, job: Json, status: Json) -> None:
         """Once a member has died nobody can save any more: the others are not waited for as if they could."""
-        uid, leaving = uid_of(job), intent(status)
+        uid, leaving = f"{uid_of(job)} {current(status).get('run')}", intent(status)
         ended = current(status).get("outcomes") or ()
         dead = any(one.get("infrastructure") or one.get("outcome") in ("failed", "peer-lost") for one in ended)
         told = any(one.get("outcome") in ("checkpointed", "completed", "stopped") for one in ended)

@@ -44,6 +44,8 @@ UNDER_WAY_SECONDS: Final = 1.0
 SLOW_SECONDS: Final = 60.0
 IDLE_GRACE_SECONDS: Final = 10
 EARLY_SECONDS: Final = 5.0
+SEEN_SECONDS: Final = 0.1
+"""A watch tells sooner than that."""
 _SLOW: Final = ("slow-call", "lost-answer", "timeout", "late-write")
 
 
@@ -63,19 +65,15 @@ class Writes(Promise):
         self._before: dict[str, deque[Said]] = defaultdict(lambda: deque(maxlen=60))
         """By uid of the job: what it was before each change."""
         self._deleted: dict[str, float] = {}
-        """When a pod, by uid, was asked to end."""
+        """When the end of a pod's grace was set last, by uid."""
+        self._freed: dict[str, float] = {}
+        """When a pod, by uid, lost its owner."""
         self._disturbed: dict[str, float] = {}
         """When somebody else last changed the budget or the labels of a job's pods."""
 
     def on_change(self, change: Change) -> None:
-        if change.kind == JOBS and change.old is not None:
-            old = change.old
-            self._before[uid_of(old)].append(Said(self._case.now, status_of(old), terminating(old)))
-        if change.kind == PODS and terminating(change.raw):
-            self._deleted.setdefault(uid_of(change.raw), self._case.now)
+        self._note(change)
         if not by_operator(change):
-            if change.kind in (BUDGETS, PODS) and change.by in ("user", "webhook"):
-                self._disturbed[key_of(change.raw)[0]] = self._case.now
             return
         if change.kind == PODS and change.event == "ADDED":
             self._check_creation(change.raw)
@@ -83,11 +81,21 @@ class Writes(Promise):
             self._on_pod(change, change.old)
         elif change.kind == BUDGETS and change.old is not None:
             if not owner_of(change.old) and UID not in labels_of(change.old):
-                self._case.fail(
-                    "stranger", f"budget {key_of(change.raw)[1]} is somebody's own, and the operator changes it"
-                )
+                words = f"budget {key_of(change.raw)[1]} is not the job's, and the operator changes it"
+                self._case.fail("stranger", words)
             if change.event == "MODIFIED":
                 self._check_budget(change.raw)
+
+    def _note(self, change: Change) -> None:
+        raw, old, now = change.raw, change.old, self._case.now
+        if change.kind == JOBS and old is not None:
+            self._before[uid_of(old)].append(Said(now, status_of(old), terminating(old)))
+        if change.kind == PODS and not owner_of(raw):
+            self._freed.setdefault(uid_of(raw), now)
+        if change.kind == PODS and _end_of(raw) != _end_of(old or {"metadata": {}}):
+            self._deleted[uid_of(raw)] = now
+        if change.kind in (BUDGETS, PODS) and change.by in ("user", "webhook"):
+            self._disturbed[key_of(raw)[0]] = now
 
     def _said(self, uid: str) -> list[Said]:
         """Now, and as long ago as this write may have been sent."""
@@ -99,7 +107,7 @@ class Writes(Promise):
     def _check_creation(self, pod: Json) -> None:
         uid, name = owner_of(pod), key_of(pod)[1]
         said = self._said(uid)
-        if uid not in self._case.jobs or not said:
+        if uid not in self._case.jobs:
             return
         if not any(name in (upcoming(one.status).get("members") or ()) for one in said):
             self._case.fail("unallotted", f"pod {name} is created, and status has not allotted its name")
@@ -120,7 +128,8 @@ class Writes(Promise):
         if told != before:
             if run_told(pod) < run_told(old):
                 self._case.fail("stale-write", f"{name} is told of run {run_told(pod)} after run {run_told(old)}")
-            if "run" in told and not any(_follows(told, uid_of(pod), one.status) for one in self._said(owner_of(pod))):
+            said = [one.status for one in self._said(owner_of(pod))]
+            if "run" in told and said and not any(_follows(told, uid_of(pod), status) for status in said):
                 self._case.fail("stale-write", f"{name} is told {told}, and status does not say so")
             if told.get("leave"):
                 self._check_request(pod, told)
@@ -142,15 +151,18 @@ class Writes(Promise):
     def _check_orphan(self, pod: Json) -> None:
         """`kubectl delete --cascade=orphan`: pods that are to outlive their job are left alone while it goes."""
         job = self._case.job(labels_of(pod).get(UID, "")) if not owner_of(pod) else None
-        if job is not None and "orphan" in (job["metadata"].get("finalizers") or ()):
+        seen = self._case.now - self._freed.get(uid_of(pod), self._case.now) > UNDER_WAY_SECONDS / 2
+        going = job is not None and "orphan" in (job["metadata"].get("finalizers") or ())
+        if going and seen and not self._case.deaf:
             self._case.fail("orphan", f"{key_of(pod)[1]} is to outlive its job, and the operator changes it")
 
     def _check_grace(self, pod: Json, old: Json) -> None:
         """Whoever has no work has nothing to save; whoever has been given time may use it."""
         name, grace = key_of(pod)[1], int(pod["metadata"].get("deletionGracePeriodSeconds") or 0)
-        if "standby" in assignment(old) and grace > IDLE_GRACE_SECONDS:
-            self._case.fail("idle-grace", f"standby {name} is given {grace} s to save nothing")
         job = self._case.job(owner_of(pod))
+        planned = job is not None and name in training(status_of(job))
+        if "standby" in assignment(old) and grace > IDLE_GRACE_SECONDS and not planned:
+            self._case.fail("idle-grace", f"standby {name} is given {grace} s to save nothing")
         if job is None or finished(job) or terminal(old) or terminated(old) or not assignment(old).get("leave"):
             return
         deadline = intent(status_of(job)).get("deadline")
@@ -165,11 +177,16 @@ class Writes(Promise):
         if intent(status).get("disruption") == "MemberLost" and int(plan.get("run") or 0) not in told.get("lost", ()):
             self._case.fail("stale-write", f"{name} is told to leave, and not that its run has lost a member: {told}")
         members = {one["uid"] for one in plan.get("members") or ()}
+        written = self._before[owner_of(pod)][-1].until if self._before[owner_of(pod)] else 0.0
         for other in self._case.pods(owner_of(pod)):
-            if uid_of(other) in members and terminating(other) and not terminal(other) and not terminated(other):
+            if (
+                uid_of(other) in members - {uid_of(pod)}
+                and terminating(other)
+                and not terminal(other)
+                and not terminated(other)
+            ):
                 left = seconds_of(other["metadata"]["deletionTimestamp"]) - self._case.now
-                age = self._case.now - self._deleted.get(uid_of(other), self._case.now)
-                known = age > UNDER_WAY_SECONDS or intent(status).get("disruption") == "MemberDeleted"
+                known = self._deleted.get(uid_of(other), self._case.now) < written - SEEN_SECONDS
                 if known and not self._case.deaf and int(told["seconds"]) > max(left, 1.0) + EARLY_SECONDS:
                     words = f"{name} is given {told['seconds']} s to save, {key_of(other)[1]} has {left:.0f} s left"
                     self._case.fail("grace", words)
@@ -181,8 +198,10 @@ class Writes(Promise):
             return
         budget = next((one for one in self._world.server.each(BUDGETS) if owner_of(one) == uid), None)
         least = ((budget or {}).get("spec") or {}).get("minAvailable", 0)
-        if not isinstance(least, int) or least < self._members(uid):
-            words = f"{key_of(pod)[1]} becomes a member, the budget asks for {least} of {self._members(uid)}"
+        labelled = (one for one in self._case.pods(uid) if labels_of(one).get(ROLE) == "member")
+        counted = sum(is_ready(one) and not terminal(one) for one in labelled)
+        if not isinstance(least, int) or least < counted:
+            words = f"{key_of(pod)[1]} becomes a member, the budget asks for {least} of {counted}"
             self._case.fail("budget-late", words)
 
     def _check_budget(self, budget: Json) -> None:
@@ -197,6 +216,11 @@ class Writes(Promise):
 
     def _members(self, uid: str) -> int:
         return sum(labels_of(one).get(ROLE) == "member" and not terminal(one) for one in self._case.pods(uid))
+
+
+def _end_of(pod: Json) -> str:
+    """When a pod's grace is over, "" while nobody has deleted it."""
+    return str(pod["metadata"].get("deletionTimestamp") or "")
 
 
 def _follows(told: Json, uid: str, status: Json) -> bool:

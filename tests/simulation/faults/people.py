@@ -153,7 +153,7 @@ async def unknown_status(scene: Scene, rng: random.Random) -> None:
         scene.world.fire("unknown-status")
 
         def change(raw: Json) -> None:
-            raw.setdefault("status", {})["phase"] = "Pondering"
+            raw.setdefault("status", {}).update({"phase": "Pondering", "momentum": {"since": 1}})
 
         scene.world.server.change_status(JOBS, *user.key, change, by="newer-operator")
 

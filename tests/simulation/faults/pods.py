@@ -149,7 +149,7 @@ async def out_of_memory(scene: Scene, rng: random.Random) -> None:
         return
     scene.world.fire("oom")
     behaviour.oom_at_step = rng.randint(5, 150)
-    await asyncio.sleep(rng.choice((30, 90, 300)))
+    await asyncio.sleep(rng.choice((30, 300, 400)))
     behaviour.oom_at_step = None
 
 
