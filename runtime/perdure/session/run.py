@@ -18,6 +18,7 @@ from perdure.errors import UserError
 from perdure.group.agreement import Agreement
 from perdure.group.peers import Peers
 from perdure.group.pulse import Pulse
+from perdure.session import rng
 from perdure.session.hooks import HookName, Hooks
 from perdure.session.progress import Progress
 from perdure.session.registry import Registry
@@ -94,7 +95,8 @@ class Run:
         """Tells the agent of the newest commit, the last of the training at its `goal`, and whoever wants to know."""
         if self.checkpointer.commit:
             self.tell(Committed(self.checkpointer.commit, goal))
-            self.hooks.run(HookName.COMMITTED, self.checkpointer.commit)
+            with rng.untouched():  # a resumed run does not commit here
+                self.hooks.run(HookName.COMMITTED, self.checkpointer.commit)
 
     def ending(self, outcome: ExitKind) -> Exiting:
         """How this process is about to end, as far as it is known."""

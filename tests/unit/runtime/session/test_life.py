@@ -290,6 +290,23 @@ def test_what_an_epoch_hook_sets_is_in_that_epochs_commit(join: Join, monkeypatc
     assert dict(again.session.state) == {"seen": 1}
 
 
+def test_what_a_committed_hook_draws_changes_nothing(
+    join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that goes on from that commit does not draw it."""
+    monkeypatch.setenv("PERDURE_EVERY_STEPS", "1")
+    drawn, seen = list[float](), list[float]()
+    for root, hooks in (("without", 0), ("with", 1)):
+        monkeypatch.setenv("PERDURE_ROOT", (tmp_path / root).as_uri())
+        script = Script(join())
+        for _ in range(hooks):
+            script.session.on("committed", lambda _: drawn.append(torch.rand(1).item()))
+        script.after = lambda _: seen.append(torch.rand(1).item())
+        script.run(2)
+    assert len(drawn) >= STEPS_PER_EPOCH
+    assert seen[:2] == seen[2:]
+
+
 def test_collect_and_exit_come_once_after_the_final_commit_and_before_the_job_is_complete(
     join: Join, tmp_path: Path
 ) -> None:
