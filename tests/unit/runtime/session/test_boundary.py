@@ -143,6 +143,7 @@ def accumulating(act: Act) -> None:
     for _ in act.session.epochs(EPOCHS):
         for i, (inputs, _) in enumerate(act.train, act.session.batch_index):
             act.backward(inputs, 2)
+            act.at(f"batch {i} after {act.session.steps_done}")
             act.session.poll()
             if (i + 1) % 2 == 0 or i + 1 == len(act.train):
                 act.at(f"step {act.session.steps_done}")
@@ -262,7 +263,7 @@ POINTS: list[tuple[Script, list[str], list[str]]] = [
     (scheduled, ["step 3", "step 4", "step 14"], ["step 4", "step 9"]),
     (evaluating, ["step 1", "step 3", "evaluation 2.0", "evaluation 4.1"], ["evaluation 10.2"]),
     (evaluating_at_the_end, ["step 4", "evaluation 5.0", "evaluation 15.1", "end 10"], ["evaluation 10.1", "end 10"]),
-    (accumulating, ["step 1", "step 2"], ["step 2", "step 3"]),
+    (accumulating, ["step 2", "batch 2 after 1", "batch 0 after 3"], ["step 2", "batch 3 after 1"]),
     (saving_before_its_step, ["saved 2"], ["step 0", "step 3", "saved 4"]),
     (by_numbers, ["step 3", "step 4"], ["step 7"]),
     (one_after_the_other, ["step 4", "step 5", "step 6"], ["step 5", "step 7"]),

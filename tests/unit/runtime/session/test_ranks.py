@@ -27,6 +27,7 @@ def scenes(root: Path) -> list[Scene]:
         Scene("agree", "agree", 4, {"requests": REQUESTS, "interval": 0.0}),
         Scene("agree-seldom", "agree", 4, {"requests": REQUESTS, "interval": 60.0}),
         Scene("weights", "weighted_gradient", 4, {"root": str(root / "weights")}),
+        Scene("uneven", "uneven", 2, {"root": str(root / "uneven")}),
         Scene("polls", "polls", 3, {"root": str(root / "polls"), "polling": [0]}),
         Scene(
             "seconds",
