@@ -91,10 +91,10 @@ class Run:
         """Tells the agent, the trace and whoever else listens."""
         self.reporter.tell(event)
 
-    def tell_commit(self) -> None:
-        """Tells the agent of the newest commit, and whoever wants to know."""
+    def tell_commit(self, *, goal: bool = False) -> None:
+        """Tells the agent of the newest commit, the last of the training at its `goal`, and whoever wants to know."""
         if self.checkpointer.commit:
-            self.tell(Committed(self.checkpointer.commit))
+            self.tell(Committed(self.checkpointer.commit, goal))
             with rng.untouched():  # a resumed run does not commit here
                 self.hooks.run(HookName.COMMITTED, self.checkpointer.commit)
 

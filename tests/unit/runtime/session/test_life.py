@@ -129,7 +129,7 @@ def test_a_failing_hook_is_reported_and_the_training_completes(
 ) -> None:
     session = join()
     session.on("committed", lambda commit: commit.no_such_field)
-    with caplog.at_level(logging.ERROR, logger="perdure"):
+    with caplog.at_level(logging.ERROR, logger="perdure"), session:
         Script(session).run(1)
     assert "AttributeError" in caplog.text
     assert [entry["kind"] for entry in entries(tmp_path)] == ["Opened", "Committed", "Completed"]
