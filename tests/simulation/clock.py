@@ -102,7 +102,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Virtual seconds since the history began."""
         return self._now
 
-    def call_at(
+    def call_at(  # type: ignore[override]  # a variadic type of its own would say the same
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> events.TimerHandle:
         """As every loop has it; of one moment's timers the first that was asked for is the first to run."""
