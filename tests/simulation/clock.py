@@ -107,7 +107,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self,
         when: float,
         callback: Callable[[Unpack[Arguments]], object],
-        *args: Unpack[Arguments],
+        *args: *Arguments,
         context: Context | None = None,
     ) -> events.TimerHandle:
         """As every loop has it; of one moment's timers the first that was asked for is the first to run."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,6 +15,7 @@ from tests.simulation.clock import Stuck
 from tests.simulation.faults import FAULTS, Fault
 from tests.simulation.interface import RunMember
 from tests.simulation.member import run_member
+from tests.simulation.objects import Refused
 from tests.simulation.scene import Scene
 from tests.simulation.world import Fact, World
 
@@ -125,18 +127,8 @@ class History:
     async def _live(self) -> Violation | None:
         scene = Scene(self.world, self._run_member)
         checks = self._checks = Checks(scene, everything=self.request.everything)
-        plan = planned(self.request)
-        running = []
-        for at, fault, number in plan:
-            if await self._wait_until(at):
-                return self._first()
-            rng = self.world.rng(f"fault/{fault.name}/{number}")
-            self.world.tell("FAULT", f"{fault.name}#{number}")
-            running.append(self.world.spawn(self._do(fault, scene, rng)))
-        if await self._wait_until(max((at for at, _, _ in plan), default=0.0) + 30.0):
+        if await self._disturb(scene):
             return self._first()
-        for task in running:
-            task.cancel()
         scene.heal()
         quiet = self.world.now
         while True:
@@ -151,6 +143,25 @@ class History:
                 checks.fail("I6", f"{SETTLE_SECONDS:.0f} s after the last fault: {'; '.join(unsettled)}")
                 return self._first()
 
+    async def _disturb(self, scene: Scene) -> bool:
+        """Play all faults; those that last are cut off, but for the long ones. True where something was broken."""
+        plan = planned(self.request)
+        short, long = list[asyncio.Task[None]](), list[asyncio.Task[None]]()
+        for at, fault, number in plan:
+            if await self._wait_until(at):
+                return True
+            rng = self.world.rng(f"fault/{fault.name}/{number}")
+            self.world.tell("FAULT", f"{fault.name}#{number}")
+            (long if fault.to_its_end else short).append(self.world.spawn(self._do(fault, scene, rng)))
+        if await self._wait_until(max((at for at, _, _ in plan), default=0.0) + 30.0):
+            return True
+        while not all(task.done() for task in long):
+            if await self._wait_until(self.world.now + LOOK_SECONDS):
+                return True
+        for task in short:
+            task.cancel()
+        return False
+
     async def _finish(self, scene: Scene, checks: Checks) -> None:
         """Users stop what still trains: whatever is finished has to let go of its devices."""
         for user in scene.users:
@@ -163,7 +174,8 @@ class History:
                 return
 
     async def _do(self, fault: Fault, scene: Scene, rng: random.Random) -> None:
-        await fault.do(scene, rng)
+        with suppress(Refused):  # what admission refuses to a person is done by nobody
+            await fault.do(scene, rng)
 
     async def _wait_until(self, at: float) -> bool:
         """True where something has been broken meanwhile."""

@@ -181,6 +181,12 @@ class Kubelet:
         for worker in self._workers.values():
             worker.set_free()
 
+    def end_hung(self) -> None:
+        """SIGKILL for every container whose PID 1 is stopped: nothing else ends one whose processes have ended."""
+        for worker in self._workers.values():
+            if worker.hung:
+                worker.kill()
+
     def kill_pod(self, pod: Json, message: str = "") -> None:
         """SIGKILL for that container, where it runs here."""
         worker = self._workers.get(uid_of(pod))
@@ -310,6 +316,10 @@ class Worker:
         """PID 1 does nothing any more, until SIGKILL."""
         if self._host is not None:
             self._host.hung = True
+
+    @property
+    def hung(self) -> bool:
+        return self.running and self._host is not None and self._host.hung
 
     def _kill(self) -> None:
         if self._task is not None and not self._task.done() and not self._undead:

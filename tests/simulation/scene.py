@@ -209,6 +209,7 @@ class Scene:
         self.world.server.change(NODES, "", name, clear, by="admin")
         kubelet.pull_fails = kubelet.file_delay = 0.0
         kubelet.free()
+        kubelet.end_hung()
         if not kubelet.alive:
             kubelet.boot()
         kubelet.reconnect()

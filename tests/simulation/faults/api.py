@@ -61,6 +61,14 @@ async def api_down(scene: Scene, rng: random.Random) -> None:
     await _calls(scene, rng, (3, 40), down=True)
 
 
+@fault(600, to_its_end=True)
+async def control_plane_outage(scene: Scene, rng: random.Random) -> None:
+    """Longer than any Lease, deadline or patience: the operator reaches nobody, and training goes on."""
+    scene.world.fire("control-plane-outage")
+    seconds = rng.uniform(620, 900)
+    await _calls(scene, rng, (seconds, seconds), down=True)
+
+
 @fault(200)
 async def quota(scene: Scene, rng: random.Random) -> None:
     scene.world.server.policy.pods_quota = rng.randint(0, 3)

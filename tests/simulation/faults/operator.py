@@ -66,6 +66,15 @@ async def storage_down(scene: Scene, rng: random.Random) -> None:
     scene.world.bucket.down = False
 
 
+@fault(600, to_its_end=True)
+async def storage_outage(scene: Scene, rng: random.Random) -> None:
+    """Longer than any request, rendezvous or save is given."""
+    scene.world.fire("storage-outage")
+    scene.world.bucket.down = True
+    await asyncio.sleep(rng.uniform(620, 900))
+    scene.world.bucket.down = False
+
+
 @fault(150)
 async def storage_faults(scene: Scene, rng: random.Random) -> None:
     bucket = scene.world.bucket

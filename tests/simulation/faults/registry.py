@@ -25,17 +25,19 @@ class Fault:
     """Mean seconds between two of them, where a seed has chosen this kind."""
     waits_for: str = ""
     """The known defect without whose mending histories with this fault fail."""
+    to_its_end: bool = False
+    """The history lasts until it is over: its length is what it is about."""
 
 
 FAULTS: Final[dict[str, Fault]] = {}
 
 
-def fault(every: float, *, waits_for: str = "") -> Callable[[Do], Do]:
+def fault(every: float, *, waits_for: str = "", to_its_end: bool = False) -> Callable[[Do], Do]:
     """Register under the function's name."""
 
     def register(do: Do) -> Do:
         name = do.__name__.replace("_", "-")
-        FAULTS[name] = Fault(name, do, every, waits_for)
+        FAULTS[name] = Fault(name, do, every, waits_for, to_its_end)
         return do
 
     return register
