@@ -9,6 +9,7 @@ from perdure_operator.decide.blame import backoff_until
 from perdure_operator.decide.draft import Draft, clock, later
 from perdure_operator.decide.exit_problems import look_after, outlived, stuck_at
 from perdure_operator.decide.facts import given_up_at, listed, node_lost, terminated
+from perdure_operator.decide.placement import grace_of
 from perdure_operator.state.decision import DeletePod
 from perdure_operator.state.snapshot import PodView
 
@@ -24,7 +25,7 @@ def wait_for_predecessor(draft: Draft) -> Draft:
     foreign = [pod for pod in draft.snapshot.pods if pod.owner_uid != draft.snapshot.uid and not pod.gone]
     orphans = [pod for pod in foreign if not pod.owner_uid and not pod.deleting]
     why = "it was left behind by an earlier job of this name"
-    draft = draft.act(why, *(DeletePod(name=pod.name, uid=pod.uid) for pod in orphans))
+    draft = draft.act(why, *(DeletePod(name=pod.name, uid=pod.uid, grace=grace_of(pod)) for pod in orphans))
     alive = [pod for pod in foreign if not terminated(pod) and not node_lost(draft, pod)]
     return _await_predecessor(draft, alive) if alive else draft
 
