@@ -59,10 +59,11 @@ def test_a_drained_tinygpt_has_the_undisturbed_ones_losses_one_by_one(lab: Lab, 
             with lab.drain(str(observed.member_of_rank(watch.history, 1)["spec"]["nodeName"])) as drain:
                 drained = drain.finish()
             before = told(log.whole(seconds=START_SECONDS))
+        watch.wait("run 2 assigned", lambda h: observed.training_run(h, 2), seconds=START_SECONDS)
+        with job.log(observed.member_of_rank(watch.history, 0)["metadata"]["name"]) as log:
+            after = told(log.whole(seconds=FINISH_SECONDS))
         status = watch.wait("the job ends", observed.in_phase("Completed", "Failed"), seconds=FINISH_SECONDS)
         assert status["phase"] == "Completed", job.describe()
-        second = observed.member_of_rank(watch.history, 0)["metadata"]["name"]
-        after = told(job.kubectl("logs", second, "--namespace", job.namespace).splitlines())
     undisturbed = _twin(lab)
     entries, trace = job.root.entries(), job.root.trace().steps
     assert drained.status == 0, drained.output

@@ -67,22 +67,22 @@ def main() -> None:
     train, test = digits()
     net = network()
 
-    session = perdure.Session.from_env(deterministic=args.deterministic)  # perdure
-    model = session.wrap(net)  # perdure
-    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-    session.register(model=model, optimizer=optimizer)  # perdure
-    batches = session.loader(train, batch_size=args.batch)  # perdure
+    with perdure.Session.from_env(deterministic=args.deterministic) as session:  # perdure
+        model = session.wrap(net)  # perdure
+        optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+        session.register(model=model, optimizer=optimizer)  # perdure
+        batches = session.loader(train, batch_size=args.batch)  # perdure
 
-    for _ in session.epochs(args.epochs):  # perdure
-        for images, labels in batches:
-            loss = session.weighted(cross_entropy(model(images), labels))  # perdure
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            session.step()  # perdure
+        for _ in session.epochs(args.epochs):  # perdure
+            for images, labels in batches:
+                loss = session.weighted(cross_entropy(model(images), labels))  # perdure
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                session.step()  # perdure
 
-    print(f"accuracy {accuracy(net, test):.4f}")
-    print(f"weights {weight_hash(net)}")
+        print(f"accuracy {accuracy(net, test):.4f}")
+        print(f"weights {weight_hash(net)}")
 
 
 if __name__ == "__main__":

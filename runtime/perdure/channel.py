@@ -95,6 +95,8 @@ class Committed:
     """A commit of this run is in the log: what is lost if the process is killed is counted from here."""
 
     commit: CommitRef
+    goal: bool = False
+    """It is the last of the training: a process that ends with status 0 after it has done its work."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,7 @@ def read_report(line: str | bytes) -> Report | None:
             case {"report": "step", "step": int(step)}:
                 return Stepped(step, _epoch(body))
             case {"report": "committed", "commit": {"seq": int(seq), "step": int(step)}}:
-                return Committed(CommitRef(seq, step))
+                return Committed(CommitRef(seq, step), body.get("goal") is True)
             case {"report": "ending", "outcome": str(outcome), "step": int(step)}:
                 commit, seconds = _commit(body.get("commit")), _seconds(body.get("seconds") or {})
                 error = _failure(body.get("error"))

@@ -16,9 +16,10 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context, ContextVar
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
 
 T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
 
 _PROCESS: Final[ContextVar[Process | None]] = ContextVar("process", default=None)
 
@@ -103,7 +104,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self._now
 
     def call_at(
-        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self,
+        when: float,
+        callback: Callable[[Unpack[Arguments]], object],
+        *args: Unpack[Arguments],
+        context: Context | None = None,
     ) -> events.TimerHandle:
         """As every loop has it; of one moment's timers the first that was asked for is the first to run."""
         timer = events.TimerHandle(when, callback, args, self, context)

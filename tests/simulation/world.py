@@ -99,8 +99,10 @@ class World:
         self.loop.outside(delay, function, *args)
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """On nobody's behalf."""
-        return self.loop.spawn(work)
+        """On nobody's behalf: nobody may await it, so a mistake in it fails the history."""
+        task = self.loop.spawn(work)
+        task.add_done_callback(self._on_done)
+        return task
 
     def address(self, node: str) -> str:
         """A new pod address on that node; never used twice."""
@@ -114,6 +116,10 @@ class World:
 
     def pods_on(self, node: str) -> list[Json]:
         return [one for one in self.server.each(PODS) if one["spec"].get("nodeName") == node]
+
+    def _on_done(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled():
+            self.failed = self.failed or task.exception()
 
     def _on_exception(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Something in the world, or an event handler of the operator, has raised: the history has failed."""

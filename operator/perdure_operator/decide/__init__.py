@@ -60,7 +60,7 @@ STAGES: Final[Mapping[Stage, tuple[Policy, ...]]] = {
     Stage.STARTING: (release, replace_unfit, *GATES, allocate, promote),
     Stage.RUNNING: (try_template, disrupt),
     Stage.QUIET: (debounce,),
-    Stage.LEAVING: (wait_for_exits, close_run),
+    Stage.LEAVING: (try_template, wait_for_exits, close_run),
     Stage.FINISHED: (keep_finished,),
 }
 LEADS_TO: Final[Mapping[Stage, frozenset[Stage]]] = {

@@ -159,8 +159,8 @@ def _told(process: Process, run: int, report: Report, now: float) -> Process:
             return replace(known, opened_at=opened_at, commit=resumed or process.commit) if opened == run else known
         case Stepped(step, epoch):
             return replace(process, attached=True, opened_at=opened_at, step=step, epoch=epoch)
-        case Committed(commit):
-            return replace(process, commit=commit)
+        case Committed(commit, goal):
+            return replace(process, commit=commit, goal=goal)
         case Exiting():
             known = replace(process, attached=True, ending=report, told_at=now)
             return replace(known, opened_at=opened_at) if report.opened == run else known

@@ -66,6 +66,8 @@ class Process:
     epoch: int | None = None
     """Epochs finished by then; None where it does not tell."""
     commit: CommitRef | None = None
+    goal: bool = False
+    """Whether that commit is the last of the training."""
     highest: int = 0
     """The highest run it has seen opened in the log."""
     ending: Exiting | None = None

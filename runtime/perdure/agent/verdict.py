@@ -69,6 +69,8 @@ def _judge(trainer: Trainer, process: Process, end: ProcessEnded) -> tuple[ExitK
         return process.ending.outcome, error
     if trainer.killed:
         return trainer.killed.outcome, None
+    if process.goal and end.status == 0:
+        return ExitKind.COMPLETED, None
     failure = _failure(end)
     if trainer.request and (not process.attached or end.status == 0 or failure.name == "SIGTERM"):
         # Without a Session nothing tells a save from a failure; the run was over for this process in any case.

@@ -51,7 +51,8 @@ class Pace:
         """
         wished = float(self._every)
         if self._longest:
-            wished = min(self._interval * self._calls / self._whole + 0.5, 2 * self._interval / self._longest)
+            usual = math.ceil(self._interval * self._calls / self._whole)
+            wished = min(usual, 2 * self._interval / self._longest)
         self._calls, self._longest, self._whole = 0, 0.0, 0.0
         return max(1, min(int(wished), 2 * self._every, MOST_CALLS))
 

@@ -6,9 +6,12 @@ joining    how a process joins its run
 resuming   how a run goes on from the newest commit
 job        the epochs up to the goal
 boundary   where a run may stop
+departure  how a script has left its epoch loop
 leaving    how a process leaves before the goal
+ending     how the ranks end together after it
 reporting  what the end of a process means, and who is told
-progress   where training stands: steps, epochs, each loader's position
+progress   where training stands: steps, epoch loops, each loader's position
+counting   the steps of a loop over samples of the script's own
 registry   what belongs to the state of training
 rng        the random generators' states
 wrapping   the model in DistributedDataParallel

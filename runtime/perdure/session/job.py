@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from perdure.channel import Committed
 from perdure.checkpoint.checkpointer import GOAL_SECONDS
 from perdure.checkpoint.opening import say
 from perdure.contract import ExitKind
@@ -18,6 +19,7 @@ from perdure.errors import UserError
 from perdure.session.boundary import Boundary
 from perdure.session.collecting import collected
 from perdure.session.departure import Departure, departure, loop
+from perdure.session.ending import wait_for_all
 from perdure.session.hooks import HookName
 from perdure.session.leaving import Exit, save_and_leave, save_finally
 from perdure.session.run import OWN_VALUES, Run
@@ -95,15 +97,18 @@ class Job:
         done, ended = self._progress.loop_epochs, self._progress.loop_ended
         return bool(ended) or (goal.epochs is not None and done >= goal.epochs)
 
-    def finish(self) -> None:
-        """The script's work is done: this is recorded, if its last loop has reached its goal. Collective."""
+    def finish(self, *, status_tells: bool) -> None:
+        """The script's work is done: this is recorded, if its last loop has reached its goal. Collective.
+
+        `status_tells` leaves it to the exit status to tell the agent: it is not known yet.
+        """
         self._settle()
         if self._run.reporter.ended:
             return
         if self._reached is not None:
             if self._trained or not self._completed_before:
                 self._collect()
-            self._complete()
+            self._complete(status_tells=status_tells)
         elif self._loops == 0:
             self._say_nothing_trained()
 
@@ -132,12 +137,14 @@ class Job:
             if self._run.opening:
                 self._run.checkpointer.close("nothing-trained")
 
-    def _complete(self) -> None:
+    def _complete(self, *, status_tells: bool) -> None:
         run, left = self._run, self._time_for_goal()
+        wait_for_all(run)
         run.pulse.stop()
         run.tell(GoalReached(self._progress.step))
         run.checkpointer.complete(self._reached, self._progress.position(), left)
-        run.tell(run.ending(ExitKind.COMPLETED))
+        if not status_tells:
+            run.tell(run.ending(ExitKind.COMPLETED))
         run.checkpointer.write_trace(left)
         run.checkpointer.retire()
 
@@ -212,8 +219,9 @@ class Job:
         if not progress.saved:
             run.checkpointer.final(progress.position(), "goal", self._time_for_goal())
             progress.saved = True
-            run.tell_commit()
-        elif not self._trained and run.rank == 0:
+            run.tell_commit(goal=True)
+        elif run.checkpointer.commit:
+            run.tell(Committed(run.checkpointer.commit, goal=True))
             self._say_complete()
         stopped = {"stop": list(progress.loop_ended)} if progress.loop_ended else {}
         self._reached = {**goal.limits(), **stopped}
@@ -229,6 +237,8 @@ class Job:
         return left
 
     def _say_complete(self) -> None:
+        if self._trained or self._run.rank != 0:
+            return
         root, step = self._run.settings.root, self._progress.step
         if self._completed_before:
             say(f"already complete at {root}, step {step}: nothing is left to train")

@@ -97,7 +97,7 @@ class Watch:
     """Reports an uncaught exception, and knows with which status the interpreter ends, as far as that can be known.
 
     A mistake that the user can mend is shown as one message without a traceback. `sys.exit` is watched because an
-    exit handler is not told the status; a bare `raise SystemExit(3)` is left for the agent, which sees it.
+    exit handler is not told the status.
     """
 
     def __init__(self, reporter: Reporter, state: Callable[[], Exiting]) -> None:

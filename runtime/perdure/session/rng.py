@@ -6,9 +6,10 @@ They belong to a rank, not to the job: a run of another size cannot go on with t
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,16 @@ def apply(state: dict[str, Any]) -> None:
     torch.set_rng_state(torch.from_numpy(state["torch"]))
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(torch.from_numpy(state["cuda"]))
+
+
+@contextlib.contextmanager
+def untouched() -> Iterator[None]:
+    """Whatever is drawn in here, training goes on as if nothing had been."""
+    now = capture()
+    try:
+        yield
+    finally:
+        apply(now)
 
 
 def derive(seed: int, step: int, rank: int) -> None:

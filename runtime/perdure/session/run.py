@@ -18,6 +18,7 @@ from perdure.errors import UserError
 from perdure.group.agreement import Agreement
 from perdure.group.peers import Peers
 from perdure.group.pulse import Pulse
+from perdure.session import rng
 from perdure.session.hooks import HookName, Hooks
 from perdure.session.progress import Progress
 from perdure.session.registry import Registry
@@ -90,11 +91,12 @@ class Run:
         """Tells the agent, the trace and whoever else listens."""
         self.reporter.tell(event)
 
-    def tell_commit(self) -> None:
-        """Tells the agent of the newest commit, and whoever wants to know."""
+    def tell_commit(self, *, goal: bool = False) -> None:
+        """Tells the agent of the newest commit, the last of the training at its `goal`, and whoever wants to know."""
         if self.checkpointer.commit:
-            self.tell(Committed(self.checkpointer.commit))
-            self.hooks.run(HookName.COMMITTED, self.checkpointer.commit)
+            self.tell(Committed(self.checkpointer.commit, goal))
+            with rng.untouched():  # a resumed run does not commit here
+                self.hooks.run(HookName.COMMITTED, self.checkpointer.commit)
 
     def ending(self, outcome: ExitKind) -> Exiting:
         """How this process is about to end, as far as it is known."""

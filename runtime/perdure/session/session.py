@@ -32,14 +32,17 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from perdure.channel import Exiting
+from perdure.checkpoint.opening import say
 from perdure.contract import ExitKind
 from perdure.data.loader import Loader, check_arguments
+from perdure.data.randomness import own_generators
 from perdure.data.sampling import SamplingPlan
 from perdure.errors import PerdureError, UserError
 from perdure.session import wrapping
 from perdure.session.boundary import Boundary
 from perdure.session.counting import NAME as STEPS
 from perdure.session.counting import Steps
+from perdure.session.ending import tell_failed
 from perdure.session.hooks import HookName, read_name
 from perdure.session.job import Job
 from perdure.session.joining import attach, meet
@@ -169,8 +172,12 @@ class Session:
         """
         if read_name(name) in (HookName.INIT, HookName.RESUMED, HookName.RANKS) and self._run.opening:
             raise UserError(f"on({name!r}): training is restored already: give this hook before epochs()")
-        add = partial(self._run.hooks.add, name)
+        add = partial(self._add_hook, name)
         return add if hook is None else add(hook)
+
+    def _add_hook(self, name: str, hook: Hook) -> Hook:
+        self._warn_of_generators(f"the hook {name!r}", hook)
+        return self._run.hooks.add(name, hook)
 
     def wrap(self, model: nn.Module, **options: Any) -> nn.Module:
         """The model as training calls it: in DistributedDataParallel with more than one rank. `options` go there."""
@@ -207,9 +214,17 @@ class Session:
             return known.same(dataset, plan, options)
         if name in RESERVED:
             raise UserError(f"loader {name!r}: the name is taken by the session itself: give another one")
+        self._warn_of_generators(f"loader {name!r}: the dataset", dataset)
         loader = Loader(dataset, plan, self._boundary, rank=self.rank, world=self.world, options=options)
         self._run.progress.add(loader)
         return loader
+
+    def _warn_of_generators(self, whose: str, thing: Any) -> None:
+        for path in own_generators(thing) if self.rank == 0 else ():
+            say(
+                f"{whose} has a random generator of its own, {path}: its state is in no checkpoint, so what it draws "
+                f"differs after a resume; draw from torch's, NumPy's or Python's global one, or seed by sample"
+            )
 
     def steps(self, count: int) -> Steps:
         """The numbers 0 to count-1, for a loop over samples of the script's own; from where the epoch was resumed."""
@@ -227,6 +242,11 @@ class Session:
         """
         if self._run.opening is None:
             resume(self._run, seed=self._seed)
+            if self.rank == 0 and self.world > wrapping.WORLD_WITH_ONE_ORDER and not self._deterministic:
+                say(
+                    f"with {self.world} ranks a resumed run is exact in samples, not in bits: gradients are summed in "
+                    f"another order after a restart; Session.from_env(deterministic=True) sums in one order"
+                )
 
     def epochs(
         self,
@@ -288,10 +308,11 @@ class Session:
     ) -> None:
         """The script's work is done, or has failed: what is told is what counts, whatever the script does with it."""
         if exit_status(error) == 0:
-            self._finish()
+            self._finish(status_tells=False)
             self.close()
         elif error:
             tell_error(self._run.reporter, self._failed, error)
+            tell_failed(self._run)
 
     def close(self) -> None:
         """Gives back signals, hooks and process groups; the interpreter's end does it by itself."""
@@ -309,21 +330,26 @@ class Session:
                 dist.destroy_process_group()
         fall_silent()
 
-    def _finish(self) -> None:
+    def _finish(self, *, status_tells: bool) -> None:
         if not self._run.reporter.ended:
-            self._job.finish()
+            self._job.finish(status_tells=status_tells)
 
     def _failed(self) -> Exiting:
         return self._run.ending(ExitKind.FAILED)
 
     def _at_exit(self) -> None:
-        """The interpreter's end: a script without `with` has done its work, unless it has failed."""
+        """The interpreter's end: a script without `with` has done its work, unless it has failed.
+
+        With which status it ends is known to its parent alone: a bare `raise SystemExit(3)` cannot be told from here.
+        """
         self._watch.tell_last_error()
         if self._watch.status == 0:
             try:
-                self._finish()
+                self._finish(status_tells=True)
             except BaseException as error:  # noqa: BLE001 - nobody else would tell
                 sys.excepthook(type(error), error, error.__traceback__)
+        if self._watch.status:
+            tell_failed(self._run)
         self.close()
 
     def _leave_to_child(self) -> None:

@@ -65,6 +65,8 @@ class Goal:
 
 def read_goal(epochs: int | None, stop: Sequence[Condition | Limit], **limits: float | None) -> Goal:
     """The goal of `session.epochs(...)`; of limits given twice the lower counts. UserError for a number below 1."""
+    if callable(stop) or not isinstance(stop, Sequence):
+        raise UserError(f"epochs: stop is {stop!r}: give a list of conditions, stop=[condition]")
     found = [(name, value) for name, value in [("epochs", epochs), *limits.items()] if value is not None]
     found += [(condition.name, condition.value) for condition in stop if isinstance(condition, Limit)]
     least: dict[str, float] = {}

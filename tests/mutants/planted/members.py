@@ -137,7 +137,7 @@ MEMBERS: Final = (
     ),
     Mutant(
         "a pod whose creation was never answered is taken for not created",
-        f"{_CLUSTER}write/act.py",
+        f"{_CLUSTER}write/writes.py",
         "memory.created.add(action.name)  # nobody has said that it was not",
         "memory.created.discard(action.name)",
         ("api-late-writes", "api-lost-answers", "reaper"),

@@ -9,20 +9,21 @@ from tests.mutants.mutant import Mutant
 _CLUSTER: Final = "operator/perdure_operator/cluster/"
 _CACHE: Final = f"{_CLUSTER}read/cache.py"
 _OBSERVE: Final = f"{_CLUSTER}read/observe.py"
+_LIVE: Final = f"{_CLUSTER}read/live.py"
 _TOMBS: Final = f"{_CLUSTER}read/tombs.py"
 _LOOP: Final = "operator/perdure_operator/loop/"
 
 READING: Final = (
     Mutant(
         "after a failed round the job is not read anew",
-        _OBSERVE,
+        _LIVE,
         "        self._current.pop(job, None)\n        self._answered.pop(job, None)\n",
         "        self._answered.pop(job, None)\n",
         ("api-lost-answers", "api-errors", "watch-drops"),
     ),
     Mutant(
         "a resync trusts a job whose round has failed meanwhile",
-        _OBSERVE,
+        _LIVE,
         "for job in self._cache.jobs() if job.key not in self._distrusted}",
         "for job in self._cache.jobs()}",
         ("api-errors", "operator-crash"),
@@ -36,14 +37,14 @@ READING: Final = (
     ),
     Mutant(
         "a job that was created again is not read live at first sight",
-        _OBSERVE,
-        "self._current.get(job) != record.uid or",
-        "job not in self._current or",
+        _LIVE,
+        "return self._current.get(record.key) == record.uid",
+        "return record.key in self._current",
         ("delete-and-apply", "watch-delays"),
     ),
     Mutant(
         "a pod that names a newer run stops nobody",
-        _OBSERVE,
+        _LIVE,
         "return any(pod.run > newest and pod.view.owner_uid == record.uid",
         "return any(pod.run > newest and not pod.view.owner_uid",
         ("operator-freeze", "one-stream-lags", "drain"),

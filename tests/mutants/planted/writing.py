@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant
 
 _CLUSTER: Final = "operator/perdure_operator/cluster/"
 _ACT: Final = f"{_CLUSTER}write/act.py"
+_WRITES: Final = f"{_CLUSTER}write/writes.py"
 _ELECTION: Final = f"{_CLUSTER}election.py"
 _LOOP: Final = "operator/perdure_operator/loop/"
 _SCHEDULE: Final = f"{_LOOP}schedule.py"
@@ -43,28 +44,28 @@ WRITING: Final = (
     ),
     Mutant(
         "a pod is deleted though it has changed since",
-        _ACT,
+        _WRITES,
         'version = seen.resource_version if seen else ""',
         'version = ""',
         ("api-late-writes", "scale"),
     ),
     Mutant(
         "a pod is told something else than was decided about",
-        _ACT,
+        _WRITES,
         "tests += [_test(path, value) for path, value in ((annotation, action.old), (label, role)) if value]",
         "tests += []",
         ("api-late-writes", "scale", "hung-agent"),
     ),
     Mutant(
         "a budget is set though somebody has changed it since",
-        _ACT,
+        _WRITES,
         "if action.resource_version:",
         "if not action.uid:",
         ("api-late-writes", "scale"),
     ),
     Mutant(
         "a stranger's object of the name counts as created",
-        _ACT,
+        _WRITES,
         "if parse.controller(raw) != job.uid:",
         "if not parse.uid(raw):",
         ("foreign-budget",),

@@ -118,6 +118,8 @@ class Accounts(Promise):
         if change.kind == PODS:
             self._on_pod(change)
         elif change.kind == JOBS and change.old is not None and change.event != "DELETED":
+            if change.raw["spec"] != change.old["spec"]:
+                self._refused.pop(uid_of(change.raw), None)  # whoever edits a job wants it to look again
             self._on_job(change.raw, change.old)
 
     def _on_pod(self, change: Change) -> None:

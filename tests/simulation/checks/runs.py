@@ -22,6 +22,7 @@ from tests.simulation.objects import (
     phase_of,
     terminal,
     terminating,
+    uid_of,
 )
 from tests.simulation.world import Fact
 
@@ -49,7 +50,7 @@ class Runs(Promise):
     def on_change(self, change: Change) -> None:
         operator, case = by_operator(change), self._case
         if operator and change.kind == BUDGETS:  # what a user has done to it is mended
-            case.shorten(key_of(change.raw)[0], 5.0)
+            case.shorten("/".join(key_of(change.raw)), 5.0)
         if change.kind == NODES and change.old is not None and not is_ready(change.raw):
             self._unready[key_of(change.raw)[1]] = case.now
         if change.kind == JOBS and change.event == "DELETED":
@@ -58,8 +59,10 @@ class Runs(Promise):
                 case.evidence.emptied(root, 0)  # its memory goes with it
         if change.kind == PODS:
             self._on_pod(change, operator)
-        if change.by == "user" and change.kind in (PODS, BUDGETS):
-            case.excuse(key_of(change.raw)[0], 20.0 if change.kind == PODS else 120.0)
+        if change.by == "user" and change.kind == PODS:
+            case.excuse(key_of(change.raw)[0], 20.0)
+        if change.by == "user" and change.kind == BUDGETS:
+            case.excuse("/".join(key_of(change.raw)), 240.0)
 
     def _on_pod(self, change: Change, operator: bool) -> None:
         case, node = self._case, node_of(change.raw)
@@ -90,8 +93,10 @@ class Runs(Promise):
 
     def _check_eviction(self, pod: Json) -> None:
         """I5: nobody who is assigned, Ready and running."""
-        job = self._case.job(owner_of(pod))
-        if job is None or terminating(job) or terminating(pod) or self._case.is_excused(key_of(pod)[0]):
+        job, namespace = self._case.job(owner_of(pod)), key_of(pod)[0]
+        if job is None or terminating(job) or terminating(pod) or self._case.is_excused(namespace):
+            return
+        if self._case.is_excused(f"{namespace}/{key_of(job)[1]}-{uid_of(job)[:4]}"):
             return
         said = assignment(pod)
         if finished(job) or not is_ready(pod) or phase_of(pod) != "Running":

@@ -5,5 +5,6 @@ roots      where a job writes to; pure
 records    what is kept of an object; pure
 tombs      what is remembered of deleted objects
 cache      the newest records, indexed
+live       what is read live, and when
 observe    cache and live reads -> Snapshot
 """

@@ -1,20 +1,16 @@
 """From cache and live reads to the Snapshot that `decide` reads. Facts only; it writes nothing to the cluster.
 
-A cache that is half filled looks like a cluster without pods. Therefore nothing is concluded from absence before a live
-LIST; a job is read live after a write without an answer, after a deletion, and where it has another uid than the last;
-in between the watch and the answers to our writes keep that picture up to date. Called by `loop.worker`, `loop.leader`
-and `perdure-operator snapshot`.
+What is read live, and when, is `live`'s to know. Called by `loop.worker`, `loop.leader` and
+`perdure-operator snapshot`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Final
 
-from perdure.contract import LABEL_JOB
 from perdure.errors import UserError
 from perdure_operator.api import names
 from perdure_operator.api.names import LABEL_UID
@@ -23,22 +19,18 @@ from perdure_operator.api.status import TrainingJobStatus
 from perdure_operator.cluster import member
 from perdure_operator.cluster.memory import Memory
 from perdure_operator.cluster.protocol import (
-    BUDGETS,
-    JOBS,
     NODES,
     PODS,
     REVISIONS,
     ClusterApi,
     Conflict,
     Forbidden,
-    Json,
     NotFound,
-    Resource,
 )
 from perdure_operator.cluster.read import parse
 from perdure_operator.cluster.read.cache import Cache, Change
-from perdure_operator.cluster.read.records import JobRecord, Key, PodRecord, key_of
-from perdure_operator.cluster.read.tombs import Untold
+from perdure_operator.cluster.read.live import Live
+from perdure_operator.cluster.read.records import JobRecord, Key, PodRecord
 from perdure_operator.state.snapshot import (
     Budget,
     KeptTemplate,
@@ -48,9 +40,6 @@ from perdure_operator.state.snapshot import (
     Snapshot,
     TemplateVerdict,
 )
-
-SLICE: Final = 25
-"""Objects of a LIST that are read before others get their turn: some milliseconds."""
 
 ELSEWHERE: Final = "a job in another namespace"
 """Who may read one namespace need not know what there is in others."""
@@ -71,78 +60,26 @@ class Observer:
     ) -> None:
         self._api = api
         self._cache = cache
-        self._namespace = namespace
         self._clock = clock or api.server_time
+        self._live = Live(api, cache, namespace, self._clock)
         self._memories: dict[str, Memory] = {}
-        self._current: dict[Key, str] = {}
-        self._answered: dict[Key, str] = {}
-        self._distrusted: set[Key] = set()
-        self._untold = Untold()
-        self._nodes_listed = False
 
     async def sync(self) -> list[Change]:
         """Read everything live: before the first decision, and now and then, for a watch may miss a deletion.
 
-        Returns what has changed. Jobs before pods, as in `_read_live`; what outlives a job before jobs, so that a job
-        that is not found is gone for good.
+        Returns what has changed.
         """
-        self._distrusted.clear()
-        changes: list[Change] = []
-        await self._list_revisions()
-        for resource in (NODES, BUDGETS, JOBS, PODS):
-            changes += await self._list(resource)
-        self._nodes_listed = True
-        self._current = {job.key: job.uid for job in self._cache.jobs() if job.key not in self._distrusted}
+        changes = await self._live.sync()
         self._forget_all_but({job.uid for job in self._cache.jobs()})
         return changes
 
-    async def _list_revisions(self) -> None:
-        """Kept templates are worth having, and no reason to stop: an older chart's roles do not have the right."""
-        try:
-            await self._list(REVISIONS)
-        except Forbidden as error:
-            logger.warning("templates of jobs are not kept: %s", error)
-
-    async def _list(self, resource: Resource) -> list[Change]:
-        """Page by page and slice by slice: a round that is due does not wait for a whole cluster to be read."""
-        since, changes, shown = self._cache.mark(), list[Change | None](), set[Key]()
-        namespace = self._namespace if resource.namespaced else None
-        selector = LABEL_JOB if resource in (PODS, REVISIONS) else ""
-        async for page in self._api.pages(resource, namespace, selector=selector):
-            for first in range(0, len(page), SLICE):
-                part = page[first : first + SLICE]
-                changes += [self._take_in(resource, raw, since) for raw in part]
-                shown |= {key_of(raw) for raw in part}
-                await asyncio.sleep(0)
-        missing = set(self._cache.keys(resource)) - shown
-        changes += [self._drop(resource, key, since) for key in missing]
-        return [change for change in changes if change is not None]
-
-    def _take_in(self, resource: Resource, raw: Json, since: int) -> Change | None:
-        """What cannot be read costs itself, not the resync of all others."""
-        try:
-            return self._cache.apply(resource, raw, since=since)
-        except Exception:
-            logger.exception("%s %s cannot be read, ignored", resource.plural, "/".join(key_of(raw)))
-            return None
-
-    def _drop(self, resource: Resource, key: Key, since: int) -> Change | None:
-        change = self._cache.drop(resource, key, since=since)
-        if change is not None and isinstance(change.before, PodRecord):
-            self._untold.missed(change.before, self._clock())
-        return change
-
     def distrust(self, job: Key) -> None:
-        """Read the job live next time: a write of ours has failed or is under way, or we are behind."""
-        self._current.pop(job, None)
-        self._answered.pop(job, None)
-        self._distrusted.add(job)
+        """See Live."""
+        self._live.distrust(job)
 
     def written(self, job: Key, uid: str, *, deleted: bool) -> None:
-        """Every write of a round has been answered, and each answer but that to a deletion is the object as it is."""
-        self._answered[job] = uid
-        if not deleted:
-            self._current[job] = uid
+        """See Live."""
+        self._live.written(job, uid, deleted=deleted)
 
     def memory(self, uid: str) -> Memory:
         """What this process remembers of the job."""
@@ -150,54 +87,8 @@ class Observer:
 
     async def observe(self, job: Key) -> Snapshot | None:
         """The job as it is now; None where it no longer exists."""
-        record = self._cache.job(job)
-        if record is None or self._current.get(job) != record.uid or self._overtaken(record):
-            await self._read_live(job)
-            record = self._cache.job(job)
+        record = await self._live.job(job)
         return None if record is None else await self._snapshot(record)
-
-    async def _read_live(self, job: Key) -> None:
-        """The job before its pods: a pod that its status names and the LIST lacks is gone, not yet to come."""
-        namespace, name = job
-        known = self._cache.job(job)
-        answered = self._answered.pop(job, None)
-        just_made = known is not None and known.is_new and job not in self._current and job not in self._distrusted
-        if known is None or not (answered == known.uid or just_made):
-            since = self._cache.mark()
-            try:
-                raw = await self._api.get(JOBS, namespace, name)
-            except NotFound:
-                self._cache.drop(JOBS, job, since=since)
-                self._current.pop(job, None)
-                return
-            self._cache.apply(JOBS, raw, since=since)
-        since = self._cache.mark()
-        pods = await self._api.list(PODS, namespace, selector=f"{LABEL_JOB}={name}")
-        shown = {key_of(raw) for raw in pods}
-        for raw in pods:
-            self._take_in(PODS, raw, since)
-        for pod in self._cache.pods(job):
-            if pod.key not in shown:
-                self._drop(PODS, pod.key, since)
-        record = self._cache.job(job)
-        if record is not None and self._overtaken(record):
-            await self._confirm(record)
-            record = self._cache.job(job)
-        if record is not None:
-            self._current[job] = record.uid
-
-    def _overtaken(self, record: JobRecord) -> bool:
-        """Whether a pod of the job names a newer run than its status: somebody has written since."""
-        newest = record.status.run if record.status is not None else 0
-        return any(pod.run > newest and pod.view.owner_uid == record.uid for pod in self._cache.pods(record.key))
-
-    async def _confirm(self, record: JobRecord) -> None:
-        """What the pods say may be of a status that was written after ours was read; else status was rolled back."""
-        since = self._cache.mark()
-        self._cache.apply(JOBS, await self._api.get(JOBS, *record.key), since=since)
-        now = self._cache.job(record.key)
-        if now is None or now.version != record.version:
-            raise Conflict(f"trainingjob {'/'.join(record.key)} was changed while its pods were read")
 
     async def _snapshot(self, record: JobRecord) -> Snapshot:
         spec, status = _readable(record)
@@ -219,10 +110,10 @@ class Observer:
             unknown_fields=(*(f"spec.{field}" for field in record.unknown), *record.left_out),
             status=status,
             pods=tuple(sorted(views, key=lambda pod: (pod.name, pod.uid))),
-            pods_complete=self._current.get(record.key) == record.uid,
+            pods_complete=self._live.knows_pods_of(record),
             nodes=await self._nodes(views),
             zones=self._cache.zones(),
-            nodes_complete=self._nodes_listed,
+            nodes_complete=self._live.nodes_listed,
             budget=budget,
             foreign_budgets=self._foreign_budgets(record, [pod for pod in pods if pod.key[1] in own]),
             foreign_pods=_foreign_pods(record, pods),
@@ -259,7 +150,7 @@ class Observer:
         """A LIST may overtake the watch, which alone tells how a member ended whose pod is gone."""
         now = self._clock()
         missed = (pod for pod in self._cache.gone(record.key) if pod.key[1] in record.in_run - there)
-        if any(pod.view.owner_uid == record.uid and self._untold.awaited(pod, now) for pod in missed):
+        if any(pod.view.owner_uid == record.uid and self._live.awaits_end_of(pod, now) for pod in missed):
             raise Conflict(f"members of {'/'.join(record.key)} are gone, and the watch has not told yet how they ended")
 
     async def _pod(self, record: JobRecord, name: str) -> PodView | None:

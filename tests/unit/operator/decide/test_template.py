@@ -22,6 +22,11 @@ def test_an_edit_under_a_run_is_tried_at_once() -> None:
     assert written(job().running(world=2).having(template_hash="t2").plan()) == (CheckTemplate(),)
 
 
+def test_an_edit_is_tried_at_once_while_members_leave_for_one_of_them_may_be_stuck_for_hours() -> None:
+    here = job().running(world=2).leaving("n1").having(template_hash="t2")
+    assert written(here.plan()) == (CheckTemplate(),)
+
+
 def test_an_invalid_edit_is_told_while_training_goes_on() -> None:
     plan = _edited().plan()
     assert [(event.type, event.reason) for event in plan.events] == [("Warning", "TemplateInvalid")]

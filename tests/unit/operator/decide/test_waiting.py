@@ -8,10 +8,11 @@ from datetime import timedelta
 
 import pytest
 
-from perdure.contract import ErrorName, ExitKind
+from perdure.contract import ErrorName, ExitKind, Standby, write_assignment
 from perdure_operator.api.reasons import CONDITION_TYPES, REASONS, ConditionType, Reason
 from perdure_operator.api.status import Disruption
-from perdure_operator.state.decision import CheckTemplate
+from perdure_operator.decide.placement import IDLE_GRACE_SECONDS
+from perdure_operator.state.decision import CheckTemplate, DeletePod
 from perdure_operator.state.snapshot import PodView, RefusalKind, TemplateCheck, TemplateVerdict, Terminated, Zone
 from tests.support.jobs import START, Job, creates, deletes, job, raised, written
 
@@ -290,6 +291,13 @@ class TestPredecessor:
         assert reason == "WaitingForPredecessor"
         assert "; known at 12:02:30Z; to do: " in message
         assert here.plan().requeue_after == 150
+
+    def test_one_without_an_owner_is_deleted_and_gets_a_short_grace_only_where_it_has_nothing_to_save(self) -> None:
+        idle = _predecessor(owner_uid="", assignment=write_assignment(Standby()))
+        trains = _predecessor(owner_uid="", name="digits-0000-1", uid="other")
+        plan = job().having(pods=(idle, trains)).plan()
+        graces = {action.name: action.grace for action in plan.actions if isinstance(action, DeletePod)}
+        assert graces == {"digits-0000-0": IDLE_GRACE_SECONDS, "digits-0000-1": None}
 
     def test_one_that_nobody_has_deleted_is_told_from_one_that_is_on_its_way(self) -> None:
         old = (_predecessor(), _predecessor(name="digits-0000-1", deleting=True, deletion_deadline=START))

@@ -464,6 +464,19 @@ class TestWhenATrainerHasEnded:
         assert (outcome.outcome, outcome.error.name) == (ExitKind.FAILED, "0")
         assert "epochs()" in outcome.error.tail
 
+    @pytest.mark.parametrize(("status", "outcome"), [(0, ExitKind.COMPLETED), (3, ExitKind.FAILED)])
+    def test_after_the_goals_commit_the_exit_status_tells_whether_the_work_is_done(
+        self, status: int, outcome: ExitKind
+    ) -> None:
+        pod = training()
+        pod.sees(reported(Committed(COMMIT, goal=True)))
+        assert pod.outcome(replace(GONE, status=status)).outcome is outcome
+
+    def test_a_loop_after_the_goal_of_another_has_a_goal_of_its_own(self) -> None:
+        pod = training()
+        pod.sees(reported(Committed(COMMIT, goal=True)), reported(Committed(COMMIT)))
+        assert pod.outcome(GONE).outcome is ExitKind.FAILED
+
     def test_a_pipe_does_not_hide_that_memory_was_short(self) -> None:
         outcome = training().outcome(replace(GONE, out_of_memory=OutOfMemory(2**30)))
         assert outcome.error

@@ -100,6 +100,30 @@ def train(
         }
 
 
+def life(root: str, *, ask: int | None = None, leave: int | None = None) -> dict[str, Any]:
+    """What hooks are told; rank `ask` alone wants to stop in the second epoch, all leave after step `leave`."""
+    told: list[str] = []
+    with joined(root) as session:
+        net = network()
+        model = session.wrap(net)
+        session.register(model=model, optimizer=torch.optim.SGD(model.parameters()))
+        for name in ("init", "resumed", "ranks", "collect", "exit"):
+            session.on(name, lambda *_, name=name: told.append(name))
+        session.state["rank"] = session.rank
+        try:
+            for epoch in session.epochs(9):
+                if epoch == 1 and session.rank == ask:
+                    session.stop("plateau")
+                for inputs, labels in session.loader(dataset(), 51):
+                    session.weighted(cross_entropy(model(inputs), labels)).backward()
+                    if leave == session.steps_done + 1:
+                        os.kill(os.getpid(), signal.SIGTERM)
+                    session.step()
+        except Exit:
+            return {"told": told, "steps": session.steps_done}
+    return {"told": told, "steps": session.steps_done, "rank": session.state["rank"]}
+
+
 def weighted_gradient(root: str) -> list[float]:
     """The gradient DDP makes of a global batch of 5 on 4 ranks with weights; then that of one process."""
     with joined(root) as session:

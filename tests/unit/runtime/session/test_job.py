@@ -131,7 +131,7 @@ def test_a_break_counts_its_epoch_and_completes_the_job(
     KEPT.clear()
     committed, completed = entries(tmp_path)[-2:]
     assert (committed["epoch"], committed["step"], committed["final"]) == (2, 4, True)
-    assert (completed["kind"], completed["goal"]) == ("Completed", {"epochs": 5, "reason": ["break"]})
+    assert (completed["kind"], completed["goal"]) == ("Completed", {"epochs": 5, "stop": ["break"]})
     with Training(join()).session as session:
         assert train(session, 5, batches=()) == []
     assert kinds(tmp_path)[-1] == "Completed"

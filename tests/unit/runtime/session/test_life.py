@@ -129,7 +129,7 @@ def test_a_failing_hook_is_reported_and_the_training_completes(
 ) -> None:
     session = join()
     session.on("committed", lambda commit: commit.no_such_field)
-    with caplog.at_level(logging.ERROR, logger="perdure"):
+    with caplog.at_level(logging.ERROR, logger="perdure"), session:
         Script(session).run(1)
     assert "AttributeError" in caplog.text
     assert [entry["kind"] for entry in entries(tmp_path)] == ["Opened", "Committed", "Completed"]
@@ -288,6 +288,23 @@ def test_what_an_epoch_hook_sets_is_in_that_epochs_commit(join: Join, monkeypatc
     again = Script(join())
     again.session.restore()
     assert dict(again.session.state) == {"seen": 1}
+
+
+def test_what_a_committed_hook_draws_changes_nothing(
+    join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that goes on from that commit does not draw it."""
+    monkeypatch.setenv("PERDURE_EVERY_STEPS", "1")
+    drawn, seen = list[float](), list[float]()
+    for root, hooks in (("without", 0), ("with", 1)):
+        monkeypatch.setenv("PERDURE_ROOT", (tmp_path / root).as_uri())
+        script = Script(join())
+        for _ in range(hooks):
+            script.session.on("committed", lambda _: drawn.append(torch.rand(1).item()))
+        script.after = lambda _: seen.append(torch.rand(1).item())
+        script.run(2)
+    assert len(drawn) >= STEPS_PER_EPOCH
+    assert seen[:2] == seen[2:]
 
 
 def test_collect_and_exit_come_once_after_the_final_commit_and_before_the_job_is_complete(

@@ -16,8 +16,11 @@ from typing import IO
 
 import pytest
 
+from perdure.agent.machine import _told
+from perdure.agent.state import Process, ProcessEnded, Trainer
+from perdure.agent.verdict import judge
 from perdure.channel import Attached, Exiting, Opened, Report, Stepped, read_report
-from perdure.contract import CommitRef, Env, ErrorName, ExitKind
+from perdure.contract import CommitRef, Env, ErrorName, ExitKind, Outcome
 
 REPOSITORY = Path(__file__).parents[4]
 DIGITS = REPOSITORY / "examples" / "digits" / "train.py"
@@ -165,17 +168,23 @@ for epoch in session.epochs(1000):
 
 
 @contextmanager
-def pair(folder: Path, silence: float, *, slow_step: int = -1) -> Iterator[list[Script]]:
-    """Two ranks that train until somebody stops them; rank 0 takes 6 s for `slow_step`."""
+def together(folder: Path, *command: str) -> Iterator[list[Script]]:
+    """The same script on two ranks."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         master = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-    arguments = ("-c", PAIR, str(silence), str(slow_step))
     with (
-        script(folder, *arguments, environ={**master, "RANK": "0"}) as one,
-        script(folder, *arguments, environ={**master, "RANK": "1"}) as two,
+        script(folder, *command, environ={**master, "RANK": "0"}) as one,
+        script(folder, *command, environ={**master, "RANK": "1"}) as two,
     ):
         yield [one, two]
+
+
+@contextmanager
+def pair(folder: Path, silence: float, *, slow_step: int = -1) -> Iterator[list[Script]]:
+    """Two ranks that train until somebody stops them; rank 0 takes 6 s for `slow_step`."""
+    with together(folder, "-c", PAIR, str(silence), str(slow_step)) as ranks:
+        yield ranks
 
 
 @pytest.mark.parametrize("asked", [0, 1])
@@ -215,3 +224,97 @@ def test_an_emptied_log_ends_the_script_before_anything_is_trained_or_written(tm
         assert late.process.returncode == 1
     assert "Traceback" not in said
     assert log(tmp_path) == []
+
+
+LIFE = """
+import os, sys, torch, perdure
+after, kept = sys.argv[1], sys.argv[2] == "with"
+session = perdure.Session.from_env()
+session.register(model=torch.nn.Linear(1, 1))
+samples = torch.utils.data.TensorDataset(torch.ones(8, 1))
+def main():
+    for epoch in session.epochs(2):
+        for _ in session.loader(samples, batch_size=4):
+            session.step()
+    print("trained", session.steps_done, flush=True)
+    exec(after)
+if kept:
+    with session:
+        main()
+else:
+    main()
+"""
+TRAINED = ["Opened", "Committed"]
+
+
+def lived(folder: Path, after: str, *, kept: str) -> tuple[Outcome, list[str]]:
+    """What the agent makes of a script that does `after` once it has trained, and the log."""
+    process = Process(0)
+    with script(folder, "-c", LIFE, after, kept) as one:
+        reports = [report for line in one.reports if (report := read_report(line))]
+        assert "trained 4" in one.end()
+        for report in reports:
+            process = _told(process, process.highest, report, 0.0)
+        return judge(Trainer(process.highest, (process,)), process, ProcessEnded(0, one.process.returncode)), log(
+            folder
+        )
+
+
+@pytest.mark.parametrize(
+    ("kept", "after", "outcome", "recorded"),
+    [
+        ("without", "pass", ExitKind.COMPLETED, True),
+        ("without", "os._exit(0)", ExitKind.COMPLETED, False),
+        ("without", "sys.exit('no room')", ExitKind.FAILED, False),
+        ("with", "os._exit(3)", ExitKind.FAILED, False),
+        ("with", "raise ValueError('no room')", ExitKind.FAILED, False),
+    ],
+    ids=["its-end", "hard-exit-with-0", "exit-with-words", "hard-exit-with-3", "exception"],
+)
+def test_a_job_is_completed_where_its_script_ends_well(
+    tmp_path: Path, kept: str, after: str, outcome: ExitKind, recorded: bool
+) -> None:
+    told, entries = lived(tmp_path, after, kept=kept)
+    assert (told.outcome, entries) == (outcome, [*TRAINED, *["Completed"][: int(recorded)]])
+
+
+def test_a_bare_exit_with_3_has_failed_and_the_next_run_does_what_comes_after_the_training(tmp_path: Path) -> None:
+    told, _ = lived(tmp_path, "raise SystemExit(3)", kept="without")
+    assert (told.outcome, told.error.name if told.error else "") == (ExitKind.FAILED, "3")
+    again, entries = lived(tmp_path, "pass", kept="with")
+    assert (again.outcome, entries[-2:]) == (ExitKind.COMPLETED, ["Opened", "Completed"])
+
+
+ENDING_PAIR = """
+import sys, time, torch, perdure
+with perdure.Session.from_env() as session:
+    model = session.wrap(torch.nn.Linear(4, 2))
+    session.register(model=model)
+    samples = torch.utils.data.TensorDataset(torch.randn(8, 4))
+    for epoch in session.epochs(1):
+        for (inputs,) in session.loader(samples, batch_size=4):
+            session.weighted(model(inputs).sum()).backward()
+            session.step()
+    if session.rank == int(sys.argv[1]):
+        time.sleep(float(sys.argv[2]))
+        exec(sys.argv[3])
+"""
+
+
+def ended_together(folder: Path, rank: int, seconds: float, act: str) -> list[ExitKind]:
+    with together(folder, "-c", ENDING_PAIR, str(rank), str(seconds), act) as ranks:
+        endings = [one.until(Exiting) for one in ranks]
+        return [ending.outcome for ending in endings if isinstance(ending, Exiting)]
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_a_job_is_complete_when_the_work_of_every_rank_is_done(tmp_path: Path, slow: int) -> None:
+    assert ended_together(tmp_path, slow, 1.0, "") == [ExitKind.COMPLETED, ExitKind.COMPLETED]
+    assert log(tmp_path) == [*TRAINED, "Completed"]
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_rank_whose_export_fails_completes_nothing_for_anybody(tmp_path: Path, failing: int) -> None:
+    found = ended_together(tmp_path, failing, 0.2, "raise ValueError('no room')")
+    assert found == [ExitKind.FAILED if rank == failing else ExitKind.PEER_LOST for rank in range(2)]
+    assert log(tmp_path) == TRAINED

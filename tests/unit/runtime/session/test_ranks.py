@@ -49,6 +49,8 @@ def scenes(root: Path) -> list[Scene]:
         train("sizes-one", 1, "sizes", terminate=(0, 11)),
         train("sizes-two", 2, "sizes"),
         train("fault", 2, "fault", fault=(1, 7)),
+        Scene("life-two", "life", 2, {"root": str(root / "life"), "leave": 1}, {"PERDURE_CHECK_SECONDS": "0"}),
+        Scene("life-three", "life", 3, {"root": str(root / "life"), "ask": 2}),
     ]
 
 
@@ -154,3 +156,15 @@ def test_a_rank_that_raises_is_blamed_and_its_peers_are_not(played: Results) -> 
     peer, culprit = played["fault"]
     assert (culprit["raised"], culprit["outcome"], culprit["blamed"]) == ("ValueError", "failed", True)
     assert (peer["outcome"], peer["blamed"]) == ("peer-lost", False), peer
+
+
+def test_hooks_are_told_of_a_resume_by_other_ranks_and_rank_0_alone_collects(played: Results) -> None:
+    assert [found["told"] for found in played["life-two"]] == [["init"]] * 2
+    after = ["resumed", "ranks", "exit"]
+    assert [found["told"] for found in played["life-three"]] == [["resumed", "ranks", "collect", "exit"], after, after]
+    assert [found["rank"] for found in played["life-three"]] == [0, 0, 0]
+
+
+def test_one_rank_that_wants_to_stop_ends_the_loop_on_all(played: Results, folder: Path) -> None:
+    assert [found["steps"] for found in played["life-three"]] == [4, 4, 4]
+    assert log(folder / "life")[-1]["goal"] == {"epochs": 9, "stop": ["plateau"]}

@@ -27,7 +27,7 @@ from perdure.contract import Env
 from perdure.errors import StorageError
 from perdure.session.leaving import stop_without_step
 from perdure.store.file import FileStore
-from tests.unit.runtime.session.training import Join, Training, entries, kinds, other_draws
+from tests.unit.runtime.session.training import Join, Training, entries, kinds, other_draws, samples
 
 
 @pytest.mark.parametrize("stop", [1, 3, 5, 7])
@@ -274,3 +274,17 @@ def test_only_rank_0_stops_a_run_before_its_first_step(
     monkeypatch.setattr(session._run, "settings", replace(session._run.settings, rank=1))
     stop_without_step(session._run)
     assert (ended, kinds(tmp_path)) == ([], ["Opened"])
+
+
+def test_a_generator_that_a_dataset_or_a_hook_keeps_for_itself_is_warned_of_once(
+    join: Join, capfd: pytest.CaptureFixture[str]
+) -> None:
+    session = join()
+    dataset, generator = samples(), random.Random(0)  # noqa: S311
+    vars(dataset)["noise"] = np.random.default_rng(0)
+    for _ in range(2):
+        session.loader(dataset, 8, name="noisy")
+    session.on("epoch", lambda _: generator.random())
+    said = capfd.readouterr().err
+    assert said.count("the dataset has a random generator of its own, noise: its state is in no checkpoint") == 1
+    assert said.count("the hook 'epoch' has a random generator of its own, generator") == 1

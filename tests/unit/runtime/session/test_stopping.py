@@ -118,6 +118,12 @@ def test_a_condition_that_cannot_be_called_is_refused(thing: Any) -> None:
             Stopping().begin(Goal(epochs=1), [thing])  # type: ignore[list-item]
 
 
+@pytest.mark.parametrize("stop", [plateau, max_steps(3), {"loss": plateau}], ids=["function", "limit", "mapping"])
+def test_conditions_that_are_no_list_are_refused(stop: Any) -> None:
+    with pytest.raises(UserError, match=r"give a list of conditions, stop=\[condition\]"):
+        read_goal(3, stop)
+
+
 def test_an_empty_reason_is_refused() -> None:
     with pytest.raises(UserError, match="a reason to stop is ''"):
         Stopping().ask("")

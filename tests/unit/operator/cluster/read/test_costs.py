@@ -72,7 +72,8 @@ class Cluster:
             for member in range(members):
                 self.tell(PODS, self.pod(number, member))
             self.tell(NODES, self.node(number))
-        self.observer._current = {job.key: job.uid for job in self.cache.jobs()}
+        for job in self.cache.jobs():
+            self.observer.written(job.key, job.uid, deleted=False)
 
     def tell(self, resource: Resource, raw: Json, kind: str = "MODIFIED") -> None:
         self.watch.take_in(resource, kind, raw)

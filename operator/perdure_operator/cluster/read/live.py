@@ -1,0 +1,175 @@
+"""What is read live, and when: a cache that is half filled looks like a cluster without pods.
+
+Nothing is concluded from absence before a live LIST; a job is read live at its first sight, after a write without an
+answer, after a deletion, and where it has another uid than the last; in between the watch and the answers to our writes
+keep that picture up to date. It writes nothing to the cluster. Called by `observe`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+from perdure.contract import LABEL_JOB
+from perdure_operator.cluster.protocol import (
+    BUDGETS,
+    JOBS,
+    NODES,
+    PODS,
+    REVISIONS,
+    ClusterApi,
+    Conflict,
+    Forbidden,
+    Json,
+    NotFound,
+    Resource,
+)
+from perdure_operator.cluster.read.cache import Cache, Change
+from perdure_operator.cluster.read.records import JobRecord, Key, PodRecord, key_of
+from perdure_operator.cluster.read.tombs import Untold
+
+SLICE: Final = 25
+"""Objects of a LIST that are read before others get their turn: some milliseconds."""
+
+logger = logging.getLogger(__name__)
+
+
+class Live:
+    """Keeps the cache a true picture; `namespace` None means all namespaces."""
+
+    def __init__(self, api: ClusterApi, cache: Cache, namespace: str | None, clock: Callable[[], datetime]) -> None:
+        self._api = api
+        self._cache = cache
+        self._namespace = namespace
+        self._clock = clock
+        self._current: dict[Key, str] = {}
+        self._answered: dict[Key, str] = {}
+        self._distrusted: set[Key] = set()
+        self._untold = Untold()
+        self.nodes_listed = False
+        """Whether a node that is not in the cache is known not to be there."""
+
+    async def sync(self) -> list[Change]:
+        """Read everything live; returns what has changed.
+
+        Jobs before pods, as in `_read`; what outlives a job before jobs, so that a job that is not found is gone for
+        good.
+        """
+        self._distrusted.clear()
+        changes: list[Change] = []
+        await self._list_revisions()
+        for resource in (NODES, BUDGETS, JOBS, PODS):
+            changes += await self._list(resource)
+        self.nodes_listed = True
+        self._current = {job.key: job.uid for job in self._cache.jobs() if job.key not in self._distrusted}
+        return changes
+
+    async def job(self, job: Key) -> JobRecord | None:
+        """The job as it is now, and its pods in the cache; None where it no longer exists."""
+        record = self._cache.job(job)
+        if record is None or not self.knows_pods_of(record) or self._overtaken(record):
+            await self._read(job)
+            record = self._cache.job(job)
+        return record
+
+    def knows_pods_of(self, record: JobRecord) -> bool:
+        """Whether a pod of it that is not in the cache is known not to be there."""
+        return self._current.get(record.key) == record.uid
+
+    def awaits_end_of(self, pod: PodRecord, now: datetime) -> bool:
+        """Whether the watch may still tell how this pod ended, which a LIST has not shown any more."""
+        return self._untold.awaited(pod, now)
+
+    def distrust(self, job: Key) -> None:
+        """Read the job live next time: a write of ours has failed or is under way, or we are behind."""
+        self._current.pop(job, None)
+        self._answered.pop(job, None)
+        self._distrusted.add(job)
+
+    def written(self, job: Key, uid: str, *, deleted: bool) -> None:
+        """Every write of a round has been answered, and each answer but that to a deletion is the object as it is."""
+        self._answered[job] = uid
+        if not deleted:
+            self._current[job] = uid
+
+    async def _list_revisions(self) -> None:
+        """Kept templates are worth having, and no reason to stop: an older chart's roles do not have the right."""
+        try:
+            await self._list(REVISIONS)
+        except Forbidden as error:
+            logger.warning("templates of jobs are not kept: %s", error)
+
+    async def _list(self, resource: Resource) -> list[Change]:
+        """Page by page and slice by slice: a round that is due does not wait for a whole cluster to be read."""
+        since, changes, shown = self._cache.mark(), list[Change | None](), set[Key]()
+        namespace = self._namespace if resource.namespaced else None
+        selector = LABEL_JOB if resource in (PODS, REVISIONS) else ""
+        async for page in self._api.pages(resource, namespace, selector=selector):
+            for first in range(0, len(page), SLICE):
+                part = page[first : first + SLICE]
+                changes += [self._take_in(resource, raw, since) for raw in part]
+                shown |= {key_of(raw) for raw in part}
+                await asyncio.sleep(0)
+        missing = set(self._cache.keys(resource)) - shown
+        changes += [self._drop(resource, key, since) for key in missing]
+        return [change for change in changes if change is not None]
+
+    def _take_in(self, resource: Resource, raw: Json, since: int) -> Change | None:
+        """What cannot be read costs itself, not the resync of all others."""
+        try:
+            return self._cache.apply(resource, raw, since=since)
+        except Exception:
+            logger.exception("%s %s cannot be read, ignored", resource.plural, "/".join(key_of(raw)))
+            return None
+
+    def _drop(self, resource: Resource, key: Key, since: int) -> Change | None:
+        change = self._cache.drop(resource, key, since=since)
+        if change is not None and isinstance(change.before, PodRecord):
+            self._untold.missed(change.before, self._clock())
+        return change
+
+    async def _read(self, job: Key) -> None:
+        """The job before its pods: a pod that its status names and the LIST lacks is gone, not yet to come."""
+        namespace, name = job
+        known = self._cache.job(job)
+        answered = self._answered.pop(job, None)
+        just_made = known is not None and known.is_new and job not in self._current and job not in self._distrusted
+        if known is None or not (answered == known.uid or just_made):
+            since = self._cache.mark()
+            try:
+                raw = await self._api.get(JOBS, namespace, name)
+            except NotFound:
+                self._cache.drop(JOBS, job, since=since)
+                self._current.pop(job, None)
+                return
+            self._cache.apply(JOBS, raw, since=since)
+        since = self._cache.mark()
+        pods = await self._api.list(PODS, namespace, selector=f"{LABEL_JOB}={name}")
+        shown = {key_of(raw) for raw in pods}
+        for raw in pods:
+            self._take_in(PODS, raw, since)
+        for pod in self._cache.pods(job):
+            if pod.key not in shown:
+                self._drop(PODS, pod.key, since)
+        record = self._cache.job(job)
+        if record is not None and self._overtaken(record):
+            await self._confirm(record)
+            record = self._cache.job(job)
+        if record is not None:
+            self._current[job] = record.uid
+
+    def _overtaken(self, record: JobRecord) -> bool:
+        """Whether a pod of the job names a newer run than its status: somebody has written since."""
+        newest = record.status.run if record.status is not None else 0
+        return any(pod.run > newest and pod.view.owner_uid == record.uid for pod in self._cache.pods(record.key))
+
+    async def _confirm(self, record: JobRecord) -> None:
+        """What the pods say may be of a status that was written after ours was read; else status was rolled back."""
+        since = self._cache.mark()
+        self._cache.apply(JOBS, await self._api.get(JOBS, *record.key), since=since)
+        now = self._cache.job(record.key)
+        if now is None or now.version != record.version:
+            raise Conflict(f"trainingjob {'/'.join(record.key)} was changed while its pods were read")

@@ -1,0 +1,62 @@
+"""Random generators that somebody keeps for himself: their state is in no checkpoint.
+
+What a dataset draws from torch's, NumPy's and Python's global generators goes on after a resume as if nothing had
+happened; a generator of its own begins anew. It cannot be saved from here: a loader's workers have copies of it. So
+whoever can be seen to have one is named, once. Called by the session.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+_GENERATORS: Final = (
+    torch.Generator,
+    np.random.Generator,
+    np.random.RandomState,
+    np.random.BitGenerator,
+    random.Random,
+)
+_DEPTH: Final = 4
+_OBJECTS: Final = 200
+"""So many are looked at: a dataset may hold a list of a million samples."""
+
+
+def own_generators(thing: Any) -> list[str]:
+    """Where `thing`, a dataset or a function, keeps generators: paths such as `transform.rng`."""
+    found: list[str] = []
+    seen: set[int] = set()
+    waiting = [(name, value, 1) for name, value in _parts(thing)]
+    while waiting and len(seen) < _OBJECTS:
+        path, value, depth = waiting.pop(0)
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, _GENERATORS):
+            found.append(path)
+        elif depth < _DEPTH:
+            waiting += [
+                (f"{path}{name if name[0] == '[' else f'.{name}'}", part, depth + 1) for name, part in _parts(value)
+            ]
+    return found
+
+
+def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(thing, list | tuple):
+        yield from ((f"[{number}]", item) for number, item in enumerate(thing[:8]))
+        return
+    if isinstance(thing, torch.Tensor | np.ndarray | type):
+        return
+    if hasattr(thing, "__self__"):
+        yield "self", thing.__self__
+    names = getattr(getattr(thing, "__code__", None), "co_freevars", ())
+    for name, cell in zip(names, getattr(thing, "__closure__", None) or (), strict=False):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # not set yet
+            continue
+    yield from getattr(thing, "__dict__", {}).items()

@@ -1,0 +1,32 @@
+"""The second example as a user starts it: it stops early, says why in the log, and exports once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from safetensors.torch import load_file
+
+REPOSITORY = Path(__file__).parents[3]
+SCRIPT = REPOSITORY / "examples" / "tinygpt" / "train.py"
+
+
+def test_a_training_that_learns_nothing_stops_on_a_plateau_and_exports_what_it_has(tmp_path: Path) -> None:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
+    command = [sys.executable, str(SCRIPT), "--epochs", "3", "--batch", "4", "--rate", "0"]
+    done = subprocess.run(
+        command, check=False, cwd=tmp_path, env=environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    first, *later = [line for line in done.stdout.splitlines() if line.startswith("evaluation loss")]
+    assert later == [first] * 4
+    newest = json.loads(min((tmp_path / "checkpoints" / "log").glob("*.json")).read_text())
+    assert (newest["kind"], newest["step"]) == ("Completed", 125)
+    assert newest["goal"] == {"epochs": 3, "stop": ["plateau"]}
+    assert done.stdout.count("exported ") == 1
+    exported = load_file(tmp_path / "tinygpt.safetensors")
+    assert exported["model.characters.weight"].shape == (100, 64)
+    assert all(name.startswith("model.") for name in exported)

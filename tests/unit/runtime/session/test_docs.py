@@ -1,0 +1,105 @@
+"""Every example of docs/training.md runs, and ends with an undisturbed run's weights although it was interrupted."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+import perdure
+from perdure import Session
+from perdure.session.leaving import Exit
+from tests.unit.runtime.session.training import Join
+
+PAGE = Path(__file__).parents[4] / "docs" / "training.md"
+EXAMPLES = [textwrap.dedent(found) for found in re.findall(r"^ *```python\n(.*?)^ *```", PAGE.read_text(), re.M | re.S)]
+
+
+class Interrupted(Session):
+    """Gets SIGTERM right before one step is told."""
+
+    before = 0
+
+    def step(self, *, exhausted: bool = False) -> None:
+        if self.steps_done + 1 == self.before:
+            os.kill(os.getpid(), signal.SIGTERM)
+        super().step(exhausted=exhausted)
+
+
+def data(size: int) -> TensorDataset:
+    generator = torch.Generator().manual_seed(size)
+    return TensorDataset(torch.randn(size, 4, generator=generator), torch.randint(0, 3, (size,), generator=generator))
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 3))
+
+
+def accuracy(model: nn.Module) -> float:
+    with torch.no_grad():
+        return sum(
+            float((model(inputs).argmax(1) == labels).float().mean()) for inputs, labels in DataLoader(data(9), 3)
+        )
+
+
+def names() -> dict[str, Any]:
+    """What an example finds."""
+    return {
+        "perdure": perdure,
+        "torch": torch,
+        "DataLoader": DataLoader,
+        "Net": network,
+        "criterion": cross_entropy,
+        "evaluate": accuracy,
+        "train_set": data(40),
+        "test_set": data(16),
+        "good_enough": lambda: False,
+        "my_samples": lambda epoch, i: data(8 + epoch + i).tensors,
+    }
+
+
+def run(example: str, root: Path, before: int = 0) -> list[float]:
+    """The weights it ends with."""
+    Interrupted.before = before
+    found = names()
+    if "from_env" in example:
+        exec(example.replace("from_env()", f"from_env({str(root)!r})"), found)  # noqa: S102 - our own page
+    else:
+        with Interrupted.from_env(root) as session:
+            model = session.wrap(network())
+            optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+            scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
+            session.register(model=model, optimizer=optimizer, scheduler=scheduler)
+            found |= {"session": session, "model": model, "optimizer": optimizer, "scheduler": scheduler}
+            found["train"] = session.loader(data(40), batch_size=8)
+            exec(example, found)  # noqa: S102 - our own page
+    return [value for parameter in found["model"].parameters() for value in parameter.flatten().tolist()]
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) > 5
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler:UserWarning")  # torch counts within a process
+@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+def test_an_example_ends_as_if_it_had_not_been_interrupted(
+    join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    join().close()  # the environment is as on a laptop
+    monkeypatch.setattr(perdure, "Session", Interrupted)
+    expected = run(EXAMPLES[number], tmp_path / "undisturbed")
+    for before in (2, 5):
+        root = tmp_path / f"{before}"
+        with pytest.raises(Exit):
+            run(EXAMPLES[number], root, before)
+        assert run(EXAMPLES[number], root) == expected
