@@ -4,5 +4,6 @@ mutant      one changed place in one file; applied to a copy of the tree
 catalogue   bugs of the kinds that were really made, or that tests once did not notice
 mechanical  bugs drawn by seed from the code itself
 judge       runs the simulation and the unit tests over a copy
+record      verdicts on a file, for a run that goes on where another was cut
 __main__    plants them all, and prints the table: what was planted, and who has found it
 """

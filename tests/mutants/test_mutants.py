@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -15,25 +17,40 @@ from tests.mutants.catalogue import CATALOGUE
 from tests.mutants.judge import REPOSITORY, Effort, Found, Judge
 from tests.mutants.mechanical import draw, of_text
 from tests.mutants.mutant import Mutant, Stale
+from tests.mutants.record import Record
 from tests.simulation.faults import FAULTS
 
 BY_NAME: Final = {mutant.name: mutant for mutant in CATALOGUE}
 SIX: Final = (
-    "one unknown word in status makes a job unreadable",
-    "news of nodes concern no job",
-    "replacing members has no pause",
-    "a role label that somebody changed is not restored",
     "cordons are not seen",
-    "the deadline is looked at before the suspension, between runs",
+    "a Lease is taken before it has ended",
+    "two runs in a row use the same port",
+    "steps of another run are lost by this one",
+    "a run that has lost a member is not named as lost to the others",
+    "each failure is retried after a second, without back-off",
 )
-AIMED: Final = 6
+AIMED: Final = 3
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[Judge]:
+    with Judge() as one:
+        yield one
 
 
 @pytest.mark.parametrize("name", SIX)
-def test_a_planted_bug_is_found_by_the_simulation(name: str) -> None:
-    with Judge() as judge:
-        found, words = judge.judge(BY_NAME[name], Effort(histories=0, aimed=AIMED))
+def test_a_planted_bug_is_found_by_the_simulation(name: str, judge: Judge) -> None:
+    found, words = judge.judge(BY_NAME[name], Effort(histories=0, aimed=AIMED))
     assert found is Found.SIMULATION, words
+
+
+def test_a_verdict_on_a_file_counts_for_the_same_tree_and_effort_only(tmp_path: Path) -> None:
+    mutant, path, effort = CATALOGUE[0], tmp_path / "verdicts", Effort(histories=1)
+    Record(path, "tree", effort).add(mutant, Found.UNIT, "FAILED")
+    assert Record(path, "tree", effort).known(mutant) == (Found.UNIT, "FAILED")
+    assert Record(path, "tree", effort).known(CATALOGUE[1]) is None
+    assert Record(path, "another", effort).known(mutant) is None
+    assert Record(path, "tree", Effort(histories=2)).known(mutant) is None
 
 
 @pytest.mark.parametrize("mutant", CATALOGUE, ids=lambda mutant: mutant.name)

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from perdure.contract import Role, Standby
+from perdure.contract import Role, Standby, write_assignment
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.state.decision import CreatePod, DeletePod
 from perdure_operator.state.snapshot import NodeView, PodView, Toleration
@@ -137,6 +137,9 @@ def test_an_idle_pod_gets_a_short_grace_and_a_member_its_own() -> None:
     assert {action.grace for action in here.plan().actions if isinstance(action, DeletePod)} == {5}
     done = job().starting(world=2).spec(active_deadline_seconds=1).after(1)
     assert {action.grace for action in done.plan().actions if isinstance(action, DeletePod)} == {5}
+    orphan = PodView(name="digits-0000-0", uid="orphan", assignment=write_assignment(Standby()))
+    after = job().having(pods=(orphan,)).plan()
+    assert [action.grace for action in after.actions if isinstance(action, DeletePod)] == [5]
     late = job().running(world=2).leaving("n1").after(630)
     assert {action.grace for action in late.plan().actions if isinstance(action, DeletePod)} == {None}
 
