@@ -21,7 +21,7 @@ from perdure.session.collecting import collected
 from perdure.session.departure import Departure, departure, loop
 from perdure.session.ending import wait_for_all
 from perdure.session.hooks import HookName
-from perdure.session.leaving import Exit, save_and_leave, save_finally
+from perdure.session.leaving import Exit, save_finally
 from perdure.session.run import OWN_VALUES, Run
 from perdure.session.stopping import BREAK, Condition, Goal, Limit, agreed
 from perdure.telemetry.events import GoalReached
@@ -164,6 +164,7 @@ class Job:
 
     def _end_epoch(self, goal: Goal) -> None:
         """An epoch's body is done."""
+        self._boundary.go_on()
         run, progress = self._run, self._progress
         run.hooks.run(HookName.EPOCH, progress.loop_epochs)
         reasons = agreed(run.peers.gather(run.stopping.reasons(progress.step)))
@@ -175,7 +176,7 @@ class Job:
         if self._is_over(goal):
             return
         if self._boundary.leaving:
-            save_and_leave(run)
+            self._boundary.leave()
         self._boundary.save_if_due()
 
     def _leave(self, how: Departure) -> None:
