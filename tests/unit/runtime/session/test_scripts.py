@@ -7,6 +7,10 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+from torch import nn
+
+from perdure import UserError
 from tests.unit.runtime.session.training import Join, Training, entries
 
 
@@ -33,3 +37,22 @@ def test_a_script_that_catches_the_exit_inside_of_its_epochs_does_not_count_batc
 
     assert [entry["step"] for entry in entries(tmp_path) if entry.get("final")] == [7, 15]
     assert resumed.session.steps_done == 15
+
+
+def test_a_group_added_during_training_is_refused_by_the_run_that_adds_it(join: Join) -> None:
+    training = Training(join())
+    session = training.session
+    added = nn.Linear(1, 1)
+    session.register(added=added)
+
+    with pytest.raises(UserError, match="1 groups then, 2 now: a resumed run could not load it, so give it all"):  # noqa: SIM117
+        with session:
+            for epoch in session.epochs(3):
+                if epoch == 1:
+                    training.optimizer.add_param_group({"params": added.parameters()})
+                for inputs, _ in training.batches:
+                    session.weighted(training.net(inputs).square().mean()).backward()
+                    training.optimizer.step()
+                    session.step()
+                session.save()
+    assert session.finished_epochs == 2
