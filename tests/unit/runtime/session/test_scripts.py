@@ -45,7 +45,7 @@ def test_a_group_added_during_training_is_refused_by_the_run_that_adds_it(join: 
     added = nn.Linear(1, 1)
     session.register(added=added)
 
-    with pytest.raises(UserError, match="1 groups then, 2 now: a resumed run could not load it, so give it all"):  # noqa: SIM117
+    def script() -> None:
         with session:
             for epoch in session.epochs(3):
                 if epoch == 1:
@@ -55,4 +55,36 @@ def test_a_group_added_during_training_is_refused_by_the_run_that_adds_it(join: 
                     training.optimizer.step()
                     session.step()
                 session.save()
+
+    with pytest.raises(UserError, match="1 groups then, 2 now: a resumed run could not load it, so give it all"):
+        script()
     assert session.finished_epochs == 2
+
+
+@pytest.mark.parametrize("careful", [True, False])
+def test_what_is_done_to_the_model_between_two_loops_is_not_done_again_to_what_was_trained_since(
+    join: Join, careful: bool
+) -> None:
+    def phases(training: Training, stop: int | None = None) -> Training:
+        session = training.session
+        with session:
+            for number in range(2):
+                for _ in session.epochs(1):
+                    for inputs, _ in training.batches:
+                        session.weighted(training.net(inputs).square().mean()).backward()
+                        training.optimizer.step()
+                        if session.steps_done == stop:
+                            os.kill(os.getpid(), signal.SIGTERM)
+                        session.step()
+                if number == 0 and not (careful and session.state.get("new head")):
+                    nn.init.zeros_(next(training.net[2].parameters()))
+                    session.state["new head"] = True
+        return training
+
+    with pytest.raises(SystemExit):
+        phases(Training(join()), stop=7)
+    if careful:
+        assert phases(Training(join())).session.steps_done == 10
+    else:
+        with pytest.raises(UserError, match=r"changed parameters between two epochs\(\) loops"):
+            phases(Training(join()))
