@@ -11,7 +11,7 @@ Called by the sources of `Session`, by its steps and polls, and by perdure.sessi
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from perdure.checkpoint.opening import say
 from perdure.data.source import Source
@@ -36,6 +36,8 @@ class Boundary:
         """Whether some rank has said `step(exhausted=True)`."""
         self.leaving = False
         """Whether the ranks have agreed to leave."""
+        self._departing: BaseException | None = None
+        """What was raised to leave the script, or because that failed."""
         self._due = ""
         """Why a checkpoint is due."""
         self._stepped = False
@@ -57,7 +59,7 @@ class Boundary:
         if not self._progress.asked(source):
             return
         if self.leaving:
-            save_and_leave(self._run)
+            self.leave()
         self.save_if_due()
 
     def handed(self, source: Source[Any]) -> None:
@@ -93,7 +95,7 @@ class Boundary:
         if not self.leaving:
             return
         if self._progress.may_leave or (self._progress.may_save and self._pressing()):
-            save_and_leave(self._run)
+            self.leave()
         if self._progress.may_save:
             self._save_in_case()
 
@@ -104,6 +106,20 @@ class Boundary:
         self._due = "script"
 
     # What the epoch loops tell.
+
+    def leave(self) -> NoReturn:
+        """All ranks save and leave. A script that has caught that stands where it was: it is raised again."""
+        self.go_on()
+        try:
+            save_and_leave(self._run)
+        except BaseException as error:
+            self._departing = error
+            raise
+
+    def go_on(self) -> None:
+        """Raises what the script has caught, if it goes on where it was to leave: batches it never got would count."""
+        if self._departing is not None:
+            raise self._departing
 
     def end_epoch(self) -> None:
         """The body of an epoch is done: whoever was asked to leave meanwhile is heard."""

@@ -21,7 +21,7 @@ from perdure.session.collecting import collected
 from perdure.session.departure import Departure, departure, loop
 from perdure.session.ending import wait_for_all
 from perdure.session.hooks import HookName
-from perdure.session.leaving import Exit, save_and_leave, save_finally
+from perdure.session.leaving import Exit, save_finally
 from perdure.session.run import OWN_VALUES, Run
 from perdure.session.stopping import BREAK, Condition, Goal, Limit, agreed
 from perdure.telemetry.events import GoalReached
@@ -46,6 +46,8 @@ class Job:
         """What the last loop has reached, and why it stopped before that; None while it is on."""
         self._quiet = contextlib.ExitStack()
         """Silence of the others means nothing between the loops."""
+        self._passed: list[int] | None = None
+        """How often the parameters were written to when the first loop was passed over."""
         self._told_left_over: set[str] = set()
         self._trouble: BaseException | None = None
         """What went wrong where nothing can be raised."""
@@ -69,9 +71,13 @@ class Job:
         if self._run.reporter.ended:
             raise Exit
         number, self._loops, self.goal = self._loops, self._loops + 1, goal
+        resumed = number == self._progress.loop
         if not self._progress.begin_loop(number, goal) or self._is_over_already(goal):
             self._progress.pass_loop(number)
+            self._passed = self._passed or self._run.registry.versions()
         else:
+            if resumed:
+                self._check_untouched()
             self._begin()
             while not self._is_over(goal):
                 epoch, consumer = self._progress.begin_epoch(), loop()
@@ -82,6 +88,15 @@ class Job:
                     raise
                 self._end_epoch(goal)
         self._reach(goal)
+
+    def _check_untouched(self) -> None:
+        """UserError if the script has written to what was restored: the run that began this loop did so before."""
+        if self._passed is not None and self._passed != self._run.registry.versions():
+            raise UserError(
+                "the script has changed parameters between two epochs() loops, and this run resumes in the second: its "
+                "checkpoint has that change, and what was trained since: change them only "
+                "`if not session.state.get('changed')`, and then set session.state['changed'] = True"
+            )
 
     def _is_over_already(self, goal: Goal) -> bool:
         """Whether nothing is left of the loop. An epoch that an earlier run has begun is trained to its end."""
@@ -164,6 +179,7 @@ class Job:
 
     def _end_epoch(self, goal: Goal) -> None:
         """An epoch's body is done."""
+        self._boundary.go_on()
         run, progress = self._run, self._progress
         run.hooks.run(HookName.EPOCH, progress.loop_epochs)
         reasons = agreed(run.peers.gather(run.stopping.reasons(progress.step)))
@@ -175,7 +191,7 @@ class Job:
         if self._is_over(goal):
             return
         if self._boundary.leaving:
-            save_and_leave(run)
+            self._boundary.leave()
         self._boundary.save_if_due()
 
     def _leave(self, how: Departure) -> None:

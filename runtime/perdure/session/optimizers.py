@@ -29,12 +29,15 @@ class Optim:
     def __init__(self, name: str, optimizer: Optimizer) -> None:
         self._name = name
         self._optimizer = optimizer
+        self._groups: list[list[str]] | None = None
+        """The parameters' names when training began: a resumed run has these groups and no others."""
 
     def read(self, parameters: Names, shared: dict[str, Tensor]) -> dict[str, Any]:
         """Adds the state's tensors, at any depth; returns what is left. `state` is None before the first step."""
         whole = self._optimizer.state_dict()
         names = self._numbered(parameters)
         groups = [{**group, "params": [names[number] for number in group["params"]]} for group in whole["param_groups"]]
+        self._check_groups([group["params"] for group in groups])
         state = {names.get(number, number): values for number, values in whole["state"].items()}
         plain = {key: split(values, f"{self._name}/{key}/", shared) for key, values in state.items()}
         rest = {key: value for key, value in whole.items() if key not in ("state", "param_groups")}
@@ -86,6 +89,17 @@ class Optim:
                     f"optimizer {self._name!r} does not keep its state as it was saved: {place} was {was} and is "
                     f"{now}: its load_state_dict has to leave dtypes and shapes alone"
                 )
+
+    def _check_groups(self, now: list[list[str]]) -> None:
+        """UserError once they have changed: what is saved with them, no later run of the script could load."""
+        if self._groups is None:
+            self._groups = now
+        elif now != self._groups:
+            raise UserError(
+                f"optimizer {self._name!r} has other parameters or parameter groups than when training began: "
+                f"{_difference(self._groups, now)}: a resumed run could not load it, so give it all groups where it is "
+                f"made; frozen parameters (requires_grad=False) have no gradient and stay as they are"
+            )
 
     def _owned(self) -> list[Tensor]:
         return [parameter for group in self._optimizer.param_groups for parameter in group["params"]]

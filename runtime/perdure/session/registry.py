@@ -84,6 +84,10 @@ class Registry:
             objects[name] = split(_state_of(name, other), f"{name}.", replicated)
         return State(shared, replicated, objects, rank, loose)
 
+    def versions(self) -> list[int]:
+        """How often each parameter was written to: equal as long as nobody has touched any."""
+        return [parameter._version for parameter in self._parameter_names()]  # noqa: SLF001 - torch has no other word
+
     def targets(self, objects: Mapping[str, Any], items: Sequence[Item]) -> Mapping[tuple[str, str], Tensor]:
         """Where a checkpoint's tensors are read to: the live ones where they fit, new ones beside them elsewhere.
 

@@ -1,0 +1,90 @@
+"""Scripts as people write them, against the habits of the examples: interrupted and resumed they lose nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from perdure import UserError
+from tests.unit.runtime.session.training import Join, Training, entries
+
+
+def test_a_script_that_catches_the_exit_inside_of_its_epochs_does_not_count_batches_it_never_got(
+    join: Join, tmp_path: Path
+) -> None:
+    def carefree(training: Training, *, stop: int | None = None) -> Training:
+        session = training.session
+        with contextlib.suppress(SystemExit), session:
+            for _ in session.epochs(3):
+                try:
+                    for inputs, _ in training.batches:
+                        session.weighted(training.net(inputs).square().mean()).backward()
+                        training.optimizer.step()
+                        if session.steps_done == stop:
+                            os.kill(os.getpid(), signal.SIGTERM)
+                        session.step()
+                except BaseException:  # noqa: BLE001, S112 - what scripts do
+                    continue
+        return training
+
+    carefree(Training(join()), stop=6)
+    resumed = carefree(Training(join()))
+
+    assert [entry["step"] for entry in entries(tmp_path) if entry.get("final")] == [7, 15]
+    assert resumed.session.steps_done == 15
+
+
+def test_a_group_added_during_training_is_refused_by_the_run_that_adds_it(join: Join) -> None:
+    training = Training(join())
+    session = training.session
+    added = nn.Linear(1, 1)
+    session.register(added=added)
+
+    def script() -> None:
+        with session:
+            for epoch in session.epochs(3):
+                if epoch == 1:
+                    training.optimizer.add_param_group({"params": added.parameters()})
+                for inputs, _ in training.batches:
+                    session.weighted(training.net(inputs).square().mean()).backward()
+                    training.optimizer.step()
+                    session.step()
+                session.save()
+
+    with pytest.raises(UserError, match="1 groups then, 2 now: a resumed run could not load it, so give it all"):
+        script()
+    assert session.finished_epochs == 2
+
+
+@pytest.mark.parametrize("careful", [True, False])
+def test_what_is_done_to_the_model_between_two_loops_is_not_done_again_to_what_was_trained_since(
+    join: Join, careful: bool
+) -> None:
+    def phases(training: Training, stop: int | None = None) -> Training:
+        session = training.session
+        with session:
+            for number in range(2):
+                for _ in session.epochs(1):
+                    for inputs, _ in training.batches:
+                        session.weighted(training.net(inputs).square().mean()).backward()
+                        training.optimizer.step()
+                        if session.steps_done == stop:
+                            os.kill(os.getpid(), signal.SIGTERM)
+                        session.step()
+                if number == 0 and not (careful and session.state.get("new head")):
+                    nn.init.zeros_(next(training.net[2].parameters()))
+                    session.state["new head"] = True
+        return training
+
+    with pytest.raises(SystemExit):
+        phases(Training(join()), stop=7)
+    if careful:
+        assert phases(Training(join())).session.steps_done == 10
+    else:
+        with pytest.raises(UserError, match=r"changed parameters between two epochs\(\) loops"):
+            phases(Training(join()))
