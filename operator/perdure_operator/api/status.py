@@ -238,6 +238,8 @@ class Unready(TolerantModel):
     """When that was first seen, or when the outage around it was over."""
     outage: bool = False
     """True while so many nodes are not Ready at once that the control plane is more likely at fault."""
+    given_up: datetime | None = None
+    """When members on it were given up although the outage went on."""
 
 
 class Condition(TolerantModel):
@@ -304,6 +306,8 @@ class TrainingJobStatus(TolerantModel):
     """Its number in the log: a higher one is a new commit, and new commits reset the backoff."""
     unready: tuple[Unready, ...] = ()
     """Nodes under members that are not Ready, and since when."""
+    given_up: datetime | None = None
+    """When a node was given up last while an outage went on; the next one counts from here."""
     template_checked: str = ""
     """Hash of the pod that passed the dry run last; names the ControllerRevision that keeps its template."""
 

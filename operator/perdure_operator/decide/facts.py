@@ -103,7 +103,8 @@ def in_outage(snapshot: Snapshot, node: NodeView) -> bool:
 def given_up_at(draft: Draft, node: str) -> datetime | None:
     """When members on this unreachable node are given up; None while it is reachable, or nothing else is.
 
-    In an outage that comes late, one node after the other, and only while some node is Ready to take members.
+    In an outage that comes late, one node after the other, and only while some node is Ready to take members. What is
+    overdue, after hours without a leader or a Ready node, counts from the node that was given up last all the same.
     """
     unready = next((one for one in draft.status.unready if one.node == node), None)
     failure = draft.snapshot.spec.failure
@@ -113,8 +114,15 @@ def given_up_at(draft: Draft, node: str) -> datetime | None:
         return later(unready.since, failure.lost_node_seconds)
     if not any(zone.ready for zone in draft.snapshot.zones):
         return None
-    before = [one for one in draft.status.unready if one.outage and (one.since, one.node) < (unready.since, node)]
-    return later(unready.since, failure.mass_outage_seconds + len(before) * failure.lost_node_seconds)
+    if unready.given_up:
+        return unready.given_up
+    waiting = [one for one in draft.status.unready if one.outage and not one.given_up]
+    before = sum((one.since, one.node) < (unready.since, node) for one in waiting)
+    at, last = (
+        later(unready.since, failure.mass_outage_seconds + before * failure.lost_node_seconds),
+        draft.status.given_up,
+    )
+    return max(at, later(last, (before + 1) * failure.lost_node_seconds)) if last else at
 
 
 def node_lost(draft: Draft, pod: PodView) -> bool:

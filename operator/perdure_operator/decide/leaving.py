@@ -75,7 +75,7 @@ def track_unready_nodes(draft: Draft) -> Draft:
         (node for node in draft.snapshot.nodes if node.name in occupied and not (node.exists and node.ready)),
         key=lambda node: node.name,
     )
-    draft = draft.update(unready=tuple(_unready(draft, node) for node in sick))
+    draft = _give_up_one(draft.update(unready=tuple(_unready(draft, node) for node in sick)))
     for node in sick:
         at = given_up_at(draft, node.name)
         draft = draft.wake(at) if at else draft
@@ -90,6 +90,17 @@ def _unready(draft: Draft, node: NodeView) -> Unready:
     if old is None or (old.outage and not outage):
         return Unready(node=node.name, since=draft.now, outage=outage)
     return old.model_copy(update={"outage": outage})
+
+
+def _give_up_one(draft: Draft) -> Draft:
+    """In an outage no more than one node a round: when that was is remembered, and the next one counts from it."""
+    rows = draft.status.unready
+    due = ((at, one.node) for one in rows if one.outage and not one.given_up and (at := given_up_at(draft, one.node)))
+    at, name = min(due, default=(None, ""))
+    if at is None or at > draft.now:
+        return draft
+    marked = (one.model_copy(update={"given_up": draft.now}) if one.node == name else one for one in rows)
+    return draft.update(unready=tuple(marked), given_up=draft.now)
 
 
 def disrupt(draft: Draft) -> Draft:

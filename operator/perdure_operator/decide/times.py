@@ -22,7 +22,8 @@ def correct_times(draft: Draft) -> Draft:
         next=_of_next(status.next, now) if status.next else None,
         failures=_past(status.failures, now, "last_time"),
         log_lost=_past(status.log_lost, now, "time") if status.log_lost else None,
-        unready=tuple(_past(one, now, "since") for one in status.unready),
+        unready=tuple(_past(one, now, "since", "given_up") for one in status.unready),
+        given_up=min(status.given_up, now) if status.given_up else None,
         start_time=min(status.start_time, now) if status.start_time else None,
     )
 

@@ -44,9 +44,9 @@ LEAVING: Final = (
     ),
     Mutant(
         "after a long outage all nodes are given up at once",
-        _FACTS,
-        "len(before) * failure.lost_node_seconds",
-        "0 * failure.lost_node_seconds",
+        _LEAVING,
+        "unready=tuple(marked), given_up=draft.now)",
+        "unready=tuple(marked))",
         ("all-kubelets-silent",),
     ),
     Mutant(

@@ -56,6 +56,41 @@ def test_after_ten_minutes_members_are_given_up_one_node_after_the_other() -> No
     assert first.after(60).settle().now.failures.infrastructure == 1
 
 
+@pytest.mark.parametrize("before", [Zone(ready=2, not_ready=3), Zone(ready=0, not_ready=5)], ids=["leader", "node"])
+def test_what_is_overdue_is_given_up_one_node_after_the_other_too(before: Zone) -> None:
+    """No leader, or no Ready node, for half an hour: both members have long been due by then."""
+    here = _down(job().running(world=2), before).after(1800).having(zones=(Zone(ready=2, not_ready=3),)).settle()
+    assert [one.name for one in here.outcomes] == ["digits-ab12-0"]
+    later = here.after(59).settle()
+    assert [one.name for one in later.outcomes] == ["digits-ab12-0"]
+    assert later.after(1).settle().now.failures.infrastructure == 1
+
+
+def test_a_node_that_comes_back_after_it_was_given_up_does_not_make_the_next_one_due() -> None:
+    most = Zone(ready=2, not_ready=3)
+    here = _down(job().running(world=2), most).after(1800).settle()
+    here = here.after(5).node("n1", ready=True).settle()
+    assert [one.node for one in here.now.unready] == ["n2"]
+    assert len(here.after(54).settle().outcomes) == 1
+    assert here.after(55).settle().now.failures.infrastructure == 1
+
+
+def test_while_no_node_is_ready_none_is_given_up_after_the_first_either() -> None:
+    here = _down(job().running(world=2), Zone(ready=2, not_ready=3)).after(1800).settle()
+    here = here.having(zones=ALL_DOWN).settle().after(1800).settle()
+    assert [one.name for one in here.outcomes] == ["digits-ab12-0"]
+
+
+def test_a_status_without_the_time_of_the_last_one_is_gone_on_from() -> None:
+    """An operator that did not keep it has given the first node up; this one counts from its own first look."""
+    here = _down(job().running(world=2), Zone(ready=2, not_ready=3)).after(1800).settle()
+    rows = tuple(one.model_copy(update={"given_up": None}) for one in here.now.unready)
+    here = here.status(unready=rows, given_up=None).settle()
+    assert len(here.outcomes) == 1
+    assert len(here.after(59).settle().outcomes) == 1
+    assert here.after(60).settle().now.failures.infrastructure == 1
+
+
 def test_a_node_that_stays_down_after_the_outage_counts_from_its_end() -> None:
     here = _down(job().running(world=2), *ALL_DOWN).after(500).node("n2", ready=True).node("n3", ready=True)
     here = here.having(zones=(Zone(ready=2, not_ready=1),)).settle().after(59).settle()
