@@ -72,9 +72,13 @@ class Job:
         labels = {"pod-security.kubernetes.io/enforce": "restricted"}
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace, "labels": labels}}
         self.kubectl.apply(namespace)
+        self.gives_keys(self._bucket)
+
+    def gives_keys(self, bucket: Bucket) -> None:
+        """This bucket's keys are those in the job's Secret from now on, if it names one."""
         secret = self.manifest["spec"]["checkpoint"].get("s3", {}).get("credentialsSecret")
         if secret:
-            keys = {"AWS_ACCESS_KEY_ID": self._bucket.access_key, "AWS_SECRET_ACCESS_KEY": self._bucket.secret_key}
+            keys = {"AWS_ACCESS_KEY_ID": bucket.access_key, "AWS_SECRET_ACCESS_KEY": bucket.secret_key}
             metadata = {"name": secret, "namespace": self.namespace}
             self.kubectl.apply({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": keys})
 

@@ -1,13 +1,14 @@
-"""The object store is away when a job must save: the drain waits, says for whom and until when, and nothing is lost."""
+"""The object store is away, or has changed its keys, when a job must save: the drain waits, and nothing is lost."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
 from e2e.cluster.s3 import S3
-from e2e.harness.lab import Lab
+from e2e.harness.lab import Lab, bucket_of
 from e2e.harness.shared_run import SharedRun
 from e2e.scenarios.conftest import Train, Undisturbed
 from e2e.scenarios.training import Config, Trouble, nothing_lost
@@ -54,3 +55,21 @@ def test_a_drain_waits_for_a_store_that_comes_back(
     assert "until" in awaited["message"]
     assert drained.status == 0, drained.output
     assert training.verdict() == nothing_lost(undisturbed(Config()))
+
+
+def test_a_drain_saves_with_the_keys_that_have_taken_the_place_of_those_in_its_environment(
+    lab: Lab, train: Train, undisturbed: Undisturbed, s3: S3
+) -> None:
+    rotated = replace(s3, secret_key="rotated-while-it-trains")
+    with train(trouble=Trouble(spec=PATIENT, s3=s3, environ={"PACE_SECONDS": "0.5"})) as training:
+        training.trains(steps=12)
+        s3.kill()
+        rotated.start()
+        training.job.gives_keys(bucket_of(rotated))
+        with lab.drain(training.node(rank=1)) as drain:
+            drained = drain.finish(seconds=180)
+        status = training.completes()
+    assert drained.status == 0, drained.output
+    assert training.verdict() == nothing_lost(undisturbed(Config()))
+    assert training.runs() == [1, 2]
+    assert status["failures"]["infrastructure"] + status["failures"]["code"] == 0

@@ -46,6 +46,10 @@ LABEL_ROLE: Final = "perdure.dev/role"
 ASSIGNMENT_FOLDER: Final = "/run/perdure"
 """Where the downward-API volume is mounted in container 0."""
 ASSIGNMENT_FILE: Final = "/run/perdure/assignment"
+CREDENTIALS_FOLDER: Final = "/run/perdure-s3"
+"""Where the Secret with the S3 keys is mounted in container 0, if the job names one."""
+CREDENTIALS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_CREDENTIAL_EXPIRATION")
+"""Its keys, and the files in that folder; the last two need not be there."""
 TERMINATION_LOG: Final = "/dev/termination-log"
 
 LINGER_SECONDS: Final = 30

@@ -182,6 +182,24 @@ BAD = (
         "containers[0].volumeMounts must leave /run/perdure",
     ),
     Bad(
+        "a mount over the keys",
+        job(template=_trainer(volumeMounts=[{"name": "v", "mountPath": "/run/perdure-s3"}])),
+        _TRAINER,
+        "must leave /run/perdure and /run/perdure-s3 to Perdure",
+    ),
+    Bad(
+        "a mount inside the keys' folder",
+        job(template=_trainer(volumeMounts=[{"name": "v", "mountPath": "/run/perdure-s3/x"}])),
+        _TRAINER,
+        "must leave /run/perdure and /run/perdure-s3 to Perdure",
+    ),
+    Bad(
+        "a folder of keys beside credentialsSecret",
+        job(template=_trainer(env=[{"name": "PERDURE_S3_CREDENTIALS", "value": "/mine"}])),
+        _TRAINER,
+        "use the fields of spec",
+    ),
+    Bad(
         "a variable of Perdure's",
         job(template=_trainer(env=[{"name": "PERDURE_ROOT", "value": "s3://else/where"}])),
         _TRAINER,
@@ -228,6 +246,12 @@ BAD = (
     Bad(
         "a volume with Perdure's name",
         job(template=template(volumes=[{"name": "perdure-assignment", "emptyDir": {}}])),
+        f"{_POD}.volumes",
+        "give the volume another name",
+    ),
+    Bad(
+        "a volume with the name of that for the keys",
+        job(template=template(volumes=[{"name": "perdure-s3", "emptyDir": {}}])),
         f"{_POD}.volumes",
         "give the volume another name",
     ),

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster.apiserver import ApiServer
-from perdure_operator.cluster import kube
+from e2e.harness.lab import digits
+from perdure_operator.api.spec import TrainingJobSpec
+from perdure_operator.cluster import kube, member
 from perdure_operator.cluster.kube import KubeApi
 from perdure_operator.cluster.protocol import (
     NODES,
@@ -22,6 +24,7 @@ from perdure_operator.cluster.protocol import (
     Unavailable,
 )
 from tests.support import contract_cases
+from tests.support.raw import snapshot
 
 pytestmark = pytest.mark.api
 
@@ -61,6 +64,22 @@ def test_a_bad_pod_is_invalid_in_a_dry_run(api_server: ApiServer, namespace: str
         bad["spec"]["containers"] = "none"
         with pytest.raises(Invalid):
             await api.create(PODS, namespace, bad, dry_run=True)
+
+    run(api_server, case)
+
+
+def test_a_member_with_keys_in_a_folder_passes_restricted_pod_security(api_server: ApiServer, namespace: str) -> None:
+    api_server.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
+    spec = TrainingJobSpec.model_validate(digits()["spec"])
+    body = member.pod(snapshot(namespace=namespace, spec=spec), "digits-3f2a-0")
+    assert [kind for volume in body["spec"]["volumes"] for kind in volume if kind != "name"] == [
+        "downwardAPI",
+        "secret",
+    ]
+
+    async def case(api: KubeApi) -> None:
+        taken = await api.create(PODS, namespace, body, dry_run=True)
+        assert taken["spec"]["volumes"] == body["spec"]["volumes"]
 
     run(api_server, case)
 

@@ -19,6 +19,9 @@ ANNOTATION_TEMPLATE: Final = "perdure.dev/template-hash"
 ASSIGNMENT_VOLUME: Final = "perdure-assignment"
 """The volume that the operator adds to each member."""
 
+CREDENTIALS_VOLUME: Final = "perdure-s3"
+"""The volume that it adds where checkpoint.s3.credentialsSecret is set: the Secret's keys."""
+
 EVICTION_POLICY: Final = "AlwaysAllow"
 """Of a budget: a member that is not Ready does not train, so nothing is lost with it."""
 

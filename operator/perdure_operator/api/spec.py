@@ -55,8 +55,9 @@ class S3(Model):
             )
         ),
     )
-    """A Secret in the job's namespace with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN, if any);
-    the kubelet hands them to the trainer, the operator never reads them. Absent: the pod's own identity."""
+    """A Secret in the job's namespace with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN and
+    AWS_CREDENTIAL_EXPIRATION, if any); the kubelet hands them to the trainer, which follows a change of the Secret; the
+    operator never reads them. Absent: the pod's own identity."""
 
 
 class Checkpoint(Model):

@@ -30,6 +30,12 @@ def pod(job: Snapshot, name: str, *, apart: bool = False, kept: KeptTemplate | N
 
     `apart` keeps it off nodes that have a former of the job; `kept` is its template instead of the job's own.
     """
+    body = _hashed_pod(job, name, apart=apart, kept=kept)
+    return body | {"spec": _with_keys_mounted(job.spec.checkpoint, body["spec"])}
+
+
+def _hashed_pod(job: Snapshot, name: str, *, apart: bool = False, kept: KeptTemplate | None = None) -> Json:
+    """All of a pod that its hash is of: what comes from the spec, in the form in which it was hashed first."""
     template = copy.deepcopy(kept.template if kept else job.spec.template)
     given: Json = template.get("metadata") or {}
     labels = names.labels(job.name, job.uid) | {contract.LABEL_ROLE: contract.Role.STANDBY.value}
@@ -51,8 +57,11 @@ def pod(job: Snapshot, name: str, *, apart: bool = False, kept: KeptTemplate | N
 
 
 def template_hash(job: Snapshot, kept: KeptTemplate | None = None) -> str:
-    """Of the pod that would be created now: changes with whatever of the spec goes into it, and with nothing else."""
-    body = pod(job.model_copy(update={"template_hash": ""}), job.name, kept=kept)
+    """Of the pod that would be created now: changes with whatever of the spec goes into it, and with nothing else.
+
+    A form that a version of the operator gives to pods is left out: its upgrade would replace members that start.
+    """
+    body = _hashed_pod(job.model_copy(update={"template_hash": ""}), job.name, kept=kept)
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -169,7 +178,7 @@ def _checkpoint_env(checkpoint: Checkpoint) -> dict[str, str]:
 
 def _credentials(checkpoint: Checkpoint) -> list[Json]:
     """By reference: the kubelet reads the Secret, the operator may not."""
-    secret = checkpoint.s3.credentials_secret if checkpoint.s3 else None
+    secret = _secret(checkpoint)
     if not secret:
         return []
 
@@ -181,3 +190,38 @@ def _credentials(checkpoint: Checkpoint) -> list[Json]:
         variable("AWS_SECRET_ACCESS_KEY", optional=False),
         variable("AWS_SESSION_TOKEN", optional=True),
     ]
+
+
+def _with_keys_mounted(checkpoint: Checkpoint, spec: Json) -> Json:
+    """The Secret as files too: a variable never changes in a running pod, and keys that expire cost the exit save.
+
+    Without them where the template sets a key itself: the files would count before it. The variables stay, for images
+    that do not know the files, and because a Secret that is missing is told by them.
+    """
+    secret, (trainer, *others) = _secret(checkpoint), spec["containers"]
+    if not secret or any(variable not in trainer["env"] for variable in _credentials(checkpoint)):
+        return spec
+    folder = {"name": Env.S3_CREDENTIALS, "value": contract.CREDENTIALS_FOLDER}
+    # No subPath: the kubelet never updates one.
+    mount = {"name": names.CREDENTIALS_VOLUME, "mountPath": contract.CREDENTIALS_FOLDER, "readOnly": True}
+    trainer = trainer | {
+        "env": [folder, *(variable for variable in trainer["env"] if variable.get("name") != Env.S3_CREDENTIALS)],
+        "volumeMounts": [*trainer["volumeMounts"], mount],
+    }
+    return spec | {"volumes": [*spec["volumes"], _keys_volume(secret)], "containers": [trainer, *others]}
+
+
+def _keys_volume(secret: str) -> Json:
+    """The keys and nothing else of the Secret, for whatever user the image has; fsGroup is the template's to set."""
+    source = {
+        "secretName": secret,
+        "items": [{"key": key, "path": key} for key in contract.CREDENTIALS],
+        # Keys that a Secret does not have are left out, and so is a Secret that is not there.
+        "optional": True,
+        "defaultMode": 0o444,
+    }
+    return {"name": names.CREDENTIALS_VOLUME, "secret": source}
+
+
+def _secret(checkpoint: Checkpoint) -> str | None:
+    return checkpoint.s3.credentials_secret if checkpoint.s3 else None

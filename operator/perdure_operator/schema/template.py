@@ -13,7 +13,7 @@ from typing import Final
 
 from perdure import contract
 from perdure.contract import Env
-from perdure_operator.api.names import ASSIGNMENT_VOLUME
+from perdure_operator.api.names import ASSIGNMENT_VOLUME, CREDENTIALS_VOLUME
 from perdure_operator.schema import pod
 from perdure_operator.schema.cel import VALIDATIONS, Json, Rule, checked, forbidden
 
@@ -25,7 +25,8 @@ DESCRIPTION: Final = (
     "command, so the command must be given, and the image must have perdure installed."
 )
 
-_MOUNT = contract.ASSIGNMENT_FOLDER
+_MOUNTS: Final = (contract.ASSIGNMENT_FOLDER, contract.CREDENTIALS_FOLDER)
+_VOLUMES: Final = (ASSIGNMENT_VOLUME, CREDENTIALS_VOLUME)
 
 
 def _of_trainer(holds: str, message: str) -> Rule:
@@ -50,8 +51,9 @@ _TRAINER_RULES: Final = (
     ),
     _of_trainer(
         "!has(self[0].volumeMounts) || self[0].volumeMounts.all(m, "
-        f"m.mountPath != '{_MOUNT}' && !m.mountPath.startsWith('{_MOUNT}/'))",
-        f"containers[0].volumeMounts must leave {_MOUNT} to Perdure's assignment: mount the volume elsewhere",
+        + " && ".join(f"m.mountPath != '{mount}' && !m.mountPath.startsWith('{mount}/')" for mount in _MOUNTS)
+        + ")",
+        f"containers[0].volumeMounts must leave {' and '.join(_MOUNTS)} to Perdure: mount the volume elsewhere",
     ),
     _of_trainer(
         "!has(self[0].env) || self[0].env.all(e, !e.name.startsWith('PERDURE_') || "
@@ -87,8 +89,8 @@ _POD_RULES: Final = (
         forbids=True,
     ),
     Rule(
-        f"!has(self.volumes) || self.volumes.all(v, v.name != '{ASSIGNMENT_VOLUME}')",
-        f"volumes: the name {ASSIGNMENT_VOLUME} is Perdure's: give the volume another name",
+        f"!has(self.volumes) || self.volumes.all(v, !(v.name in [{', '.join(repr(name) for name in _VOLUMES)}]))",
+        f"volumes: the names {' and '.join(_VOLUMES)} are Perdure's: give the volume another name",
         ".volumes",
     ),
 )

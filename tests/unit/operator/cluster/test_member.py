@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from perdure.contract import (
     Standby,
     read_assignment,
 )
+from perdure.store.credentials import keys_in_folder
 from perdure_operator.api.names import LABEL_UID
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.cluster import member
@@ -171,6 +174,73 @@ def test_keys_come_from_the_secret_that_the_operator_never_reads() -> None:
     assert values["AWS_SESSION_TOKEN"]["secretKeyRef"]["optional"] is True
 
 
+KEYS = {"uri": "s3://b/p", "s3": {"credentialsSecret": "keys"}}
+
+
+def test_the_secret_is_mounted_too_for_a_variable_never_changes_in_a_running_pod(tmp_path: Path) -> None:
+    pod = of_spec(checkpoint=KEYS)
+    _, volume = pod["spec"]["volumes"]
+    _, mount = pod["spec"]["containers"][0]["volumeMounts"]
+    assert (volume["secret"]["secretName"], mount["name"], mount["readOnly"]) == ("keys", volume["name"], True)
+    assert mount["mountPath"] == env(pod)["PERDURE_S3_CREDENTIALS"]
+    assert "subPath" not in mount  # the kubelet would never update it
+    for item in volume["secret"]["items"]:
+        (tmp_path / item["path"]).write_text("2026-01-02T03:04:05Z" if "EXPIRATION" in item["key"] else item["key"])
+    found = keys_in_folder(tmp_path)
+    assert found is not None
+    assert (found.access, found.secret, found.token) == (
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+    )
+    assert found.expires == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def test_a_secret_that_is_missing_is_told_by_the_environment_and_holds_no_mount_up() -> None:
+    pod = of_spec(checkpoint=KEYS)
+    assert pod["spec"]["volumes"][-1]["secret"]["optional"] is True
+    assert env(pod)["AWS_ACCESS_KEY_ID"]["secretKeyRef"]["optional"] is False
+
+
+def test_a_user_who_is_not_root_reads_the_keys_and_nobody_writes_them() -> None:
+    assert of_spec(checkpoint=KEYS)["spec"]["volumes"][-1]["secret"]["defaultMode"] == 0o444
+
+
+def test_a_pod_with_keys_has_no_folder_of_its_own_that_would_keep_its_node_from_being_drained() -> None:
+    assert not [volume for volume in of_spec(checkpoint=KEYS)["spec"]["volumes"] if "emptyDir" in volume]
+
+
+def test_without_a_secret_nothing_is_mounted_but_the_assignment() -> None:
+    pod = of_spec(checkpoint={"uri": "s3://b/p", "s3": {"region": "eu-central-1"}})
+    assert len(pod["spec"]["volumes"]) == len(pod["spec"]["containers"][0]["volumeMounts"]) == 1
+    assert "PERDURE_S3_CREDENTIALS" not in env(pod)
+
+
+@pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"])
+def test_keys_that_the_template_sets_itself_are_not_overruled_by_a_mounted_secret(name: str) -> None:
+    pod = of_spec(template=template(env=[{"name": name, "value": "mine"}]), checkpoint=KEYS)
+    assert env(pod)[name] == "mine"
+    assert "PERDURE_S3_CREDENTIALS" not in env(pod)
+    assert len(pod["spec"]["volumes"]) == len(pod["spec"]["containers"][0]["volumeMounts"]) == 1
+
+
+def test_only_the_trainer_is_shown_the_keys() -> None:
+    own = template()
+    own["spec"]["containers"].append({"name": "sidecar", "image": "s"})
+    assert of_spec(template=own, checkpoint=KEYS)["spec"]["containers"][1] == {"name": "sidecar", "image": "s"}
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "of_an_earlier_operator"), [({"uri": "s3://b/p"}, "a84877ff3b89ae52"), (KEYS, "c921de1ba45d548e")]
+)
+def test_an_upgrade_of_the_operator_leaves_the_hash_and_so_the_members_of_a_job(
+    checkpoint: dict[str, Any], of_an_earlier_operator: str
+) -> None:
+    raw = job(checkpoint=checkpoint)["spec"]
+    seen = snapshot(spec=TrainingJobSpec.model_validate(raw))
+    assert member.template_hash(seen) == of_an_earlier_operator
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("TMPDIR", "/scratch"), ("AWS_ACCESS_KEY_ID", "mine"), ("PERDURE_TRACE", "1")]
 )
@@ -180,8 +250,9 @@ def test_the_users_variables_win_where_the_contract_is_silent(name: str, value: 
     assert env(of_spec(template=own, checkpoint=checkpoint))[name] == value
 
 
-def test_the_contracts_variables_cannot_be_redefined() -> None:
-    pod = of_spec(template=template(env=[{"name": "PERDURE_UID", "value": "mine"}]))
+@pytest.mark.parametrize(("name", "value"), [("PERDURE_UID", UID), ("PERDURE_S3_CREDENTIALS", "/run/perdure-s3")])
+def test_the_contracts_variables_cannot_be_redefined(name: str, value: str) -> None:
+    pod = of_spec(template=template(env=[{"name": name, "value": "mine"}]), checkpoint=KEYS)
     names = [one["name"] for one in pod["spec"]["containers"][0]["env"]]
-    assert env(pod)["PERDURE_UID"] == UID
-    assert names.count("PERDURE_UID") == 1
+    assert env(pod)[name] == value
+    assert names.count(name) == 1
