@@ -238,7 +238,8 @@ class Job:
             run.tell_commit(goal=True)
         elif run.checkpointer.commit:
             run.tell(Committed(run.checkpointer.commit, goal=True))
-            self._say_complete()
+            if self._loops > progress.loop:  # else a later loop was on when the commit was made
+                self._say_complete()
         stopped = {"stop": list(progress.loop_ended)} if progress.loop_ended else {}
         self._reached = {**goal.limits(), **stopped}
         self._release_requests()

@@ -63,7 +63,7 @@ def test_a_group_added_during_training_is_refused_by_the_run_that_adds_it(join: 
 
 @pytest.mark.parametrize("careful", [True, False])
 def test_what_is_done_to_the_model_between_two_loops_is_not_done_again_to_what_was_trained_since(
-    join: Join, careful: bool
+    join: Join, careful: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def phases(training: Training, stop: int | None = None) -> Training:
         session = training.session
@@ -85,6 +85,7 @@ def test_what_is_done_to_the_model_between_two_loops_is_not_done_again_to_what_w
         phases(Training(join()), stop=7)
     if careful:
         assert phases(Training(join())).session.steps_done == 10
+        assert "trained to its goal" not in capfd.readouterr().err, "the second loop was on"
     else:
         with pytest.raises(UserError, match=r"changed parameters between two epochs\(\) loops"):
             phases(Training(join()))
