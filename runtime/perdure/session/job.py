@@ -126,6 +126,8 @@ class Job:
             self._complete(status_tells=status_tells)
         elif self._loops == 0:
             self._say_nothing_trained()
+        elif self._run.rank == 0:
+            self._say_left()
 
     @property
     def _completed_before(self) -> bool:
@@ -145,6 +147,16 @@ class Job:
         if self._progress.epoch is not None and not self._raised and self._trouble is None:
             self._break()
         self._raise_trouble()
+
+    def _say_left(self) -> None:
+        """Of a script that ends as if all were well."""
+        commit = self._run.checkpointer.commit
+        say(
+            f"the script has ended in its epoch loop at step {self._progress.step}, by sys.exit() or an error it has "
+            f"caught: nothing was saved there, the next run begins "
+            f"{f'after step {commit.step}' if commit else 'afresh'}; to be done, leave the loop by "
+            f"session.stop(reason) or break, and leave SIGTERM to the session"
+        )
 
     def _say_nothing_trained(self) -> None:
         if self._run.rank == 0:

@@ -89,3 +89,17 @@ def test_what_is_done_to_the_model_between_two_loops_is_not_done_again_to_what_w
     else:
         with pytest.raises(UserError, match=r"changed parameters between two epochs\(\) loops"):
             phases(Training(join()))
+
+
+def test_a_script_that_exits_with_status_0_in_its_loop_is_told_that_nothing_was_saved_there(
+    join: Join, capfd: pytest.CaptureFixture[str]
+) -> None:
+    training = Training(join())
+    with pytest.raises(SystemExit), training.session as session:  # noqa: PT012 - what leaves is the script
+        for _ in session.epochs(3):
+            for _ in training.batches:
+                session.step()
+                if session.steps_done == 3:
+                    raise SystemExit(0)
+    assert "ended in its epoch loop at step 3" in (told := capfd.readouterr().err)
+    assert "nothing was saved there, the next run begins afresh" in told
