@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from perdure.channel import Opened
 from perdure.checkpoint.checkpointer import Checkpointer
-from perdure.checkpoint.opening import Opening, load_newest, open_run
+from perdure.checkpoint.opening import Opening, load_newest, open_run, say
 from perdure.checkpoint.state import Loaded
 from perdure.session.hooks import HookName
 from perdure.session.leaving import give_up, stop_without_step
 from perdure.session.rng import going_on
-from perdure.session.run import Run
+from perdure.session.run import OWN_STOPPING, OWN_VALUES, Run
 from perdure.telemetry.events import Resumed
 from perdure.telemetry.trace import StoreTrace, TraceLines
 
@@ -36,6 +36,11 @@ def resume(run: Run, *, seed: int) -> None:
     run.tell(Opened(opening.run, run.checkpointer.commit))
     run.tell(Resumed(run.progress.step))
     run.schedule.saved()
+    if run.rank == 0 and run.registry.names <= {OWN_VALUES, OWN_STOPPING}:
+        say(
+            "no model and no optimizer is registered, so none is saved: a resumed run would go on with new weights; "
+            "call session.register(model=model, optimizer=optimizer) before epochs()"
+        )
     _tell_script(run, loaded)
 
 

@@ -103,3 +103,10 @@ def test_a_script_that_exits_with_status_0_in_its_loop_is_told_that_nothing_was_
                     raise SystemExit(0)
     assert "ended in its epoch loop at step 3" in (told := capfd.readouterr().err)
     assert "nothing was saved there, the next run begins afresh" in told
+
+
+def test_a_script_that_registers_nothing_is_told_so(join: Join, capfd: pytest.CaptureFixture[str]) -> None:
+    join().restore()
+    assert "no model and no optimizer is registered, so none is saved" in capfd.readouterr().err
+    Training(join()).session.restore()
+    assert "is registered, so none is saved" not in capfd.readouterr().err
