@@ -1,9 +1,9 @@
 """What is wrong with a root before a run begins there: it is said, and nothing is guessed.
 
 Where the log is gone and its data is not, a run would begin from nothing and its retention would delete what it cannot
-see: that is refused. An entry that is damaged, or that the next one does not know, and a checkpoint that no entry names
-are told. Reads only what a start goes by, however long the log is; `perdure verify` reads everything. Called by the
-writer before it opens a run.
+see: that is refused, and so is a log whose only commits cannot be read. An entry that is damaged, or that the next one
+does not know, and a checkpoint that no entry names are told. Reads only what a start goes by, however long the log is;
+`perdure verify` reads everything. Called by the writer before it opens a run.
 """
 
 from __future__ import annotations
@@ -30,6 +30,21 @@ def refuse_data_without_log(log: Log) -> None:
         raise LogLost(
             f"{store.uri} has checkpoints, such as {found}, and no log: restore log/, or if you want to start from "
             f"nothing move data/ away or use another root"
+        )
+
+
+def refuse_unreadable_end(log: Log, head: Head) -> None:
+    """LogLost if the newest entries cannot be read, none before them is of a commit, and checkpoints are here."""
+    readable = head.entry is not None and head.entry.seq == head.seq
+    if readable or (head.entry and head.entry.newest_commit):
+        return
+    store = log.store
+    found = next((key for key in store.list("data/") if FOLDER.match(key)), None)
+    if found:
+        raise LogLost(
+            f"{store.uri} has checkpoints, such as {found}, and the end of its log cannot be read: "
+            f"{'; '.join(head.skipped)}: restore log/, or if you want to start from nothing move log/ and data/ away "
+            f"or use another root"
         )
 
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from itertools import takewhile
 from typing import Any, Final, Never
 
-from perdure.checkpoint.audit import doubts, refuse_data_without_log
+from perdure.checkpoint.audit import doubts, refuse_data_without_log, refuse_unreadable_end
 from perdure.checkpoint.entry import (
     REASON_CHARACTERS,
     Closed,
@@ -119,6 +119,8 @@ class Writer:
                 if head.seq == 0:
                     refuse_data_without_log(self.log)
                     probe(self.log.store)
+                else:
+                    refuse_unreadable_end(self.log, head)
                 self._stand_behind(head)
                 try:
                     self._append(Opened(world, self._last_commit))

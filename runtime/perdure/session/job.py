@@ -228,6 +228,7 @@ class Job:
             if self._boundary.leaving or goal is None:
                 save_finally(run)
                 progress.epoch = None
+                self._say_not_counted()
                 return
             run.hooks.run(HookName.EPOCH, progress.loop_epochs)
             reasons = agreed(run.peers.gather(run.stopping.asked or [BREAK]))
@@ -236,6 +237,15 @@ class Job:
             self._reach(goal)
         except BaseException as error:  # noqa: BLE001 - raised at the session's next call
             self._trouble = error
+
+    def _say_not_counted(self) -> None:
+        """A script may leave its loop because it was asked to, or because it is done: nobody can tell."""
+        if self._run.rank == 0:
+            say(
+                f"the script has left its epoch loop at step {self._progress.step} while it was asked to leave: the "
+                f"epoch is not counted, and the next run goes on there; if the training was done, say so by "
+                f"session.stop(reason)"
+            )
 
     def _reach(self, goal: Goal) -> None:
         """The loop has reached its goal, and that beats a request to leave."""

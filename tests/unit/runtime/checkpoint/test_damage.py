@@ -202,6 +202,25 @@ def test_an_empty_log_beside_checkpoints_is_refused_and_everything_left_as_it_is
     assert store.objects == before
 
 
+def test_a_log_whose_only_commit_cannot_be_read_is_refused_and_left_as_it_is() -> None:
+    store = MemoryStore()
+    save_solo(store, opened(store), 10)
+    store.objects[key_of(2)] = store.objects[key_of(2)][:40]
+    before = dict(store.objects)
+    with pytest.raises(LogLost, match=r"has checkpoints, such as data/1/10-.*log entry 2.*: restore log/, or .*away"):
+        writer(store, 2).try_open(1, wait_over=True)
+    assert store.objects == before
+
+
+def test_an_unreadable_end_of_a_log_without_checkpoints_loses_nothing() -> None:
+    store = MemoryStore()
+    opened(store)
+    store.objects[key_of(1)] = store.objects[key_of(1)][:40]
+    said, loaded = started(store)
+    assert "log entry 1" in said
+    assert loaded is None
+
+
 def test_somebody_elses_data_under_the_root_is_left_alone() -> None:
     store = MemoryStore()
     for key in ("data/train.bin", "data/0/images/1.png", "data/2024/9-things/x"):

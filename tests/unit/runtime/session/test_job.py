@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import signal
@@ -165,7 +166,10 @@ def test_an_exception_is_no_break_also_one_that_is_caught(
     assert kinds(tmp_path) == ["Opened"]
 
 
-def test_a_break_for_a_request_is_the_requests_exit(join: Join, tmp_path: Path) -> None:
+def test_a_break_for_a_request_is_the_requests_exit(
+    join: Join, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="perdure")
     with Training(join()).session as session:
         for _ in session.epochs(5):
             for _ in numbers(session):
@@ -177,6 +181,7 @@ def test_a_break_for_a_request_is_the_requests_exit(join: Join, tmp_path: Path) 
             next(iter(session.epochs(3)))
     last = entries(tmp_path)[-1]
     assert (last["kind"], last["final"], last["reason"], last["epoch"]) == ("Committed", True, "SIGTERM", 0)
+    assert "has left its epoch loop at step 2 while it was asked to leave: the epoch is not counted" in caplog.text
 
 
 def test_a_second_loop_is_a_phase_of_its_own(join: Join, tmp_path: Path) -> None:
