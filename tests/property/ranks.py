@@ -31,8 +31,10 @@ WARM = """
 import numpy, torch, torch.distributed, torch.optim.swa_utils, torch.utils.data, perdure, tests.property.diary
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import lr_scheduler
-import perdure.session.session
+import gc, torch._dynamo, perdure.session.session, perdure.store.file
+gc.freeze()
 """
+"""With what torch imports when the first optimizer is made."""
 
 
 @dataclass(frozen=True)
