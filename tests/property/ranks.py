@@ -6,6 +6,7 @@ with an environment of its own, runs one script as `__main__`, and ends as an in
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import json
@@ -165,7 +166,16 @@ def _become(rank: dict[str, Any]) -> None:
     path = Path(rank["script"])
     sys.argv = [str(path)]
     os.chdir(path.parent)
-    exec(compile(path.read_text(), str(path), "exec"), {"__name__": "__main__", "__file__": str(path)})  # noqa: S102
+    status = [0]
+    atexit.register(lambda: os._exit(status[0]))  # the last of all: tearing down torch's modules takes a second
+    try:
+        exec(compile(path.read_text(), str(path), "exec"), {"__name__": "__main__", "__file__": str(path)})  # noqa: S102
+    except SystemExit as left:
+        status[0] = left.code if isinstance(left.code, int) else int(left.code is not None)
+        raise
+    except BaseException:
+        status[0] = 1
+        raise
 
 
 if __name__ == "__main__":
