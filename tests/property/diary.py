@@ -30,9 +30,13 @@ class Diary:
 
     def write(self, kind: str, *values: Any) -> None:
         """A line, and a moment; a float is written to its last bit."""
+        self.close(kind, *values)
+        self.moment()
+
+    def close(self, kind: str, *values: Any) -> None:
+        """A line after which nothing happens any more: SIGTERM is no business of a session that is done."""
         line = [kind, *(value.hex() if isinstance(value, float) else value for value in values)]
         os.write(self._file, (json.dumps(line) + "\n").encode())
-        self.moment()
 
     def moment(self) -> None:
         """A place where the script may be asked to leave, or be killed."""

@@ -221,7 +221,8 @@ def _a_step_in_each_epoch(program: Program) -> Program:
 
 
 def _few_batches(program: Program) -> Program:
-    return replace(program, samples=min(program.samples, MOST_BATCHES * program.batch))
+    """But more than one: the second loader has one less."""
+    return replace(program, samples=min(max(program.samples, 2 * program.batch), MOST_BATCHES * program.batch))
 
 
 def _stepped_before_the_cut(program: Program) -> Program:

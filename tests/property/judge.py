@@ -20,7 +20,7 @@ SLACK = 2
 
 @dataclass(frozen=True)
 class Run:
-    """One rank's diary of one run, and how the run has ended: complete, left, killed."""
+    """One rank's diary of one run, and how the run has ended: complete, left, left before a step, killed."""
 
     lines: Sequence[str]
     ended: str
@@ -71,6 +71,8 @@ def _safe(program: Program, expected: Sequence[str], reached: Reached, run: Run)
     written = expected[: reached.lines]
     if run.ended == "left" and not any(_kind(line) == "step" for line in run.lines):
         return reached.safe  # nothing that took long is lost: it leaves at once, without a save
+    if run.ended == "left before a step":
+        return reached.safe
     if run.ended == "left":
         return max(reached.safe, _left(program, written))
     if run.ended == "complete":

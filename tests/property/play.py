@@ -74,8 +74,8 @@ class Stage:
         complete = [line[-1:] == ['["end"]'] for line in lines]
         if ended.killed and disturbance is not None and "kill" in disturbance.kind:
             how = "killed"
-        elif 0 in ended.statuses and disturbance is not None and _left_before_a_step(ranks, lines):
-            how = "left"
+        elif 0 in ended.statuses and disturbance is not None and _left_before_a_step(ranks):
+            how = "left before a step"
         elif any(ended.statuses) or None in ended.statuses:
             said = "\n".join(f"rank {n}: {Path(rank.said).read_text()[-MOST_SAID:]}" for n, rank in enumerate(ranks))
             raise Wrong(f"run {number + 1} ended with {ended.statuses} (None: it hung)\n{said}")
@@ -146,8 +146,6 @@ def _lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def _left_before_a_step(ranks: list[Rank], lines: list[list[str]]) -> bool:
-    """Then the first rank that was asked leaves at once, and the others find it gone."""
-    said = [Path(rank.said).read_text() for rank in ranks]
-    stepped = any(line.startswith('["step"') for diary_ in lines for line in diary_)
-    return not stepped and any("asked to leave before the first step" in text for text in said)
+def _left_before_a_step(ranks: list[Rank]) -> bool:
+    """Then the first rank that was asked leaves at once without a save, and the others find it gone."""
+    return any("asked to leave before the first step" in Path(rank.said).read_text() for rank in ranks)

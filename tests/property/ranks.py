@@ -6,6 +6,7 @@ with an environment of its own, runs one script as `__main__`, and ends as an in
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import json
@@ -31,8 +32,10 @@ WARM = """
 import numpy, torch, torch.distributed, torch.optim.swa_utils, torch.utils.data, perdure, tests.property.diary
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import lr_scheduler
-import perdure.session.session
+import gc, torch._dynamo, perdure.session.session, perdure.store.file
+gc.freeze()
 """
+"""With what torch imports when the first optimizer is made."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +166,16 @@ def _become(rank: dict[str, Any]) -> None:
     path = Path(rank["script"])
     sys.argv = [str(path)]
     os.chdir(path.parent)
-    exec(compile(path.read_text(), str(path), "exec"), {"__name__": "__main__", "__file__": str(path)})  # noqa: S102
+    status = [0]
+    atexit.register(lambda: os._exit(status[0]))  # the last of all: tearing down torch's modules takes a second
+    try:
+        exec(compile(path.read_text(), str(path), "exec"), {"__name__": "__main__", "__file__": str(path)})  # noqa: S102
+    except SystemExit as left:
+        status[0] = left.code if isinstance(left.code, int) else int(left.code is not None)
+        raise
+    except BaseException:
+        status[0] = 1
+        raise
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def script(program: Program) -> str:
     body = "\n".join(_main(program))
     if program.with_:
         body = "with session:\n" + indent(body, "    ")
-    return "\n".join([HEAD, *_set_up(program), "", "", *_functions(program), body, 'diary.write("end")', ""])
+    return "\n".join([HEAD, *_set_up(program), "", "", *_functions(program), body, 'diary.close("end")', ""])
 
 
 def _set_up(program: Program) -> Iterator[str]:
