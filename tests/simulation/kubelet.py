@@ -195,8 +195,8 @@ class Kubelet:
             worker.kill(message)
 
     def holds(self, uid: str) -> bool:
-        """Whether the pod is one that does not go away."""
-        return uid in self._workers and self._workers[uid].stuck
+        """Whether the pod is one that does not go away, or not before its grace is over."""
+        return uid in self._workers and (self._workers[uid].stuck or self._workers[uid].hung)
 
     def forget(self, uid: str) -> None:
         self._workers.pop(uid, None)

@@ -53,8 +53,8 @@ class Bounds(Promise):
             return
         if not by_operator(change):
             self._alone.clear()
-            if change.by == "scheduler" and change.kind == PODS:
-                self._on_bound(change.raw)
+            if change.kind == PODS and change.old is not None:
+                self._on_others_pod(change, change.old)
             return
         uid = uid_of(change.raw) if change.kind == JOBS else owner_of(change.raw)
         if uid not in self._case.jobs:
@@ -67,15 +67,21 @@ class Bounds(Promise):
         elif change.kind == PODS and change.event == "ADDED":
             self._on_new_pod(uid)
 
-    def _on_bound(self, pod: Json) -> None:
-        """Successors are not sent to a node that goes away, again and again."""
-        node = self._world.node(node_of(pod))
-        uid = owner_of(pod)
+    def _on_others_pod(self, change: Change, old: Json) -> None:
+        """Successors are not sent to a node that goes away, again and again.
+
+        Whoever takes away the one that holds the place there has made room for all that wait.
+        """
+        node, uid = self._world.node(node_of(change.raw)), owner_of(change.raw)
         if node is None or uid not in self._case.jobs or not terminating(node):
             return
-        where = uid, int(self._case.status(uid).get("run") or 0), node_of(pod)
+        where = uid, int(self._case.status(uid).get("run") or 0), node_of(change.raw)
+        if terminating(change.raw) and not terminating(old) and labels_of(old).get(ROLE) == "former":
+            self._sent[where] = 0
+        if node_of(old):
+            return
         self._sent[where] += 1
-        if self._sent[where] > 2 * self._case.most[uid] + 1:
+        if self._sent[where] > self._case.most[uid]:
             words = f"{self._sent[where]} pods for run {where[1]} come to {where[2]}, which goes away"
             self._case.fail("misplaced", f"{self._case.jobs[uid]}: {words}")
 
