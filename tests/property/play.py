@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -72,7 +73,9 @@ class Stage:
         ended = self.forge.run(ranks)
         lines = [_lines(Path(rank.environ[diary.PATH])) for rank in ranks]
         complete = [line[-1:] == ['["end"]'] for line in lines]
-        if ended.killed and disturbance is not None and "kill" in disturbance.kind:
+        exporting = any(line[-1:] and line[-1].startswith('["final"') for line in lines)
+        kill = ended.by(signal.SIGKILL) and disturbance is not None and "kill" in disturbance.kind
+        if kill or (ended.by(signal.SIGTERM) and exporting):  # below the loops no session holds SIGTERM
             how = "killed"
         elif 0 in ended.statuses and disturbance is not None and _left_before_a_step(ranks):
             how = "left before a step"

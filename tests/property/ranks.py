@@ -54,10 +54,9 @@ class Ended:
 
     statuses: Sequence[int | None]
 
-    @property
-    def killed(self) -> bool:
-        """By whatever was planned for one of them; then the others are killed, as an agent does it."""
-        return -signal.SIGKILL in self.statuses and None not in self.statuses
+    def by(self, number: signal.Signals) -> bool:
+        """Whether a signal has ended one of them; then the others are killed, as an agent does it."""
+        return -number in self.statuses and None not in self.statuses
 
 
 class Forge:
@@ -143,7 +142,7 @@ def _watched(alive: dict[int, int], pids: list[int]) -> list[int | None]:
             pid = alive.pop(reader)
             statuses[pid] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         late = not ready
-        if late or -signal.SIGKILL in statuses.values():
+        if late or min(statuses.values()) < 0:
             for reader, pid in alive.items():
                 os.kill(pid, signal.SIGABRT if late else signal.SIGKILL)  # the first one shows where it hangs
                 os.close(reader)

@@ -143,7 +143,8 @@ def _main(program: Program) -> Iterator[str]:
             yield from ("for group in optimizer.param_groups:", '    group["lr"] = 0.005')
         yield f"for epoch in session.epochs({_goal(program, phase)}):"
         yield from _indented(_epoch(program, number, phase))
-    yield 'diary.write("final", session.steps_done, fingerprint(*net.state_dict().values()))'
+    yield "shared = net.state_dict().values() if session.rank == 0 else net.parameters()  # buffers are rank 0's"
+    yield 'diary.write("final", session.steps_done, fingerprint(*shared))'
 
 
 def _goal(program: Program, phase: Phase) -> str:

@@ -36,6 +36,8 @@ class Boundary:
         """Whether some rank has said `step(exhausted=True)`."""
         self.leaving = False
         """Whether the ranks have agreed to leave."""
+        self.told = False
+        """Whether this rank's script has been told that it will be, and may leave its loop for that."""
         self._departing: BaseException | None = None
         """What was raised to leave the script, or because that failed."""
         self._due = ""

@@ -225,7 +225,7 @@ class Job:
         run, progress, goal = self._run, self._progress, self.goal
         try:
             self._boundary.end_epoch()
-            if self._boundary.leaving or goal is None:
+            if goal is None or self._left_for_request():
                 save_finally(run)
                 progress.epoch = None
                 self._say_not_counted()
@@ -246,6 +246,10 @@ class Job:
                 f"epoch is not counted, and the next run goes on there; if the training was done, say so by "
                 f"session.stop(reason)"
             )
+
+    def _left_for_request(self) -> bool:
+        """Whether the request is why the script has left its loop, rather than having come just then. Collective."""
+        return self._boundary.leaving and any(self._run.peers.gather(self._boundary.told))
 
     def _reach(self, goal: Goal) -> None:
         """The loop has reached its goal, and that beats a request to leave."""

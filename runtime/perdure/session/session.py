@@ -143,7 +143,9 @@ class Session:
     @property
     def exit_requested(self) -> bool:
         """A hint, of this rank alone: all ranks stop together, at a hand-out or where `poll()` finds it agreed."""
-        return self._run.requests.seen
+        seen = self._run.requests.seen
+        self._boundary.told = self._boundary.told or seen
+        return seen
 
     @property
     def exhausted(self) -> bool:

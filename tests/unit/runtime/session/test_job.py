@@ -184,6 +184,27 @@ def test_a_break_for_a_request_is_the_requests_exit(
     assert "has left its epoch loop at step 2 while it was asked to leave: the epoch is not counted" in caplog.text
 
 
+def test_a_break_that_a_request_happens_upon_counts_and_its_epochs_body_is_not_done_again(
+    join: Join, tmp_path: Path
+) -> None:
+    """What the body does after its batches, a scheduler's step say, would be done twice."""
+    bodies = []
+    for ask in (True, False):
+        with contextlib.suppress(Exit), Training(join()).session as session:
+            for _ in session.epochs(5):
+                for _ in numbers(session):
+                    session.step()
+                session.state["bodies"] = session.state.get("bodies", 0) + 1
+                if ask:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                break
+            for _ in session.epochs(1):
+                for _ in numbers(session):
+                    session.step()
+            bodies.append(session.state["bodies"])
+    assert bodies == [1]
+
+
 def test_a_second_loop_is_a_phase_of_its_own(join: Join, tmp_path: Path) -> None:
     with Training(join()).session as session:
         batches = numbers(session)
