@@ -226,6 +226,8 @@ class Progress:
         self._pace.step(passes_over=not any(source.walking for source in self._sources.values()))
         self.step += 1
         self.saved = False
+        self.generators.go_on()
+        self.generators.release()  # not released at the hand-out where a loader is stepped on for the first time
         return [sample for source in self._sources.values() for sample in source.advance()]
 
     def weighted(self, loss: Tensor) -> Tensor:

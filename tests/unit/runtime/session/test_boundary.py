@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from perdure import Session, UserError
 from perdure.session.leaving import Exit
-from tests.unit.runtime.session.training import Join, entries, samples
+from tests.unit.runtime.session.training import Join, Training, entries, samples
 
 EPOCHS = 3
 STEPS = 5
@@ -517,3 +517,20 @@ def test_a_name_means_one_loader(join: Join) -> None:
     for taken in ("steps", "epochs"):
         with pytest.raises(UserError, match="taken"):
             session.loader(samples(), 8, name=taken)
+
+
+def test_a_poll_in_the_first_step_on_a_second_loader_only_votes(join: Join) -> None:
+    """Nobody has stepped on that loader before: that it trains is known at its first step."""
+    polled = []
+    training = Training(join())
+    second = training.session.loader(samples(8), 8, name="second")
+    with pytest.raises(Exit), training.session as session:
+        for _ in session.epochs(2):
+            for _ in training.batches:
+                session.step()
+            for _ in second:
+                session.step()
+                os.kill(os.getpid(), signal.SIGTERM)
+                session.poll()
+                polled.append(session.steps_done)
+    assert polled == [6]
