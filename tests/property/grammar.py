@@ -234,6 +234,12 @@ def _one_plateau(program: Program) -> Program:
     return replace(program, place="epoch") if program.scheduler == "ReduceLROnPlateau" else program
 
 
+def _time_for_polls(program: Program) -> Program:
+    """Where time is short a poll between two steps leaves there, and the rest of that step is not made up for."""
+    polled = any(one.every and one.poll for one in program.evaluations)
+    return replace(program, hurried=False) if polled else program
+
+
 _RULES: Final[Sequence[Callable[[Program], Program]]] = (
     _few_batches,
     _whole_batches,
@@ -241,6 +247,7 @@ _RULES: Final[Sequence[Callable[[Program], Program]]] = (
     _a_step_in_each_epoch,
     _stepped_before_the_cut,
     _one_plateau,
+    _time_for_polls,
 )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 
 from tests.property.grammar import Program
 
@@ -74,7 +73,7 @@ def _safe(program: Program, expected: Sequence[str], reached: Reached, run: Run)
     if run.ended == "left before a step":
         return reached.safe
     if run.ended == "left":
-        return max(reached.safe, _left(program, written))
+        return max(reached.safe, _left(written))
     if run.ended == "complete":
         return reached.lines
     often = min((n for n in (program.every_steps, program.save_every) if n), default=0)
@@ -84,16 +83,9 @@ def _safe(program: Program, expected: Sequence[str], reached: Reached, run: Run)
     return reached.safe
 
 
-def _left(program: Program, written: Sequence[str]) -> int:
-    """An exit in the evaluation below the batch loop has that repeated; a hurried one within it, its step."""
-    last = _kind(written[-1]) if written else ""
-    if last == "rest":
-        return len(written) - 1
-    polled = any(evaluation.every and evaluation.poll for evaluation in program.evaluations)
-    if program.hurried and polled and last in ("step", "evaluation"):
-        steps = len(list(takewhile(lambda line: _kind(line) in ("step", "evaluation", "batch"), reversed(written))))
-        return len(written) - min(steps, len(program.evaluations) + program.accumulate + 1)
-    return len(written)
+def _left(written: Sequence[str]) -> int:
+    """An exit in an evaluation below the batch loop has that repeated."""
+    return len(written) - (bool(written) and _kind(written[-1]) == "rest")
 
 
 def _exports(runs: Sequence[Run], twin: Run) -> str | None:

@@ -524,13 +524,18 @@ def test_a_poll_in_the_first_step_on_a_second_loader_only_votes(join: Join) -> N
     polled = []
     training = Training(join())
     second = training.session.loader(samples(8), 8, name="second")
-    with pytest.raises(Exit), training.session as session:
-        for _ in session.epochs(2):
-            for _ in training.batches:
-                session.step()
-            for _ in second:
-                session.step()
-                os.kill(os.getpid(), signal.SIGTERM)
-                session.poll()
-                polled.append(session.steps_done)
+
+    def run() -> None:
+        with training.session as session:
+            for _ in session.epochs(2):
+                for _ in training.batches:
+                    session.step()
+                for _ in second:
+                    session.step()
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    session.poll()
+                    polled.append(session.steps_done)
+
+    with pytest.raises(Exit):
+        run()
     assert polled == [6]
