@@ -114,7 +114,8 @@ class _Agent:
                 self._react()
             if self._exit:
                 return self._exit
-            self._set_timer()
+            if not self._host.hung:  # a stopped process lets its timers pass
+                self._set_timer()
             await self._wake.wait()
             self._wake.clear()
 
