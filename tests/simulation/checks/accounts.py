@@ -27,8 +27,11 @@ from tests.simulation.world import Fact
 
 UNSURE: Final = ("emptied-root", "absurd-outcome", "orphan-job", "partition", "storage-down", "storage-faults")
 """Somebody lies, or what was done cannot be known."""
-MISSED: Final = ("watch-gone", "watch-drop", "watch-lag", "timeout", "server-error", "too-many", "force-delete-pod")
-"""Words of a pod that was soon gone may have been missed."""
+MISSED: Final = (
+    *("watch-gone", "watch-drop", "watch-lag", "timeout", "server-error", "too-many", "force-delete-pod"),
+    *("slow-call", "lost-answer"),
+)
+"""Words of a pod that was soon gone may have been missed; nobody leads while a Lease cannot be renewed in time."""
 BREATH_SECONDS: Final = 3.0
 REFUSED_SECONDS: Final = 45.0
 MEMORY_ROW: Final = 4

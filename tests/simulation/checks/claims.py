@@ -47,6 +47,8 @@ CODE_FAULTS: Final = (
 )
 ASSIGNED_SECONDS: Final = 30.0
 TELLING_SECONDS: Final = 7.0
+UNANSWERED_SECONDS: Final = 45.0
+"""Two requests in a row without an answer take 10 s each, and a Lease may change hands between them."""
 ASKING_SECONDS: Final = 25.0
 """Whoever cannot be told by its assignment is told by SIGTERM."""
 FORMER_SECONDS: Final = 30.0
@@ -126,7 +128,7 @@ class Claims(Promise):
         said = condition(status, "Running").get("message", "") + condition(status, "Disrupted").get("message", "")
         hidden = bool(unasked) and not any(word in said for word in ("denied", "refuse", "could not", "not been asked"))
         words = f"{key_of(job)[1]}: {unasked} have not been asked to leave for run {run}, and status says: {said}"
-        patience = 25.0 if self._case.deaf else TELLING_SECONDS
+        patience = UNANSWERED_SECONDS if self._case.deaf else TELLING_SECONDS
         self._lasting("unasked", uid_of(job), hidden, patience, words)
         words = f"{key_of(job)[1]}: {unasked} have not been asked to leave for run {run}, in no way whatever"
         patience = 420.0 if self._case.deaf else ASKING_SECONDS
