@@ -117,6 +117,7 @@ class Clients:
         self.answered = False
         """Whether this server has ever accepted a call."""
         self._warn("at first", said_at_first(self.keys))
+        self._warn("before the end", said_before_the_end(self.keys, datetime.now(UTC)))
         self._set_alarm()
 
     @property

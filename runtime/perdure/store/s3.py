@@ -215,12 +215,18 @@ class S3Store:
             raise self._error_of(refusal)(f"{what}: {message}{self._told(refusal)}") from error
         except CredentialRetrievalError as error:
             raise StorageError(f"{what}: no keys from {self._clients.keys.source}: {error}") from error
-        except RecursionError:  # botocore asks the server that redirects where the bucket is, and that redirects, too
-            raise StorageRefused(f"{what}: 301{self._told(refusals.REDIRECTED)}") from None
+        except RecursionError:
+            raise self._redirected(what) from None
         except (BotoCoreError, ResponseParserError) as error:
+            if any(isinstance(cause, RecursionError) for cause in _causes(error)):  # the stack ended below its client
+                raise self._redirected(what) from None
             raise self._unreached(what, error) from error
         except WrongSize as error:
             raise StorageError(f"{what}: {error}") from error
+
+    def _redirected(self, what: str) -> StorageRefused:
+        """botocore asks the server that redirects where the bucket is, and that redirects, too, without an end."""
+        return StorageRefused(f"{what}: 301{self._told(refusals.REDIRECTED)}")
 
     def _refusal(self, error: ClientError) -> refusals.Refusal:
         """A web page with status 200 is a 500 to botocore; it comes from a server that never was one of S3."""
