@@ -249,7 +249,7 @@ def test_out_of_memory_ends_the_container_without_a_word_or_its_trainer_alone() 
 
         return in_virtual_time(story)
 
-    ends = [end(seed) for seed in range(8)]
+    ends = [end(seed) for seed in range(24)]
     assert {each.exit_code for each in ends} == {1, 137}
     assert all(bool(each.termination_message) == (each.exit_code == 1) for each in ends)
     errors = [read_outcome(each.termination_message).error for each in ends if each.exit_code == 1]
