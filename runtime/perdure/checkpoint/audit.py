@@ -24,11 +24,10 @@ LOOKED_AT: Final = 64
 
 def refuse_data_without_log(log: Log) -> None:
     """LogLost if checkpoints are here and there is no log at all."""
-    store = log.store
-    found = next((key for key in store.list("data/") if FOLDER.match(key)), None)
+    found = _a_checkpoint(log)
     if found and log.head() is None:  # else somebody has opened and saved in this moment
         raise LogLost(
-            f"{store.uri} has checkpoints, such as {found}, and no log: restore log/, or if you want to start from "
+            f"{log.store.uri} has checkpoints, such as {found}, and no log: restore log/, or if you want to start from "
             f"nothing move data/ away or use another root"
         )
 
@@ -38,14 +37,17 @@ def refuse_unreadable_end(log: Log, head: Head) -> None:
     readable = head.entry is not None and head.entry.seq == head.seq
     if readable or (head.entry and head.entry.newest_commit):
         return
-    store = log.store
-    found = next((key for key in store.list("data/") if FOLDER.match(key)), None)
+    found = _a_checkpoint(log)
     if found:
         raise LogLost(
-            f"{store.uri} has checkpoints, such as {found}, and the end of its log cannot be read: "
+            f"{log.store.uri} has checkpoints, such as {found}, and the end of its log cannot be read: "
             f"{'; '.join(head.skipped)}: restore log/, or if you want to start from nothing move log/ and data/ away "
             f"or use another root"
         )
+
+
+def _a_checkpoint(log: Log) -> str | None:
+    return next((key for key in log.store.list("data/") if FOLDER.match(key)), None)
 
 
 def doubts(log: Log, head: Head) -> Iterator[str]:

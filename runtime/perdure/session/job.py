@@ -239,7 +239,7 @@ class Job:
             self._trouble = error
 
     def _say_not_counted(self) -> None:
-        """A script may leave its loop because it was asked to, or because it is done: nobody can tell."""
+        """A script that has seen the request may have left its loop for it, or because it was done: nobody can tell."""
         if self._run.rank == 0:
             say(
                 f"the script has left its epoch loop at step {self._progress.step} while it was asked to leave: the "

@@ -117,7 +117,6 @@ class Clients:
         self.answered = False
         """Whether this server has ever accepted a call."""
         self._warn("at first", said_at_first(self.keys))
-        self._warn("before the end", said_before_the_end(self.keys, datetime.now(UTC)))
         self._set_alarm()
 
     @property
@@ -163,8 +162,10 @@ class Clients:
             return self._connection
 
     def _set_alarm(self) -> None:
-        """Training may go on for hours without a call: the end of the keys is said all the same."""
-        left = seconds_to_warning(self.keys, datetime.now(UTC))
+        """Training may go on for hours without a call: the end of the keys is said anyway, at once if it is near."""
+        now = datetime.now(UTC)
+        self._warn("before the end", said_before_the_end(self.keys, now))
+        left = seconds_to_warning(self.keys, now)
         if left is not None:
             look = weakref.WeakMethod(self._current)
             alarm = threading.Timer(min(left + 1, threading.TIMEOUT_MAX), lambda: (act := look()) and act())
