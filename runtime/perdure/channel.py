@@ -3,7 +3,9 @@
 Trainer to agent: JSON lines on an inherited pipe (its number in PERDURE_REPORT_FD), at most PIPE_BUF each, so that
 lines of several threads never mix. Agent to trainer: one request file (path in PERDURE_REQUEST_FILE), renamed into
 place *before* SIGTERM is sent, so that a trainer that was told by either finds the other. The file carries
-`"GracefulExit": 1`, the name a MindSpore script with its own exit callback looks for.
+`"GracefulExit": 1`, the name a MindSpore script with its own exit callback looks for. A hand-over is offered by another
+file (PERDURE_HANDOVER_FILE), an assignment as it stands in the annotation, without a signal: the trainer trains on and
+looks for it when its ranks agree anyway.
 
 No torch here: the agent's parent process imports this.
 """
@@ -22,13 +24,25 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from perdure.contract import CommitRef, ErrorKind, ExitKind, Failure
+from perdure.contract import (
+    CommitRef,
+    ContractError,
+    ErrorKind,
+    ExitKind,
+    Failure,
+    HandoverWord,
+    Leave,
+    Standby,
+    Train,
+    read_assignment,
+    write_assignment,
+)
 from perdure.words import fitting
 
 SIGTERM: Final = "SIGTERM"
 """The cause of a request where nobody tells another."""
 ENDING_SECONDS: Final = 5
-"""How long an ending waits for room in the pipe: nothing comes after it that would tell the same."""
+"""How long what no later report tells again waits for room in the pipe: an ending, a hand-over."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +56,7 @@ class Request:
 
 def write_request(path: Path, request: Request) -> None:
     """Puts the request where a trainer looks for it, whole or not at all."""
-    body = json.dumps({"GracefulExit": 1, "cause": request.cause, "deadline": request.deadline})
-    fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    with os.fdopen(fd, "w") as file:
-        file.write(body)
-    Path(temporary).rename(path)
+    _put(path, json.dumps({"GracefulExit": 1, "cause": request.cause, "deadline": request.deadline}))
 
 
 def read_request(path: Path) -> Request | None:
@@ -63,6 +73,44 @@ def read_request(path: Path) -> Request | None:
     return Request(cause, deadline) if math.isfinite(deadline) else None
 
 
+def write_offer(path: Path, assignment: Train | Leave) -> None:
+    """Puts an assignment with a hand-over where a trainer looks for it, whole or not at all; the newest counts."""
+    _put(path, write_assignment(assignment))
+
+
+def read_offer(path: Path) -> Train | Leave | None:
+    """The assignment offered, or None while there is none that can be read: never an error, whoever wrote the file."""
+    try:
+        assignment = read_assignment(path.read_text())
+    except (OSError, ValueError, ContractError):
+        return None
+    return assignment if not isinstance(assignment, Standby) and assignment.handover else None
+
+
+def acknowledge_vote(path: Path, run: int) -> None:
+    """The agent knows that the trainer votes for `run`; `path` is that of the offer."""
+    _put(_vote_file(path), str(run))
+
+
+def vote_acknowledged(path: Path, run: int) -> bool:
+    """Whether the agent knows that this trainer votes for `run`."""
+    try:
+        return _vote_file(path).read_text() == str(run)
+    except (OSError, ValueError):
+        return False
+
+
+def _vote_file(path: Path) -> Path:
+    return path.with_name(f"{path.name}.voting")
+
+
+def _put(path: Path, text: str) -> None:
+    fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    with os.fdopen(fd, "w") as file:
+        file.write(text)
+    Path(temporary).rename(path)
+
+
 @dataclass(frozen=True)
 class Attached:
     """This process has a Session; sent before anything slow, so that the agent knows whom it can ask to save.
@@ -71,6 +119,10 @@ class Attached:
     """
 
     pid: int
+    live: bool = False
+    """It looks for offers of a hand-over. One that does not is asked to save instead."""
+    live_why: str = ""
+    """Why it does not."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +152,36 @@ class Committed:
 
 
 @dataclass(frozen=True)
+class Voting:
+    """This process is about to vote for run `next` to take over `run`, once the agent has acknowledged this."""
+
+    run: int
+    next: int
+
+
+@dataclass(frozen=True)
+class TookOver:
+    """This process is rank `rank` of run `run` from here on."""
+
+    run: int
+    rank: int
+    world: int
+    step: int
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Seconds by part, as in HandoverRecord."""
+
+
+@dataclass(frozen=True)
+class HandoverEnded:
+    """The attempt of run `run` did not take place in this process."""
+
+    run: int
+    word: HandoverWord
+    """ABORT: it trains on. RESTART: it saves and exits, and the run begins in place."""
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class Exiting:
     """How this process is about to end; the last line it writes."""
 
@@ -113,14 +195,25 @@ class Exiting:
     """Epochs that are finished; None where it is not told."""
 
 
-Report = Attached | Opened | Stepped | Committed | Exiting
-_NAMES = {Attached: "attached", Opened: "opened", Stepped: "step", Committed: "committed", Exiting: "ending"}
+Report = Attached | Opened | Stepped | Committed | Voting | TookOver | HandoverEnded | Exiting
+_NAMES = {
+    Attached: "attached",
+    Opened: "opened",
+    Stepped: "step",
+    Committed: "committed",
+    Voting: "voting",
+    TookOver: "took-over",
+    HandoverEnded: "handover-ended",
+    Exiting: "ending",
+}
+_MATTER = Exiting | Voting | TookOver | HandoverEnded
+"""Reports that nothing repeats: they wait for room."""
 
 
 def write_report(fd: int, report: Report) -> None:
-    """Sends one line. A broken pipe is ignored, and a full one by all but an ending: the next report tells the same."""
+    """Sends one line. A broken pipe is ignored, and a full one where the next report tells the same."""
     line = _line(report).encode()
-    end = time.monotonic() + (ENDING_SECONDS if isinstance(report, Exiting) else 0)
+    end = time.monotonic() + (ENDING_SECONDS if isinstance(report, _MATTER) else 0)
     with contextlib.suppress(OSError):
         while not _written(fd, line) and (left := end - time.monotonic()) > 0:
             room = select.poll()
@@ -153,13 +246,19 @@ def read_report(line: str | bytes) -> Report | None:
         body = json.loads(line)
         match body:
             case {"report": "attached", "pid": int(pid)}:
-                return Attached(pid)
+                return Attached(pid, body.get("live") is True, str(body.get("live_why") or ""))
             case {"report": "opened", "run": int(run)}:
                 return Opened(run, _commit(body.get("resumed")))
             case {"report": "step", "step": int(step)}:
                 return Stepped(step, _epoch(body))
             case {"report": "committed", "commit": {"seq": int(seq), "step": int(step)}}:
                 return Committed(CommitRef(seq, step), body.get("goal") is True)
+            case {"report": "voting", "run": int(run), "next": int(following)}:
+                return Voting(run, following)
+            case {"report": "took-over", "run": int(run), "rank": int(rank), "world": int(world), "step": int(step)}:
+                return TookOver(run, rank, world, step, _seconds(body.get("parts") or {}))
+            case {"report": "handover-ended", "run": int(run), "word": str(word)}:
+                return HandoverEnded(run, HandoverWord(word), str(body.get("why") or ""))
             case {"report": "ending", "outcome": str(outcome), "step": int(step)}:
                 commit, seconds = _commit(body.get("commit")), _seconds(body.get("seconds") or {})
                 error = _failure(body.get("error"))

@@ -39,7 +39,7 @@ from perdure.agent.state import (
     Unreadable,
 )
 from perdure.agent.verdict import judge, pod_outcome, without_trainer
-from perdure.channel import Attached, Committed, Exiting, Opened, Report, Stepped
+from perdure.channel import Attached, Committed, Exiting, HandoverEnded, Opened, Report, Stepped, TookOver, Voting
 from perdure.contract import ErrorKind, ErrorName, ExitKind, Failure, Leave, Outcome, Standby, Train
 
 Noted = tuple[State, list[Action]]
@@ -164,6 +164,8 @@ def _told(process: Process, run: int, report: Report, now: float) -> Process:
         case Exiting():
             known = replace(process, attached=True, ending=report, told_at=now)
             return replace(known, opened_at=opened_at) if report.opened == run else known
+        case Voting() | TookOver() | HandoverEnded():
+            return replace(process, attached=True)  # this agent offers nothing yet
     assert_never(report)
 
 

@@ -14,7 +14,7 @@ _FINISHING: Final = f"{_DECIDE}finishing.py"
 _GATES: Final = f"{_DECIDE}gates.py"
 _MEMBERS: Final = f"{_DECIDE}members.py"
 _OUTCOMES: Final = f"{_DECIDE}outcomes.py"
-_CONTRACT: Final = "runtime/perdure/contract.py"
+_CONTRACT: Final = "runtime/perdure/contract/outcome.py"
 
 ENDING: Final = (
     Mutant(

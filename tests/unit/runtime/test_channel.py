@@ -16,23 +16,36 @@ from perdure.channel import (
     Attached,
     Committed,
     Exiting,
+    HandoverEnded,
     Opened,
     Report,
     Request,
     Stepped,
+    TookOver,
+    Voting,
+    acknowledge_vote,
+    read_offer,
     read_report,
     read_request,
+    vote_acknowledged,
+    write_offer,
     write_report,
     write_request,
 )
-from perdure.contract import CommitRef, ErrorKind, ExitKind, Failure
+from perdure.contract import CommitRef, ErrorKind, ExitKind, Failure, Handover, HandoverWord, Leave, Train
 from perdure.words import CUT
 
 whole = st.integers(0, 10**9)
 commits = st.builds(CommitRef, seq=whole, step=whole)
 failures = st.builds(Failure, kind=st.sampled_from(ErrorKind), name=st.text(max_size=20), tail=st.text(max_size=40))
 reports: st.SearchStrategy[Report] = st.one_of(
-    st.builds(Attached, pid=whole),
+    st.builds(Attached, pid=whole, live=st.booleans(), live_why=st.text(max_size=20)),
+    st.builds(Voting, run=whole, next=whole),
+    st.builds(
+        TookOver, run=whole, rank=whole, world=whole, step=whole,
+        parts=st.dictionaries(st.text(max_size=9), st.floats(0, 1e6), max_size=5),
+    ),
+    st.builds(HandoverEnded, run=whole, word=st.sampled_from(HandoverWord), why=st.text(max_size=40)),
     st.builds(Opened, run=whole, resumed=st.none() | commits),
     st.builds(Stepped, step=whole, epoch=st.none() | whole),
     st.builds(Committed, commit=commits),
@@ -171,3 +184,30 @@ class TestRequests:
 def test_a_trainer_that_tells_no_epoch_is_understood() -> None:
     assert read_report('{"report": "step", "step": 7}') == Stepped(7)
     assert read_report('{"report": "ending", "outcome": "completed", "step": 7}') == Exiting(ExitKind.COMPLETED, 7)
+
+
+BLOCK = Handover(1, 2, (1,), (1,), "10.0.0.1:29700", 30, "ab")
+
+
+PLAIN = '{"v":1,"run":2,"leave":true}'
+
+
+class TestOffers:
+    @pytest.mark.parametrize("offer", [Leave(2, handover=BLOCK), Train(2, 0, 2, "10.0.0.1:29501", handover=BLOCK)])
+    def test_what_is_offered_is_read(self, tmp_path: Path, offer: Train | Leave) -> None:
+        write_offer(tmp_path / "offer", offer)
+        assert read_offer(tmp_path / "offer") == offer
+
+    @pytest.mark.parametrize(
+        "text", [None, "", "{", '{"v":1,"standby":true}', '{"v":1,"run":2,"leave":true}', '{"v":9}']
+    )
+    def test_what_is_no_offer_is_none(self, tmp_path: Path, text: str | None) -> None:
+        if text is not None:
+            (tmp_path / "offer").write_text(text)
+        assert read_offer(tmp_path / "offer") is None
+
+    def test_a_vote_is_acknowledged_for_its_own_run(self, tmp_path: Path) -> None:
+        assert not vote_acknowledged(tmp_path / "offer", 2)
+        acknowledge_vote(tmp_path / "offer", 2)
+        assert vote_acknowledged(tmp_path / "offer", 2)
+        assert not vote_acknowledged(tmp_path / "offer", 3)

@@ -20,6 +20,9 @@ from perdure.contract import (
     ErrorName,
     ExitKind,
     Failure,
+    Handover,
+    HandoverRecord,
+    HandoverWord,
     Leave,
     Outcome,
     Standby,
@@ -27,8 +30,10 @@ from perdure.contract import (
     UnsupportedVersion,
     read_assignment,
     read_outcome,
+    read_ranks,
     write_assignment,
     write_outcome,
+    write_ranks,
 )
 from perdure.words import CUT
 
@@ -38,11 +43,16 @@ causes = st.text(max_size=40)
 lost = st.lists(runs, max_size=5).map(tuple)
 masters = st.sampled_from(["10.0.0.1:29500", "[fd00::1]:1", "node:65535"])
 commits = st.none() | st.builds(CommitRef, seq=runs, step=whole)
+members = st.sets(st.integers(0, 499), max_size=30).map(lambda ranks: tuple(sorted(ranks)))
+handovers = st.none() | st.builds(
+    Handover, run=runs, world=st.integers(500, 10**6), joins=members, leavers=members, master=masters, limit=whole,
+    token=st.text("0123456789abcdef", min_size=32, max_size=32),
+)  # fmt: skip
 trains = st.builds(
     Train, run=runs, rank=st.integers(0, 7), world=st.integers(8, 10**6), master=masters, cause=causes, seconds=whole,
-    wait=whole, lost=lost, floor=commits,
+    wait=whole, lost=lost, floor=commits, handover=handovers,
 )  # fmt: skip
-leaves = st.builds(Leave, run=runs, cause=causes, seconds=whole, lost=lost)
+leaves = st.builds(Leave, run=runs, cause=causes, seconds=whole, lost=lost, handover=handovers)
 assignments = st.one_of(trains, leaves, st.just(Standby()))
 
 unknown = st.dictionaries(
@@ -50,9 +60,13 @@ unknown = st.dictionaries(
 )
 failures = st.none() | st.builds(Failure, kind=st.sampled_from(ErrorKind), name=causes, tail=causes)
 seconds = st.dictionaries(st.sampled_from(["agree", "stage", "upload"]), st.integers(0, 10**6).map(lambda n: n / 1000))
+records = st.builds(
+    HandoverRecord, run=runs, word=st.sampled_from(HandoverWord), why=st.text("why ", max_size=40), parts=seconds
+)
 outcomes = st.builds(
     Outcome, outcome=st.sampled_from(ExitKind), run=whole, rank=whole, step=whole, commit=commits, opened=whole,
-    seconds=seconds, error=failures, epoch=st.none() | whole,
+    seconds=seconds, error=failures, epoch=st.none() | whole, handovers=st.lists(records, max_size=2).map(tuple),
+    live=st.just(False), live_why=st.text("why ", max_size=40),
 )  # fmt: skip
 
 TRAIN: dict[str, Any] = {"v": VERSION, "run": 2, "rank": 1, "world": 4, "master": "10.0.0.1:29500"}
@@ -156,6 +170,71 @@ class TestAssignment:
     def test_a_number_that_no_status_can_hold_is_refused(self, field: str) -> None:
         with pytest.raises(ContractError, match=field):
             read_assignment(json.dumps(TRAIN | {field: LARGEST + 1}))
+
+
+BLOCK: dict[str, Any] = {
+    "run": 1, "world": 2, "joins": "1", "leavers": "1", "master": "10.0.0.1:29700", "limit": 30, "token": "ab",
+}  # fmt: skip
+
+
+class TestHandover:
+    def test_the_block_stands_in_an_assignment(self) -> None:
+        block = Handover(1, 2, (1,), (1,), "10.0.0.1:29700", 30, "ab")
+        assert read_assignment(json.dumps(LEAVE | {"handover": BLOCK})) == Leave(2, handover=block)
+        assert json.loads(write_assignment(Leave(2, handover=block)))["handover"] == BLOCK
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("run", 0),
+            ("run", "1"),
+            ("world", 0),
+            ("joins", [1]),
+            ("joins", "1-"),
+            ("joins", "3,2"),
+            ("joins", "2-1"),
+            ("joins", "-1"),
+            ("joins", "²"),
+            ("joins", "0-99999999999"),
+            ("leavers", "2"),
+            ("leavers", None),
+            ("master", "host"),
+            ("limit", -1),
+            ("token", 5),
+        ],
+    )
+    def test_a_block_that_cannot_be_read_leaves_a_plain_newer_run(self, field: str, value: Any) -> None:
+        assert read_assignment(json.dumps(LEAVE | {"handover": BLOCK | {field: value}})) == Leave(2)
+
+    @pytest.mark.parametrize("value", [None, 5, [], "x", {}])
+    def test_what_is_no_block_is_none(self, value: Any) -> None:
+        assert read_assignment(json.dumps(LEAVE | {"handover": value})) == Leave(2)
+
+    @given(st.sets(st.integers(0, 3000)))
+    def test_ranks_are_written_as_ranges(self, ranks: set[int]) -> None:
+        assert read_ranks(write_ranks(ranks)) == tuple(sorted(ranks))
+
+    def test_a_thousand_ranks_side_by_side_are_short(self) -> None:
+        assert write_ranks([*range(1000), 1002]) == "0-999,1002"
+
+    @pytest.mark.parametrize("value", [None, "x", {"run": 1}, {"run": 1, "word": "maybe"}, {"run": 0, "word": "go"}])
+    def test_a_record_that_cannot_be_read_is_left_out(self, value: Any) -> None:
+        good = {"run": 3, "word": "go", "parts": {"pause": 0.04, "x": "long"}}
+        outcome = read_outcome(json.dumps(OUTCOME | {"handovers": [value, good]}))
+        assert outcome.handovers == (HandoverRecord(3, HandoverWord.GO, parts={"pause": 0.04}),)
+
+    def test_attempts_never_take_the_room_of_an_error(self) -> None:
+        records = tuple(HandoverRecord(run, HandoverWord.ABORT, "😀" * 500) for run in range(1, 9))
+        error = Failure(ErrorKind.EXCEPTION, "ValueError", "x" * 600)
+        text = write_outcome(Outcome(ExitKind.FAILED, 1, 0, error=error, handovers=records, live=False, live_why="w"))
+        assert len(text.encode()) <= OUTCOME_BYTES
+        read = read_outcome(text)
+        assert read.error == error
+        assert (read.live, read.live_why) == (False, "w")
+
+    def test_an_older_agents_outcome_says_nothing_of_it(self) -> None:
+        outcome = read_outcome(json.dumps(OUTCOME))
+        assert (outcome.handovers, outcome.live, outcome.live_why) == ((), None, "")
 
 
 class TestFailure:
