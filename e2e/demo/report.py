@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from e2e.harness import promises, timeline
 from e2e.harness.drain import Drained
 from e2e.harness.evidence import Entry, TracedStep
+from e2e.harness.handover import Way, way_of
 from e2e.harness.promises import Promises, measure, result_line
 from e2e.harness.watching import Seen
 
@@ -29,6 +30,7 @@ class Result:
 
     promises: Promises
     drained: Drained
+    way: Way
 
     @property
     def holds(self) -> bool:
@@ -37,14 +39,16 @@ class Result:
 
     def line(self) -> str:
         """For scripts."""
-        seconds = {"drain_s": f"{self.drained.seconds:.1f}", "pause_s": f"{self.promises.gap.seconds:.1f}"}
-        return result_line(self.promises.values() | seconds)
+        pause = self.promises.gap.seconds
+        seconds = {"drain_s": f"{self.drained.seconds:.1f}", "pause_s": f"{pause:.2f}" if pause < 1 else f"{pause:.1f}"}
+        return result_line(self.promises.values() | {"handover": self.way.value} | seconds)
 
 
 def judge(moved: Trained, undisturbed: Trained, drained: Drained, *, samples: int, epochs: int) -> Result:
     """Compares the drained training with the promises. NoEvidence where it was over before the drain could matter."""
     equal = moved.weights == undisturbed.weights
-    return Result(measure(moved.entries, moved.steps, samples=samples, epochs=epochs, weights_equal=equal), drained)
+    promises = measure(moved.entries, moved.steps, samples=samples, epochs=epochs, weights_equal=equal)
+    return Result(promises, drained, way_of(moved.history, moved.entries, promises.gap))
 
 
 def told(result: Result, moved: Trained, undisturbed: Trained, start: float) -> str:
@@ -59,6 +63,7 @@ def told(result: Result, moved: Trained, undisturbed: Trained, start: float) -> 
             timeline.written(found, start),
             "",
             f"  drain           {result.drained.seconds:8.2f} s, exit status {result.drained.status}",
+            f"  handover        {result.way.value:>8}",
             f"  training pause  {gap.seconds:8.2f} s, of which",
             *parts,
             f"  (before it, the ranks agreed on the step to stop at in {agreed:.2f} s, while they trained)",

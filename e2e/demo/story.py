@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
+from e2e.demo.picture import drawn
 from e2e.demo.report import Result, Trained, judge, told
 from e2e.harness import observed
 from e2e.harness.drain import Drained
@@ -16,6 +18,7 @@ from e2e.prepare import Progress
 
 CLUSTER = "demo"
 SAMPLES = 1536
+PICTURE = Path(__file__).resolve().parents[2] / "build" / "demo" / "timeline.svg"
 START_SECONDS = 90.0
 FINISH_SECONDS = 180.0
 UNDISTURBED = {"spec": {"checkpoint": {"uri": "s3://perdure/undisturbed"}}}
@@ -35,6 +38,9 @@ class Demo:
         undisturbed = self._undisturbed_training(merged(digits(), UNDISTURBED))
         result = judge(moved, undisturbed, drained, samples=SAMPLES, epochs=epochs_of(digits()))
         print("\n" + told(result, moved, undisturbed, start), flush=True)
+        PICTURE.parent.mkdir(parents=True, exist_ok=True)
+        PICTURE.write_text(drawn(moved.history, moved.steps, result.promises.gap, drained), encoding="utf-8")
+        self.progress.say(f"drawn: {PICTURE}")
         return result
 
     def _drained_training(self, manifest: Manifest) -> tuple[Trained, Drained]:

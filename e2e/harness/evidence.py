@@ -1,8 +1,9 @@
 """What a training run did, computed from its log entries and traces: steps and samples lost or repeated, the pause.
 
 Pure functions over what `e2e.harness.root` has read. A run's *turn* is the span of steps that the log counts as its
-own: from the commit it resumed to the commit the next run resumed, or the last commit of all. A step trained beyond
-its run's turn is lost work; a sample that no turn consumed is lost, one consumed twice is repeated.
+own: from the commit it resumed, or the step at which it took over the living run before it, to where the next run
+began, or the last commit of all. A step trained beyond its run's turn is lost work; a sample that no turn consumed is
+lost, one consumed twice is repeated.
 """
 
 from __future__ import annotations
@@ -99,12 +100,19 @@ def turns(entries: Sequence[Entry]) -> list[Turn]:
     opened = [entry for entry in entries if entry.kind == "Opened"]
     if not opened:
         raise NoEvidence("the log has no Opened entry: no run ever started training")
-    starts = [_resumed_step(entry, entries) for entry in opened]
+    starts = [_first_step(entry, entries) for entry in opened]
     ends = [*starts[1:], _last_position(entries)]
     return [Turn(entry.uid, entry.run, start, end) for entry, start, end in zip(opened, starts, ends, strict=True)]
 
 
-def _resumed_step(opened: Entry, entries: Sequence[Entry]) -> int:
+def took_over(entries: Sequence[Entry], run: int) -> bool:
+    """Whether this run began by taking over a living one, as the log has it."""
+    return any(entry.kind == "Opened" and entry.run == run and entry.body.get("takesOver") for entry in entries)
+
+
+def _first_step(opened: Entry, entries: Sequence[Entry]) -> int:
+    if opened.body.get("takesOver"):
+        return int(opened.body["step"])
     resumes = opened.body["resumes"]
     if resumes is None:
         return 0

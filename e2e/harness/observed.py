@@ -104,6 +104,12 @@ def member_of_rank(history: Sequence[Seen], rank: int) -> Object:
     return next(pod for pod in pods(history) if pod["metadata"]["uid"] == uid)
 
 
+def ranked_in(history: Sequence[Seen], run: int) -> dict[str, int]:
+    """By name, the pods that were ever told to be a rank of this run, and which."""
+    told = ((seen.name, assignment(seen.object)) for seen in history if seen.kind == "Pod")
+    return {name: int(given["rank"]) for name, given in told if given.get("run") == run and "rank" in given}
+
+
 def outcomes(history: Sequence[Seen]) -> list[Mapping[str, Any]]:
     """Every member's outcome, in the order of their endings; a pod is asked again when it is deleted."""
     found: dict[str, Mapping[str, Any]] = {}

@@ -23,6 +23,9 @@ class Training:
     def opened(self, run: int, resumes: int | None = None) -> Training:
         return self._append("Opened", run, {"world": 2, "resumes": resumes})
 
+    def took_over(self, run: int, older: int, step: int) -> Training:
+        return self._append("Opened", run, {"world": 2, "resumes": None, "takesOver": older, "step": step})
+
     def committed(self, run: int, step: int, *, final: bool = False) -> Training:
         return self._append("Committed", run, {"step": step, "epoch": step // STEPS_PER_EPOCH, "final": final})
 
@@ -68,3 +71,9 @@ def drained() -> Training:
     """Two epochs, drained after step 3: run 2 resumes entry 2 at step 3."""
     start = Training().opened(1).trained(1, 1, 3).committed(1, 3, final=True).passed(5)
     return start.opened(2, resumes=2).trained(2, 4, 4).completed(2, 4)
+
+
+def handed_over() -> Training:
+    """Two epochs, run 2 takes over the living run 1 at step 3."""
+    start = Training().opened(1).trained(1, 1, 2).committed(1, 2).trained(1, 3, 3)
+    return start.took_over(2, older=1, step=3).trained(2, 4, 4).completed(2, 4)

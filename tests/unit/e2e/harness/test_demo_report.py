@@ -9,7 +9,7 @@ import pytest
 from e2e.demo.report import Result, Trained, judge, told
 from e2e.harness.drain import Drained
 from e2e.harness.evidence import NoEvidence
-from tests.unit.e2e.harness.builders import SIZE, Training, drained
+from tests.unit.e2e.harness.builders import SIZE, Training, drained, handed_over
 
 DRAIN = Drained("n1", 0, 1001.0, 1007.2, "")
 UNDISTURBED = Trained([], [], [], "0.93", "abc")
@@ -24,8 +24,16 @@ def test_a_clean_move_is_told_in_one_line_and_holds() -> None:
     clean = result(drained())
     assert clean.holds
     assert clean.line() == (
-        "RESULT steps_lost=0 samples_lost=0 samples_repeated=0 weights_equal=true drain_s=6.2 pause_s=6.0"
+        "RESULT steps_lost=0 samples_lost=0 samples_repeated=0 weights_equal=true "
+        "handover=recreate drain_s=6.2 pause_s=6.0"
     )
+
+
+def test_a_pause_below_a_second_is_told_in_hundredths() -> None:
+    gap = replace(result(handed_over()).promises.gap, stopped=10.0, resumed=10.047)
+    told = result(handed_over())
+    line = replace(told, promises=replace(told.promises, gap=gap)).line()
+    assert line.endswith("handover=live drain_s=6.2 pause_s=0.05")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from e2e.harness.evidence import Gap, NoEvidence, Samples, Turn, batches, gaps, samples, steps_lost, turns, untraced
-from tests.unit.e2e.harness.builders import SIZE, UID, Training, drained
+from tests.unit.e2e.harness.builders import SIZE, UID, Training, drained, handed_over
 
 CLEAN = Samples(lost=0, repeated=0, foreign=0)
 
@@ -29,6 +29,18 @@ def test_a_run_without_any_disruption_is_clean() -> None:
 
 def test_a_turn_reaches_from_the_resumed_commit_to_the_next_runs_resumed_commit() -> None:
     assert turns(drained().entries) == [Turn(UID, 1, 0, 3), Turn(UID, 2, 3, 4)]
+
+
+def test_a_run_that_took_over_a_living_one_begins_where_that_one_stood() -> None:
+    training = handed_over()
+    assert turns(training.entries) == [Turn(UID, 1, 0, 3), Turn(UID, 2, 3, 4)]
+    assert steps_lost(training.entries, training.trace) == 0
+    assert judged(training) == CLEAN
+
+
+def test_a_step_that_the_older_run_trains_after_it_was_taken_over_is_lost() -> None:
+    training = handed_over().trained(1, 4, 4)
+    assert steps_lost(training.entries, training.trace) == 1
 
 
 def test_steps_beyond_the_resumed_commit_are_lost_although_every_sample_was_consumed() -> None:
