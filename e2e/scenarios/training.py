@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from e2e.cluster.s3 import S3
 from e2e.harness import evidence, observed, timeline
+from e2e.harness.handover import Way, way_of
 from e2e.harness.job import Job, Manifest, merged, with_container
 from e2e.harness.lab import Lab, digits
 from e2e.harness.twin import Twin
@@ -219,6 +220,11 @@ class Training:
         history = self.watch.history
         told = timeline.moments(history, self.job.root.entries(), evidence.gaps(self.job.root.trace().steps), [])
         return timeline.written(told, start=history[0].time if history else 0.0)
+
+    def ways(self) -> list[Way]:
+        """How each run but the first began."""
+        entries, gaps = self.job.root.entries(), evidence.gaps(self.job.root.trace().steps)
+        return [way_of(self.watch.history, entries, gap) for gap in gaps]
 
     def runs(self) -> list[int]:
         """The runs that were opened, in order."""

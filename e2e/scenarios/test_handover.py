@@ -1,0 +1,45 @@
+"""A node is drained and nobody stops: the membership changes between two batches, in the living processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from e2e.harness.handover import Way
+from e2e.harness.lab import Lab
+from e2e.scenarios.conftest import Train, Undisturbed
+from e2e.scenarios.training import Config, Trouble, nothing_lost
+
+pytestmark = pytest.mark.cluster
+
+SLOW = Trouble(environ={"PACE_SECONDS": "0.3", "PACED_RUNS": "3"})  # it still trains when the newcomer is warm
+
+
+@pytest.mark.parametrize("rank", [1, 0], ids=["a-rank-that-follows", "rank-0"])
+def test_a_drained_member_is_replaced_while_everybody_trains(
+    lab: Lab, train: Train, undisturbed: Undisturbed, rank: int
+) -> None:
+    with train(trouble=SLOW) as training:
+        training.trains(steps=4)
+        stays = training.member(1 - rank)["metadata"]["uid"]
+        with lab.drain(training.node(rank)) as drain:
+            drained = drain.finish()
+        assert stays in training.uids()
+        training.completes()
+    assert drained.status == 0, drained.output
+    assert training.ways() == [Way.LIVE]
+    assert training.verdict() == nothing_lost(undisturbed(Config()))
+
+
+def test_both_nodes_drained_one_after_the_other(lab: Lab, train: Train, undisturbed: Undisturbed) -> None:
+    with train(trouble=SLOW) as training:
+        training.trains(steps=4)
+        first = training.node(rank=0)
+        for rank in (1, 0):
+            with lab.drain(training.node(rank)) as drain:
+                drained = drain.finish()
+            assert drained.status == 0, drained.output
+            training.changes_run(after=training.run() - 1)
+        assert first not in {training.node(0), training.node(1)}
+        training.completes()
+    assert training.ways() == [Way.LIVE, Way.LIVE]
+    assert training.verdict() == nothing_lost(undisturbed(Config()))
