@@ -86,6 +86,8 @@ class Reason(StrEnum):
     INFRASTRUCTURE_FAILURE = "InfrastructureFailure"
     OUT_OF_MEMORY = "OutOfMemory"
     LOG_LOST = "LogLost"
+    STORAGE_REFUSED = "StorageRefused"
+    CHECKPOINTS_DAMAGED = "CheckpointsDamaged"
     FENCED = "Fenced"
     UNKNOWN_END = "UnknownEnd"
     # Protected
@@ -272,6 +274,16 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     Reason.LOG_LOST: Explained(
         "The log holds less than members have told of: objects under checkpoint.uri were deleted, so no run may begin.",
         "Restore log/ and data/ there, or set checkpoint.resumeAnyway to go on from what is left.",
+    ),
+    Reason.STORAGE_REFUSED: Explained(
+        "The store refuses the members and will until somebody acts: no such bucket, access denied, wrong keys or a "
+        "wrong endpoint, a read-only folder. It costs no failure.",
+        "Do what the message says; members try it again at the time given there, and at once after an edit of the "
+        "spec.",
+    ),
+    Reason.CHECKPOINTS_DAMAGED: Explained(
+        "The log or every commit under checkpoint.uri is damaged, so no run may go on from there. It costs no failure.",
+        "Restore the objects that the message names, or give checkpoint.uri another root to start over.",
     ),
     Reason.FENCED: Explained("Another writer owned the log; the next run takes a number above it."),
     Reason.UNKNOWN_END: Explained("No member left an outcome: the log says where training goes on."),

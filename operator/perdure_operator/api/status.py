@@ -229,6 +229,21 @@ class LostLog(TolerantModel):
     """What was missing, in the words of the run."""
 
 
+class RootProblem(TolerantModel):
+    """A run could not use its root, and the next one would end alike: somebody has to act."""
+
+    time: datetime
+    """When that was learnt."""
+    generation: int = 0
+    """The generation of the spec at that time."""
+    damaged: bool = False
+    """True: what is stored there is damaged. False: the store refused the run."""
+    count: int = 1
+    """Runs that ended so since the last new commit: they follow each other ever more slowly."""
+    message: str = ""
+    """What is wrong and what to do, in the words of the run."""
+
+
 class Unready(TolerantModel):
     """A node under a member that was first seen with Ready != True at `since`."""
 
@@ -280,6 +295,8 @@ class TrainingJobStatus(TolerantModel):
     """Steps done but not committed when a run ended, summed over the job's life."""
     log_lost: LostLog | None = None
     """Set while the log holds less than it should."""
+    root_problem: RootProblem | None = None
+    """Set from a run that could not use its root until the next new commit."""
     replicas: int = 0
     """Members of the run that is on and alive, for the scale subresource."""
     selector: str = ""

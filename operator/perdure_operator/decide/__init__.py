@@ -25,6 +25,7 @@ from perdure_operator.decide.gates import (
     keep_log,
     keep_root_to_one_job,
     wait_for_predecessor,
+    wait_for_root,
 )
 from perdure_operator.decide.leaving import ask_to_leave, debounce, disrupt, track_unready_nodes, wait_for_exits
 from perdure_operator.decide.members import allocate, assign, create, discard, promote, relabel
@@ -51,6 +52,7 @@ GATES: Final[tuple[Policy, ...]] = (
     wait_for_predecessor,
     keep_root_to_one_job,
     keep_log,
+    wait_for_root,
     check_template,
     back_off,
     pace,  # replacements of members that could not train

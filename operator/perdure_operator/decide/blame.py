@@ -14,16 +14,19 @@ from typing import Final
 
 from perdure.contract import ErrorName, ExitKind
 from perdure_operator.api.reasons import ConditionType, Reason
-from perdure_operator.api.status import Failures, LostLog, MemberOutcome
+from perdure_operator.api.status import Failures, LostLog, MemberOutcome, RootProblem
 from perdure_operator.decide.draft import Draft, doubled
 from perdure_operator.decide.facts import order_of_death
 
 _COSTS_CODE: Final = frozenset({Reason.CODE_FAILURE})
 _COSTS_INFRASTRUCTURE: Final = frozenset({Reason.INFRASTRUCTURE_FAILURE, Reason.OUT_OF_MEMORY, Reason.FENCED})
+_OF_THE_ROOT: Final = frozenset({Reason.CHECKPOINTS_DAMAGED, Reason.STORAGE_REFUSED})
 _TERMINAL: Final[Mapping[str, Reason]] = {
     ExitKind.ROOT_TAKEN_OVER: Reason.ROOT_TAKEN_OVER,
     ErrorName.ROOT_TAKEN_OVER: Reason.ROOT_TAKEN_OVER,  # of an older agent
     ErrorName.LOG_LOST: Reason.LOG_LOST,
+    ErrorName.CORRUPT: Reason.CHECKPOINTS_DAMAGED,
+    ErrorName.STORAGE_REFUSED: Reason.STORAGE_REFUSED,
 }
 """Outcomes and errors after which another run of the same kind would end alike, whatever else has happened."""
 
@@ -91,6 +94,8 @@ def charge(draft: Draft, verdict: Verdict) -> Draft:
             message=words,
         )
         return draft.update(log_lost=lost)
+    if verdict.reason in _OF_THE_ROOT:
+        return draft.update(root_problem=_root_problem(draft, verdict.reason, words))
     code, infrastructure = verdict.reason in _COSTS_CODE, verdict.reason in _COSTS_INFRASTRUCTURE
     if not code and not infrastructure:
         return draft
@@ -111,6 +116,17 @@ def charge(draft: Draft, verdict: Verdict) -> Draft:
         message = f"{new.infrastructure} failures of infrastructure, {limit}; the last: {words}"
         return _fail(draft, Reason.TOO_MANY_INFRASTRUCTURE_FAILURES, message)
     return draft
+
+
+def _root_problem(draft: Draft, reason: Reason, words: str) -> RootProblem:
+    before = draft.status.root_problem
+    return RootProblem(
+        time=draft.now,
+        generation=draft.snapshot.generation,
+        damaged=reason is Reason.CHECKPOINTS_DAMAGED,
+        count=before.count + 1 if before else 1,
+        message=words,
+    )
 
 
 def _counted(draft: Draft, verdict: Verdict) -> Failures:

@@ -16,6 +16,8 @@ from perdure_operator.state.snapshot import PodView
 RECHECK_SECONDS: Final = 10
 LOOK_FOR_LOG_SECONDS: Final = 600
 """A restored bucket is noticed by itself, and an unattended job makes few pods in vain."""
+TRY_STORE_SECONDS: Final = 30
+"""After a first refusal: new buckets and new rights take a while to be known everywhere. Doubled each further time."""
 
 
 def wait_for_predecessor(draft: Draft) -> Draft:
@@ -79,6 +81,21 @@ def keep_log(draft: Draft) -> Draft:
         return draft.update(log_lost=None)
     message = f"{lost.message}\nThe next members look for it at {clock(again)}"
     return draft.block(Reason.LOG_LOST, message, again)
+
+
+def wait_for_root(draft: Draft) -> Draft:
+    """What a store refuses it refuses until somebody acts, and damage stays: nothing is gained by more failures."""
+    problem = draft.status.root_problem
+    if problem is None or draft.snapshot.generation != problem.generation:
+        return draft
+    doublings = 0 if problem.damaged else min(problem.count - 1, 10)
+    first = LOOK_FOR_LOG_SECONDS if problem.damaged else TRY_STORE_SECONDS
+    again = later(problem.time, min(first * 2**doublings, LOOK_FOR_LOG_SECONDS))
+    if draft.now >= again:
+        return draft
+    reason = Reason.CHECKPOINTS_DAMAGED if problem.damaged else Reason.STORAGE_REFUSED
+    message = f"{problem.message}\nThe next members try it at {clock(again)}, and at once after an edit of the spec"
+    return draft.block(reason, message, again)
 
 
 def back_off(draft: Draft) -> Draft:

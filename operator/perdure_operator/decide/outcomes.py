@@ -78,13 +78,14 @@ def highest_opened(known: int, pods: dict[str, PodView]) -> int:
 
 
 def learn(draft: Draft, outcome: MemberOutcome) -> Draft:
-    """What an outcome tells about the log: the newest commit, which also resets the back-off."""
+    """What an outcome tells about the log: the newest commit, which also resets the back-off and proves the root."""
     status = draft.status
     if outcome.commit_seq is None or outcome.commit_seq <= status.commit_seq:
         return draft
     failures = status.failures.model_copy(update={"consecutive": 0})
     epoch = status.epoch if outcome.epoch is None else outcome.epoch
-    return draft.update(commit_seq=outcome.commit_seq, step=outcome.commit_step, epoch=epoch, failures=failures)
+    newest = {"commit_seq": outcome.commit_seq, "step": outcome.commit_step, "epoch": epoch}
+    return draft.update(**newest, failures=failures, root_problem=None)
 
 
 def _silent(name: str, uid: str, why: str, died: datetime | None) -> MemberOutcome:

@@ -22,6 +22,7 @@ def correct_times(draft: Draft) -> Draft:
         next=_of_next(status.next, now) if status.next else None,
         failures=_past(status.failures, now, "last_time"),
         log_lost=_past(status.log_lost, now, "time") if status.log_lost else None,
+        root_problem=_past(status.root_problem, now, "time") if status.root_problem else None,
         unready=tuple(_past(one, now, "since", "given_up") for one in status.unready),
         given_up=min(status.given_up, now) if status.given_up else None,
         start_time=min(status.start_time, now) if status.start_time else None,

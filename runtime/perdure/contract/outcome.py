@@ -71,6 +71,8 @@ class ErrorName(StrEnum):
 
     ROOT_TAKEN_OVER = "RootTakenOver"
     LOG_LOST = "LogLost"  # the log is older than what is known to be committed: terminal until somebody acts
+    STORAGE_REFUSED = "StorageRefused"  # the store refuses, and will until somebody mends what the tail names
+    CORRUPT = "Corrupt"  # of what the log and its commits hold nothing can be used: restore it, or use another root
     NO_SESSION = "NoSession"  # exited 0, and nothing has ever told that it trained
     OUT_OF_MEMORY = "OutOfMemory"  # the kernel killed it at the container's memory limit
     KILLED = "SIGKILL"

@@ -19,7 +19,7 @@ from typing import Any, Final, NoReturn
 import torch.distributed as dist
 
 from perdure.channel import Exiting
-from perdure.contract import CommitRef, ErrorKind, ExitKind, Failure
+from perdure.contract import CommitRef, ErrorKind, ErrorName, ExitKind, Failure
 from perdure.errors import Fenced, LogLost, PeerLost, PerdureError, RootTakenOver, StorageError
 from perdure.telemetry.events import Events
 from perdure.telemetry.sinks import AgentPipe
@@ -50,7 +50,13 @@ def classify(error: BaseException) -> tuple[ExitKind, Failure | None]:
     if isinstance(error, SystemExit):
         return ExitKind.FAILED, Failure(ErrorKind.EXIT, str(exit_status(error)), f"the script has exited: {error}")
     lines = "".join(traceback.format_exception(error))
-    return ExitKind.FAILED, Failure(ErrorKind.EXCEPTION, type(error).__name__, shortened(lines, TAIL_CHARACTERS))
+    return ExitKind.FAILED, Failure(ErrorKind.EXCEPTION, _name(type(error)), shortened(lines, TAIL_CHARACTERS))
+
+
+def _name(kind: type[BaseException]) -> str:
+    """A script's own class that happens to be called like one of ours does not mean what ours means."""
+    name = kind.__name__
+    return f"{kind.__module__}.{kind.__qualname__}" if name in set(ErrorName) else name
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

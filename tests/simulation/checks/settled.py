@@ -44,5 +44,4 @@ def _unsettled(case: Case, runs: Runs, job: Json | None) -> str:
 
 def _asks_about_root(status: Json) -> bool:
     """What was deleted below a root only people can bring back, or take away whole: an append under way is left."""
-    failed = any(" Corrupt" in one.get("message", "") for one in status.get("conditions") or ())
-    return condition(status, "Running").get("reason") == "LogLost" or failed
+    return condition(status, "Running").get("reason") in ("LogLost", "CheckpointsDamaged")

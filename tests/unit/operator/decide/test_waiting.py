@@ -89,6 +89,14 @@ WAITS: dict[Reason, tuple[Callable[[], Job], str]] = {
         lambda: job().running(1).ended(0, ExitKind.FAILED, error=raised(ErrorName.LOG_LOST, "no log")),
         "digits-ab12-0: failed (exception LogLost)\nno log",
     ),
+    Reason.STORAGE_REFUSED: (
+        lambda: job().running(1).ended(0, ExitKind.FAILED, error=raised(ErrorName.STORAGE_REFUSED, "make it")),
+        "digits-ab12-0: failed (exception StorageRefused)\nmake it",
+    ),
+    Reason.CHECKPOINTS_DAMAGED: (
+        lambda: job().running(1).ended(0, ExitKind.FAILED, error=raised(ErrorName.CORRUPT, "restore it")),
+        "digits-ab12-0: failed (exception Corrupt)\nrestore it",
+    ),
     Reason.EXIT_SAVE: (lambda: job().running().leaving("n1"), "digits-ab12-0 (node n1), digits-ab12-1 (node n2)"),
     Reason.STOPPING: (lambda: job().running().exited(1), "digits-ab12-0 (node n1)"),
     Reason.DELETING_MEMBERS: (

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from perdure.channel import Exiting, Stepped, read_report
 from perdure.contract import CommitRef, ErrorKind, ErrorName, ExitKind
-from perdure.errors import Corrupt, Fenced, LogLost, PeerLost, RootTakenOver, StorageError, UserError
+from perdure.errors import Corrupt, Fenced, LogLost, PeerLost, RootTakenOver, StorageError, StorageRefused, UserError
 from perdure.session.reporting import Reporter, Watch, classify
 from perdure.telemetry import events
 
@@ -53,9 +53,16 @@ def test_an_exception_stands_for_an_outcome(error: BaseException, outcome: ExitK
     assert failure is None or failure.name == type(error).__name__
 
 
-@pytest.mark.parametrize("error", [RootTakenOver, LogLost])
+@pytest.mark.parametrize("error", [RootTakenOver, LogLost, StorageRefused, Corrupt])
 def test_an_error_that_means_something_has_the_contracts_name(error: type[Exception]) -> None:
     assert error.__name__ in set(ErrorName)
+
+
+def test_a_scripts_own_error_that_is_called_like_ours_is_another() -> None:
+    own = type("Corrupt", (Exception,), {"__module__": "images"})
+    _, failure = classify(raised(own("sample 17 is no JPEG")))
+    assert failure is not None
+    assert failure.name == "images.Corrupt"
 
 
 def test_an_error_while_handling_a_lost_peer_is_a_lost_peer() -> None:
