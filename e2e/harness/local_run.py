@@ -66,7 +66,7 @@ class LocalRun:
     def __enter__(self) -> Self:
         self._reports, writer = os.pipe()
         os.set_blocking(writer, False)  # a rank whose reports nobody reads goes on
-        port = _free_port()
+        port = free_port()
         try:
             self._ranks = [self._start(rank, port, writer) for rank in range(self._world)]
         finally:
@@ -136,7 +136,8 @@ def _step(line: bytes) -> int | None:
     return int(body["step"]) if body.get("report") == "step" else None
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         return int(held.getsockname()[1])

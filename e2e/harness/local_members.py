@@ -1,0 +1,149 @@
+"""Members of a job as plain processes on this machine: real agents in front of the script, no cluster, no operator.
+
+A test, or a bench, stands in for the operator: it writes each member's assignment as the kubelet would, and reads the
+outcome it leaves. Whatever happens, no process outlives the `with` block.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from e2e.harness.local_run import free_port
+from e2e.harness.root import Root
+from e2e.harness.watching import Late
+from perdure.contract import Assignment, Handover, Leave, Outcome, Standby, Train, read_outcome, write_assignment
+
+SECONDS: Final = 120.0
+SAVE_SECONDS: Final = 60
+UID: Final = "00000000-0000-0000-0000-00000000000a"
+
+
+@dataclass
+class LocalMember:
+    """One agent, its folder, what it prints into a file."""
+
+    name: str
+    folder: Path
+    process: subprocess.Popen[bytes]
+
+    def assign(self, assignment: Assignment) -> None:
+        """Replaces the file as a whole, as the kubelet does."""
+        put_assignment(self.folder, assignment)
+
+    @property
+    def said(self) -> str:
+        """Everything so far, of agent and script."""
+        return (self.folder / "log").read_text(errors="replace")
+
+    @property
+    def warm(self) -> bool:
+        """Whether its startup probe would succeed."""
+        return (self.folder / "state" / "warm").exists()
+
+    def outcome(self, seconds: float = SECONDS) -> Outcome:
+        """Waits for its end."""
+        self.process.wait(seconds)
+        return read_outcome((self.folder / "termination-log").read_text())
+
+
+@dataclass
+class LocalMembers:
+    """The members of one job; used as a context manager."""
+
+    argv: Sequence[str]
+    folder: Path
+    environ: Mapping[str, str] = field(default_factory=dict)
+    members: dict[str, LocalMember] = field(default_factory=dict)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for member in self.members.values():
+            member.process.kill()  # whatever it has started dies with it
+            member.process.wait()
+            if error is not None:
+                print(f"--- {member.name}\n{member.said}")
+
+    @property
+    def root(self) -> Root:
+        """What they leave in storage."""
+        return Root(self.folder / "root")
+
+    def standby(self, name: str) -> LocalMember:
+        """Starts a member that waits for its assignment."""
+        folder = self.folder / name
+        folder.mkdir(parents=True)
+        put_assignment(folder, Standby())
+        files = ["--assignment", folder / "assignment", "--termination-log", folder / "termination-log"]
+        command = [sys.executable, "-m", "perdure.cli", "run", *files, "--state", folder / "state", "--", *self.argv]
+        environ = {"PERDURE_ROOT": (self.folder / "root").as_uri(), "PERDURE_TRACE": "1", "OMP_NUM_THREADS": "1"}
+        environ |= {"PERDURE_UID": UID, "PERDURE_JOB": "local/digits", "PERDURE_MEMBER": name}
+        environ |= {"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder), **self.environ}
+        with (folder / "log").open("wb") as log:
+            process = subprocess.Popen(
+                list(map(str, command)), cwd=folder, env=environ, stdout=log, stderr=subprocess.STDOUT
+            )
+        self.members[name] = LocalMember(name, folder, process)
+        return self.members[name]
+
+    def first_run(self, *names: str) -> None:
+        """Starts these members and makes them run 1, in this order."""
+        started = [self.standby(name) for name in names]
+        master = f"127.0.0.1:{free_port()}"
+        for rank, member in enumerate(started):
+            member.assign(Train(1, rank, len(names), master))
+
+    def waits(self, what: str, until: Callable[[], bool], seconds: float = SECONDS) -> None:
+        """Files cannot be waited for, so they are looked at; Late after `seconds`."""
+        end = time.monotonic() + seconds
+        while not until():
+            if time.monotonic() > end:
+                raise Late(f"not within {seconds:g} s: {what}")
+            time.sleep(0.02)
+
+    def trains(self, run: int, steps: int) -> None:
+        """Waits until this run has done so many steps."""
+        self.waits(f"{steps} steps of run {run}", lambda: self._steps(run) >= steps)
+
+    def _steps(self, run: int) -> int:
+        return len({step.step for step in self.root.trace().steps if step.run == run})
+
+    def moves(self, old: Sequence[str], new: Sequence[str], *, run: int, limit: int = 30) -> None:
+        """Tells everybody that `new` takes over from `old`, who are run `run`, each in the order of its ranks."""
+        joins = tuple(rank for rank, name in enumerate(new) if name not in old)
+        leavers = tuple(rank for rank, name in enumerate(old) if name not in new)
+        token = hashlib.sha256(json.dumps([UID, run + 1, *new]).encode()).hexdigest()[:32]
+        block = Handover(run, len(old), joins, leavers, f"127.0.0.1:{free_port()}", limit, token)
+        master, wait = f"127.0.0.1:{free_port()}", SAVE_SECONDS + 15
+        for rank, name in enumerate(new):
+            train = Train(run + 1, rank, len(new), master, "drain", SAVE_SECONDS, wait, handover=block)
+            self.members[name].assign(train)
+        for rank in leavers:
+            self.members[old[rank]].assign(Leave(run + 1, "drain", SAVE_SECONDS, handover=block))
+
+    def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """As a node that dies would; SIGSTOP freezes the agent alone."""
+        self.members[name].process.send_signal(number)
+
+
+def put_assignment(folder: Path, assignment: Assignment) -> None:
+    """The file that the kubelet keeps in the pod."""
+    fd, temporary = tempfile.mkstemp(dir=folder)
+    with os.fdopen(fd, "w") as file:
+        file.write(write_assignment(assignment))
+    Path(temporary).rename(folder / "assignment")

@@ -1,0 +1,67 @@
+"""Real agents, real trainers, no cluster: the membership changes while everybody trains, and nothing shows it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from e2e.harness import evidence, twin
+from e2e.harness.lab import DIGITS
+from e2e.harness.local_members import LocalMembers
+from perdure.contract import ExitKind
+from tests.handover.judging import NOTHING, lost
+
+PACED = Path(__file__).parents[2] / "e2e" / "scenarios" / "trainers" / "paced.py"
+SCRIPT = DIGITS / "train.py"
+EPOCHS = 8
+STEPS = EPOCHS * 24
+PACE = {"PACE_SECONDS": "0.03", "PACED_RUNS": "9"}
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> twin.Twin:
+    return twin.trained(Path(sys.executable), SCRIPT, [f"--epochs={EPOCHS}"], world=2)
+
+
+def digits(folder: Path) -> LocalMembers:
+    return LocalMembers([sys.executable, str(PACED), str(SCRIPT), f"--epochs={EPOCHS}"], folder, PACE)
+
+
+@pytest.mark.parametrize(("old", "new"), [("ab", "ac"), ("ab", "cb")], ids=["rank-1-leaves", "rank-0-leaves"])
+def test_a_newcomer_takes_the_leavers_place_between_two_batches(
+    tmp_path: Path, undisturbed: twin.Twin, old: str, new: str
+) -> None:
+    (leaver,), (newcomer,) = set(old) - set(new), set(new) - set(old)
+    with digits(tmp_path) as job:
+        job.first_run(*old)
+        job.trains(1, 10)
+        warm = job.standby(newcomer)
+        job.waits("the standby is warm", lambda: warm.warm)
+        job.moves(old, new, run=1)
+        left = job.members[leaver].outcome()
+        ended = [job.members[name].outcome() for name in new]
+    entries, steps = job.root.entries(), job.root.trace().steps
+    assert left.outcome is ExitKind.HANDED_OVER
+    assert [one.outcome for one in ended] == [ExitKind.COMPLETED, ExitKind.COMPLETED]
+    assert evidence.took_over(entries, 2)
+    assert lost(entries, steps, epochs=EPOCHS) == NOTHING
+    assert job.root.weight_hash() == undisturbed.weights
+
+
+@pytest.mark.parametrize(("old", "new"), [("ab", "abc"), ("abc", "ab"), ("a", "ab"), ("ab", "b")])
+def test_the_world_changes_between_two_batches(tmp_path: Path, undisturbed: twin.Twin, old: str, new: str) -> None:
+    with digits(tmp_path) as job:
+        job.first_run(*old)
+        job.trains(1, 10)
+        for name in sorted(set(new) - set(old)):
+            warm = job.standby(name)
+            job.waits("the standby is warm", lambda: warm.warm)  # noqa: B023  (called at once)
+        job.moves(old, new, run=1)
+        ended = [job.members[name].outcome() for name in new]
+    entries, steps = job.root.entries(), job.root.trace().steps
+    assert {one.outcome for one in ended} == {ExitKind.COMPLETED}
+    assert evidence.took_over(entries, 2)
+    assert lost(entries, steps, epochs=EPOCHS) == NOTHING
+    assert tuple(evidence.batches(entries, steps)) == undisturbed.batches
