@@ -17,6 +17,8 @@ MIB = 1024
 ROUNDS = 3
 WAYS = ("Perdure", "dcp.save", "torch.save", "safetensors")
 """Ours first, then its baseline."""
+ACTS = ("save", "load", "start")
+"""What `e2e.bench.saving` measures: `load` into a state that is there, `start` in a new process."""
 UNITS = {"wall": "s", "cpu": "CPU s", "extra": "MiB"}
 
 
@@ -34,13 +36,14 @@ def measure(progress: Progress, mib: int = MIB, rounds: int = ROUNDS) -> tuple[l
 
 def _figures(found: dict[str, list[dict[str, dict[str, float]]]]) -> list[Figure]:
     figures = []
-    for act in ("save", "load"):
+    for act in ACTS:
         for quantity, unit in UNITS.items():
-            samples = {way: tuple(cost[act][quantity] for cost in costs) for way, costs in found.items()}
+            ways = [way for way in WAYS if act in found[way][0]]
+            samples = {way: tuple(cost[act][quantity] for cost in found[way]) for way in ways}
             theirs = Figure(f"dcp.{act}", unit, samples["dcp.save"])
-            for way in WAYS:
+            for way in ways:
                 name = f"{act}, {quantity}: {way}"
-                baseline = (theirs.median, f"dcp.{act}'s median") if way == "Perdure" else (None, "")
+                baseline = (theirs.median, f"dcp's {act}, median") if way == "Perdure" else (None, "")
                 figures.append(Figure(name, unit, samples[way], *baseline))
     return figures
 

@@ -1,4 +1,6 @@
-"""Saves a training state in one way, loads it again, and prints what both cost, as JSON.
+"""Saves a training state in one way, loads it again, and prints what each costs, as JSON.
+
+`load` is into a state that is there, `start` into that of a new process, whose optimizer has not taken a step.
 
     python -m e2e.bench.saving WAY FOLDER MIB
 
@@ -12,13 +14,14 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
@@ -60,10 +63,12 @@ class State:
         return dict(self.model.state_dict()) | found
 
 
-def perdure(folder: Path, mib: int) -> tuple[dict[str, float], dict[str, float]]:
-    """An exit save, and a restore into an optimizer that has not taken a step, as in a new process."""
-    uri = folder.as_uri()
-    store = open_store(uri, {})
+Costs = dict[str, dict[str, float]]
+
+
+def perdure(folder: Path, mib: int) -> Costs:
+    """An exit save and a restore."""
+    store = open_store(folder.as_uri(), {})
 
     def opened(state: State) -> tuple[Writer, Registry, Checkpointer]:
         writer, registry = Writer(Log(store), uid="u", run=None), Registry()
@@ -73,22 +78,25 @@ def perdure(folder: Path, mib: int) -> tuple[dict[str, float], dict[str, float]]
         made = Checkpointer(store, Solo(), writer, 1, 3, NoTrace(), Timings(), lambda: registry.state(None))
         return writer, registry, made
 
-    state = State(mib, stepped=True)
-    _, _, checkpointer = opened(state)
-    saved = cost(lambda: checkpointer.final(Position(1, 0), "bench", lambda: 600.0))
-    state = State(mib, stepped=False)
-    writer, registry, _ = opened(state)
-
-    def restore() -> None:
-        loaded = load_newest(Settings(uri), store, Solo(), writer, registry)
+    def restore(writer: Writer, registry: Registry) -> None:
+        loaded = load_newest(Settings(folder.as_uri()), store, Solo(), writer, registry)
         if loaded is None:
             raise RuntimeError("nothing was saved")
         registry.load(loaded.state)
 
-    return saved, cost(restore, live=mib * 2 / 3)
+    def saved_and_loaded(live: State) -> tuple[dict[str, float], dict[str, float]]:
+        _, _, checkpointer = opened(live)
+        saved = cost(lambda: checkpointer.final(Position(1, 0), "bench", lambda: 600.0))
+        writer, registry, _ = opened(live)
+        return saved, cost(lambda: restore(writer, registry))
+
+    saved, loaded = saved_and_loaded(State(mib, stepped=True))
+    new = State(mib, stepped=False)
+    writer, registry, _ = opened(new)
+    return {"save": saved, "load": loaded, "start": cost(lambda: restore(writer, registry), live=mib * 2 / 3)}
 
 
-def torch_save(folder: Path, mib: int) -> tuple[dict[str, float], dict[str, float]]:
+def torch_save(folder: Path, mib: int) -> Costs:
     """torch.save with fsync, torch.load and load_state_dict."""
     state, file = State(mib, stepped=True), folder / "state.pt"
 
@@ -103,10 +111,10 @@ def torch_save(folder: Path, mib: int) -> tuple[dict[str, float], dict[str, floa
         state.model.load_state_dict(found["model"])
         state.optimizer.load_state_dict({**state.optimizer.state_dict(), "state": found["optimizer"]})
 
-    return cost(save), cost(load)
+    return {"save": cost(save), "load": cost(load)}
 
 
-def safetensors_save(folder: Path, mib: int) -> tuple[dict[str, float], dict[str, float]]:
+def safetensors_save(folder: Path, mib: int) -> Costs:
     """safetensors.torch.save_file with fsync, and load_file with load_state_dict for the weights."""
     state, file = State(mib, stepped=True), folder / "state.safetensors"
 
@@ -120,14 +128,33 @@ def safetensors_save(folder: Path, mib: int) -> tuple[dict[str, float], dict[str
         for name, value in state.flat().items():
             value.copy_(found[name])
 
-    return cost(save), cost(load)
+    return {"save": cost(save), "load": cost(load)}
 
 
-def dcp(folder: Path, mib: int) -> tuple[dict[str, float], dict[str, float]]:
-    """dcp.save, which syncs its files, and dcp.load into the live tensors."""
-    state = State(mib, stepped=True)
-    saved = cost(lambda: dcp_save(state.plain(), checkpoint_id=folder / "dcp", no_dist=True))
-    return saved, cost(lambda: dcp_load(state.plain(), checkpoint_id=folder / "dcp", no_dist=True))
+def dcp(folder: Path, mib: int) -> Costs:
+    """dcp.save, which syncs its files; dcp.load, in a new process as its tutorial has it: by get_state_dict, which
+    gives the optimizer its state, and set_state_dict.
+    """
+    where = folder / "dcp"
+
+    def saved_and_loaded(live: State) -> tuple[dict[str, float], dict[str, float]]:
+        saved = cost(lambda: dcp_save(live.plain(), checkpoint_id=where, no_dist=True))
+        return saved, cost(lambda: dcp_load(live.plain(), checkpoint_id=where, no_dist=True))
+
+    saved, loaded = saved_and_loaded(State(mib, stepped=True))
+    new = State(mib, stepped=False)
+
+    def start() -> None:
+        model, optimizer = get_state_dict(new.model, new.optimizer)
+        dcp_load({"model": model, "optimizer": keyed(optimizer)}, checkpoint_id=where, no_dist=True)
+        set_state_dict(new.model, new.optimizer, model_state_dict=model, optim_state_dict=optimizer)
+
+    return {"save": saved, "load": loaded, "start": cost(start, live=mib * 2 / 3)}
+
+
+def keyed(optimizer: Mapping[str, Any]) -> dict[int, Any]:
+    """An optimizer's state by number, as it was saved, from one by name."""
+    return {int(name): value for name, value in optimizer["state"].items()}
 
 
 def cost(act: Callable[[], object], live: float = 0.0) -> dict[str, float]:
@@ -156,8 +183,7 @@ WAYS = {"Perdure": perdure, "torch.save": torch_save, "safetensors": safetensors
 def main() -> None:
     torch.set_num_threads(1)
     way, folder, mib = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    saved, loaded = WAYS[way](folder, mib)
-    print(json.dumps({"save": saved, "load": loaded}))
+    print(json.dumps(WAYS[way](folder, mib)))
 
 
 if __name__ == "__main__":

@@ -204,6 +204,11 @@ class StoreCalls:
         data: bytes = self._answer(Call("get", key, start=start, length=length))
         return data
 
+    def get_into(self, key: str, buffer: memoryview, *, start: int = 0) -> int:
+        data = self.get(key, start=start, length=len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
     def head(self, key: str) -> ObjectInfo | None:
         info: ObjectInfo | None = self._answer(Call("head", key))
         return info

@@ -46,6 +46,11 @@ class MemoryStore:
         except KeyError:
             raise NoSuchKey(f"no {key}") from None
 
+    def get_into(self, key: str, buffer: memoryview, *, start: int = 0) -> int:
+        data = self.get(key, start=start, length=len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
     def head(self, key: str) -> ObjectInfo | None:
         data = self.objects.get(key)
         return None if data is None else ObjectInfo(len(data), checksum(data), self.written.get(key))
@@ -97,6 +102,10 @@ class WatchedStore:
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
         data: bytes = self._around("get", key, lambda: self._inner.get(key, start=start, length=length))
         return data
+
+    def get_into(self, key: str, buffer: memoryview, *, start: int = 0) -> int:
+        read: int = self._around("get", key, lambda: self._inner.get_into(key, buffer, start=start))
+        return read
 
     def head(self, key: str) -> ObjectInfo | None:
         info: ObjectInfo | None = self._around("head", key, lambda: self._inner.head(key))

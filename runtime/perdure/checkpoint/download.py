@@ -18,20 +18,27 @@ AHEAD: Final = 3
 
 
 def read_blocks(store: Store, shard: Shard) -> Iterator[tuple[int, memoryview]]:
-    """Where each block begins, and its bytes, in order. Corrupt names what is damaged, what was found and expected."""
+    """Where each block begins, and its bytes, in order; they are valid until the next ones are asked for.
+
+    Corrupt names what is damaged, what was found and expected.
+    """
     starts = range(0, shard.size, shard.block_bytes)
     if len(starts) != len(shard.blocks):
         raise Corrupt(f"{shard.key}: its manifest has {len(shard.blocks)} block checksums instead of {len(starts)}")
     if (found := combine(shard.blocks, shard.size, shard.block_bytes)) != shard.crc:
         raise Corrupt(f"{shard.key}: its checksum in the manifest is {shard.crc}, that of its blocks {found}")
+    # As many buffers as are ever in use, and used again: memory that is new to the process is slower than a disk.
+    room = min(shard.size, shard.block_bytes) + 1  # one more: the object may be longer than it was
+    buffers = [memoryview(bytearray(room)) for _ in range(min(len(starts), AHEAD + 1))]
     if len(starts) < 2:
-        yield from ((start, _block(store, shard, start)) for start in starts)
+        yield from ((start, _block(store, shard, start, buffers[0])) for start in starts)
         return
     with ThreadPoolExecutor(AHEAD, thread_name_prefix="perdure-read") as pool:
         waiting: deque[tuple[int, Future[memoryview]]] = deque()
         try:
-            for start in starts:
-                waiting.append((start, pool.submit(_block, store, shard, start)))
+            for number, start in enumerate(starts):
+                buffer = buffers[number % len(buffers)]
+                waiting.append((start, pool.submit(_block, store, shard, start, buffer)))
                 if len(waiting) > AHEAD:
                     yield _first(waiting)
             while waiting:
@@ -46,23 +53,24 @@ def _first(waiting: deque[tuple[int, Future[memoryview]]]) -> tuple[int, memoryv
     return start, future.result()
 
 
-def _block(store: Store, shard: Shard, start: int) -> memoryview:
+def _block(store: Store, shard: Shard, start: int, buffer: memoryview) -> memoryview:
     length = min(shard.block_bytes, shard.size - start)
     last = start + length == shard.size
     try:
-        data = store.get(shard.key, start=start, length=length + last)  # one more: the object may be longer
+        read = store.get_into(shard.key, buffer[: length + last], start=start)
     except NoSuchKey:
         raise Corrupt(f"{shard.key} is missing") from None
-    if len(data) != length:
-        size = f"{start + len(data)} bytes" if len(data) < length else f"more than {shard.size} bytes"
+    if read != length:
+        size = f"{start + read} bytes" if read < length else f"more than {shard.size} bytes"
         raise Corrupt(f"{shard.key} has {size} instead of {shard.size}")
+    data = buffer[:length]
     expected, found = shard.blocks[start // shard.block_bytes], checksum(data)
     if found != expected:
         raise Corrupt(
             f"{shard.key} is damaged in the block that begins at byte {start}: its checksum is {found}, {expected} was "
             f"written; it holds {_names(shard, start, start + length)}"
         )
-    return memoryview(data)
+    return data
 
 
 def _names(shard: Shard, start: int, end: int) -> str:

@@ -65,6 +65,13 @@ class Store(Protocol):
         """The object's bytes from `start`, at most `length` of them (past the end: fewer). NoSuchKey."""
         ...
 
+    def get_into(self, key: str, buffer: memoryview, *, start: int = 0) -> int:
+        """Fills the buffer with the object's bytes from `start`; how many there were (past the end: fewer). NoSuchKey.
+
+        After an error the buffer may hold anything.
+        """
+        ...
+
     def head(self, key: str) -> ObjectInfo | None:
         """Size and checksum, or None if there is no such object."""
         ...

@@ -17,6 +17,7 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import Final
 
@@ -73,15 +74,14 @@ class FileStore:
             temporary.replace(path)
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
-        path = self._path(key)
-        with self._failing_as("read", path):
-            try:
-                file = path.open("rb")
-            except FileNotFoundError:
-                raise NoSuchKey(f"{self.uri} has no {key}") from None
-            with file:
-                file.seek(start)
-                return file.read(-1 if length is None else length)
+        with self._opened(key) as file:
+            file.seek(start)
+            return file.read(-1 if length is None else length)
+
+    def get_into(self, key: str, buffer: memoryview, *, start: int = 0) -> int:
+        with self._opened(key) as file:
+            file.seek(start)
+            return file.readinto(buffer)
 
     def head(self, key: str) -> ObjectInfo | None:
         path = self._path(key)
@@ -114,6 +114,17 @@ class FileStore:
                         path.unlink()
                         swept += 1
         return swept
+
+    @contextmanager
+    def _opened(self, key: str) -> Iterator[BufferedReader]:
+        path = self._path(key)
+        with self._failing_as("read", path):
+            try:
+                file = path.open("rb")
+            except FileNotFoundError:
+                raise NoSuchKey(f"{self.uri} has no {key}") from None
+            with file:
+                yield file
 
     def _path(self, key: str) -> Path:
         return self._folder / key

@@ -12,18 +12,21 @@ import random
 import socket
 import ssl
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from awscrt.checksums import combine_crc64nvme, crc64nvme
 from botocore.exceptions import BotoCoreError, ClientError, CredentialRetrievalError, SSLError
 from botocore.parsers import ResponseParserError
+from botocore.response import StreamingBody
 
 from perdure.errors import StorageError, StorageRefused
 from perdure.store import KeyExists, NoSuchKey, ObjectInfo, refusals
 from perdure.store.clients import Clients, Options, code_and_status
 from perdure.store.parts import Buffers, WrongSize, send, whole
+
+R = TypeVar("R")
 
 LARGE_BYTES: Final = 1024 * 1024
 """From here on an object, or the piece of it that is asked for, is large."""
@@ -66,22 +69,29 @@ class S3Store:
                 self._put_whole(key, whole(blocks, size), if_absent=False)
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
+        return self._read(key, start, length, lambda body: bytes(body.read()), b"")
+
+    def get_into(self, key: str, buffer: memoryview, *, start: int = 0) -> int:
+        return self._read(key, start, len(buffer), lambda body: _fill(body, buffer), 0)
+
+    def _read(self, key: str, start: int, length: int | None, take: Callable[[StreamingBody], R], nothing: R) -> R:
+        """What `take` makes of the bytes; `nothing` where there are none."""
         if length == 0:
-            return b""
+            return nothing
         end = "" if length is None else start + length - 1
         span: dict[str, Any] = {"Range": f"bytes={start}-{end}"} if start or length else {}
         large = length is not None and length >= LARGE_BYTES  # what is asked for as a whole is small
         with self._failing_as("read", key):
             try:
                 return self._clients.ask(
-                    lambda s3: s3.get_object(**self._object(key), **span)["Body"].read(), large=large
+                    lambda s3: take(s3.get_object(**self._object(key), **span)["Body"]), large=large
                 )
             except ClientError as error:
                 code, status = code_and_status(error)
                 if code in ("NoSuchKey", "404"):
                     raise NoSuchKey(f"{self.uri} has no {key}") from None
                 if status == 416:  # the range starts at or after the end of the object
-                    return b""
+                    return nothing
                 raise
 
     def head(self, key: str) -> ObjectInfo | None:
@@ -288,3 +298,11 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 def _text(crc: int) -> str:
     return base64.b64encode(crc.to_bytes(8, "big")).decode()
+
+
+def _fill(body: StreamingBody, buffer: memoryview) -> int:
+    """How many bytes came; the body itself sees whether they are as many as were announced."""
+    filled = 0
+    while filled < len(buffer) and (read := body.readinto(buffer[filled:])):  # type: ignore[arg-type]
+        filled += read
+    return filled

@@ -93,6 +93,21 @@ def test_a_range_is_cut_like_a_slice(store: Store, start: int, length: int | Non
     assert store.get("a", start=start, length=length) == expected
 
 
+@pytest.mark.parametrize(
+    ("start", "room", "expected"), [(0, 4, b"0123"), (8, 100, b"89"), (10, 5, b""), (50, 2, b""), (3, 0, b"")]
+)
+def test_a_buffer_is_filled_as_far_as_the_object_reaches(store: Store, start: int, room: int, expected: bytes) -> None:
+    store.put("a", b"0123456789")
+    buffer = bytearray(b"\xff" * room)
+    read = store.get_into("a", memoryview(buffer), start=start)
+    assert (read, bytes(buffer)) == (len(expected), expected + b"\xff" * (room - len(expected)))
+
+
+def test_no_buffer_is_filled_from_an_object_that_is_missing(store: Store) -> None:
+    with pytest.raises(NoSuchKey, match="nothing"):
+        store.get_into("nothing", memoryview(bytearray(1)))
+
+
 def test_a_missing_object_is_told_apart_from_a_failure(store: Store) -> None:
     assert store.head("data/nothing") is None
     with pytest.raises(NoSuchKey, match="data/nothing"):
