@@ -1,0 +1,28 @@
+"""One party's machine: what it does for whatever happens, and nothing else.
+
+Pure and total: the same state and event always give the same answer, and an event that means nothing in a state is
+ignored. No clock: alarms are events (perdure.handover.timing). Driven by the hand-over's shell, and by the model
+checker that tries every order of events in small worlds.
+"""
+
+from __future__ import annotations
+
+from perdure.handover.events import Happening, SetWarm
+from perdure.handover.newcomer import step_newcomer
+from perdure.handover.old import step_old
+from perdure.handover.parties import Attempt
+from perdure.handover.state import Phase, State, Step, named
+
+__all__ = ["Phase", "State", "Step", "begin", "named", "step"]
+
+
+def begin(attempt: Attempt, number: int) -> Step:
+    """Party `number` takes part from now on."""
+    me = attempt.parties[number]
+    others = frozenset(party.number for party in attempt.parties) - {number}
+    return State(attempt, me, needed=others if me.decides else frozenset()), (SetWarm(),)
+
+
+def step(state: State, event: Happening) -> Step:
+    """The state after `event`, and what to do about it, in this order."""
+    return step_newcomer(state, event) if state.joins else step_old(state, event)

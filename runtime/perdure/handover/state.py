@@ -1,0 +1,108 @@
+"""Where one party stands in an attempt. A frozen value; the machines make the next one of it.
+
+Called by the machines; the shell reads `phase` alone, and `named`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from perdure.contract import ExitKind
+from perdure.handover.events import Action
+from perdure.handover.parties import Attempt, Part, Party
+
+
+class Phase(StrEnum):
+    """What a party is doing."""
+
+    PREPARING = "preparing"  # old ranks train; a newcomer waits in its `restore`
+    MOVING = "moving"  # state is being sent or received; old ranks stand still from here on
+    RUNNING_ON = "running-on"  # a newcomer has its state, its script has not asked for a batch yet
+    TELLING = "telling"  # the agent is being told of the vote
+    VOTED = "voted"  # from here on only a word or the log tells what happened
+    DECIDING = "deciding"  # the decider's PUT has begun: only the log tells
+    ASKING = "asking"  # asks the log
+    ROUND = "round"  # nothing came of it: the old ranks agree how to go on
+    ABORTED = "aborted"  # the older run trains on
+    SAVING = "saving"  # the older run's exit save
+    TOOK_OVER = "took-over"  # a rank of the newer run
+    JOINING = "joining"  # a newcomer begins the newer run in place
+    LINGERING = "lingering"  # a decider that may go once nobody needs its store
+    ENDED = "ended"
+
+
+UNVOTED = frozenset({Phase.PREPARING, Phase.MOVING, Phase.RUNNING_ON, Phase.TELLING})
+"""Whoever is in one of these may still say abort."""
+STANDING = frozenset({Phase.MOVING, Phase.TELLING, Phase.VOTED, Phase.DECIDING, Phase.ASKING, Phase.ROUND})
+"""In these an old rank trains nothing."""
+
+
+@dataclass(frozen=True)
+class State:
+    """One party in one attempt."""
+
+    attempt: Attempt
+    me: Party
+    phase: Phase = Phase.PREPARING
+    connected: bool = False
+    silent: bool = False
+    """Decider: the object store has not answered lately."""
+    asked: bool = False
+    """The older run is to end for another reason than this attempt."""
+    late: bool = False
+    """The limit has passed."""
+    settles: bool = False
+    """Time is up for the decider: whoever has voted settles."""
+    told: bool = False
+    """The agent knows that the attempt did not take place."""
+    needed: frozenset[int] = frozenset()
+    """Decider: parties that may still need its store."""
+    leaves_as: ExitKind = ExitKind.HANDED_OVER
+    """How it ends when it has lingered."""
+
+    @property
+    def forced(self) -> bool:
+        """Whether somebody has to leave, attempt or not."""
+        return bool(self.attempt.leavers)
+
+    @property
+    def decides(self) -> bool:
+        """Whether this party is the decider."""
+        return self.me.decides
+
+    @property
+    def leaves(self) -> bool:
+        """Whether this party's pod leaves."""
+        return self.me.part is Part.LEAVER
+
+    @property
+    def joins(self) -> bool:
+        """Whether this party is a newcomer."""
+        return self.me.part is Part.NEWCOMER
+
+
+Step = tuple[State, tuple[Action, ...]]
+
+
+def to(state: State, phase: Phase, *actions: Action, **changes: Any) -> Step:
+    """The state in another phase, and what to do."""
+    return replace(state, phase=phase, **changes), actions
+
+
+def stay(state: State, *actions: Action, **changes: Any) -> Step:
+    """The state in its phase, and what to do."""
+    return replace(state, **changes) if changes else state, actions
+
+
+def also(step: Step, after: Sequence[Action]) -> Step:
+    """The step with more to do behind it."""
+    return step[0], (*step[1], *after)
+
+
+def named(state: State) -> int:
+    """The run that an old rank names in the agreement's vector; 0 while it is not ready."""
+    ready = state.phase is Phase.PREPARING and state.connected and not state.silent and not state.late
+    return state.attempt.next if ready else 0
