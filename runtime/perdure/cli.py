@@ -92,6 +92,7 @@ def _inspect(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     from perdure.agent.paths import Paths, default_scratch  # noqa: PLC0415
     from perdure.agent.shell import Agent  # noqa: PLC0415
+    from perdure.agent.zygote import launcher_for  # noqa: PLC0415
     from perdure.contract import ASSIGNMENT_FILE, TERMINATION_LOG  # noqa: PLC0415
 
     command = options.trainer[1:] if options.trainer[:1] == ["--"] else options.trainer
@@ -103,7 +104,9 @@ def _run(options: argparse.Namespace) -> int:
         scratch=options.state or default_scratch(os.environ),
     )
     _check(paths.assignment, paths.scratch)
-    return Agent(command, paths, settings_from(os.environ), os.environ).run()
+    settings = settings_from(os.environ)
+    launcher = launcher_for(command, os.environ, settings.processes, sys.executable)
+    return Agent(command, paths, settings, os.environ, launcher).run()
 
 
 def _check(assignment: Path, scratch: Path) -> None:

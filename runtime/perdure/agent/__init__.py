@@ -5,7 +5,10 @@
     machine   (state, event, now) -> (state, actions), stage by stage; pure, no clock, no files, no processes
     verdict   how a trainer ended, in the words of the contract; pure
     environ   the environment of a trainer process; pure
-    launch    starts one process; the place for a warm zygote beside exec
+    launch    starts one process: the seam between exec and the zygote
+    program   which commands the zygote can run; pure
+    zygote    forks trainers from a process that has imported everything already, and executes where it cannot
+    fork      that process: imports, forks, becomes a trainer
     processes the running processes: their pipes, their ends, their descendants
     tail      the end of a process's stderr, without what libraries always write; pure
     memory    whether the kernel has killed for want of memory

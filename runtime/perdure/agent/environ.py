@@ -24,14 +24,18 @@ class Place:
     """Whole CPUs that this pod may use; None where it has no limit."""
 
 
+def with_threads(base: Mapping[str, str], cpus: int | None, processes: int) -> dict[str, str]:
+    """`base` with the number of threads that libraries read when they are imported; one the user has set stays."""
+    return {"OMP_NUM_THREADS": str(max(1, cpus // processes)), **base} if cpus else dict(base)
+
+
 def process_environment(base: Mapping[str, str], train: Train, place: Place) -> dict[str, str]:
     """`base`, with what this process needs to know; threads are set only where the user has not done so."""
     address, _, port = train.master.rpartition(":")
-    environment = {name: value for name, value in base.items() if name != Env.FLOOR}
+    threads = with_threads(base, place.cpus, place.processes)
+    environment = {name: value for name, value in threads.items() if name != Env.FLOOR}
     if train.floor:
         environment[Env.FLOOR] = json.dumps(asdict(train.floor))
-    if place.cpus:
-        environment.setdefault("OMP_NUM_THREADS", str(max(1, place.cpus // place.processes)))
     return environment | {
         "RANK": str(train.rank + place.local_rank),
         "WORLD_SIZE": str(train.world),

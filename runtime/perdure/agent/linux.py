@@ -43,14 +43,14 @@ def _parents_and_sessions() -> dict[int, tuple[int, int]]:
     return found
 
 
-def descendants(root: int) -> list[int]:
-    """Every process below `root`."""
+def descendants(root: int, spared: int | None = None) -> list[int]:
+    """Every process below `root`, but for `spared` and what is below it."""
     children: dict[int, list[int]] = {}
     for pid, (parent, _) in _parents_and_sessions().items():
         children.setdefault(parent, []).append(pid)
     found, waiting = [], [root]
     while waiting:
-        below = children.get(waiting.pop(), [])
+        below = [pid for pid in children.get(waiting.pop(), []) if pid != spared]
         found += below
         waiting += below
     return found

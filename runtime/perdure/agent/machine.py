@@ -37,6 +37,7 @@ from perdure.agent.state import (
     Tick,
     Trainer,
     Unreadable,
+    Warmed,
 )
 from perdure.agent.verdict import judge, pod_outcome, without_trainer
 from perdure.channel import Attached, Committed, Exiting, HandoverEnded, Opened, Report, Stepped, TookOver, Voting
@@ -73,7 +74,15 @@ def _note(state: State, event: Event, now: float) -> Noted:
             return _cleared(state), []
         case SigtermReceived(at):
             return _deleted(state, now if at is None else at)
+        case Warmed():
+            return _warmed(state)
     assert_never(event)
+
+
+def _warmed(state: State) -> Noted:
+    """Ready is a member that has read an assignment and would start at its quickest."""
+    warm: list[Action] = [MarkWarm()] if state.ready and state.warming_until is not None else []
+    return replace(state, warming_until=None), warm
 
 
 def _standby(state: State) -> Noted:
@@ -81,7 +90,13 @@ def _standby(state: State) -> Noted:
         return state, [Say(f"assignment ignored: standby, but run {state.newest} is in hand")]
     if state.ready:
         return state, []
-    return replace(state, ready=True), [MarkWarm(), Say("waiting as a standby")]
+    state, warm = _made_ready(state)
+    return state, [*warm, Say("waiting as a standby")]
+
+
+def _made_ready(state: State) -> Noted:
+    warm: list[Action] = [MarkWarm()] if state.warming_until is None and not state.ready else []
+    return replace(state, ready=True), warm
 
 
 def _assigned(state: State, assignment: Train | Leave, now: float) -> Noted:
@@ -95,8 +110,8 @@ def _assigned(state: State, assignment: Train | Leave, now: float) -> Noted:
         return state, [Say(f"assignment ignored: run {assignment.run} is older than run {state.newest}")]
     if assignment.run == state.newest:
         return _same_run(state, assignment)
-    warm: list[Action] = [] if state.ready else [MarkWarm()]
-    state = replace(state, current=assignment, first_seen=now, ready=True, hold_until=None)
+    state, warm = _made_ready(state)
+    state = replace(state, current=assignment, first_seen=now, hold_until=None)
     return state, [Say(_described(assignment)), *warm]
 
 
@@ -209,7 +224,7 @@ def _converge(state: State, now: float) -> Noted:
     """What the stage asks for; where that leads to another stage, this one's follows at once."""
     stage, trainer = stage_of(state), state.trainer
     if trainer is None:
-        return _without_trainer(state)
+        return _without_trainer(state, now)
     match stage:
         case (
             Stage.STARTED
@@ -231,10 +246,17 @@ def _converge(state: State, now: float) -> Noted:
     assert_never(stage)
 
 
-def _without_trainer(state: State) -> Noted:
-    if state.shutdown or isinstance(state.current, Leave):
+def _without_trainer(state: State, now: float) -> Noted:
+    current = state.current
+    if state.shutdown or isinstance(current, Leave):
         return _finish(state, without_trainer(state))
-    return _start(state, state.current) if state.current else (state, [])
+    actions: list[Action] = []
+    if state.warming_until is not None and now >= state.warming_until:
+        state, actions = _warmed(state)
+    if current and state.warming_until is None:
+        state, started = _start(state, current)
+        actions = [*actions, *started]
+    return state, actions
 
 
 def _start(state: State, train: Train) -> Noted:

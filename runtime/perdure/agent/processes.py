@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from perdure.agent import linux
+from perdure.agent.launch import Launcher
 from perdure.agent.memory import OutOfMemory, memory_limit, oom_kills
 from perdure.agent.outlet import Outlet
 from perdure.agent.state import Cleared, ProcessEnded, Reported
@@ -103,11 +104,10 @@ class Children:
     """All processes of the trainer."""
 
     cgroups: Path
+    launcher: Launcher
     members: list[Child] = field(default_factory=list)
     killed_before: int | None = None
     """How many processes the kernel had killed for want of memory when the trainer was started."""
-    childless: bool = True
-    """Nothing below the agent is left."""
     clearing: bool = False
     """The last process has ended, and what it has left behind is being killed."""
 
@@ -116,7 +116,6 @@ class Children:
         if not self.members:
             self.killed_before = oom_kills(self.cgroups)
         self.members.append(child)
-        self.childless = False
 
     def pump(self) -> Iterator[Reported]:
         """Everything the processes have written so far."""
@@ -125,17 +124,11 @@ class Children:
 
     def reap(self) -> None:
         """Takes note of every ended descendant that is the agent's to wait for."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                self.childless = True
-                return
-            if pid == 0:
-                return
-            for child in self.members:
-                if child.pid == pid:
-                    child.status = os.waitstatus_to_exitcode(status)
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                for child in self.members:
+                    if child.pid == ended[0]:
+                        child.status = os.waitstatus_to_exitcode(ended[1])
 
     def ended(self) -> Iterator[Reported | ProcessEnded | Cleared]:
         """The ends not told before, each after its last reports; of the last one also that nothing is left."""
@@ -158,18 +151,23 @@ class Children:
 
     def _cleared(self) -> bool:
         """Kills what the last process has left behind; whether nothing is left now."""
-        if not self.childless:
-            self.kill()
+        if left := self._left():
+            linux.kill(left)
             self.reap()
-        return self.childless
+            left = self._left()
+        return not left
+
+    def _left(self) -> list[int]:
+        """Every process below the agent that a trainer has started."""
+        return linux.descendants(os.getpid(), spared=self.launcher.helper)
 
     def forget(self) -> None:
         """Makes room for the next run's processes."""
         self.members.clear()
 
     def kill(self) -> None:
-        """SIGKILL for everything below the agent; what is forked meanwhile is caught when the last one has ended."""
-        linux.kill(linux.descendants(os.getpid()))
+        """SIGKILL for all that a trainer has started; what is forked meanwhile is caught at its end."""
+        linux.kill(self._left())
 
     def terminate(self, sessions: Mapping[int, int]) -> None:
         """SIGTERM for each process, or for the descendant that has its Session (process ids by rank)."""

@@ -14,6 +14,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, assert_never
 
@@ -41,6 +42,7 @@ from perdure.agent.state import (
     State,
     Tick,
     Unreadable,
+    Warmed,
 )
 from perdure.agent.stop import StopMarker
 from perdure.channel import Request, write_request
@@ -120,7 +122,7 @@ class Agent:
         self._file = AssignmentFile(paths.assignment)
         self._stop = StopMarker(paths.scratch)
         self._selector = selectors.DefaultSelector()
-        self._children = Children(paths.cgroups)
+        self._children = Children(paths.cgroups, self._launcher)
         self._log = Outlet(STDERR)
         self._events: deque[Event] = deque()
         self._exit: int | None = None
@@ -132,6 +134,7 @@ class Agent:
         warm_marker(self._paths.scratch).unlink(missing_ok=True)
         signals = Signals()
         self._selector.register(signals.receiver, selectors.EVENT_READ)
+        self._warm_up()
         while self._exit is None:
             self._events.extend(self._learn(signals))
             self._react()
@@ -140,6 +143,11 @@ class Agent:
                 self._selector.select(self._patience())
         self._log.flush(LAST_WORDS_SECONDS)
         return self._exit
+
+    def _warm_up(self) -> None:
+        self._launcher.begin(self._selector)
+        if self._launcher.warming:
+            self._state = replace(self._state, warming_until=time.monotonic() + self._state.settings.warm_up)
 
     def _patience(self) -> float:
         at = due(self._state)
@@ -151,6 +159,10 @@ class Agent:
         Requests are read first and told last, so that no report is younger than what it is judged by.
         """
         received, grace_began, changed = signals.received(), self._stop.seen(), self._file.changed()
+        for line in self._launcher.news():
+            self._log.say(line)
+        if self._state.warming_until is not None and not self._launcher.warming:
+            yield Warmed()
         yield from self._children.pump()
         self._children.reap()
         yield from self._children.ended()
@@ -216,7 +228,7 @@ class Agent:
         )
         environment = process_environment(self._environ, train, place)
         try:
-            pid = self._launcher.start(self._command, environment, report_end, stderr_end)
+            started = self._launcher.start(self._command, environment, report_end, stderr_end)
         except OSError as error:
             os.close(report)
             os.close(stderr)
@@ -225,7 +237,9 @@ class Agent:
             self._events.append(end)
         else:
             pipes = Pipe(report, self._selector), Pipe(stderr, self._selector)
-            self._children.add(Child(rank, pid, *pipes, self._log))
+            self._children.add(Child(rank, started.pid, *pipes, self._log))
+            if started.how:
+                self._log.say(f"rank {rank} of run {train.run}: {started.how}")
         finally:
             os.close(report_end)
             os.close(stderr_end)

@@ -85,7 +85,7 @@ def due(state: State) -> float | None:
     """When something has to happen even if no event comes; None where the stage may last."""
     stage, trainer = stage_of(state), state.trainer
     if trainer is None:
-        return None
+        return None if state.finished else state.warming_until
     if stage in LIVING:
         limit = limit_of(state.settings, trainer, stage)
         return limit.at if limit else None

@@ -38,6 +38,8 @@ class Settings:
     """terminationGracePeriodSeconds: what SIGTERM leaves until the kubelet kills everything."""
     grace_margin: float = 5.0
     """Kept of the grace to kill what hangs and to write the outcome."""
+    warm_up: float = 60.0
+    """How long a member is not ready, and starts nothing, while a start would soon be quicker."""
     linger: float = LINGER_SECONDS
     no_step: float = 2.0
     """What a trainer that has opened its run but finished no step gets to close it."""
@@ -164,7 +166,10 @@ class State:
     """The newest assignment with a run; None before the first and while a standby."""
     first_seen: float = 0.0
     """When the run number of `current` was first seen."""
+    warming_until: float | None = None
+    """Until then a start waits for the launcher; None where there is nothing to wait for any more."""
     ready: bool = False
+    """An assignment was read."""
     trainer: Trainer | None = None
     """Of the newest run started in this pod; it stays here when it has ended."""
     hold_until: float | None = None
@@ -233,11 +238,16 @@ class SigtermReceived:
 
 
 @dataclass(frozen=True)
+class Warmed:
+    """The launcher has nothing to prepare any more."""
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time has passed."""
 
 
-Event = AssignmentRead | Unreadable | Reported | ProcessEnded | Cleared | SigtermReceived | Tick
+Event = AssignmentRead | Unreadable | Reported | ProcessEnded | Cleared | SigtermReceived | Warmed | Tick
 
 # What the agent does.
 

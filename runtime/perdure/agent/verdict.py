@@ -35,9 +35,11 @@ _TELLING: Final = (
     ExitKind.FAILED,
     ExitKind.ROOT_TAKEN_OVER,
     ExitKind.FENCED,
+    ExitKind.HANDED_OVER,
     ExitKind.CHECKPOINTED,
     ExitKind.EXIT_TIMEOUT,
     ExitKind.PEER_LOST,
+    ExitKind.HANDOVER_FAILED,
     ExitKind.STOPPED,
 )
 """Of several processes the first in this order speaks for the pod: a goal or a commit that is in the log stays true

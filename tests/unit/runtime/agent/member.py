@@ -22,7 +22,7 @@ class Member:
     """Use as a context manager: nothing is left when it ends."""
 
     def __init__(
-        self, folder: Path, *command: str, environ: dict[str, str] | None = None, **settings: float | str
+        self, folder: Path, *command: str, environ: dict[str, str] | None = None, **settings: float | str | list[str]
     ) -> None:
         self.folder = folder
         self._command = [sys.executable, str(HERE / "run_agent.py"), json.dumps(settings), str(folder), *command]

@@ -1,4 +1,7 @@
-"""Runs an agent with settings of a test: run_agent.py SETTINGS-JSON FOLDER COMMAND..."""
+"""Runs an agent with settings of a test: run_agent.py SETTINGS-JSON FOLDER COMMAND...
+
+Beside the agent's own: `modules` for a zygote that imports these, and its `answer_seconds`.
+"""
 
 import json
 import os
@@ -6,9 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from perdure.agent.launch import Exec, Launcher
 from perdure.agent.paths import Paths
+from perdure.agent.program import Program, read_program
 from perdure.agent.shell import Agent
 from perdure.agent.state import Settings
+from perdure.agent.zygote import ANSWER_SECONDS, Zygote
 from perdure.contract import Completion
 
 
@@ -16,8 +22,19 @@ def settings_of(given: dict[str, Any]) -> Settings:
     return Settings(**given | {"completion": Completion(given.get("completion", Completion.LOG))})
 
 
+def launcher_of(given: dict[str, Any], command: list[str]) -> Launcher:
+    modules, answer = given.pop("modules", None), given.pop("answer_seconds", ANSWER_SECONDS)
+    if modules is None:
+        return Exec()
+    program = read_program(command, os.environ, sys.executable)
+    assert isinstance(program, Program), program
+    return Zygote(program, command, modules, os.environ, answer)
+
+
 if __name__ == "__main__":
     given, folder, *command = sys.argv[1:]
     root = Path(folder)
     paths = Paths(root / "assignment", root / "termination-log", root / "state", root / "cgroup")
-    sys.exit(Agent(command, paths, settings_of(json.loads(given)), os.environ).run())
+    settings = json.loads(given)
+    launcher = launcher_of(settings, command)
+    sys.exit(Agent(command, paths, settings_of(settings), os.environ, launcher).run())

@@ -29,6 +29,7 @@ from perdure.agent.state import (
     State,
     Tick,
     Unreadable,
+    Warmed,
 )
 from perdure.channel import Attached, Committed, Exiting, Opened, Report, Stepped
 from perdure.contract import (
@@ -164,6 +165,47 @@ class TestBeforeATrainer:
         pod = Pod(State(Settings(processes=3)))
         assert "exceed world 2" in pod.says(AssignmentRead(RUN1))
         assert pod.state.trainer is None
+
+
+class TestWhileSomethingIsPrepared:
+    """A zygote imports: a start would soon be quicker."""
+
+    def pod(self) -> Pod:
+        return Pod(State(ONE, warming_until=1060.0))
+
+    def test_a_standby_is_ready_when_it_is_done(self) -> None:
+        pod = self.pod()
+        assert pod.sees(AssignmentRead(Standby())) == ()
+        assert pod.sees(Warmed(), after=10) == (MarkWarm(),)
+        assert pod.sees(AssignmentRead(RUN1)) == (Start(RUN1),)
+
+    def test_without_an_assignment_a_member_is_not_ready(self) -> None:
+        pod = self.pod()
+        assert pod.sees(Warmed()) == ()
+        assert pod.sees(AssignmentRead(Standby())) == (MarkWarm(),)
+
+    def test_a_run_waits_for_it(self) -> None:
+        pod = self.pod()
+        assert pod.sees(AssignmentRead(RUN1)) == ()
+        assert pod.sees(Warmed(), after=10) == (MarkWarm(), Start(RUN1))
+
+    def test_it_is_not_waited_for_without_end(self) -> None:
+        pod = self.pod()
+        pod.sees(AssignmentRead(RUN1))
+        assert due(pod.state) == 1060.0
+        assert pod.sees(Tick(), after=60) == (MarkWarm(), Start(RUN1))
+        assert pod.sees(Warmed()) == ()
+
+    def test_the_newest_run_is_the_one_that_starts(self) -> None:
+        pod = self.pod()
+        assert pod.sees(AssignmentRead(RUN1), AssignmentRead(RUN2)) == ()
+        assert pod.sees(Warmed()) == (MarkWarm(), Start(RUN2))
+
+    @pytest.mark.parametrize("event", [AssignmentRead(LEAVE2), SigtermReceived()])
+    def test_a_member_that_is_not_wanted_any_more_does_not_wait(self, event: Event) -> None:
+        pod = self.pod()
+        pod.sees(AssignmentRead(RUN1))
+        assert pod.outcome(event).outcome is ExitKind.STOPPED
 
 
 class TestNewerRuns:

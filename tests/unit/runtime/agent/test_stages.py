@@ -17,6 +17,7 @@ from perdure.agent.state import (
     Event,
     Finish,
     Kill,
+    MarkWarm,
     ProcessEnded,
     Reported,
     Say,
@@ -26,10 +27,11 @@ from perdure.agent.state import (
     State,
     Tick,
     Unreadable,
+    Warmed,
 )
 from perdure.channel import Attached, Exiting, Opened, Stepped
 from perdure.contract import ExitKind, Leave, Standby, Train
-from tests.unit.runtime.agent.worlds import RUN, Step, World, train
+from tests.unit.runtime.agent.worlds import RUN, Step, World, leave, train
 
 DRAWN = Path(__file__).parents[4] / "docs" / "agent.md"
 ONE = World(Settings())
@@ -40,6 +42,7 @@ TWO = World(
     statuses=(1,),
     others=(),
 )
+COLD = World(Settings(), assignments=(Standby(), train(RUN), leave(RUN + 1)), endings=(), statuses=(0,), warming=True)
 COLUMNS = {Attached: "attached", Opened: "opened", Stepped: "step", Exiting: "exiting"}
 LASTING = {Stage.NONE, Stage.STARTED, Stage.ATTACHED, Stage.OPENED, Stage.STEPPED}
 """Where a trainer may stay for as long as it likes."""
@@ -58,8 +61,13 @@ def two() -> list[Step]:
 
 
 @pytest.fixture(scope="module")
-def steps(one: list[Step], two: list[Step]) -> list[Step]:
-    return one + two
+def cold() -> list[Step]:
+    return list(COLD.explored())
+
+
+@pytest.fixture(scope="module")
+def steps(one: list[Step], two: list[Step], cold: list[Step]) -> list[Step]:
+    return one + two + cold
 
 
 def column(event: Event, state: State) -> str:
@@ -76,6 +84,8 @@ def column(event: Event, state: State) -> str:
             return "end"
         case Cleared():
             return "cleared"
+        case Warmed():
+            return "warmed"
         case _:
             return "time"
 
@@ -105,7 +115,7 @@ def found(steps: list[Step]) -> Table:
 
 def written(table: Table) -> str:
     """As docs/agent.md has it."""
-    heads = ["run", "leave", "lost", "attached", "opened", "step", "exiting", "end", "cleared", "time"]
+    heads = ["run", "leave", "lost", "attached", "opened", "step", "exiting", "end", "cleared", "warmed", "time"]
     lines = [["stage", *heads], ["---"] * (len(heads) + 1)]
     for stage in Stage:
         cells = [", ".join(after for after in Stage if after in table.get((stage, head), ())) for head in heads]
@@ -213,4 +223,18 @@ def test_every_stage_but_those_of_a_training_that_nobody_disturbs_has_an_end(ste
 def test_what_is_due_happens_then(steps: list[Step]) -> None:
     for step in steps:
         if isinstance(step.event, Tick):
-            assert step.stages[0] is not step.stages[1], step.before
+            assert step.stages[0] is not step.stages[1] or step.after.warming_until is None, step.before
+
+
+def test_a_member_is_ready_and_starts_once_it_has_an_assignment_and_nothing_is_prepared_any_more(
+    steps: list[Step],
+) -> None:
+    assert any(step.before.warming_until is not None for step in steps)
+    for step in steps:
+        was, now = _ready(step.before), _ready(step.after)
+        assert (MarkWarm() in step.actions) == (now and not was)
+        assert not any(isinstance(action, Start) for action in step.actions) or now
+
+
+def _ready(state: State) -> bool:
+    return state.ready and state.warming_until is None

@@ -25,6 +25,7 @@ from perdure.agent.state import (
     State,
     Tick,
     Trainer,
+    Warmed,
 )
 from perdure.channel import Attached, Exiting, Opened, Stepped
 from perdure.contract import Assignment, ExitKind, Leave, Train
@@ -89,10 +90,12 @@ class World:
     endings: Sequence[ExitKind] = ENDINGS
     statuses: Sequence[int] = (0, 1)
     others: Sequence[Event] = (SigtermReceived(),)
+    warming: bool = False
+    """Whether its launcher begins with something to prepare."""
 
     def explored(self) -> Iterator[Step]:
         """Each step out of each state that can be reached."""
-        first = State(self.settings)
+        first = State(self.settings, warming_until=self.settings.warm_up if self.warming else None)
         known, waiting = {first}, [first]
         while waiting:
             before = waiting.pop()
@@ -112,6 +115,8 @@ class World:
             yield AssignmentRead(assignment), 0.0
         for other in self.others:
             yield other, 0.0
+        if state.warming_until is not None:
+            yield Warmed(), 0.0
         if state.trainer:
             for process in state.trainer.alive:
                 for event in self._of_process(state.trainer, process):
@@ -150,6 +155,7 @@ def relative(state: State, now: float) -> State:
     return replace(
         state,
         trainer=trainer,
+        warming_until=_shifted(state.warming_until, now),
         first_seen=state.first_seen - now if trainer and trainer.alive and not trainer.killed else 0.0,
         shutdown=shutdown and replace(shutdown, deadline=shutdown.deadline - now),
         hold_until=_shifted(state.hold_until, now),

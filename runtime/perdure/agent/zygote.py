@@ -1,0 +1,195 @@
+"""The agent's side of the warm zygote: a process that has imported what a trainer needs, and forks one in milliseconds.
+
+It saves a trainer its imports (4-15 s) and never harms: whatever is not well with it, the command is executed as
+without it, and the pod's log says which and why. It is killed as soon as it does not answer in time, and a process
+that it has forked begins only when the agent says so: a zygote that thaws later starts no second trainer.
+`perdure.agent.fork` is the process itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from perdure.agent.environ import with_threads
+from perdure.agent.launch import Exec, Launcher, Started
+from perdure.agent.linux import cpu_limit, die_with_parent
+from perdure.agent.program import Program, Unsuited, read_program
+from perdure.contract import Env
+
+ANSWER_SECONDS: Final = 5.0
+"""A fork takes 0.02 s. The agent waits meanwhile, so this must be short beside all of its deadlines."""
+MODULES: Final = ("perdure.session.session", "torch._dynamo")
+"""Imported in any case; torch itself comes with them, and an optimizer would import torch._dynamo (5 s) when made."""
+S3_MODULES: Final = ("perdure.store.s3", "perdure.store.clients")
+NO_PRELOAD: Final = "none"
+"""As PERDURE_PRELOAD: no zygote at all, it takes memory."""
+
+_MAIN: Final = "import sys; sys.flags.safe_path or sys.path.pop(0); from perdure.agent.fork import main; main()"
+"""Nothing may be imported from the working directory, which -c puts first: the program's own folder follows."""
+_LARGEST_MESSAGE: Final = 65536
+
+
+def launcher_for(command: Sequence[str], environ: Mapping[str, str], processes: int, executable: str) -> Launcher:
+    """The launcher for this command: one with a zygote, where a zygote can run it; `executable` runs the agent."""
+    preload = environ.get(Env.PRELOAD, "").replace(",", " ").split()
+    if preload == [NO_PRELOAD]:
+        return Exec(_without(f"{Env.PRELOAD} is {NO_PRELOAD}"))
+    program = read_program(command, environ, executable)
+    if isinstance(program, Unsuited):
+        return Exec(_without(program.why))
+    s3 = S3_MODULES if environ.get(Env.ROOT, "").startswith("s3://") else ()
+    environment = with_threads(environ, cpu_limit(), processes)
+    return Zygote(program, command, [*MODULES, *s3, *preload], environment)
+
+
+def _without(why: str) -> str:
+    return f"there is no zygote: {why}: each start executes the command"
+
+
+class Zygote:
+    """A launcher that forks, and executes where it cannot."""
+
+    def __init__(
+        self,
+        program: Program,
+        command: Sequence[str],
+        modules: Sequence[str],
+        environ: Mapping[str, str],
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> None:
+        self._program, self._command, self._modules = program, list(command), list(modules)
+        self._environ = dict(environ)
+        self._answer_seconds = answer_seconds
+        self._exec = Exec()
+        self._control: socket.socket | None = None
+        self._selector: selectors.BaseSelector | None = None
+        self._warm = False
+        self._why = "it was never started"
+        self._unsaid: list[str] = []
+        self.helper: int | None = None
+
+    @property
+    def warming(self) -> bool:
+        """Whether it is still importing."""
+        return self._control is not None and not self._warm
+
+    def begin(self, selector: selectors.BaseSelector) -> None:
+        """Starts the process, which imports from now on."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        program = self._program
+        options = {"control": theirs.fileno(), "modules": self._modules, "command": self._command, "agent": os.getpid()}
+        options |= {"target": program.target, "module": program.module, "arguments": program.arguments}
+        options |= {"interpreter": program.interpreter, "unbuffered": program.unbuffered}
+        flags = ["-u"] if program.unbuffered else []
+        try:
+            process = subprocess.Popen(
+                [program.interpreter, *flags, "-c", _MAIN, json.dumps(options)],
+                # Without it torch.cuda.is_available() would start CUDA, and CUDA does not survive a fork.
+                env=self._environ | {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"},
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - safe: the agent has no threads
+            )
+        except OSError as error:
+            ours.close()
+            self._give_up(f"it cannot be started: {error.strerror}")
+            return
+        finally:
+            theirs.close()
+        process.returncode = 0  # keeps Popen from waiting for it: the agent's waitpid(-1) does
+        self.helper, self._control, self._selector = process.pid, ours, selector
+        selector.register(ours, selectors.EVENT_READ)
+        self._unsaid.append(f"the zygote imports {', '.join(self._modules)}")
+
+    def news(self) -> Iterator[str]:
+        """See Launcher."""
+        while self._control is not None:
+            try:
+                message = self._control.recv(_LARGEST_MESSAGE)
+            except BlockingIOError:
+                break
+            except OSError:
+                message = b""
+            if message:
+                self._told(json.loads(message))
+            else:
+                self._give_up("it has ended" if self._warm else "it has ended while it imported")
+        said, self._unsaid = self._unsaid, []
+        yield from said
+
+    def _told(self, message: Mapping[str, Any]) -> None:
+        if "failed" in message:
+            self._give_up(str(message["failed"]))
+            return
+        self._warm = True
+        self._unsaid.append(f"the zygote is warm: {message['seconds']:.1f} s, {message['mib']:.0f} MiB")
+
+    def _give_up(self, why: str) -> None:
+        """From now on each start executes the command."""
+        self._why, self._warm = why, False
+        self._unsaid.append(_without(why))
+        if self._control is not None and self._selector is not None:
+            self._selector.unregister(self._control)
+            self._control.close()
+            self._control = None
+        if self.helper is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.helper, signal.SIGKILL)
+            self.helper = None
+
+    def start(self, command: Sequence[str], environment: Mapping[str, str], report: int, stderr: int) -> Started:
+        """See Launcher."""
+        why = self._unable()
+        if not why:
+            pid = self._forked(environment, report, stderr)
+            if pid is not None:
+                return Started(pid, "forked from the zygote")
+            why = self._why
+        return self._exec.start(command, environment, report, stderr)._replace(how=f"executed: {why}")
+
+    def _unable(self) -> str:
+        """Why it cannot fork now; empty where it can."""
+        if self._control is None:
+            return self._why
+        if not self._warm:
+            return "the zygote is still importing"
+        if not self._program.module and not Path(self._program.target).is_file():
+            return f"{self._program.target} is no file"
+        return ""
+
+    def _forked(self, environment: Mapping[str, str], report: int, stderr: int) -> int | None:
+        """The new process, which has begun; None where there is none, and will be none."""
+        if self._control is None:
+            return None
+        request = os.memfd_create("perdure-start")
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.settimeout(self._answer_seconds)
+        try:
+            os.write(request, json.dumps(dict(environment)).encode())
+            socket.send_fds(self._control, [b"fork"], [theirs.fileno(), request, report, stderr])
+            theirs.close()
+            answer = ours.recv(64)
+            if answer:
+                ours.send(b"go")
+                return int(answer)
+            self._give_up("it could not fork")
+        except TimeoutError:
+            self._give_up(f"it did not fork within {self._answer_seconds:g} s")
+        except OSError as error:
+            self._give_up(f"it does not answer: {error.strerror}")
+        finally:
+            theirs.close()
+            ours.close()
+            os.close(request)
+        return None
