@@ -17,7 +17,7 @@ from perdure_operator.api.names import ASSIGNMENT_VOLUME, CREDENTIALS_VOLUME
 from perdure_operator.schema import pod
 from perdure_operator.schema.cel import VALIDATIONS, Json, Rule, checked, forbidden
 
-USER_ENV: Final = (Env.TRACE, Env.RENDEZVOUS_SECONDS)
+USER_ENV: Final = (Env.TRACE, Env.RENDEZVOUS_SECONDS, Env.CHECK_SECONDS)
 """The variables named PERDURE_* that are the user's to set."""
 
 DESCRIPTION: Final = (
@@ -59,7 +59,7 @@ _TRAINER_RULES: Final = (
         "!has(self[0].env) || self[0].env.all(e, !e.name.startsWith('PERDURE_') || "
         f"e.name in [{', '.join(repr(name) for name in USER_ENV)}])",
         "containers[0].env: names that start with PERDURE_ are set by Perdure: remove them and use the fields of spec "
-        f"({' and '.join(USER_ENV)} are yours)",
+        f"({', '.join(USER_ENV)} are yours)",
     ),
 )
 
