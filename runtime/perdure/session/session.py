@@ -29,7 +29,8 @@ from typing import Any, Final, TypeVar, overload
 
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
 
 from perdure.channel import Exiting
 from perdure.checkpoint.opening import say
@@ -46,6 +47,7 @@ from perdure.session.ending import tell_failed
 from perdure.session.hooks import HookName, read_name
 from perdure.session.job import Job
 from perdure.session.joining import attach, meet
+from perdure.session.options import checked
 from perdure.session.progress import RESERVED
 from perdure.session.reporting import Watch, exit_status, tell_error
 from perdure.session.resuming import resume
@@ -65,6 +67,7 @@ class Session:
     """One process's part in one run of a training job."""
 
     @classmethod
+    @checked()
     def from_env(
         cls,
         root: str | Path | None = None,
@@ -181,6 +184,7 @@ class Session:
         self._warn_of_generators(f"the hook {name!r}", hook)
         return self._run.hooks.add(name, hook)
 
+    @checked(DistributedDataParallel)
     def wrap(self, model: nn.Module, **options: Any) -> nn.Module:
         """The model as training calls it: in DistributedDataParallel with more than one rank. `options` go there."""
         return wrapping.wrap(model, world=self.world, deterministic=self._deterministic, options=options)
@@ -192,6 +196,7 @@ class Session:
         for name, thing in things.items():
             self._run.registry.add(name, thing)
 
+    @checked(DataLoader)
     def loader(
         self,
         dataset: Dataset[Any],
@@ -208,7 +213,7 @@ class Session:
         `options` (num_workers, collate_fn, pin_memory, ...) go to torch's DataLoader. Asked for a name again, with the
         same arguments, it gives the same loader again. UserError for what has no position that could be saved.
         """
-        check_arguments(name, dataset, options)
+        check_arguments(name, dataset, batch_size, options)
         size = len(dataset)  # type: ignore[arg-type]
         plan = SamplingPlan(name, size, batch_size, self._seed if seed is None else seed, shuffle, drop_last)
         known = self._run.progress.source(name)
@@ -250,6 +255,7 @@ class Session:
                     f"another order after a restart; Session.from_env(deterministic=True) sums in one order"
                 )
 
+    @checked()
     def epochs(
         self,
         count: int | None = None,

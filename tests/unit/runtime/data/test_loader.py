@@ -216,7 +216,17 @@ def test_what_has_no_position_that_could_be_saved_is_refused_with_the_remedy(
     dataset: Any, options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(UserError, match=f"loader 'train': .*{said}"):
-        check_arguments("train", dataset, options)
+        check_arguments("train", dataset, 8, options)
+
+
+@pytest.mark.parametrize("batch_size", [None, 2.5, "8", True], ids=str)
+def test_a_batch_size_that_is_no_integer_is_refused_by_its_name(batch_size: Any) -> None:
+    with pytest.raises(UserError, match=f"batch_size is {batch_size!r}: give the global batch"):
+        check_arguments("train", Squares(3), batch_size, {})
+
+
+def test_a_batch_size_may_be_any_kind_of_integer() -> None:
+    check_arguments("train", Squares(3), np.int64(2), {})
 
 
 def test_pinning_memory_reaches_the_scripts_own_batches() -> None:
