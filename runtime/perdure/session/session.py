@@ -32,7 +32,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
-from perdure.channel import Exiting
 from perdure.checkpoint.opening import say
 from perdure.contract import ExitKind
 from perdure.data.loader import Loader, check_arguments
@@ -92,7 +91,7 @@ class Session:
         self._boundary = Boundary(self._run)
         self._job = Job(self._run, self._boundary, self.restore)
         attach(self._run)
-        self._watch = Watch(self._run.reporter, self._failed)
+        self._watch = Watch(self._tell_error)
         atexit.register(self._at_exit)
         in_child = weakref.WeakMethod(self._leave_to_child)
         os.register_at_fork(after_in_child=lambda: (act := in_child()) and act())
@@ -319,7 +318,7 @@ class Session:
             self._finish(status_tells=False)
             self.close()
         elif error:
-            tell_error(self._run.reporter, self._failed, error)
+            self._tell_error(error)
             tell_failed(self._run)
 
     def close(self) -> None:
@@ -342,8 +341,9 @@ class Session:
         if not self._run.reporter.ended:
             self._job.finish(status_tells=status_tells)
 
-    def _failed(self) -> Exiting:
-        return self._run.ending(ExitKind.FAILED)
+    def _tell_error(self, error: BaseException) -> ExitKind:
+        run = self._run
+        return tell_error(run.reporter, lambda: run.ending(ExitKind.FAILED), error, run.requests.came_early)
 
     def _at_exit(self) -> None:
         """The interpreter's end: a script without `with` has done its work, unless it has failed.
