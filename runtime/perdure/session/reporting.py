@@ -120,6 +120,8 @@ class Watch:
         self._tell = tell
         self.status = 0
         """Not 0 once the script has failed."""
+        self.exited = False
+        """Whether it has called sys.exit."""
         self._hook, self._exit = sys.excepthook, sys.exit
         self._own_hook, self._own_exit = self._uncaught, self._exiting
         sys.excepthook, sys.exit = self._own_hook, self._own_exit
@@ -149,5 +151,5 @@ class Watch:
 
     def _exiting(self, code: Any = None, /) -> NoReturn:
         error = SystemExit(code)
-        self.status = exit_status(error)
+        self.status, self.exited = exit_status(error), True
         raise error

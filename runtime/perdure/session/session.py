@@ -42,9 +42,10 @@ from perdure.session import wrapping
 from perdure.session.boundary import Boundary
 from perdure.session.counting import NAME as STEPS
 from perdure.session.counting import Steps
+from perdure.session.departure import has_ended, main_frame
 from perdure.session.ending import tell_failed
 from perdure.session.hooks import HookName, read_name
-from perdure.session.job import Job
+from perdure.session.job import Job, Status
 from perdure.session.joining import attach, meet
 from perdure.session.options import checked
 from perdure.session.progress import RESERVED
@@ -92,6 +93,7 @@ class Session:
         self._job = Job(self._run, self._boundary, self.restore)
         attach(self._run)
         self._watch = Watch(self._tell_error)
+        self._main = main_frame()
         atexit.register(self._at_exit)
         in_child = weakref.WeakMethod(self._leave_to_child)
         os.register_at_fork(after_in_child=lambda: (act := in_child()) and act())
@@ -315,7 +317,7 @@ class Session:
     ) -> None:
         """The script's work is done, or has failed: what is told is what counts, whatever the script does with it."""
         if exit_status(error) == 0:
-            self._finish(status_tells=False)
+            self._finish()
             self.close()
         elif error:
             self._tell_error(error)
@@ -337,23 +339,21 @@ class Session:
                 dist.destroy_process_group()
         fall_silent()
 
-    def _finish(self, *, status_tells: bool) -> None:
+    def _finish(self, status: Status = Status.GOOD) -> None:
         if not self._run.reporter.ended:
-            self._job.finish(status_tells=status_tells)
+            self._job.finish(status)
 
     def _tell_error(self, error: BaseException) -> ExitKind:
         run = self._run
         return tell_error(run.reporter, lambda: run.ending(ExitKind.FAILED), error, run.requests.came_early)
 
     def _at_exit(self) -> None:
-        """The interpreter's end: a script without `with` has done its work, unless it has failed.
-
-        With which status it ends is known to its parent alone: a bare `raise SystemExit(3)` cannot be told from here.
-        """
+        """The interpreter's end: a script without `with` has done its work, unless it has failed."""
         self._watch.tell_last_error()
         if self._watch.status == 0:
             try:
-                self._finish(status_tells=True)
+                known = self._main is None or has_ended(self._main) or self._watch.exited
+                self._finish(Status.EXPECTED if known else Status.UNKNOWN)
             except BaseException as error:  # noqa: BLE001 - nobody else would tell
                 sys.excepthook(type(error), error, error.__traceback__)
         if self._watch.status:

@@ -282,11 +282,23 @@ def lived(folder: Path, after: str, *, kept: str) -> tuple[Outcome, list[str]]:
     [
         ("without", "pass", ExitKind.COMPLETED, True),
         ("without", "os._exit(0)", ExitKind.COMPLETED, False),
+        ("without", "sys.exit(0)", ExitKind.COMPLETED, True),
+        ("without", "raise SystemExit(0)", ExitKind.COMPLETED, False),
+        ("without", "raise SystemExit(3)", ExitKind.FAILED, False),
         ("without", "sys.exit('no room')", ExitKind.FAILED, False),
         ("with", "os._exit(3)", ExitKind.FAILED, False),
         ("with", "raise ValueError('no room')", ExitKind.FAILED, False),
     ],
-    ids=["its-end", "hard-exit-with-0", "exit-with-words", "hard-exit-with-3", "exception"],
+    ids=[
+        "its-end",
+        "hard-exit-with-0",
+        "exit-with-0",
+        "bare-exit-with-0",
+        "bare-exit-with-3",
+        "exit-with-words",
+        "hard-exit-with-3",
+        "exception",
+    ],
 )
 def test_a_job_is_completed_where_its_script_ends_well(
     tmp_path: Path, kept: str, after: str, outcome: ExitKind, recorded: bool
@@ -296,7 +308,8 @@ def test_a_job_is_completed_where_its_script_ends_well(
 
 
 def test_a_bare_exit_with_3_has_failed_and_the_next_run_does_what_comes_after_the_training(tmp_path: Path) -> None:
-    told, _ = lived(tmp_path, "raise SystemExit(3)", kept="without")
+    told, recorded = lived(tmp_path, "raise SystemExit(3)", kept="without")
+    assert recorded == TRAINED
     assert (told.outcome, told.error.name if told.error else "") == (ExitKind.FAILED, "3")
     again, entries = lived(tmp_path, "pass", kept="with")
     assert (again.outcome, entries[-2:]) == (ExitKind.COMPLETED, ["Opened", "Completed"])
