@@ -36,7 +36,11 @@ def full(name: str = "full") -> Json:
     """A good job that sets every field, none of them to its default."""
     sidecar = {"name": "metrics", "image": "metrics:1", "restartPolicy": "Always"}
     trainer = {
-        "env": [{"name": "PERDURE_TRACE", "value": "1"}, {"name": "LEVEL", "value": "info"}],
+        "env": [
+            {"name": "PERDURE_TRACE", "value": "1"},
+            {"name": "PERDURE_CHECK_SECONDS", "value": "0"},
+            {"name": "LEVEL", "value": "info"},
+        ],
         "volumeMounts": [{"name": "data", "mountPath": "/run/perdure-data"}],
         "resources": {"limits": {"nvidia.com/gpu": 8}},
     }

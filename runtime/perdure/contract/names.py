@@ -52,7 +52,9 @@ class Env:
     COMPLETION: Final = "PERDURE_COMPLETION"  # a Completion; absent: Log
 
     RENDEZVOUS_SECONDS: Final = "PERDURE_RENDEZVOUS_SECONDS"  # how long ranks wait for each other (users set it)
-    CHECK_SECONDS: Final = "PERDURE_CHECK_SECONDS"  # how often ranks agree whether to stop; 0: at each step
+    CHECK_SECONDS: Final = (
+        "PERDURE_CHECK_SECONDS"  # how often ranks agree whether to stop; 0: at each step (users set it)
+    )
     PRELOAD: Final = "PERDURE_PRELOAD"  # modules the zygote imports beside its own; "none": no zygote (users set it)
     TRACE: Final = "PERDURE_TRACE"  # "1": record per step the time and the sample ids of the batch (users set it)
 

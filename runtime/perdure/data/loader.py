@@ -180,13 +180,18 @@ _TAKEN: Final[Mapping[str, str]] = {
 }
 
 
-def check_arguments(name: str, dataset: Any, options: Mapping[str, Any]) -> None:
+def check_arguments(name: str, dataset: Any, batch_size: Any, options: Mapping[str, Any]) -> None:
     """UserError, with the remedy, for what a loader whose position can be saved cannot take."""
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise UserError(
             f"loader {name!r}: a {type(dataset).__name__} has no length and no sample by number, so a position in it "
             f"cannot be saved: give a dataset with __len__ and __getitem__, or iterate it yourself along "
             f"`for i in session.steps(n)` and skip to i"
+        )
+    if isinstance(batch_size, bool) or not hasattr(type(batch_size), "__index__"):
+        raise UserError(
+            f"loader {name!r}: batch_size is {batch_size!r}: give the global batch, the samples of all ranks together, "
+            f"as an integer; a dataset whose items are whole batches has no place here: let an item be one sample"
         )
     for option, remedy in _TAKEN.items():
         if options.get(option) is not None:

@@ -8,10 +8,12 @@ Subclasses say what is handed out; the session owns the sources, keeps their cur
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
+from perdure.data.holders import counted_from, is_repeated
 from perdure.errors import UserError
 
 T = TypeVar("T")
@@ -41,6 +43,10 @@ class Handouts(Protocol):
         """`source` has nothing more to hand out in this epoch, or the script has `left` its loop."""
         ...
 
+    def warn(self, words: str) -> None:
+        """What makes a resumed run differ; told once."""
+        ...
+
 
 class Source(ABC, Generic[T]):
     """One pass an epoch over `end` units, `unit` of them at a time; what a step has used is consumed."""
@@ -63,6 +69,9 @@ class Source(ABC, Generic[T]):
         """Batches of this epoch that were handed out before this process resumed it."""
         self._ended = False
         self._session = session
+        self._pass: weakref.ref[Iterator[T]] | None = None
+        self._looked: set[str] = set()
+        """What is looked for once."""
 
     @abstractmethod
     def _draw(self, epoch: int) -> Iterator[tuple[int, T]]:
@@ -107,7 +116,9 @@ class Source(ABC, Generic[T]):
                 f"{self} is at the end of its epoch: it is trained once an epoch; evaluate with a loader of another "
                 f"name, or with a DataLoader of your own"
             )
-        return self._walk(epoch)
+        walk = self._walk(epoch)
+        self._pass = weakref.ref(walk)
+        return walk
 
     def advance(self) -> list[int]:
         """A step is done: what was handed out is consumed. Returns the sample ids it used."""
@@ -140,6 +151,7 @@ class Source(ABC, Generic[T]):
         finally:
             self.walking = False
         self._ended = True
+        self._warn_of_repetition()
         self._session.end_pass(self)
 
     def _hand_out(self, epoch: int) -> Iterator[T]:
@@ -148,4 +160,30 @@ class Source(ABC, Generic[T]):
             self._session.asked(self)
             self.handed, batch = next(batches)
             self._session.handed(self)
+            self._warn_of_count()
             yield batch
+
+    def _warn_of_repetition(self) -> None:
+        """Its end is where a cycle() begins again."""
+        walk = self._look("cycle") if self.trains else None
+        if walk is not None and is_repeated(walk):
+            self._session.warn(
+                f"{self} is repeated by itertools.cycle: the batches that cycle keeps are in no checkpoint, so a run "
+                f"that resumes in the middle of an epoch does not get them; give it as many as the epoch has steps"
+            )
+
+    def _warn_of_count(self) -> None:
+        """A resumed epoch's first batch has a number, and only the script knows what depends on it."""
+        walk = self._look("enumerate") if self.batch_index else None
+        if walk is not None and counted_from(walk) == 0:
+            self._session.warn(
+                f"{self} is resumed at batch {self.batch_index}, and the script's enumerate() counts from 0: if more "
+                f"than messages depends on the number, write enumerate(loader, session.batch_index)"
+            )
+
+    def _look(self, what: str) -> Iterator[T] | None:
+        """The pass that is on, the first time that this is asked for."""
+        if what in self._looked or self._pass is None:
+            return None
+        self._looked.add(what)
+        return self._pass()

@@ -74,6 +74,11 @@ class Boundary:
         if self.leaving and self._progress.in_rest and not source.left:
             self._save_in_case()
 
+    def warn(self, words: str) -> None:
+        """What makes a resumed run differ; every rank sees the same."""
+        if self._run.rank == 0:
+            say(words)
+
     # What the script tells.
 
     def step(self, *, exhausted: bool) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
 from typing import Any
 
 from perdure.channel import Committed
@@ -25,6 +26,15 @@ from perdure.session.leaving import Exit, save_finally
 from perdure.session.run import OWN_VALUES, Run
 from perdure.session.stopping import BREAK, Condition, Goal, Limit, agreed
 from perdure.telemetry.events import GoalReached
+
+
+class Status(Enum):
+    """What is known of the status a script ends with, where its work is done."""
+
+    GOOD = 1
+    EXPECTED = 2
+    """It will be 0: the agent sees it itself, and later."""
+    UNKNOWN = 3
 
 
 class Job:
@@ -112,18 +122,15 @@ class Job:
         done, ended = self._progress.loop_epochs, self._progress.loop_ended
         return bool(ended) or (goal.epochs is not None and done >= goal.epochs)
 
-    def finish(self, *, status_tells: bool) -> None:
-        """The script's work is done: this is recorded, if its last loop has reached its goal. Collective.
-
-        `status_tells` leaves it to the exit status to tell the agent: it is not known yet.
-        """
+    def finish(self, status: Status) -> None:
+        """The script's work is done: this is recorded, if its last loop has reached its goal. Collective."""
         self._settle()
         if self._run.reporter.ended:
             return
         if self._reached is not None:
             if self._trained or not self._completed_before:
                 self._collect()
-            self._complete(status_tells=status_tells)
+            self._complete(status)
         elif self._loops == 0:
             self._say_nothing_trained()
         elif self._run.rank == 0:
@@ -164,16 +171,26 @@ class Job:
             if self._run.opening:
                 self._run.checkpointer.close("nothing-trained")
 
-    def _complete(self, *, status_tells: bool) -> None:
+    def _complete(self, status: Status) -> None:
         run, left = self._run, self._time_for_goal()
         wait_for_all(run)
         run.pulse.stop()
         run.tell(GoalReached(self._progress.step))
-        run.checkpointer.complete(self._reached, self._progress.position(), left)
-        if not status_tells:
+        if any(run.peers.gather(status is Status.UNKNOWN)):
+            self._say_not_recorded()
+        else:
+            run.checkpointer.complete(self._reached, self._progress.position(), left)
+        if status is Status.GOOD:
             run.tell(run.ending(ExitKind.COMPLETED))
         run.checkpointer.write_trace(left)
         run.checkpointer.retire()
+
+    def _say_not_recorded(self) -> None:
+        if self._run.rank == 0:
+            say(
+                "the script ends by SystemExit, with a status that only its parent will know: that the job is complete "
+                "is not recorded, so another run does again what stands below the training; use `with` the session"
+            )
 
     def _begin(self) -> None:
         """Another loop has something to train."""

@@ -26,6 +26,7 @@ from perdure.telemetry.sinks import AgentPipe
 from perdure.words import shortened
 
 TAIL_CHARACTERS: Final = 3000
+STOPPED_EARLY: Final = "asked to leave before the first step was done: rank 0 has left, and nothing is lost"
 
 _PEER_GONE: Final = re.compile(
     r"gloo/transport|Connection (closed|reset) by peer|Broken pipe.*gloo|NCCL (communicator|error)|ncclRemoteError"
@@ -90,13 +91,21 @@ def exit_status(error: BaseException | None) -> int:
     return error.code if isinstance(error.code, int) else int(error.code is not None)
 
 
-def tell_error(reporter: Reporter, state: Callable[[], Exiting], error: BaseException) -> None:
-    """Reports that the script has failed, with `state` for everything but its outcome."""
+def tell_error(
+    reporter: Reporter, state: Callable[[], Exiting], error: BaseException, asked_early: Callable[[], bool]
+) -> ExitKind:
+    """Reports that the script has failed, with `state` for everything but its outcome, which is returned.
+
+    `asked_early`: whether the run is to leave before its first step. Rank 0 goes at once then, and is no loss.
+    """
     now = state()
     outcome, failure = classify(error)
+    if outcome is ExitKind.PEER_LOST and asked_early():
+        outcome = ExitKind.STOPPED
     opened = max(now.opened, getattr(error, "opened", 0))
     commit = CommitRef(*error.found) if isinstance(error, LogLost) and error.found else now.commit
     reporter.tell(replace(now, outcome=outcome, error=failure, opened=opened, commit=commit))
+    return outcome
 
 
 class Watch:
@@ -106,11 +115,13 @@ class Watch:
     exit handler is not told the status.
     """
 
-    def __init__(self, reporter: Reporter, state: Callable[[], Exiting]) -> None:
-        self._reporter = reporter
-        self._state = state
+    def __init__(self, tell: Callable[[BaseException], ExitKind]) -> None:
+        """`tell` reports an error; the outcome it stands for."""
+        self._tell = tell
         self.status = 0
         """Not 0 once the script has failed."""
+        self.exited = False
+        """Whether it has called sys.exit."""
         self._hook, self._exit = sys.excepthook, sys.exit
         self._own_hook, self._own_exit = self._uncaught, self._exiting
         sys.excepthook, sys.exit = self._own_hook, self._own_exit
@@ -127,17 +138,18 @@ class Watch:
         error = getattr(sys, "last_value", None)
         if isinstance(error, BaseException):
             self.status = 1
-            tell_error(self._reporter, self._state, error)
+            self._tell(error)
 
     def _uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         self.status = 1
-        tell_error(self._reporter, self._state, error)
-        if isinstance(error, PerdureError):
+        if self._tell(error) is ExitKind.STOPPED:
+            print(f"perdure: {STOPPED_EARLY}", file=sys.stderr, flush=True)
+        elif isinstance(error, PerdureError):
             print(f"perdure: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         else:
             self._hook(kind, error, trace)
 
     def _exiting(self, code: Any = None, /) -> NoReturn:
         error = SystemExit(code)
-        self.status = exit_status(error)
+        self.status, self.exited = exit_status(error), True
         raise error

@@ -17,9 +17,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 from perdure.channel import SIGTERM, Request, read_request
+
+EARLY_SECONDS: Final = 1.0
+"""How far apart the ranks may hear of one request; they are killed 2 s after it, where no step is done."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,15 @@ class Requests:
             self._before_first_step = act
         if act and self.seen:
             self._act()
+
+    def came_early(self) -> bool:
+        """Whether a request has come before the first step, or does within EARLY_SECONDS: not every rank is told of it
+        in the same moment. Waits that long.
+        """
+        until = time.monotonic() + EARLY_SECONDS
+        while self._before_first_step and not self.seen and time.monotonic() < until:
+            time.sleep(EARLY_SECONDS / 100)
+        return self._before_first_step is not None and self.seen
 
     def _terminated(self, _signal: int, _frame: FrameType | None) -> None:
         self._note_termination()

@@ -29,9 +29,9 @@ from typing import Any, Final, TypeVar, overload
 
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
 
-from perdure.channel import Exiting
 from perdure.checkpoint.opening import say
 from perdure.contract import ExitKind
 from perdure.data.loader import Loader, check_arguments
@@ -42,10 +42,12 @@ from perdure.session import wrapping
 from perdure.session.boundary import Boundary
 from perdure.session.counting import NAME as STEPS
 from perdure.session.counting import Steps
+from perdure.session.departure import has_ended, main_frame
 from perdure.session.ending import tell_failed
 from perdure.session.hooks import HookName, read_name
-from perdure.session.job import Job
+from perdure.session.job import Job, Status
 from perdure.session.joining import attach, meet
+from perdure.session.options import checked
 from perdure.session.progress import RESERVED
 from perdure.session.reporting import Watch, exit_status, tell_error
 from perdure.session.resuming import resume
@@ -65,6 +67,7 @@ class Session:
     """One process's part in one run of a training job."""
 
     @classmethod
+    @checked()
     def from_env(
         cls,
         root: str | Path | None = None,
@@ -89,7 +92,8 @@ class Session:
         self._boundary = Boundary(self._run)
         self._job = Job(self._run, self._boundary, self.restore)
         attach(self._run)
-        self._watch = Watch(self._run.reporter, self._failed)
+        self._watch = Watch(self._tell_error)
+        self._main = main_frame()
         atexit.register(self._at_exit)
         in_child = weakref.WeakMethod(self._leave_to_child)
         os.register_at_fork(after_in_child=lambda: (act := in_child()) and act())
@@ -181,6 +185,7 @@ class Session:
         self._warn_of_generators(f"the hook {name!r}", hook)
         return self._run.hooks.add(name, hook)
 
+    @checked(DistributedDataParallel)
     def wrap(self, model: nn.Module, **options: Any) -> nn.Module:
         """The model as training calls it: in DistributedDataParallel with more than one rank. `options` go there."""
         return wrapping.wrap(model, world=self.world, deterministic=self._deterministic, options=options)
@@ -192,6 +197,7 @@ class Session:
         for name, thing in things.items():
             self._run.registry.add(name, thing)
 
+    @checked(DataLoader)
     def loader(
         self,
         dataset: Dataset[Any],
@@ -208,7 +214,7 @@ class Session:
         `options` (num_workers, collate_fn, pin_memory, ...) go to torch's DataLoader. Asked for a name again, with the
         same arguments, it gives the same loader again. UserError for what has no position that could be saved.
         """
-        check_arguments(name, dataset, options)
+        check_arguments(name, dataset, batch_size, options)
         size = len(dataset)  # type: ignore[arg-type]
         plan = SamplingPlan(name, size, batch_size, self._seed if seed is None else seed, shuffle, drop_last)
         known = self._run.progress.source(name)
@@ -250,6 +256,7 @@ class Session:
                     f"another order after a restart; Session.from_env(deterministic=True) sums in one order"
                 )
 
+    @checked()
     def epochs(
         self,
         count: int | None = None,
@@ -310,10 +317,10 @@ class Session:
     ) -> None:
         """The script's work is done, or has failed: what is told is what counts, whatever the script does with it."""
         if exit_status(error) == 0:
-            self._finish(status_tells=False)
+            self._finish()
             self.close()
         elif error:
-            tell_error(self._run.reporter, self._failed, error)
+            self._tell_error(error)
             tell_failed(self._run)
 
     def close(self) -> None:
@@ -332,22 +339,21 @@ class Session:
                 dist.destroy_process_group()
         fall_silent()
 
-    def _finish(self, *, status_tells: bool) -> None:
+    def _finish(self, status: Status = Status.GOOD) -> None:
         if not self._run.reporter.ended:
-            self._job.finish(status_tells=status_tells)
+            self._job.finish(status)
 
-    def _failed(self) -> Exiting:
-        return self._run.ending(ExitKind.FAILED)
+    def _tell_error(self, error: BaseException) -> ExitKind:
+        run = self._run
+        return tell_error(run.reporter, lambda: run.ending(ExitKind.FAILED), error, run.requests.came_early)
 
     def _at_exit(self) -> None:
-        """The interpreter's end: a script without `with` has done its work, unless it has failed.
-
-        With which status it ends is known to its parent alone: a bare `raise SystemExit(3)` cannot be told from here.
-        """
+        """The interpreter's end: a script without `with` has done its work, unless it has failed."""
         self._watch.tell_last_error()
         if self._watch.status == 0:
             try:
-                self._finish(status_tells=True)
+                known = self._main is None or has_ended(self._main) or self._watch.exited
+                self._finish(Status.EXPECTED if known else Status.UNKNOWN)
             except BaseException as error:  # noqa: BLE001 - nobody else would tell
                 sys.excepthook(type(error), error, error.__traceback__)
         if self._watch.status:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -49,6 +51,9 @@ class Epochs:
 
     def end_pass(self, source: Source[Any]) -> None:
         self.told.append("left" if source.left else "end")
+
+    def warn(self, words: str) -> None:
+        self.told.append(words)
 
 
 def loader(size: int = 21, *, rank: int = 0, world: int = 1, epochs: Epochs | None = None, **options: Any) -> Loader:
@@ -197,6 +202,70 @@ def test_its_length_is_the_whole_epochs_and_what_remains_is_said_beside_it() -> 
     assert (len(one), one.remaining, one.batch_index) == (3, 1, 1)
 
 
+def warnings(epochs: Epochs) -> list[str]:
+    return [words for words in epochs.told if " is re" in words]
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        cycle,
+        lambda other: cycle(zip(other)),
+        lambda other: map(str, cycle(other)),
+    ],
+    ids=["cycle", "cycle-of-zip", "map-of-cycle"],
+)
+def test_a_loader_that_is_repeated_by_cycle_is_told_once(around: Callable[[Loader], Iterator[Any]]) -> None:
+    epochs = Epochs()
+    one = loader(epochs=epochs)
+    for _ in zip(range(8), around(one), strict=False):
+        one.advance()
+    assert [words[:45] for words in warnings(epochs)] == ["loader 'train' is repeated by itertools.cycle"]
+
+
+@pytest.mark.parametrize(
+    "around",
+    [lambda one: one, lambda one: zip(one, range(3), strict=True), lambda one: itertools.zip_longest(range(9), one)],
+    ids=["itself", "zip", "zip_longest"],
+)
+def test_a_loader_whose_batches_come_once_is_not_told(around: Callable[[Loader], Iterator[Any]]) -> None:
+    epochs = Epochs()
+    one = loader(epochs=epochs)
+    for _ in around(one):
+        one.advance()
+    assert warnings(epochs) == []
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (enumerate, True),
+        (lambda one: enumerate(zip(one, range(9), strict=False)), True),
+        (lambda one: enumerate(one, one.batch_index), False),
+        (lambda one: one, False),
+    ],
+    ids=["from-0", "zip-from-0", "from-the-index", "none"],
+)
+def test_a_count_that_begins_anew_in_a_resumed_epoch_is_told(
+    count: Callable[[Loader], Iterator[Any]], said: bool
+) -> None:
+    epochs = Epochs()
+    one = loader(epochs=epochs)
+    one.rewind(8)
+    for _ in count(one):
+        one.advance()
+    assert ["at batch 1, and the script's enumerate() counts from 0" in words for words in warnings(epochs)] == (
+        [True] if said else []
+    )
+
+
+def test_a_count_in_an_epoch_that_is_not_resumed_is_fine() -> None:
+    epochs = Epochs()
+    for _ in enumerate(loader(epochs=epochs)):
+        pass
+    assert warnings(epochs) == []
+
+
 class Stream(IterableDataset[int]):
     def __iter__(self) -> Iterator[int]:
         return iter(range(3))
@@ -216,7 +285,17 @@ def test_what_has_no_position_that_could_be_saved_is_refused_with_the_remedy(
     dataset: Any, options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(UserError, match=f"loader 'train': .*{said}"):
-        check_arguments("train", dataset, options)
+        check_arguments("train", dataset, 8, options)
+
+
+@pytest.mark.parametrize("batch_size", [None, 2.5, "8", True], ids=str)
+def test_a_batch_size_that_is_no_integer_is_refused_by_its_name(batch_size: Any) -> None:
+    with pytest.raises(UserError, match=f"batch_size is {batch_size!r}: give the global batch"):
+        check_arguments("train", Squares(3), batch_size, {})
+
+
+def test_a_batch_size_may_be_any_kind_of_integer() -> None:
+    check_arguments("train", Squares(3), np.int64(2), {})
 
 
 def test_pinning_memory_reaches_the_scripts_own_batches() -> None:

@@ -160,9 +160,9 @@ session.register(model=model)
 samples = torch.utils.data.TensorDataset(torch.randn(4096, 4))
 for epoch in session.epochs(1000):
     for (inputs,) in session.loader(samples, batch_size=8):
-        session.weighted(model(inputs).sum()).backward()
         if session.rank == 0 and session.steps_done == int(sys.argv[2]):
             threading.Event().wait(6)
+        session.weighted(model(inputs).sum()).backward()
         session.step()
 """
 
@@ -201,6 +201,23 @@ def test_a_rank_whose_peer_has_fallen_silent_does_not_wait_for_it_when_it_is_ask
         assert ending.outcome is ExitKind.PEER_LOST
         assert f"rank {1 - asked} was not heard" in ranks[asked].end()
         assert ranks[asked].process.returncode == 1
+
+
+def test_a_request_before_the_first_step_is_one_line_on_every_rank(tmp_path: Path) -> None:
+    with pair(tmp_path, 60.0, slow_step=0) as ranks:
+        for rank in ranks:
+            rank.until(Opened)
+            rank.until(Opened)
+        for rank in ranks:
+            rank.process.send_signal(signal.SIGTERM)
+        for rank in ranks:
+            ending = rank.until(Exiting)
+            assert isinstance(ending, Exiting)
+            assert (ending.outcome, ending.step) == (ExitKind.STOPPED, 0)
+            said = rank.end()
+            assert "asked to leave before the first step was done" in said
+            assert "Traceback" not in said
+    assert log(tmp_path) == ["Opened", "Closed"]
 
 
 def test_a_peer_that_is_only_slow_is_waited_for(tmp_path: Path) -> None:
@@ -265,11 +282,23 @@ def lived(folder: Path, after: str, *, kept: str) -> tuple[Outcome, list[str]]:
     [
         ("without", "pass", ExitKind.COMPLETED, True),
         ("without", "os._exit(0)", ExitKind.COMPLETED, False),
+        ("without", "sys.exit(0)", ExitKind.COMPLETED, True),
+        ("without", "raise SystemExit(0)", ExitKind.COMPLETED, False),
+        ("without", "raise SystemExit(3)", ExitKind.FAILED, False),
         ("without", "sys.exit('no room')", ExitKind.FAILED, False),
         ("with", "os._exit(3)", ExitKind.FAILED, False),
         ("with", "raise ValueError('no room')", ExitKind.FAILED, False),
     ],
-    ids=["its-end", "hard-exit-with-0", "exit-with-words", "hard-exit-with-3", "exception"],
+    ids=[
+        "its-end",
+        "hard-exit-with-0",
+        "exit-with-0",
+        "bare-exit-with-0",
+        "bare-exit-with-3",
+        "exit-with-words",
+        "hard-exit-with-3",
+        "exception",
+    ],
 )
 def test_a_job_is_completed_where_its_script_ends_well(
     tmp_path: Path, kept: str, after: str, outcome: ExitKind, recorded: bool
@@ -279,7 +308,8 @@ def test_a_job_is_completed_where_its_script_ends_well(
 
 
 def test_a_bare_exit_with_3_has_failed_and_the_next_run_does_what_comes_after_the_training(tmp_path: Path) -> None:
-    told, _ = lived(tmp_path, "raise SystemExit(3)", kept="without")
+    told, recorded = lived(tmp_path, "raise SystemExit(3)", kept="without")
+    assert recorded == TRAINED
     assert (told.outcome, told.error.name if told.error else "") == (ExitKind.FAILED, "3")
     again, entries = lived(tmp_path, "pass", kept="with")
     assert (again.outcome, entries[-2:]) == (ExitKind.COMPLETED, ["Opened", "Completed"])

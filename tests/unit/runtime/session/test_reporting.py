@@ -12,7 +12,7 @@ import torch.distributed as dist
 from perdure.channel import Exiting, Stepped, read_report
 from perdure.contract import CommitRef, ErrorKind, ErrorName, ExitKind
 from perdure.errors import Corrupt, Fenced, LogLost, PeerLost, RootTakenOver, StorageError, StorageRefused, UserError
-from perdure.session.reporting import Reporter, Watch, classify
+from perdure.session.reporting import Reporter, Watch, classify, tell_error
 from perdure.telemetry import events
 
 GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer [10.0.0.8]:5814"
@@ -97,6 +97,11 @@ def told(reader: int) -> list[Any]:
     return [read_report(line) for line in os.read(reader, 65536).splitlines()]
 
 
+def watching(writer: int, *, step: int, asked_early: bool = False) -> Watch:
+    reporter, now = Reporter(writer), Exiting(ExitKind.FAILED, step, opened=3)
+    return Watch(lambda error: tell_error(reporter, lambda: now, error, lambda: asked_early))
+
+
 def test_after_the_ending_nothing_more_is_told(pipe: tuple[int, int]) -> None:
     reporter = Reporter(pipe[1])
     reporter.tell(events.Stepped(3, 1))
@@ -111,7 +116,7 @@ def test_an_uncaught_exception_is_told_before_it_is_shown(
 ) -> None:
     shown: list[list[Any]] = []
     monkeypatch.setattr(sys, "excepthook", lambda *_: shown.append(told(pipe[0])))
-    watch = Watch(Reporter(pipe[1]), lambda: Exiting(ExitKind.FAILED, 12, opened=3))
+    watch = watching(pipe[1], step=12)
     error = raised(ValueError("sample 17"))
     sys.excepthook(type(error), error, error.__traceback__)
     watch.stop()
@@ -122,7 +127,7 @@ def test_an_uncaught_exception_is_told_before_it_is_shown(
 def test_a_fence_tells_the_highest_run_and_shows_one_line(
     pipe: tuple[int, int], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    watch = Watch(Reporter(pipe[1]), lambda: Exiting(ExitKind.FAILED, 12, opened=3))
+    watch = watching(pipe[1], step=12)
     error = raised(Fenced("run 3 may not write any more", opened=8))
     sys.excepthook(type(error), error, error.__traceback__)
     watch.stop()
@@ -131,8 +136,20 @@ def test_a_fence_tells_the_highest_run_and_shows_one_line(
 
 
 def test_a_run_that_refuses_a_log_tells_which_commit_is_left(pipe: tuple[int, int]) -> None:
-    watch = Watch(Reporter(pipe[1]), lambda: Exiting(ExitKind.FAILED, 0))
+    watch = watching(pipe[1], step=0)
     error = raised(LogLost("commit 9 is gone", found=(6, 80)))
     sys.excepthook(type(error), error, error.__traceback__)
     watch.stop()
     assert told(pipe[0])[0].commit == CommitRef(6, 80)
+
+
+@pytest.mark.parametrize("asked_early", [True, False])
+def test_a_peer_that_has_left_before_the_first_step_as_asked_is_no_loss_and_no_traceback(
+    asked_early: bool, pipe: tuple[int, int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    watch = watching(pipe[1], step=0, asked_early=asked_early)
+    error = raised(RuntimeError(GLOO))
+    sys.excepthook(type(error), error, error.__traceback__)
+    watch.stop()
+    assert told(pipe[0])[0].outcome is (ExitKind.STOPPED if asked_early else ExitKind.PEER_LOST)
+    assert ("Traceback" in capfd.readouterr().err) is not asked_early

@@ -188,3 +188,13 @@ def test_after_the_first_step_the_other_thread_does_nothing(requests: Requests) 
     os.kill(os.getpid(), signal.SIGTERM)
     requests.before_first_step(None)
     assert (requests.seen, done) == (True, [])
+
+
+def test_a_request_is_early_until_the_first_step_is_done(requests: Requests) -> None:
+    requests.before_first_step(lambda: None)
+    asking = threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGTERM))
+    asking.start()
+    assert requests.came_early()
+    asking.join()
+    requests.before_first_step(None)
+    assert not requests.came_early()

@@ -1,0 +1,48 @@
+"""Options that are spelt wrong, told where they are given: by the option's name, and the right one it is nearest to.
+
+What a function passes on to torch would otherwise fail late and far away, in a loader's first batch say, or on several
+ranks only. Python 3.11 tells nobody the right name. Only names are looked at, no values. Called by `Session`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from perdure.errors import UserError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def checked(*beyond: Callable[..., Any]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """A method whose options are looked at first; what it does not know itself, one of `beyond` takes."""
+
+    def wrapped(method: Callable[P, T]) -> Callable[P, T]:
+        known = [name for function in (method, *beyond) for name in _options(function)]
+
+        @wraps(method)
+        def call(*given: P.args, **options: P.kwargs) -> T:
+            if unknown := options.keys() - set(known):
+                raise UserError(_words(method.__name__, sorted(unknown)[0], known))
+            return method(*given, **options)
+
+        return call
+
+    return wrapped
+
+
+def _options(function: Callable[..., Any]) -> Iterable[str]:
+    for name, parameter in inspect.signature(function).parameters.items():
+        named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        if named and name not in ("self", "cls"):
+            yield name
+
+
+def _words(method: str, option: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(option, known, 1)
+    told = f"write {near[0]}=" if near else f"there are {', '.join(dict.fromkeys(known))}"
+    return f"{method}({option}=...): there is no such option: {told}"
