@@ -7,13 +7,14 @@ from typing import Final
 
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise, by_operator
-from tests.simulation.checks.reading import ROLE, status_of
+from tests.simulation.checks.reading import ROLE, status_of, training, upcoming
 from tests.simulation.objects import (
     EVENTS,
     JOBS,
     LEASES,
     PODS,
     Json,
+    key_of,
     labels_of,
     node_of,
     owner_of,
@@ -105,10 +106,12 @@ class Bounds(Promise):
         self._pods_of_run[run] += 1
         if self._pods_of_run[run] > PODS_A_RUN * most + 4:
             case.fail("storm", f"{name}: {self._pods_of_run[run]} pods for run {run[1]}")
+        named, late = training(status) | set(upcoming(status).get("members") or ()), case.fired("late-write")
         alive = [
             one
             for one in case.pods(uid)
             if not terminal(one) and not terminating(one) and labels_of(one).get(ROLE) != "former"
+            if not late or key_of(one)[1] in named  # nobody could know that the others would come
         ]
         if len(alive) > 2 * most:
             case.fail("I8", f"{name}: {len(alive)} living pods for {most} members")

@@ -215,7 +215,8 @@ class Writes(Promise):
             self._case.fail("budget-open", f"{key_of(budget)[1]} asks for {least}, {members} members are alive")
 
     def _members(self, uid: str) -> int:
-        return sum(labels_of(one).get(ROLE) == "member" and not terminal(one) for one in self._case.pods(uid))
+        alive = (one for one in self._case.pods(uid) if not terminal(one) and not terminated(one))
+        return sum(labels_of(one).get(ROLE) == "member" for one in alive)
 
 
 def _end_of(pod: Json) -> str:
