@@ -16,6 +16,7 @@ from tests.simulation.faults import FAULTS, Fault
 from tests.simulation.interface import RunMember
 from tests.simulation.member import run_member
 from tests.simulation.objects import Refused
+from tests.simulation.patience import WORK_SECONDS, Overtime, patience
 from tests.simulation.scene import Scene
 from tests.simulation.world import Fact, World
 
@@ -92,8 +93,9 @@ def planned(request: Request) -> list[tuple[float, Fault, int]]:
 class History:
     """Plays a request."""
 
-    def __init__(self, request: Request, run: RunMember = run_member) -> None:
+    def __init__(self, request: Request, run: RunMember = run_member, *, work_seconds: float = WORK_SECONDS) -> None:
         self.request = request
+        self._work_seconds = work_seconds
         self.world = World(request.seed)
         self._run_member = run
         self._checks: Checks | None = None
@@ -107,8 +109,9 @@ class History:
             logger.addHandler(handler)
             logger.propagate = False
         try:
-            violation = self.world.loop.run(self._live())
-        except Stuck as error:
+            with patience(self._work_seconds):
+                violation = self.world.loop.run(self._live())
+        except (Stuck, Overtime) as error:
             violation = Violation(self.world.now, "stuck", str(error))
         finally:
             logger.removeHandler(handler)

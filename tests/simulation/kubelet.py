@@ -164,6 +164,7 @@ class Kubelet:
         self.silent_since = self.world.now if self.silent_since is None else self.silent_since
         for worker in self._workers.values():
             worker.power_off()
+        self._workers = {uid: worker for uid, worker in self._workers.items() if worker.created}
 
     def boot(self) -> None:
         """Power on again: containers of before are dead, their pods are told to have failed."""
@@ -306,6 +307,11 @@ class Worker:
     @property
     def running(self) -> bool:
         return self._task is not None and not self._task.done()
+
+    @property
+    def created(self) -> bool:
+        """Whether there is, or was, a container."""
+        return self._host is not None
 
     def kill(self, message: str = "") -> None:
         """From outside; `message` is what the container has written before."""

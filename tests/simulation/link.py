@@ -41,6 +41,8 @@ class CallFaults:
     timeout: float = 0.0
     lost: float = 0.0
     """Of writes that happen and whose answer does not come."""
+    lost_kind: str = ""
+    """Of this kind only: a webhook that answers too late sees no other."""
     slow: float = 0.0
     """Of calls that take up to `slow_seconds`."""
     slow_seconds: float = 8.0
@@ -101,22 +103,32 @@ class Link:
         self.calls: Counter[str] = Counter()
         self.on_call: Callable[[str, str, str], object] = _ignore
         """With verb, kind and name when a request is sent."""
-        self.on_answer: Callable[[str, str, str], object] = _ignore
-        """The same when its client waits no longer."""
+        self.on_answer: Callable[[str, str, str, str], object] = _ignore
+        """The same when its client waits no longer, and what was wrong: an HTTP status, `no answer`, or ""."""
+        self.under_way: Counter[str] = Counter()
+        """By kind."""
 
     async def call(self, verb: str, kind: str, what: Callable[[], T], *, name: str = "") -> T:
         """Carry `what` out on the server; raises Refused, or NoAnswer where the answer did not come in time."""
         self.calls[verb] += 1
+        self.under_way[kind] += 1
         self.on_call(verb, kind, name)
         future: asyncio.Future[T] = self._loop.create_future()
-        self._loop.outside(self._trip(), self._arrive, verb, what, future)
+        self._loop.outside(self._trip(), self._arrive, verb, kind, what, future)
+        wrong = "no answer"
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
-                return await future
+                answer = await future
+            wrong = ""
         except TimeoutError:
             raise NoAnswer(f"{verb} {kind} {name}: no answer") from None
+        except Refused as refused:
+            wrong = str(refused.status)
+            raise
         finally:
-            self.on_answer(verb, kind, name)
+            self.under_way[kind] -= 1
+            self.on_answer(verb, kind, name, wrong)
+        return answer
 
     async def changed(self, kind: str, namespace: str, name: str, version: str, seconds: float) -> None:
         """Until the object has another version, or so many seconds: a watch of one name."""
@@ -143,7 +155,7 @@ class Link:
             return self._rng.uniform(0.2, faults.slow_seconds)
         return self._rng.uniform(0.0005, 0.004)
 
-    def _arrive(self, verb: str, what: Callable[[], Any], future: asyncio.Future[Any]) -> None:
+    def _arrive(self, verb: str, kind: str, what: Callable[[], Any], future: asyncio.Future[Any]) -> None:
         faults, chance = self._knobs.calls, self._rng.random
         writing = verb not in ("get", "list", "dry-run")
         if faults.down or self.cut or (faults.timeout and chance() < faults.timeout):
@@ -167,7 +179,7 @@ class Link:
             result, error = what(), None
         except Refused as refused:
             result, error = None, refused
-        if writing and faults.lost and chance() < faults.lost:
+        if writing and faults.lost and chance() < faults.lost and faults.lost_kind in ("", kind):
             self._fired["lost-answer"] += 1
             if chance() < 0.5:
                 self._answer(future, "", Refused(504, "Timeout", "the server was unable to return a response in time"))
@@ -275,7 +287,7 @@ class Stream:
     def _on_change(self, change: Change) -> None:
         if change.kind != self._kind or not self._connected:
             return
-        event = self._visible(change)
+        event, raw = self._visible(change)
         if event is None:
             return
         faults, chance = self._knobs.watches, self._rng.random
@@ -286,20 +298,28 @@ class Stream:
             self._lose("watch-drop")
             return
         self._seen = change.version
-        self._send(event, change.raw)
+        self._send(event, raw)
         if faults.duplicate and chance() < faults.duplicate:
             self._link._fired["duplicate-event"] += 1
-            self._send(event, change.raw)
+            self._send(event, raw)
 
-    def _visible(self, change: Change) -> str | None:
-        """With a selector an object that begins or stops to match is ADDED or DELETED."""
+    def _visible(self, change: Change) -> tuple[str | None, Json]:
+        """With a selector an object that begins or stops to match is ADDED or DELETED.
+
+        Of one that stops to match the last state that did is shown, in the version in which it stopped.
+        """
         if not self._selector:
-            return change.event
+            return change.event, change.raw
         now = change.event != "DELETED" and selected(change.raw, self._selector)
         before = change.old is not None and selected(change.old, self._selector)
         if now:
-            return "MODIFIED" if before else "ADDED"
-        return "DELETED" if before else None
+            return "MODIFIED" if before else "ADDED", change.raw
+        if not before:
+            return None, change.raw
+        if change.event == "DELETED" or change.old is None:
+            return "DELETED", change.raw
+        metadata = change.old["metadata"] | {"resourceVersion": str(change.version)}
+        return "DELETED", change.old | {"metadata": metadata}
 
     def _lose(self, fault: str) -> None:
         self._link._fired[fault] += 1
@@ -323,9 +343,9 @@ class Stream:
         self._connected = True
         for change in list(changes):
             if change.version > self._seen and change.kind == self._kind:
-                event = self._visible(change)
+                event, raw = self._visible(change)
                 if event is not None:
-                    self._send(event, change.raw)
+                    self._send(event, raw)
         self._seen = self._link.server.version
 
     def _send(self, event: str | None, raw: Json) -> None:

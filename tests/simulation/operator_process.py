@@ -61,7 +61,7 @@ class Client:
 
     async def list(self, resource: Resource, namespace: str | None = None, *, selector: str = "") -> list[Json]:
         """See ClusterApi."""
-        return await self._call("list", resource, lambda api: api.all(resource.plural, namespace, selector))
+        return await self._call("list", resource, lambda api: api.all(resource.plural, namespace, selector), selector)
 
     async def pages(
         self, resource: Resource, namespace: str | None = None, *, selector: str = ""

@@ -31,7 +31,7 @@ class Operators:
         self.replicas: list[OperatorProcess] = []
         self.started = 0
         self.on_call: Callable[[str, str, str, str], object] = lambda *_: None
-        self.on_answer: Callable[[str, str, str, str], object] = lambda *_: None
+        self.on_answer: Callable[[str, str, str, str, str], object] = lambda *_: None
         for number in range(replicas):
             self.replicas.append(self._new(number))
         world.after(1.0, self._watch_over)

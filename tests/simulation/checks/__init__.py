@@ -8,6 +8,7 @@ runs         I1 I2 I3 I4 I5 I7: who trains, who is evicted, and the log
 waiting      I9: reasons and deadlines
 settled      I6: once faults stop
 leadership   only the holder of the Lease writes
+looks        whoever was refused looks again, and not too often
 writes       every write follows from what status says
 plans        a run's plan can be carried out
 claims       what the operator says is so
@@ -32,6 +33,7 @@ from tests.simulation.checks.case import Case, Promise, Violation
 from tests.simulation.checks.claims import Claims
 from tests.simulation.checks.debts import Debts
 from tests.simulation.checks.leadership import Leadership
+from tests.simulation.checks.looks import Looks
 from tests.simulation.checks.memory import Memory
 from tests.simulation.checks.outages import Outages
 from tests.simulation.checks.plans import Plans
@@ -48,6 +50,7 @@ __all__ = ["Checks", "Violation"]
 OTHERS: Final[tuple[Callable[[Case], Promise], ...]] = (
     Memory,
     Leadership,
+    Looks,
     Writes,
     Plans,
     Waiting,

@@ -15,6 +15,10 @@ from tests.simulation.world import Fact
 WAITING: Final[dict[str, str]] = {}
 """Checks that today's operator is known to fail, each with the defect it waits for; `--all` makes them count."""
 
+DEAF_SECONDS: Final = 420.0
+LATE_SECONDS: Final = 90.0
+"""News that are held up, a request or two without an answer, and the pause after them."""
+
 _NEWS: Final = (
     "watch",
     "lag",
@@ -95,6 +99,15 @@ class Case:
         """Whether news, writes or the operator itself may have been held up."""
         return any(word in fault for fault in self.world.fired for word in _NEWS)
 
+    def patience(self, quick: float, deaf: float = DEAF_SECONDS) -> float:
+        """How long something may stay undone that takes `quick` where nothing holds up news and writes.
+
+        A watch that has lost news tells them no more: the next resync does, after `deaf` seconds at most.
+        """
+        if self.fired("watch-gone"):
+            return deaf
+        return quick + LATE_SECONDS if self.deaf else quick
+
     def job(self, uid: str) -> Json | None:
         """As it is stored now."""
         return next((one for one in self.world.server.each(JOBS) if uid_of(one) == uid), None)
@@ -122,10 +135,10 @@ class Promise:
         """Something happened that no API server sees."""
 
     def on_call(self, who: str, verb: str, kind: str, name: str) -> None:
-        """A replica of the operator sends a request."""
+        """A replica of the operator sends a request; the name of a LIST is its selector."""
 
-    def on_answer(self, who: str, verb: str, kind: str, name: str) -> None:
-        """It waits for it no longer."""
+    def on_answer(self, who: str, verb: str, kind: str, name: str, wrong: str) -> None:
+        """It waits for it no longer; `wrong` is "" where the answer is what was asked for."""
 
     def look(self) -> None:
         """A second has passed in which a leader has worked, as before for a while."""

@@ -5,10 +5,11 @@ Each finding is reported only after it has stayed true for a while with a workin
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from tests.simulation.apiserver import Change
-from tests.simulation.checks.case import Case, Promise, by_operator
+from tests.simulation.checks.case import DEAF_SECONDS, Case, Promise, by_operator
 from tests.simulation.checks.reading import (
     ROLE,
     UID,
@@ -26,7 +27,9 @@ from tests.simulation.checks.reading import (
 )
 from tests.simulation.objects import (
     BUDGETS,
+    EVENTS,
     JOBS,
+    NODES,
     PODS,
     REVISIONS,
     Json,
@@ -52,6 +55,7 @@ UNANSWERED_SECONDS: Final = 45.0
 ASKING_SECONDS: Final = 25.0
 """Whoever cannot be told by its assignment is told by SIGTERM."""
 FORMER_SECONDS: Final = 30.0
+_GONE_NODE: Final = re.compile(r"node (\S+) was deleted")
 
 
 class Claims(Promise):
@@ -61,6 +65,8 @@ class Claims(Promise):
         super().__init__(case)
         self._stepped: dict[str, float] = {}
         """By uid of the job."""
+        self._gone_nodes: set[str] = set()
+        """Nodes whose object was ever deleted."""
 
     # at once
 
@@ -73,8 +79,13 @@ class Claims(Promise):
                 self._case.fail("log-lost", f"{fact.who} begins at step 0, status knows of step {known}")
 
     def on_change(self, change: Change) -> None:
+        if change.kind == NODES and change.event == "DELETED":
+            self._gone_nodes.add(key_of(change.raw)[1])
+        if change.kind == EVENTS and by_operator(change):
+            self._check_nodes(str(change.raw.get("note") or change.raw.get("message") or ""))
         if change.kind != JOBS or change.old is None or not by_operator(change):
             return
+        self._check_nodes(" ".join(str(one.get("message")) for one in status_of(change.raw).get("conditions") or ()))
         status, before, spec = status_of(change.raw), status_of(change.old), change.raw["spec"]
         if status.get("phase") == "Failed" != before.get("phase"):
             reason = condition(status, "Failed").get("reason")
@@ -87,6 +98,11 @@ class Claims(Promise):
             self._case.fail("deadline-suspended", words)
         if failures(status)[0] > failures(before)[0] and not self._case.fired(*CODE_FAULTS):
             self._case.fail("blame", f"{key_of(change.raw)[1]}: a failure of code is counted, and no code has failed")
+
+    def _check_nodes(self, said: str) -> None:
+        """News of nodes may be late, but are never made up."""
+        for name in sorted(set(_GONE_NODE.findall(said)) - self._gone_nodes):
+            self._case.fail("made-up", f"node {name} is said to be deleted, and it never was: {said}")
 
     # now and then
 
@@ -131,8 +147,7 @@ class Claims(Promise):
         patience = UNANSWERED_SECONDS if self._case.deaf else TELLING_SECONDS
         self._lasting("unasked", uid_of(job), hidden, patience, words)
         words = f"{key_of(job)[1]}: {unasked} have not been asked to leave for run {run}, in no way whatever"
-        patience = 420.0 if self._case.deaf else ASKING_SECONDS
-        self._lasting("never-asked", uid_of(job), bool(unasked), patience, words)
+        self._lasting("never-asked", uid_of(job), bool(unasked), self._case.patience(ASKING_SECONDS), words)
 
     def _look_at_template(self, job: Json, status: Json) -> None:
         bad = not job["spec"]["template"]["spec"]["containers"][0].get("image")
@@ -155,8 +170,8 @@ class Claims(Promise):
         ranked = [one for one in there if run_told(one) >= int(plan["run"])]
         missing = len(members) - len(ranked)
         words = f"{key_of(job)[1]} is said to run, and {missing or 'all'} of its members lack a rank or are not Ready"
-        patience = 420.0 if self._case.deaf else ASSIGNED_SECONDS
-        self._lasting("claims", uid_of(job), claimed and (missing > 0 or not members), patience, words)
+        wrong = claimed and (missing > 0 or not members)
+        self._lasting("claims", uid_of(job), wrong, self._case.patience(ASSIGNED_SECONDS), words)
 
     def _look_at_replicas(self, job: Json, status: Json) -> None:
         """What the scale subresource shows: the members, and nobody else."""
@@ -176,7 +191,7 @@ class Claims(Promise):
             if not terminating(one) and key_of(one)[1] not in known
         ]
         words = f"{key_of(job)[1]}: {given_up} count for nothing any more, and have the role of a member"
-        patience = 420.0 if self._case.deaf or self._case.fired("relabel") else FORMER_SECONDS
+        patience = DEAF_SECONDS if self._case.fired("relabel") else self._case.patience(FORMER_SECONDS)
         self._lasting("former", uid_of(job), bool(given_up), patience, words)
 
     def _look_at_leaving(self, pod: Json) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tests.simulation.checks.case import Promise
+from tests.simulation.apiserver import Change
+from tests.simulation.checks.case import Case, Promise
 from tests.simulation.checks.reading import (
     ROLE,
     UID,
@@ -22,6 +23,7 @@ from tests.simulation.checks.reading import (
     status_of,
     terminated,
     training,
+    upcoming,
 )
 from tests.simulation.objects import (
     BUDGETS,
@@ -43,29 +45,38 @@ from tests.simulation.objects import (
 SECONDS: Final = 60.0
 SOON_SECONDS: Final = 20.0
 """Evictions ask for the label, and peers wait for who has ended: every second counts."""
-DEAF_SECONDS: Final = 420.0
-"""Where a watch may have lost the news: the next resync tells them."""
 _TAINTS: Final = frozenset({"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"})
 
 
 class Debts(Promise):
     """Asked while a leader works."""
 
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self._created: set[str] = set()
+        """Names of pods that there ever were."""
+
+    def on_change(self, change: Change) -> None:
+        if change.kind == PODS and change.event == "ADDED":
+            self._created.add(key_of(change.raw)[1])
+
     def look(self) -> None:
         due = {(check, what): words for job in self._world.server.each(JOBS) for check, what, words in self._debts(job)}
         self._since = {debt: self._since.get(debt, self._case.now) for debt in due}
         for (check, what), since in self._since.items():
-            patience = SOON_SECONDS if check in ("unlabelled", "unnoticed") else SECONDS
-            if self._case.now - since >= (DEAF_SECONDS if self._case.deaf else patience):
+            quick = SOON_SECONDS if check in ("unlabelled", "unnoticed") else SECONDS
+            if self._case.now - since >= self._case.patience(quick):
                 self._case.fail(check, due[check, what])
 
     def _debts(self, job: Json) -> Iterator[tuple[str, str, str]]:
         status, name = status_of(job), key_of(job)[1]
         plan = plan_of(status)
-        if terminating(job) or finished(job) or not plan:
+        if terminating(job) or finished(job):
             return
         for end in self._unnoticed(job, status):
             yield "unnoticed", f"{uid_of(job)} {end}", f"{end} has ended, and {name} waits for it"
+        if not plan:
+            return
         members = {one["uid"]: one for one in plan["members"]}
         pods = [pod for pod in self._world.server.each(PODS) if uid_of(pod) in members and not terminal(pod)]
         if not intent(status):
@@ -77,10 +88,13 @@ class Debts(Promise):
             yield "unprotected", name, f"the budget of {name} lets its members be evicted"
 
     def _unnoticed(self, job: Json, status: Json) -> Iterator[str]:
-        """A member is over when container 0 has terminated, whatever runs beside it."""
+        """A member is over when container 0 has terminated, whatever runs beside it, and when its pod is gone."""
         for name in sorted(training(status)):
             pod = self._world.server.find(PODS, key_of(job)[0], name)
-            if pod is not None and terminated(pod):
+            if pod is None or terminated(pod):
+                yield name
+        for name in upcoming(status).get("members") or ():
+            if name in self._created and self._world.server.find(PODS, key_of(job)[0], name) is None:
                 yield name
 
     def _unheeded(self, job: Json, plan: Json, pods: list[Json]) -> Iterator[tuple[str, str, str]]:

@@ -47,17 +47,17 @@ class Leadership(Promise):
         self._check_rounds(who, verb, kind, name)
 
     def _check_rounds(self, who: str, verb: str, kind: str, name: str) -> None:
-        """Only writes of one kind are sent together."""
+        """What is sent together is sent at one moment; before anything else is, all of it has been answered."""
         if kind not in (JOBS, PODS):
             return
         waiting = self._waiting[who, name if kind == JOBS else name.rsplit("-", 2)[0]]
-        others = [one for one in waiting if one[:2] != (verb, kind) and self._case.now - one[3] > 0.0]
+        others = [one for one in waiting if self._case.now - one[3] > 0.0]
         if others:
             words = f"{who} sends a {verb} of {name} while its {others[0][0]} of {others[0][2]} is under way"
             self._case.fail("two-rounds", words)
         waiting.append((verb, kind, name, self._case.now))
 
-    def on_answer(self, who: str, verb: str, kind: str, name: str) -> None:
+    def on_answer(self, who: str, verb: str, kind: str, name: str, wrong: str) -> None:  # noqa: ARG002
         waiting = self._waiting[who, name if kind == JOBS else name.rsplit("-", 2)[0]]
         waiting[:] = [one for one in waiting if one[:3] != (verb, kind, name)]
 

@@ -124,7 +124,7 @@ class Recovery(Promise):
             dark = pod is not None and (node is None or not is_ready(node))
             since = 0.0 if node is None else _not_ready_since(node)
             words = f"{key_of(job)[1]} waits for {name} on a node that nobody has reached since {since:.0f} s"
-            given = lost + (420.0 if self._case.deaf else LOST_NODE_SECONDS)
+            given = lost + self._case.patience(LOST_NODE_SECONDS)
             holds = dark and not outage and not self._case.fired("all-kubelets-silent")
             self._lasting("given-up", f"{uid_of(job)} {name} {current(status).get('run')}", holds, given, words)
 

@@ -55,6 +55,7 @@ class Said(NamedTuple):
     until: float
     status: Json
     deleting: bool
+    suspended: bool
 
 
 class Writes(Promise):
@@ -89,7 +90,7 @@ class Writes(Promise):
     def _note(self, change: Change) -> None:
         raw, old, now = change.raw, change.old, self._case.now
         if change.kind == JOBS and old is not None:
-            self._before[uid_of(old)].append(Said(now, status_of(old), terminating(old)))
+            self._before[uid_of(old)].append(_said(now, old))
         if change.kind == PODS and not owner_of(raw):
             self._freed.setdefault(uid_of(raw), now)
         if change.kind == PODS and _end_of(raw) != _end_of(old or {"metadata": {}}):
@@ -101,7 +102,7 @@ class Writes(Promise):
         """Now, and as long ago as this write may have been sent."""
         job = self._case.job(uid)
         age = SLOW_SECONDS if self._case.fired(*_SLOW) else UNDER_WAY_SECONDS
-        now = [Said(self._case.now, status_of(job), terminating(job))] if job else []
+        now = [_said(self._case.now, job)] if job else []
         return now + [one for one in self._before[uid] if one.until >= self._case.now - age]
 
     def _check_creation(self, pod: Json) -> None:
@@ -113,6 +114,8 @@ class Writes(Promise):
             self._case.fail("unallotted", f"pod {name} is created, and status has not allotted its name")
         if all(one.deleting for one in said):
             self._case.fail("undead", f"pod {name} is created for a job that is being deleted")
+        if all(one.suspended for one in said):
+            self._case.fail("heedless", f"pod {name} is created for a job that is suspended")
         if all(one.status.get("logLost") for one in said):
             self._case.fail("log-lost", f"pod {name} is created, and status says that the log is lost")
 
@@ -215,7 +218,12 @@ class Writes(Promise):
             self._case.fail("budget-open", f"{key_of(budget)[1]} asks for {least}, {members} members are alive")
 
     def _members(self, uid: str) -> int:
-        return sum(labels_of(one).get(ROLE) == "member" and not terminal(one) for one in self._case.pods(uid))
+        alive = (one for one in self._case.pods(uid) if not terminal(one) and not terminated(one))
+        return sum(labels_of(one).get(ROLE) == "member" for one in alive)
+
+
+def _said(until: float, job: Json) -> Said:
+    return Said(until, status_of(job), terminating(job), bool(job["spec"].get("suspend")))
 
 
 def _end_of(pod: Json) -> str:
