@@ -23,7 +23,7 @@ from perdure.contract import (
     write_outcome,
 )
 from perdure_operator.api.reasons import ConditionType
-from perdure_operator.api.spec import Checkpoint, TrainingJobSpec
+from perdure_operator.api.spec import Checkpoint, DisruptionPolicy, TrainingJobSpec
 from perdure_operator.api.status import Condition, Intent, MemberOutcome, RunPlan, TrainingJobStatus
 from perdure_operator.decide import decide
 from perdure_operator.decide.facts import terminated
@@ -36,6 +36,10 @@ UID = "ab12cd34-0000-4000-8000-000000000001"
 ROUNDS = 5
 """Invariant I10: deciding again after acting comes to rest within so many rounds."""
 
+
+CHECKPOINT = Checkpoint(uri="s3://b/digits")
+ALL_LEAVE = DisruptionPolicy(replacement_timeout_seconds=0)
+PATIENT = DisruptionPolicy()
 
 _ENDS = re.compile(r"(?:until|at|from) (\d\d:\d\d:\d\d)Z")
 _UNTIL = re.compile(r"(until|at|from) \d\d:\d\d:\d\dZ|; no time limit")
@@ -240,7 +244,10 @@ def assert_explained(status: TrainingJobStatus, now: datetime) -> None:
 
 
 def job(**spec: Any) -> Job:
-    """A new job of two members, three empty nodes, nothing created yet."""
+    """A new job of two members, three empty nodes, nothing created yet.
+
+    Nobody waits for standbys, unless a test gives `disruption=PATIENT`.
+    """
     return Job(
         Snapshot(
             now=START,
@@ -248,7 +255,7 @@ def job(**spec: Any) -> Job:
             name="digits",
             uid=UID,
             generation=1,
-            spec=TrainingJobSpec(**{"replicas": 2, "checkpoint": Checkpoint(uri="s3://b/digits"), **spec}),
+            spec=TrainingJobSpec(**{"replicas": 2, "checkpoint": CHECKPOINT, "disruption": ALL_LEAVE, **spec}),
             pods_complete=True,
             nodes=tuple(NodeView(name=f"n{number}") for number in (1, 2, 3)),
             nodes_complete=True,

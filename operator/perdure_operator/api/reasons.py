@@ -116,6 +116,7 @@ class Reason(StrEnum):
     RUN_PLANNED = "RunPlanned"
     WITHDRAWN = "Withdrawn"
     MEMBER_REPLACED = "MemberReplaced"
+    STANDBYS_NOT_READY = "StandbysNotReady"
     BUDGET_RESTORED = "BudgetRestored"
     LABEL_RESTORED = "LabelRestored"
     CLASSIC_SIDECAR = "ClassicSidecar"
@@ -341,5 +342,10 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     ),
     Reason.RUN_PLANNED: Explained("All members are Ready; they are told their ranks now."),
     Reason.WITHDRAWN: Explained("The signal went away before anybody was asked to leave: the run goes on."),
+    Reason.STANDBYS_NOT_READY: Explained(
+        "New members for those that have to leave were not Ready in time: everybody saves and leaves, and the job "
+        "starts anew.",
+        "Leave room for a replacement, or raise disruption.replacementTimeoutSeconds.",
+    ),
     Reason.MEMBER_REPLACED: Explained("A standby cannot be used and gets a successor with a new number."),
 }

@@ -124,6 +124,14 @@ class DisruptionPolicy(Model):
     )
     """How long members that must leave may take to save. Afterwards they are deleted, and steps since the last
     checkpoint are lost."""
+    replacement_timeout_seconds: int = Field(
+        default=30,
+        json_schema_extra=between(
+            "disruption.replacementTimeoutSeconds", 0, 86400, "0 makes new members only once the old ones have left"
+        ),
+    )
+    """How long the run trains on while new members start elsewhere for those that must leave. If they are not Ready by
+    then, all members save and leave, and the job starts anew. 0: that is done at once."""
 
 
 class FailurePolicy(Model):

@@ -98,6 +98,11 @@ class RunPlan(TolerantModel):
     """The newest commit that outcomes had told of: a run that finds less in the log refuses to begin."""
     members: tuple[Assigned, ...]
     """The members in the order of their ranks."""
+    leavers: tuple[Assigned, ...] = ()
+    """Members of the run before it that do not go on, with the ranks they had: they are told to leave with this plan.
+    """
+    takes_over: int = 0
+    """The run whose living pods it goes on in; 0 where all its members are new."""
     assigned_time: datetime | None = None
     """When the plan was made."""
 
@@ -115,8 +120,17 @@ class Intent(TolerantModel):
     """When the first signal was seen."""
     newest: datetime | None = None
     """When the newest of `nodes` was added: the quiet second counts from here."""
+    prepare: bool = False
+    """True while standbys start and the run trains on; the signal may still be withdrawn."""
+    ready_by: datetime | None = None
+    """While standbys start: when everybody is asked to leave if they are not Ready; absent where they have all the
+    time they need, as nobody has to leave."""
+    not_before: datetime | None = None
+    """While standbys start: the next run begins no earlier, after a failure."""
     leave: bool = False
     """False while quiet seconds collect more nodes and the signal may still be withdrawn; True is final."""
+    fell: str = ""
+    """Why no standby took over, where some were awaited."""
     seconds: int = 0
     """How long each trainer may take to save, from `leave` on; only shortened, when a member is deleted or lost."""
     lost: tuple[int, ...] = ()
@@ -197,6 +211,21 @@ class NextRun(TolerantModel):
     """Why the run before it ended; absent for a job's first run."""
     cause: str = ""
     """The same in words, with names."""
+
+
+class PreviousRun(TolerantModel):
+    """A run whose successor is planned in its living pods: kept until those who do not go on have ended."""
+
+    run: int
+    """The run's number."""
+    members: tuple[Assigned, ...]
+    """Those of its members that do not go on, the ended ones included."""
+    outcomes: tuple[MemberOutcome, ...] = ()
+    """How they ended so far."""
+    intent: Intent
+    """Why they leave, and how long they may take."""
+    replacements: Replacements | None = None
+    """As in the run that is on."""
 
 
 class Failures(TolerantModel):
@@ -311,6 +340,8 @@ class TrainingJobStatus(TolerantModel):
     """The generation of the spec the operator has seen."""
     current: CurrentRun | None = None
     """The run that is on."""
+    previous: PreviousRun | None = None
+    """The run before it, while members of it that did not go on are still leaving."""
     next: NextRun | None = None
     """The run that comes next; it gets its members while the current one may still train."""
     next_member: int = 0

@@ -17,7 +17,7 @@ from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import TrainingJobStatus
 from perdure_operator.decide.budget import protect, relax
 from perdure_operator.decide.draft import Draft
-from perdure_operator.decide.ending import close_run, complete, record_outcomes
+from perdure_operator.decide.ending import close_previous, close_run, complete, record_leavers, record_outcomes
 from perdure_operator.decide.facts import orphaned
 from perdure_operator.decide.finishing import expire, keep_finished, release, suspend, watch_deadline
 from perdure_operator.decide.gates import (
@@ -27,8 +27,16 @@ from perdure_operator.decide.gates import (
     wait_for_predecessor,
     wait_for_root,
 )
-from perdure_operator.decide.leaving import ask_to_leave, debounce, disrupt, track_unready_nodes, wait_for_exits
+from perdure_operator.decide.leaving import (
+    ask_to_leave,
+    debounce,
+    disrupt,
+    tell_leavers,
+    track_unready_nodes,
+    wait_for_exits,
+)
 from perdure_operator.decide.members import allocate, assign, create, discard, promote, relabel
+from perdure_operator.decide.preparing import give_up, reconsider, take_over, train_on
 from perdure_operator.decide.replacing import pace, replace_unfit
 from perdure_operator.decide.stage import Stage, stage_of
 from perdure_operator.decide.summary import summarise
@@ -43,7 +51,9 @@ ALWAYS: Final[tuple[Policy, ...]] = (
     correct_times,  # nothing in status is ahead of now
     track_unready_nodes,  # since when is each node under a pod unreachable
     record_outcomes,  # how members ended
+    record_leavers,  # and those who do not go on with the run that is on
     complete,  # one `completed` ends the job
+    close_previous,
     watch_deadline,
 )
 GATES: Final[tuple[Policy, ...]] = (
@@ -62,13 +72,25 @@ STAGES: Final[Mapping[Stage, tuple[Policy, ...]]] = {
     Stage.STARTING: (release, replace_unfit, *GATES, allocate, promote),
     Stage.RUNNING: (try_template, disrupt),
     Stage.QUIET: (debounce,),
-    Stage.LEAVING: (try_template, wait_for_exits, close_run),
+    Stage.PREPARING: (
+        reconsider,
+        replace_unfit,  # standbys
+        check_template,
+        pace,
+        allocate,
+        take_over,
+        give_up,
+        train_on,
+        close_previous,  # of which nobody is left
+    ),
+    Stage.LEAVING: (try_template, replace_unfit, wait_for_exits, close_run),
     Stage.FINISHED: (keep_finished,),
 }
 LEADS_TO: Final[Mapping[Stage, frozenset[Stage]]] = {
-    Stage.RUNNING: frozenset({Stage.QUIET, Stage.LEAVING}),
-    Stage.QUIET: frozenset({Stage.LEAVING}),
-    Stage.LEAVING: frozenset({Stage.BETWEEN}),
+    Stage.RUNNING: frozenset({Stage.QUIET, Stage.PREPARING, Stage.LEAVING}),
+    Stage.QUIET: frozenset({Stage.PREPARING, Stage.LEAVING}),
+    Stage.PREPARING: frozenset({Stage.LEAVING}),
+    Stage.LEAVING: frozenset({Stage.BETWEEN, Stage.STARTING}),
 }
 """Into which stages the same round goes on, beside FINISHED."""
 WRITES: Final[tuple[Policy, ...]] = (
@@ -78,6 +100,7 @@ WRITES: Final[tuple[Policy, ...]] = (
     protect,  # the budget before pods and labels
     create,
     assign,  # ranks to the pods
+    tell_leavers,  # of the run before
     relax,
     keep_template,  # nothing rests on it
 )

@@ -36,6 +36,11 @@ def leave(run: int, intent: Intent) -> str:
     return _fitting(Leave(run=run, cause=_short(intent.cause), seconds=intent.seconds, lost=intent.lost))
 
 
+def leave_with(plan: RunPlan) -> str:
+    """What a member does that does not go on with the run of this plan."""
+    return _fitting(Leave(run=plan.run, cause=_short(plan.cause), seconds=plan.seconds, lost=plan.lost))
+
+
 def shutdown(run: int, lost: tuple[int, ...]) -> str:
     """What a pod that has been written off does, should it ever hear of it."""
     return _fitting(Leave(run=max(run, 1), cause="written off", seconds=0, lost=lost))

@@ -1,6 +1,7 @@
 """The PodDisruptionBudget: minAvailable is never below the number of pods labelled `member`.
 
-Raise, then label; unlabel, then lower. An eviction is refused while a member runs and passes once it has terminated.
+Raise, then label; unlabel, then lower: while a run goes on in living pods, those who leave count beside those who come.
+An eviction is refused while a member runs and passes once it has terminated.
 """
 
 from __future__ import annotations
@@ -36,9 +37,15 @@ def _wanted(draft: Draft) -> int:
 
     Pods of others that it counts are on top: each that is Ready would let one of ours be evicted.
     """
-    planned = len(draft.current.plan.members) if draft.current else len(draft.next_members)
-    labelled = [pod for pod in own(draft.snapshot).values() if pod.role == Role.MEMBER and not pod.gone]
-    return max(planned, len(labelled)) + len(draft.snapshot.foreign_pods) if planned else 0
+    current, labelled = draft.current, _labelled(draft)
+    names = {member.name for member in current.plan.members} if current else set(draft.next_members)
+    in_place = current is not None and current.plan.takes_over > 0
+    count = len(labelled | names) if in_place else max(len(names), len(labelled))
+    return count + len(draft.snapshot.foreign_pods) if names else 0
+
+
+def _labelled(draft: Draft) -> set[str]:
+    return {pod.name for pod in own(draft.snapshot).values() if pod.role == Role.MEMBER and not pod.gone}
 
 
 def _set(draft: Draft, wanted: int) -> Draft:

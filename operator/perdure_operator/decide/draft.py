@@ -64,6 +64,8 @@ class Draft:
     wakes: tuple[datetime, ...] = ()
     reasons: tuple[str, ...] = ()
     waiting: Waiting | None = None
+    standbys_wait: Waiting | None = None
+    """Why the standbys of the next run do not take over now, while the job trains."""
     blocked: bool = False
     """True where no member may be created and no run planned in this round."""
     policy: str = ""
@@ -148,7 +150,7 @@ class Draft:
 
     def finish(self, kind: ConditionType, reason: Reason, message: str) -> Draft:
         """The job is Completed or Failed, for good: no run is on and none follows."""
-        draft = self.update(current=None, next=None).condition(kind, True, reason, message)
+        draft = self.update(current=None, previous=None, next=None).condition(kind, True, reason, message)
         return draft.tell(reason, message, warning=kind is ConditionType.FAILED)
 
     def decision(self) -> Decision:

@@ -10,7 +10,7 @@ from typing import Final
 
 from perdure.contract import Completion, ErrorKind, ExitKind
 from perdure_operator.api.reasons import ConditionType, Reason
-from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome
+from perdure_operator.api.status import Assigned, CurrentRun, Disruption, Intent, MemberOutcome, PreviousRun
 from perdure_operator.decide.blame import Verdict, charge, describe, judge
 from perdure_operator.decide.draft import Draft
 from perdure_operator.decide.facts import (
@@ -33,16 +33,34 @@ def record_outcomes(draft: Draft) -> Draft:
     current = draft.current
     if current is None:
         return draft
+    draft, found = _new_outcomes(draft, current, current.plan.members)
+    draft = draft.update_current(outcomes=_brief([*current.outcomes, *found]))
+    return draft.update(opened=highest_opened(draft.status.opened, own(draft.snapshot)))
+
+
+def record_leavers(draft: Draft) -> Draft:
+    """As `record_outcomes`, for those who do not go on with the run that is on."""
+    previous = draft.status.previous
+    if previous is None:
+        return draft
+    draft, found = _new_outcomes(draft, previous, previous.members)
+    outcomes = _brief([*previous.outcomes, *found])
+    draft = draft.update(previous=previous.model_copy(update={"outcomes": outcomes}))
+    return draft.update(opened=highest_opened(draft.status.opened, own(draft.snapshot)))
+
+
+def _new_outcomes(
+    draft: Draft, run: CurrentRun | PreviousRun, members: tuple[Assigned, ...]
+) -> tuple[Draft, list[MemberOutcome]]:
     pods, found = own(draft.snapshot), list[MemberOutcome]()
-    for member in current.plan.members:
-        if outcome_of(current, member.name):
+    for member in members:
+        if outcome_of(run, member.name):
             continue
         outcome = read_end(draft, member, pods.get(member.name))
         if outcome:
             draft = learn(draft, outcome).because(f"{member.name} ended: {outcome.outcome or 'no outcome'}")
             found.append(outcome)
-    draft = draft.update_current(outcomes=_brief([*current.outcomes, *found]))
-    return draft.update(opened=highest_opened(draft.status.opened, pods))
+    return draft, found
 
 
 def complete(draft: Draft) -> Draft:
@@ -53,7 +71,7 @@ def complete(draft: Draft) -> Draft:
     """
     if draft.status.finished_at:
         return draft
-    newest = draft.current.run if draft.current else 1  # 0 is the run of a pod that was in none
+    newest = _newest_begun(draft)
     told = [one for one in _all_outcomes(draft) if one.outcome == ExitKind.COMPLETED and one.run >= newest]
     if not told or not (draft.snapshot.spec.completion is Completion.LOG or _all_done(draft.current)):
         return draft
@@ -65,27 +83,55 @@ def complete(draft: Draft) -> Draft:
     return draft.update(completion_time=draft.now).finish(ConditionType.COMPLETED, Reason.COMPLETED, message)
 
 
+def _newest_begun(draft: Draft) -> int:
+    """The run that is on, or the one whose pods it goes on in while nobody knows that it has begun.
+
+    0 is the run of a pod that was in none.
+    """
+    current = draft.current
+    if current is None:
+        return 1
+    begun = not current.plan.takes_over or draft.status.opened >= current.run
+    return current.run if begun else current.plan.takes_over
+
+
 def close_run(draft: Draft) -> Draft:
     """The run and its outcomes leave the status in the very write that counts them: nothing is counted twice."""
     current = draft.current
     if current is None or any(not outcome_of(current, member.name) for member in current.plan.members):
         return draft
-    status, intent = draft.status, current.intent
+    draft, verdict, message = _account_for(draft.update(current=None), current)
+    return charge(_keep_pace(draft, current, verdict, message), verdict)
+
+
+def close_previous(draft: Draft) -> Draft:
+    """As `close_run`, for the run that another has taken over from: once all who do not go on have ended."""
+    previous = draft.status.previous
+    if previous is None or any(not outcome_of(previous, member.name) for member in previous.members):
+        return draft
+    draft = draft.update(previous=None)
+    if not previous.outcomes:
+        return draft  # nobody has left: how it ended says whoever goes on
+    draft, verdict, _ = _account_for(draft, previous)
+    return charge(draft, verdict)
+
+
+def _account_for(draft: Draft, run: CurrentRun | PreviousRun) -> tuple[Draft, Verdict, str]:
+    """What the run has come to, in status and for people; charged by the caller."""
+    status, intent = draft.status, run.intent
     planned = intent is not None and intent.disruption is not Disruption.MEMBER_LOST
-    verdict = judge(current.outcomes, planned=planned, late=planned and _is_late(draft, intent))
-    verdict = replace(verdict, step=max([one.step for one in current.outcomes if one.run == current.run], default=0))
-    steps_lost = _steps_lost(current, status.step or 0)
-    declared = intent is not None and current.run in intent.lost
-    unfinished = declared or not ended_in_log(current)
+    verdict = judge(run.outcomes, planned=planned, late=planned and _is_late(draft, intent))
+    verdict = replace(verdict, step=max([one.step for one in run.outcomes if one.run == run.run], default=0))
+    steps_lost = _steps_lost(run, status.step or 0)
+    declared = intent is not None and run.run in intent.lost
+    unfinished = declared or not ended_in_log(run)
     draft = draft.update(
-        current=None,
-        lost=add_lost_run(status.lost, current.run) if unfinished else status.lost,
+        lost=add_lost_run(status.lost, run.run) if unfinished else status.lost,
         steps_lost=status.steps_lost + steps_lost,
     )
-    message = _account(draft, current, verdict, steps_lost)
+    message = _account(draft, run, verdict, steps_lost)
     draft = draft.condition(ConditionType.SAVED, verdict.reason in _SAVED and not steps_lost, verdict.reason, message)
-    draft = draft.tell(verdict.reason, message, warning=verdict.reason not in _EXPECTED)
-    return charge(_keep_pace(draft, current, verdict, message), verdict)
+    return draft.tell(verdict.reason, message, warning=verdict.reason not in _EXPECTED), verdict, message
 
 
 def _keep_pace(draft: Draft, current: CurrentRun, verdict: Verdict, message: str) -> Draft:
@@ -121,7 +167,7 @@ def _is_late(draft: Draft, intent: Intent | None) -> bool:
     return intent is not None and intent.deadline is not None and draft.now >= intent.deadline
 
 
-def _steps_lost(current: CurrentRun, committed: int) -> int:
+def _steps_lost(current: CurrentRun | PreviousRun, committed: int) -> int:
     """Steps that outcomes tell of beyond the newest commit that they, or earlier ones, tell of."""
     mine = [one for one in current.outcomes if one.run == current.run]
     commits = [(o.commit_seq, o.commit_step) for o in mine if o.commit_seq is not None and o.commit_step is not None]
@@ -129,7 +175,7 @@ def _steps_lost(current: CurrentRun, committed: int) -> int:
     return max([one.step - base for one in mine] + [0])
 
 
-def _account(draft: Draft, current: CurrentRun, verdict: Verdict, steps_lost: int) -> str:
+def _account(draft: Draft, current: CurrentRun | PreviousRun, verdict: Verdict, steps_lost: int) -> str:
     """How the run ended, in one sentence and the blamed member's words."""
     where = _where(current, draft.status.step)
     cost = f"{steps_lost} steps lost since the last commit" if steps_lost else "no step known to be lost"
@@ -142,7 +188,7 @@ def _account(draft: Draft, current: CurrentRun, verdict: Verdict, steps_lost: in
     return f"run {current.run} ended{where}: {cost}" + (f"; {words}" if words else "")
 
 
-def _where(current: CurrentRun, committed: int | None) -> str:
+def _where(current: CurrentRun | PreviousRun, committed: int | None) -> str:
     """At which step of the training the run ended: a member that did no step of its own, or none here, tells 0."""
     reached = max([one.step for one in current.outcomes if one.run == current.run] + [0])
     if reached:

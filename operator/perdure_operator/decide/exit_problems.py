@@ -10,9 +10,9 @@ from datetime import datetime
 from typing import Final
 
 from perdure_operator.api.reasons import Reason
-from perdure_operator.api.status import Intent
+from perdure_operator.api.status import Intent, PreviousRun
 from perdure_operator.decide.draft import Draft, clock, later
-from perdure_operator.decide.facts import listed, refused_change
+from perdure_operator.decide.facts import leavers, listed, refused_change
 from perdure_operator.state.snapshot import PodView
 
 LATE_MARGIN_SECONDS: Final = 30
@@ -55,6 +55,15 @@ def await_deleted(draft: Draft, pods: list[PodView]) -> Draft:
     limit = "no time limit: known once the API server has taken the deletion"
     until = f"until {clock(max(ends))}" if ends else limit
     return draft.wait(Reason.DELETING_MEMBERS, f"deleted, for their time is over: {listed(pods)}; {until}")
+
+
+def await_leavers(draft: Draft, previous: PreviousRun) -> Draft:
+    """Wait for those who do not go on with the run that is on: a run whose leaver may still train has no successor."""
+    pods, deadline = leavers(draft), previous.intent.deadline or draft.now
+    if draft.now >= deadline:
+        return await_deleted(draft, pods)
+    message = f"waiting for the exit save of {listed(pods)}, of run {previous.run}, until {clock(deadline)}"
+    return draft.wait(Reason.EXIT_SAVE, message, deadline)
 
 
 def stuck_at(pod: PodView) -> datetime | None:

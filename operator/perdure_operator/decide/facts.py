@@ -12,7 +12,7 @@ from typing import Final
 
 from perdure.contract import Completion, ExitKind
 from perdure_operator.api import names
-from perdure_operator.api.status import CurrentRun, MemberOutcome, Replacements, RunPlan
+from perdure_operator.api.status import CurrentRun, MemberOutcome, PreviousRun, Replacements, RunPlan
 from perdure_operator.decide.draft import Draft, later
 from perdure_operator.state.snapshot import (
     KeptTemplate,
@@ -174,9 +174,17 @@ def _verdict(draft: Draft) -> TemplateVerdict:
     return snapshot.template_check.verdict if known else TemplateVerdict.UNKNOWN
 
 
-def outcome_of(current: CurrentRun | None, name: str) -> MemberOutcome | None:
+def outcome_of(run: CurrentRun | PreviousRun | None, name: str) -> MemberOutcome | None:
     """How this member of the run ended, None while it has not."""
-    return next((one for one in current.outcomes if one.name == name), None) if current else None
+    return next((one for one in run.outcomes if one.name == name), None) if run else None
+
+
+def leavers(draft: Draft) -> list[PodView]:
+    """Pods of the run before the one that is on that have not ended, in rank order."""
+    previous, pods = draft.status.previous, own(draft.snapshot)
+    if previous is None:
+        return []
+    return [pods[m.name] for m in previous.members if m.name in pods and not outcome_of(previous, m.name)]
 
 
 def still_running(draft: Draft) -> list[PodView]:
@@ -202,11 +210,12 @@ def unexpected(snapshot: Snapshot, current: CurrentRun) -> list[MemberOutcome]:
     return [one for one in current.outcomes if not (by_exit_code and one.outcome == ExitKind.COMPLETED)]
 
 
-def ended_in_log(current: CurrentRun) -> bool:
+def ended_in_log(run: CurrentRun | PreviousRun) -> bool:
     """Whether the log shows how the run ended: by its final commit, or by rank 0 that closed it."""
-    first = current.plan.members[0].name if current.plan.members else ""
-    for one in current.outcomes:
-        if one.run == current.run and one.outcome in (ExitKind.CHECKPOINTED, ExitKind.COMPLETED):
+    members = run.plan.members if isinstance(run, CurrentRun) else run.members
+    first = next((member.name for member in members if member.rank == 0), "")
+    for one in run.outcomes:
+        if one.run == run.run and one.outcome in (ExitKind.CHECKPOINTED, ExitKind.COMPLETED):
             return True
         if one.name == first and one.outcome == ExitKind.STOPPED:
             return True

@@ -6,16 +6,16 @@ the move is finished first, whatever becomes of the signal. What is urgent is to
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import ceil
 from typing import Final
 
 from perdure.contract import ExitKind, Role
 from perdure_operator.api.reasons import Reason
-from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome, NextRun, Unready
-from perdure_operator.decide.assignments import leave
-from perdure_operator.decide.draft import Draft, clock, later, next_run
+from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome, Unready
+from perdure_operator.decide.assignments import leave, leave_with
+from perdure_operator.decide.disruptions import reason_to_end
+from perdure_operator.decide.draft import Draft, clock, later
 from perdure_operator.decide.exit_problems import (
     LATE_MARGIN_SECONDS,
     await_deleted,
@@ -24,23 +24,19 @@ from perdure_operator.decide.exit_problems import (
     patience_ends,
 )
 from perdure_operator.decide.facts import (
-    CAUSE_LENGTH,
-    add_lost_run,
-    deadline,
     ended_in_log,
     given_up_at,
     in_outage,
+    leavers,
     listed,
     node_of,
-    order_of_death,
-    size_of,
     still_running,
     terminated,
-    unexpected,
-    wanted_size,
 )
+from perdure_operator.decide.intents import commit
 from perdure_operator.decide.placement import grace_of
-from perdure_operator.decide.signals import Signal, signal_of_deletion, signals_of_nodes
+from perdure_operator.decide.plans import GRACE_MARGIN_SECONDS
+from perdure_operator.decide.signals import signal_of_deletion
 from perdure_operator.state.decision import Assign, DeletePod
 from perdure_operator.state.snapshot import NodeView, PodView
 
@@ -49,20 +45,8 @@ QUIET: Final = timedelta(seconds=1)
 OUTAGE_LOOK_SECONDS: Final = 10
 """So often a job looks whether an outage is over: that other nodes come back is no event of its own."""
 QUIET_AT_MOST: Final = timedelta(seconds=5)
-GRACE_MARGIN_SECONDS: Final = 5
-"""A deleted pod's save has to end this long before its grace does."""
 PATIENCE_SECONDS: Final = 30
 """After a member was lost a commit may still be on its way, but no new save can end."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """A reason for the run to end."""
-
-    disruption: Disruption
-    cause: str
-    nodes: tuple[str, ...] = ()
-    urgent: bool = True
 
 
 def track_unready_nodes(draft: Draft) -> Draft:
@@ -107,11 +91,11 @@ def disrupt(draft: Draft) -> Draft:
     """See the first reason for the run to end."""
     if draft.current is None:
         return draft
-    found = _reason_to_end(draft, draft.current)
+    found = reason_to_end(draft, draft.current)
     if found is None:
         return draft
     if found.urgent:
-        return _commit_to_leave(draft, draft.current, found)
+        return commit(draft, draft.current, found)
     intent = Intent(
         disruption=found.disruption, cause=found.cause, nodes=found.nodes, since=draft.now, newest=draft.now
     )
@@ -123,14 +107,14 @@ def debounce(draft: Draft) -> Draft:
     intent = draft.intent
     if draft.current is None or intent is None:
         return draft
-    found = _reason_to_end(draft, draft.current)
+    found = reason_to_end(draft, draft.current)
     if found is None:
         words = f"no longer true: {intent.cause}; nobody was asked to leave"
         return draft.update_current(intent=None).tell(Reason.WITHDRAWN, words)
     newest = draft.now if set(found.nodes) - set(intent.nodes) else (intent.newest or intent.since)
     due = min(newest + QUIET, intent.since + QUIET_AT_MOST)
     if found.urgent or draft.now >= due:
-        return _commit_to_leave(draft, draft.current, found)
+        return commit(draft, draft.current, found)
     seen = {"disruption": found.disruption, "cause": found.cause, "nodes": found.nodes, "newest": newest}
     draft = draft.update_current(intent=intent.model_copy(update=seen)).wake(due)
     return draft.because(f"quiet until {clock(due)}: more nodes may follow")
@@ -171,100 +155,46 @@ def ask_to_leave(draft: Draft) -> Draft:
         return draft
     untold, text = _untold(draft, intent), leave(upcoming.run, intent)
     deleted = cannot_be_asked(draft, intent, untold)
-    requests = [
-        Assign(name=pod.name, uid=pod.uid, role=pod.role or Role.STANDBY, old=pod.assignment, new=text)
-        for pod in untold
-        if pod not in deleted
-    ]
+    requests = [_request(pod, text) for pod in untold if pod not in deleted]
     draft = draft.act(f"asked to save and leave: {intent.cause}", *requests)
     why = f"asked by SIGTERM, for its assignment cannot be changed: {intent.cause}"
-    return draft.act(why, *(DeletePod(name=pod.name, uid=pod.uid, grace=grace_of(pod)) for pod in deleted))
+    return draft.act(why, *(_deletion(pod) for pod in deleted))
+
+
+def tell_leavers(draft: Draft) -> Draft:
+    """Those who do not go on with the run that is on are told so with its plan; whoever is late is deleted."""
+    previous, current = draft.status.previous, draft.current
+    if previous is None:
+        return draft
+    intent, pods = previous.intent, leavers(draft)
+    deadline = intent.deadline or draft.now
+    if draft.now >= deadline:
+        late = [pod for pod in pods if not pod.deleting]
+        return draft.act("its time to save is over", *(_deletion(pod) for pod in late))
+    if current is None or current.plan.takes_over != previous.run or not pods:
+        return draft.wake(deadline)
+    text = leave_with(current.plan)
+    untold = [pod for pod in pods if not pod.deleting and pod.assignment != text]
+    deleted = cannot_be_asked(draft, intent, untold)
+    requests = [_request(pod, text) for pod in untold if pod not in deleted]
+    draft = draft.act(f"run {current.run} goes on without it: {intent.cause}", *requests)
+    why = f"asked by SIGTERM, for its assignment cannot be changed: {intent.cause}"
+    draft = draft.act(why, *(_deletion(pod) for pod in deleted))
+    return draft.wake(deadline).wake(patience_ends(intent, draft.now)) if untold else draft.wake(deadline)
+
+
+def _request(pod: PodView, text: str) -> Assign:
+    return Assign(name=pod.name, uid=pod.uid, role=pod.role or Role.STANDBY, old=pod.assignment, new=text)
+
+
+def _deletion(pod: PodView) -> DeletePod:
+    return DeletePod(name=pod.name, uid=pod.uid, grace=grace_of(pod))
 
 
 def _untold(draft: Draft, intent: Intent) -> list[PodView]:
     """Members that do not show the request to leave yet."""
     text = leave(draft.status.next.run, intent) if draft.status.next else ""
     return [pod for pod in still_running(draft) if not pod.deleting and pod.assignment != text]
-
-
-def _reason_to_end(draft: Draft, current: CurrentRun) -> Found | None:
-    for look in (_lost, _deleted, _suspended, _expired, _nodes_leaving, _resized):
-        found = look(draft, current)
-        if found:
-            return found
-    return None
-
-
-def _lost(draft: Draft, current: CurrentRun) -> Found | None:
-    first = min(unexpected(draft.snapshot, current), key=order_of_death, default=None)
-    if first is None:
-        return None
-    if ended_in_log(current):
-        return Found(Disruption.MEMBER_DELETED, f"{first.name} has saved and left")
-    how = " ".join(word for word in (first.outcome, first.error_name) if word)
-    return Found(Disruption.MEMBER_LOST, f"{first.name} ended: {how or 'no outcome'}")
-
-
-def _deleted(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: ARG001
-    deleted = [
-        signal for pod in still_running(draft) if (signal := signal_of_deletion(pod, node_of(draft.snapshot, pod)))
-    ]
-    return Found(Disruption.MEMBER_DELETED, f"deleted: {_causes(deleted)}") if deleted else None
-
-
-def _expired(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: ARG001
-    end = deadline(draft)
-    if end is None or draft.now < end:
-        return None
-    return Found(Disruption.STOP, f"activeDeadlineSeconds ({draft.snapshot.spec.active_deadline_seconds}) is over")
-
-
-def _suspended(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: ARG001
-    return Found(Disruption.SUSPEND, "spec.suspend is true") if draft.snapshot.spec.suspend else None
-
-
-def _nodes_leaving(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: ARG001
-    signals = signals_of_nodes(draft.snapshot, still_running(draft))
-    if not signals:
-        return None
-    nodes = tuple(dict.fromkeys(signal.node for signal in signals))
-    return Found(Disruption.NODE_LEAVING, _causes(signals, separator="; "), nodes=nodes, urgent=False)
-
-
-def _resized(draft: Draft, current: CurrentRun) -> Found | None:
-    wanted = wanted_size(draft.snapshot)
-    if size_of(current.plan) == wanted or draft.snapshot.deleting:  # no run of another size could follow
-        return None
-    cause = f"{wanted.members} replicas of {draft.snapshot.spec.processes_per_replica} processes are wanted"
-    return Found(Disruption.SIZE_CHANGE, cause, urgent=False)
-
-
-def _causes(signals: list[Signal], separator: str = ", ") -> str:
-    return separator.join(dict.fromkeys(signal.cause for signal in signals))[:CAUSE_LENGTH]
-
-
-def _commit_to_leave(draft: Draft, current: CurrentRun, found: Found) -> Draft:
-    """From here on the move is finished first: the next run has its number."""
-    old, status = current.intent, draft.status
-    seconds, lost = draft.snapshot.spec.disruption.exit_timeout_seconds, status.lost
-    if found.disruption is Disruption.MEMBER_LOST:
-        seconds, lost = 0, add_lost_run(lost, current.run)  # nothing can be saved together any more
-    intent = Intent(
-        disruption=found.disruption,
-        cause=found.cause,
-        nodes=found.nodes,
-        since=old.since if old else draft.now,
-        newest=old.newest if old else None,
-        leave=True,
-        seconds=seconds,
-        lost=lost,
-        deadline=later(draft.now, seconds + LATE_MARGIN_SECONDS),
-    )
-    upcoming = NextRun(run=next_run(status), disruption=found.disruption, cause=found.cause)
-    if old is None or old.disruption is not found.disruption:
-        draft = draft.tell(Reason(found.disruption), found.cause)
-    draft = draft.update_current(intent=intent).update(next=upcoming, run=upcoming.run)
-    return draft.because(f"run {current.run} ends: {found.cause}")
 
 
 def _shorten(draft: Draft, current: CurrentRun, intent: Intent) -> tuple[Draft, Intent]:
@@ -306,7 +236,5 @@ def _breaks_the_save(outcome: MemberOutcome) -> bool:
 
 def _delete_late(draft: Draft, pods: list[PodView]) -> Draft:
     late = [pod for pod in pods if not pod.deleting]
-    draft = draft.act(
-        "its time to save is over", *(DeletePod(name=pod.name, uid=pod.uid, grace=grace_of(pod)) for pod in late)
-    )
+    draft = draft.act("its time to save is over", *(_deletion(pod) for pod in late))
     return await_deleted(draft, pods)

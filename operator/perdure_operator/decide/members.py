@@ -6,43 +6,36 @@ written once and never edited.
 
 from __future__ import annotations
 
-from typing import Final
-
-from perdure.contract import WAIT_MARGIN_SECONDS, Role
+from perdure.contract import Role
 from perdure_operator.api import names
 from perdure_operator.api.reasons import Reason
-from perdure_operator.api.status import Assigned, CurrentRun, Floor, NextRun, RunPlan
+from perdure_operator.api.status import CurrentRun
 from perdure_operator.decide.assignments import shutdown, train
-from perdure_operator.decide.draft import Draft, clock, next_run
-from perdure_operator.decide.exit_problems import await_told
+from perdure_operator.decide.draft import Draft, clock
+from perdure_operator.decide.exit_problems import await_leavers, await_told
 from perdure_operator.decide.facts import (
     fallback,
     given_up_at,
     listed,
-    node_of,
     outcome_of,
     own,
     refused,
     refused_change,
     terminated,
-    wanted_size,
 )
-from perdure_operator.decide.placement import grace_of, placeholders, stays_apart
-from perdure_operator.decide.signals import signal_of_node
+from perdure_operator.decide.placement import can_train, grace_of, placeholders, stays_apart
+from perdure_operator.decide.plans import new_plan
 from perdure_operator.decide.startup_problems import not_ready
+from perdure_operator.decide.succession import succession
 from perdure_operator.state.decision import Assign, CreatePod, DeletePod
 from perdure_operator.state.snapshot import PodView
-
-FIRST_PORT: Final = 29500
-PORTS: Final = 100
-"""Two runs in a row never use the same port: the older one may still hold it."""
 
 
 def allocate(draft: Draft) -> Draft:
     """Numbers go to status before any pod exists, and never come back."""
     if draft.blocked:
         return draft
-    snapshot, wanted, had = draft.snapshot, wanted_size(draft.snapshot).members, draft.next_members
+    snapshot, wanted, had = draft.snapshot, succession(draft).joins, draft.next_members
     first = max([draft.status.next_member, *(names.member_number(name) + 1 for name in own(snapshot))])
     new = tuple(names.member(snapshot.name, snapshot.uid, first + index) for index in range(wanted - len(had)))
     draft = draft.allot((*had, *new)[:wanted])
@@ -55,10 +48,12 @@ def promote(draft: Draft) -> Draft:
     if draft.blocked or not members:
         return draft
     pods = own(draft.snapshot)
-    missing = tuple(name for name in members if name not in pods or not _can_train(draft, pods[name]))
+    missing = tuple(name for name in members if name not in pods or not can_train(draft, pods[name]))
     if missing or refused(draft, members):
         return not_ready(draft, missing or members)
-    plan = _plan(draft, [pods[name] for name in members])
+    if draft.status.previous:
+        return await_leavers(draft, draft.status.previous)
+    plan = new_plan(draft, [pods[name] for name in members])
     row = draft.status.next.replacements if draft.status.next else None
     draft = draft.update(current=CurrentRun(run=plan.run, plan=plan, replacements=row), next=None, run=plan.run)
     return draft.tell(Reason.RUN_PLANNED, f"run {plan.run}: {len(plan.members)} members, {plan.world} processes")
@@ -66,7 +61,7 @@ def promote(draft: Draft) -> Draft:
 
 def create(draft: Draft) -> Draft:
     """A name without a pod here has never been used: what vanished has been replaced before."""
-    if draft.current is not None or draft.blocked:
+    if draft.blocked:
         return draft
     pods = own(draft.snapshot)
     missing = [name for name in draft.next_members if name not in pods]
@@ -121,7 +116,7 @@ def discard(draft: Draft) -> Draft:
     """
     kept, holding = _names_in_use(draft), placeholders(draft)
     for pod in own(draft.snapshot).values():
-        written_off = outcome_of(draft.current, pod.name) is not None and not terminated(pod)
+        written_off = _has_ended(draft, pod) and not terminated(pod)
         if pod.gone or (pod.name in kept and not written_off):
             continue
         if pod.name in holding:
@@ -138,7 +133,13 @@ def discard(draft: Draft) -> Draft:
 
 def _names_in_use(draft: Draft) -> set[str]:
     planned = {member.name for member in draft.current.plan.members} if draft.current else set()
-    return planned | set(draft.next_members)
+    leaving = {member.name for member in draft.status.previous.members} if draft.status.previous else set()
+    return planned | leaving | set(draft.next_members)
+
+
+def _has_ended(draft: Draft, pod: PodView) -> bool:
+    runs = (draft.current, draft.status.previous)
+    return any(outcome_of(run, pod.name) is not None for run in runs)
 
 
 def _keep_as_former(draft: Draft, pod: PodView) -> Draft:
@@ -153,42 +154,6 @@ def _strip(draft: Draft, pod: PodView) -> Assign:
     lost = draft.intent.lost if draft.intent else draft.status.lost
     text = shutdown(draft.status.run, lost)
     return Assign(name=pod.name, uid=pod.uid, role=Role.FORMER, old=pod.assignment, new=text)
-
-
-def _can_train(draft: Draft, pod: PodView) -> bool:
-    well = pod.ready and bool(pod.ip) and not pod.deleting and not terminated(pod)
-    return well and not signal_of_node(node_of(draft.snapshot, pod), pod)
-
-
-def _plan(draft: Draft, pods: list[PodView]) -> RunPlan:
-    status, spec = draft.status, draft.snapshot.spec
-    upcoming = status.next or NextRun(run=next_run(status))
-    run = max(upcoming.run, status.opened + 1)
-    processes, seconds = spec.processes_per_replica, spec.disruption.exit_timeout_seconds
-    members = tuple(
-        Assigned(name=pod.name, uid=pod.uid, rank=index * processes, node=pod.node) for index, pod in enumerate(pods)
-    )
-    host = f"[{pods[0].ip}]" if ":" in pods[0].ip else pods[0].ip
-    return RunPlan(
-        run=run,
-        world=len(pods) * processes,
-        master=f"{host}:{FIRST_PORT + run % PORTS}",
-        cause=upcoming.cause,
-        seconds=seconds,
-        wait=seconds + WAIT_MARGIN_SECONDS if status.run else 0,
-        lost=status.lost,
-        floor=_floor(draft),
-        members=members,
-        assigned_time=draft.now,
-    )
-
-
-def _floor(draft: Draft) -> Floor | None:
-    """None where nothing is known to be committed, or the user goes on from whatever is left."""
-    status = draft.status
-    if not status.commit_seq or status.step is None or draft.snapshot.spec.checkpoint.resume_anyway:
-        return None
-    return Floor(seq=status.commit_seq, step=status.step)
 
 
 def _await_ready(draft: Draft, pods: list[PodView]) -> Draft:

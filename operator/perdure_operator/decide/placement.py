@@ -33,6 +33,12 @@ def grace_of(pod: PodView) -> int | None:
     return IDLE_GRACE_SECONDS if idle(pod) else None
 
 
+def can_train(draft: Draft, pod: PodView) -> bool:
+    """Whether a run may be planned with this pod."""
+    well = pod.ready and bool(pod.ip) and not pod.deleting and not terminated(pod)
+    return well and not signal_of_node(node_of(draft.snapshot, pod), pod)
+
+
 def unusable_node(draft: Draft, pod: PodView) -> str:
     """Why nobody can train on the pod's node, "" where one can."""
     if node_lost(draft, pod):
@@ -47,7 +53,7 @@ def placeholders(draft: Draft) -> frozenset[str]:
     Where a successor is refused, for example by a quota, it needs their room more.
     """
     spec, upcoming = draft.snapshot.spec, draft.status.next
-    if draft.current or upcoming is None or spec.suspend or draft.snapshot.deleting:
+    if upcoming is None or spec.suspend or draft.snapshot.deleting:
         return frozenset()
     if refused(draft, upcoming.members):
         return frozenset()

@@ -14,11 +14,12 @@ from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import NextRun, Replacements
 from perdure_operator.decide.blame import charge, judge_standbys
 from perdure_operator.decide.draft import Draft, clock, doubled, next_run
-from perdure_operator.decide.facts import joined, made_from_another, node_of, one_more, own, terminated, wanted_size
+from perdure_operator.decide.facts import joined, made_from_another, node_of, one_more, own, terminated
 from perdure_operator.decide.outcomes import end_of
 from perdure_operator.decide.placement import unusable_node
 from perdure_operator.decide.signals import signal_of_node
 from perdure_operator.decide.startup_problems import agent_missing
+from perdure_operator.decide.succession import succession
 from perdure_operator.state.snapshot import PodView, RefusalKind
 
 _COSTS_NOTHING: Final = frozenset({ExitKind.CHECKPOINTED, ExitKind.STOPPED, ExitKind.EXIT_TIMEOUT})
@@ -37,13 +38,15 @@ def replace_unfit(draft: Draft) -> Draft:
     draft = draft.allot(tuple(name for name in draft.next_members if name not in unfit))
     if dropped:  # a name without a pod has cost nothing
         draft = _count(draft, words)
+    if draft.current:
+        return draft  # the run that is on is not to be judged by its standbys
     return charge(draft, judge_standbys(failed)) if failed else draft
 
 
 def pace(draft: Draft) -> Draft:
     """Before new members a pause, once the ones before them had to be replaced again."""
     replaced = draft.status.next.replacements if draft.status.next else None
-    if replaced is None or len(draft.next_members) >= wanted_size(draft.snapshot).members:
+    if replaced is None or len(draft.next_members) >= succession(draft).joins:
         return draft
     until = _pause_until(replaced)
     if draft.now >= until or replaced.generation != draft.snapshot.generation:

@@ -1,10 +1,13 @@
 """Where a job is in its life, as a type: computed from status alone, once for each step of a round.
 
     BETWEEN ──names allocated──> STARTING ──all Ready, plan written──> RUNNING ──a signal──> QUIET
-       ^                                                                  │                    │
-       └────────── every member has ended ────────────── LEAVING <──urgent┴──committed to leave┘
+       ^                            ^                                   │  ^ │                 │
+       │ every member has ended     │ and standbys are there            │  │ └──urgent──┐      │
+       └────────────────────────────┴────────────────────── LEAVING <───┘  │            v      v
+                                                               ^           └─── PREPARING: standbys start
+                                                               └──too late──────┘   plan written: RUNNING
 
-and from anywhere to FINISHED.
+and from anywhere to FINISHED. QUIET leads to LEAVING at once where no standby could take over.
 
 `status.phase` is for people; nothing is decided from it.
 """
@@ -23,6 +26,7 @@ class Stage(StrEnum):
     STARTING = "starting"  # members of the next run are allocated, and not all of them are Ready
     RUNNING = "running"  # a run is on, and nothing asks it to end
     QUIET = "quiet"  # a signal was seen; it may still be withdrawn, and more may come
+    PREPARING = "preparing"  # standbys start for members that have to leave; the others train on
     LEAVING = "leaving"  # members are asked to save and leave, and are waited for
     FINISHED = "finished"  # Completed or Failed
 
@@ -35,4 +39,6 @@ def stage_of(status: TrainingJobStatus) -> Stage:
         return Stage.STARTING if status.next and status.next.members else Stage.BETWEEN
     if status.current.intent is None:
         return Stage.RUNNING
-    return Stage.LEAVING if status.current.intent.leave else Stage.QUIET
+    if status.current.intent.leave:
+        return Stage.LEAVING
+    return Stage.PREPARING if status.current.intent.prepare else Stage.QUIET

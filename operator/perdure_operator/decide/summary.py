@@ -8,7 +8,7 @@ from perdure.contract import LABEL_JOB, LABEL_ROLE, Role
 from perdure_operator.api import names
 from perdure_operator.api.reasons import REASONS, ConditionType, Reason
 from perdure_operator.api.status import Disruption, Phase, RunPlan
-from perdure_operator.decide.draft import Draft, Waiting
+from perdure_operator.decide.draft import Draft, Waiting, clock
 from perdure_operator.decide.facts import joined, own, terminated
 
 _WARNINGS: Final = frozenset(
@@ -106,7 +106,20 @@ def _disrupted(draft: Draft) -> Draft:
     why = draft.intent or draft.status.next
     if why is None or why.disruption is None:
         return draft.condition(ConditionType.DISRUPTED, False, Reason.UNDISTURBED, "nothing asks the run to end")
-    return draft.condition(ConditionType.DISRUPTED, True, Reason(why.disruption), why.cause)
+    return draft.condition(ConditionType.DISRUPTED, True, Reason(why.disruption), _move(draft, why.cause))
+
+
+def _move(draft: Draft, cause: str) -> str:
+    """How it is gone about: what standbys wait for, or why none took over."""
+    intent = draft.intent
+    if intent is None:
+        return cause
+    if intent.fell:
+        return f"{cause}; {intent.fell}"
+    if not intent.prepare or draft.standbys_wait is None:
+        return cause
+    until = f"until {clock(intent.ready_by)}" if intent.ready_by else "no time limit: nobody has to leave"
+    return f"{cause}; the run trains on while new members start, {until}: {draft.standbys_wait.message}"
 
 
 def _protected(draft: Draft) -> Draft:

@@ -13,6 +13,7 @@ _FACTS: Final = f"{_DECIDE}facts.py"
 _FINISHING: Final = f"{_DECIDE}finishing.py"
 _GATES: Final = f"{_DECIDE}gates.py"
 _MEMBERS: Final = f"{_DECIDE}members.py"
+_PLANS: Final = f"{_DECIDE}plans.py"
 _OUTCOMES: Final = f"{_DECIDE}outcomes.py"
 _CONTRACT: Final = "runtime/perdure/contract/outcome.py"
 
@@ -41,7 +42,7 @@ ENDING: Final = (
     Mutant(
         "another run's final commit is taken for this one's",
         _FACTS,
-        "if one.run == current.run and one.outcome in (",
+        "if one.run == run.run and one.outcome in (",
         "if one.outcome in (",
         ("foreign-outcome",),
     ),
@@ -83,7 +84,7 @@ ENDING: Final = (
     Mutant(
         "a run that ended without telling is not remembered as lost",
         _ENDING,
-        "lost=add_lost_run(status.lost, current.run) if unfinished else status.lost,",
+        "lost=add_lost_run(status.lost, run.run) if unfinished else status.lost,",
         "lost=status.lost,",
         ("kill-pod",),
     ),
@@ -103,14 +104,14 @@ ENDING: Final = (
     ),
     Mutant(
         "a run is planned with a number that the log has seen",
-        _MEMBERS,
+        _PLANS,
         "run = max(upcoming.run, status.opened + 1)",
         "run = upcoming.run",
         ("kill-pod",),
     ),
     Mutant(
         "runs are not told which commit they must find",
-        _MEMBERS,
+        _PLANS,
         "return Floor(seq=status.commit_seq, step=status.step)",
         "return None",
         ("emptied-root", "kill-pod"),

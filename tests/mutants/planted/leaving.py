@@ -9,6 +9,8 @@ from tests.mutants.mutant import Mutant
 _DECIDE: Final = "operator/perdure_operator/decide/"
 _TABLES: Final = f"{_DECIDE}__init__.py"
 _FACTS: Final = f"{_DECIDE}facts.py"
+_DISRUPTIONS: Final = f"{_DECIDE}disruptions.py"
+_INTENTS: Final = f"{_DECIDE}intents.py"
 _LEAVING: Final = f"{_DECIDE}leaving.py"
 _SIGNALS: Final = f"{_DECIDE}signals.py"
 _PROBLEMS: Final = f"{_DECIDE}exit_problems.py"
@@ -72,7 +74,7 @@ LEAVING: Final = (
     ),
     Mutant(
         "the deadline is looked at before the suspension, in a run",
-        _LEAVING,
+        _DISRUPTIONS,
         "(_lost, _deleted, _suspended, _expired, _nodes_leaving, _resized)",
         "(_lost, _deleted, _expired, _suspended, _nodes_leaving, _resized)",
         ("deadline-while-saving", "operator-crash"),
@@ -128,9 +130,9 @@ LEAVING: Final = (
     ),
     Mutant(
         "a run that has lost a member is not named as lost to the others",
-        _LEAVING,
-        "seconds, lost = 0, add_lost_run(lost, current.run)",
-        "seconds, lost = 0, lost",
+        _INTENTS,
+        "seconds, lost = _last_seconds(draft, current), add_lost_run(lost, current.run)",
+        "seconds = _last_seconds(draft, current)",
         ("kill-pod",),
     ),
     Mutant(

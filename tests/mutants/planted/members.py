@@ -11,6 +11,7 @@ _TABLES: Final = f"{_DECIDE}__init__.py"
 _BUDGET: Final = f"{_DECIDE}budget.py"
 _GATES: Final = f"{_DECIDE}gates.py"
 _MEMBERS: Final = f"{_DECIDE}members.py"
+_PLANS: Final = f"{_DECIDE}plans.py"
 _REPLACING: Final = f"{_DECIDE}replacing.py"
 _CLUSTER: Final = "operator/perdure_operator/cluster/"
 _MEMBER: Final = f"{_CLUSTER}member.py"
@@ -19,7 +20,7 @@ _ROOTS: Final = f"{_CLUSTER}read/roots.py"
 MEMBERS: Final = (
     Mutant(
         "a member without an IP is promoted",
-        _MEMBERS,
+        f"{_DECIDE}placement.py",
         "well = pod.ready and bool(pod.ip) and not pod.deleting",
         "well = pod.ready and not pod.deleting",
         ("scale",),
@@ -103,15 +104,15 @@ MEMBERS: Final = (
     Mutant(
         "a foreign pod with our labels opens the budget",
         _BUDGET,
-        "return max(planned, len(labelled)) + len(draft.snapshot.foreign_pods) if planned else 0",
-        "return max(planned, len(labelled)) if planned else 0",
+        "return count + len(draft.snapshot.foreign_pods) if names else 0",
+        "return count if names else 0",
         ("foreign-pod-with-labels", "drain"),
     ),
     Mutant(
         "the budget is lowered before labels are gone",
         _BUDGET,
-        "return max(planned, len(labelled)) + len",
-        "return planned + len",
+        "count = len(labelled | names) if in_place else max(len(names), len(labelled))",
+        "count = len(names)",
         ("scale", "drain"),
     ),
     Mutant(
@@ -193,14 +194,14 @@ MEMBERS: Final = (
     ),
     Mutant(
         "two runs in a row use the same port",
-        _MEMBERS,
+        _PLANS,
         "{FIRST_PORT + run % PORTS}",
         "{FIRST_PORT}",
         ("scale", "drain"),
     ),
     Mutant(
         "rank 0 opens the log without waiting for the run before",
-        _MEMBERS,
+        _PLANS,
         "wait=seconds + WAIT_MARGIN_SECONDS if status.run else 0,",
         "wait=0,",
         ("drain", "storage-faults", "partition"),

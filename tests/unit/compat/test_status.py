@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,6 +68,14 @@ def test_a_job_goes_on_from_a_recorded_status(name: str) -> None:
     assert here.settle().now.phase is Phase.RUNNING
 
 
-def _without_defaults(old: dict[str, object], new: dict[str, object]) -> dict[str, object]:
-    """What was written then and is not what is written now."""
-    return {name: value for name, value in old.items() if new.get(name) != value}
+def _without_defaults(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """What was written then and is not what is written now; a field that has come since is no difference."""
+    found = {}
+    for name, value in old.items():
+        if isinstance(value, dict) and isinstance(new.get(name), dict):
+            value = _without_defaults(value, new[name])  # noqa: PLW2901
+            if value:
+                found[name] = value
+        elif new.get(name) != value:
+            found[name] = value
+    return found

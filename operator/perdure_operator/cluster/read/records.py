@@ -63,12 +63,15 @@ class JobRecord(Record):
 
     @property
     def in_run(self) -> frozenset[str]:
-        """Members of the run that is on of which status does not say that they have ended."""
-        current = self.status.current if self.status else None
-        if current is None:
+        """Members of the run that is on, and of the one before, of which status does not say that they have ended."""
+        if self.status is None:
             return frozenset()
-        ended = {outcome.name for outcome in current.outcomes}
-        return frozenset(member.name for member in current.plan.members if member.name not in ended)
+        current, previous = self.status.current, self.status.previous
+        members = {member.name for member in current.plan.members} if current else set()
+        ended = {outcome.name for outcome in current.outcomes} if current else set()
+        leaving = {member.name for member in previous.members} if previous else set()
+        left = {outcome.name for outcome in previous.outcomes} if previous else set()
+        return frozenset((members - ended) | (leaving - left))
 
     @property
     def to_come(self) -> frozenset[str]:
@@ -262,4 +265,5 @@ def _fault(error: ValidationError) -> str:
 
 def _members(status: TrainingJobStatus) -> frozenset[str]:
     planned = status.current.plan.members if status.current else ()
-    return frozenset(status.next.members if status.next else ()) | {member.name for member in planned}
+    leaving = status.previous.members if status.previous else ()
+    return frozenset(status.next.members if status.next else ()) | {member.name for member in (*planned, *leaving)}

@@ -119,7 +119,11 @@ class TestDeletedPod:
         assert here.settle().now.lost == ()
 
     def test_the_exit_timeout_still_bounds_it(self) -> None:
-        here = job(disruption={"exit_timeout_seconds": 15}).running(world=2).deleted(0, grace=60)
+        here = (
+            job(disruption={"exit_timeout_seconds": 15, "replacement_timeout_seconds": 0})
+            .running(world=2)
+            .deleted(0, grace=60)
+        )
         assert [said.seconds for said in leaves(here.plan()).values()] == [15]
 
     def test_a_deletion_during_a_drain_shortens_the_others_time_once(self) -> None:
@@ -183,7 +187,11 @@ class TestLostWhileLeaving:
 
 class TestLate:
     def test_members_that_outlive_their_time_are_deleted(self) -> None:
-        here = job(disruption={"exit_timeout_seconds": 15}).running(world=2).leaving("n1")
+        here = (
+            job(disruption={"exit_timeout_seconds": 15, "replacement_timeout_seconds": 0})
+            .running(world=2)
+            .leaving("n1")
+        )
         assert (here.plan().requeue_after, here.after(15).settle().plan().requeue_after) == (15, 30)
         late = here.after(45)
         assert deletes(late.plan()) == ["digits-ab12-0", "digits-ab12-1"]
@@ -191,7 +199,12 @@ class TestLate:
         assert late.settle().plan().actions == ()
 
     def test_an_exit_timeout_costs_no_failure_and_its_steps_are_counted(self) -> None:
-        here = job(disruption={"exit_timeout_seconds": 15}).running(world=2).leaving("n1").after(15)
+        here = (
+            job(disruption={"exit_timeout_seconds": 15, "replacement_timeout_seconds": 0})
+            .running(world=2)
+            .leaving("n1")
+            .after(15)
+        )
         after = here.all_ended(ExitKind.EXIT_TIMEOUT, step=20, commit=(3, 10)).settle()
         saved = after.condition(ConditionType.SAVED)
         assert (saved.status, saved.reason) == ("False", "ExitTimeout")

@@ -1,0 +1,95 @@
+"""Why the run that is on has to end: the first reason that holds, and whether it can wait for more of its kind.
+
+Questions only. Called by the policies that make an intent of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perdure_operator.api.status import CurrentRun, Disruption
+from perdure_operator.decide.draft import Draft
+from perdure_operator.decide.facts import (
+    CAUSE_LENGTH,
+    deadline,
+    ended_in_log,
+    node_of,
+    order_of_death,
+    size_of,
+    still_running,
+    unexpected,
+    wanted_size,
+)
+from perdure_operator.decide.signals import Signal, signal_of_deletion, signals_of_nodes
+
+
+@dataclass(frozen=True)
+class Found:
+    """A reason for the run to end."""
+
+    disruption: Disruption
+    cause: str
+    nodes: tuple[str, ...] = ()
+    urgent: bool = True
+
+
+def final_reason(draft: Draft, current: CurrentRun) -> Found | None:
+    """Why the run has to end so that none follows at once; None where one could."""
+    return _suspended(draft, current) or _expired(draft, current)
+
+
+def reason_to_end(draft: Draft, current: CurrentRun) -> Found | None:
+    """The first reason for the run to end, None where it may go on."""
+    for look in (_lost, _deleted, _suspended, _expired, _nodes_leaving, _resized):
+        found = look(draft, current)
+        if found:
+            return found
+    return None
+
+
+def _lost(draft: Draft, current: CurrentRun) -> Found | None:
+    first = min(unexpected(draft.snapshot, current), key=order_of_death, default=None)
+    if first is None:
+        return None
+    if ended_in_log(current):
+        return Found(Disruption.MEMBER_DELETED, f"{first.name} has saved and left")
+    how = " ".join(word for word in (first.outcome, first.error_name) if word)
+    return Found(Disruption.MEMBER_LOST, f"{first.name} ended: {how or 'no outcome'}")
+
+
+def _deleted(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: ARG001
+    deleted = [
+        signal for pod in still_running(draft) if (signal := signal_of_deletion(pod, node_of(draft.snapshot, pod)))
+    ]
+    return Found(Disruption.MEMBER_DELETED, f"deleted: {_causes(deleted)}") if deleted else None
+
+
+def _expired(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: ARG001
+    end = deadline(draft)
+    if end is None or draft.now < end:
+        return None
+    return Found(Disruption.STOP, f"activeDeadlineSeconds ({draft.snapshot.spec.active_deadline_seconds}) is over")
+
+
+def _suspended(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: ARG001
+    return Found(Disruption.SUSPEND, "spec.suspend is true") if draft.snapshot.spec.suspend else None
+
+
+def _nodes_leaving(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: ARG001
+    signals = signals_of_nodes(draft.snapshot, still_running(draft))
+    if not signals:
+        return None
+    nodes = tuple(dict.fromkeys(signal.node for signal in signals))
+    return Found(Disruption.NODE_LEAVING, _causes(signals, separator="; "), nodes=nodes, urgent=False)
+
+
+def _resized(draft: Draft, current: CurrentRun) -> Found | None:
+    wanted = wanted_size(draft.snapshot)
+    if size_of(current.plan) == wanted or draft.snapshot.deleting:  # no run of another size could follow
+        return None
+    cause = f"{wanted.members} replicas of {draft.snapshot.spec.processes_per_replica} processes are wanted"
+    return Found(Disruption.SIZE_CHANGE, cause, urgent=False)
+
+
+def _causes(signals: list[Signal], separator: str = ", ") -> str:
+    return separator.join(dict.fromkeys(signal.cause for signal in signals))[:CAUSE_LENGTH]

@@ -1,0 +1,137 @@
+"""From a reason to an intent: standbys take over from a run that trains on, or everybody saves and leaves first.
+
+Called by the policies that see, collect and reconsider reasons; they alone decide when.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+from perdure.contract import LINGER_SECONDS
+from perdure_operator.api.reasons import Reason
+from perdure_operator.api.status import CurrentRun, Disruption, Intent, NextRun
+from perdure_operator.decide.blame import backoff_until, charge, judge
+from perdure_operator.decide.disruptions import Found
+from perdure_operator.decide.draft import Draft, later, next_run
+from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
+from perdure_operator.decide.facts import add_lost_run, still_running
+from perdure_operator.decide.succession import succession
+
+SEAT_SECONDS: Final = LINGER_SECONDS - 5
+"""So long after one member has ended the others hold their seats with certainty."""
+
+_EVERYBODY: Final = frozenset({Disruption.SUSPEND, Disruption.STOP})
+"""No run follows at once."""
+
+
+def commit(draft: Draft, current: CurrentRun, found: Found) -> Draft:
+    """The run has to end: standbys first where they can take over, else everybody leaves at once."""
+    if may_prepare(draft, current, found):
+        return _prepare(draft, current, found)
+    return commit_to_leave(draft, current, found)
+
+
+def may_prepare(draft: Draft, current: CurrentRun, found: Found) -> bool:
+    """Whether the run's members, those that stay, can go on in their pods once standbys are Ready."""
+    patient = draft.snapshot.spec.disruption.replacement_timeout_seconds > 0
+    if not patient or draft.snapshot.deleting or found.disruption in _EVERYBODY or nobody_goes_on(draft, found):
+        return False
+    pause = _pause(draft, current, found)
+    return pause is not None and pause <= later(draft.now, SEAT_SECONDS)
+
+
+def nobody_goes_on(draft: Draft, found: Found) -> bool:
+    """Whether there is nobody for whose sake standbys would be awaited: the run is lost, or all have ended."""
+    if found.disruption is Disruption.MEMBER_LOST:
+        return not succession(draft).stays
+    return not still_running(draft)
+
+
+def ready_by(current: CurrentRun, intent: Intent) -> datetime | None:
+    """Until when standbys are waited for: who has saved, or lost a peer, holds its seat for a short time only."""
+    told = [one.time for one in current.outcomes if one.outcome and one.time]
+    ends = [*([intent.ready_by] if intent.ready_by else []), *([later(min(told), SEAT_SECONDS)] if told else [])]
+    return min(ends, default=None)
+
+
+def limited(draft: Draft, current: CurrentRun, found: Found, intent: Intent | None = None) -> Intent:
+    """The intent to go on with standbys for this reason; what was decided once keeps its times."""
+    old = intent or current.intent
+    until = old.ready_by if old else None
+    if until is None and (found.disruption is not Disruption.SIZE_CHANGE or succession(draft).leaves):
+        until = later(draft.now, draft.snapshot.spec.disruption.replacement_timeout_seconds)
+    not_before = old.not_before if old else None
+    if not_before is None and found.disruption is Disruption.MEMBER_LOST:
+        not_before = _pause(draft, current, found)
+    return Intent(
+        disruption=found.disruption,
+        cause=found.cause,
+        nodes=found.nodes,
+        since=old.since if old else draft.now,
+        newest=old.newest if old else None,
+        prepare=True,
+        ready_by=until,
+        not_before=not_before,
+    )
+
+
+def commit_to_leave(draft: Draft, current: CurrentRun, found: Found, fell: str = "") -> Draft:
+    """From here on the move is finished first: the next run has its number. Standbys that are there are used."""
+    old, status = current.intent, draft.status
+    seconds, lost = draft.snapshot.spec.disruption.exit_timeout_seconds, status.lost
+    if found.disruption is Disruption.MEMBER_LOST:
+        seconds, lost = _last_seconds(draft, current), add_lost_run(lost, current.run)
+    intent = Intent(
+        disruption=found.disruption,
+        cause=found.cause,
+        nodes=found.nodes,
+        since=old.since if old else draft.now,
+        newest=old.newest if old else None,
+        leave=True,
+        fell=fell,
+        seconds=seconds,
+        lost=lost,
+        deadline=later(draft.now, seconds + LATE_MARGIN_SECONDS),
+    )
+    known = status.next if status.next and found.disruption not in _EVERYBODY else NextRun(run=0)
+    upcoming = known.model_copy(update={"run": next_run(status), "disruption": found.disruption, "cause": found.cause})
+    if old is None or old.disruption is not found.disruption:
+        draft = draft.tell(Reason(found.disruption), found.cause)
+    draft = draft.update_current(intent=intent).update(next=upcoming, run=upcoming.run)
+    return draft.because(f"run {current.run} ends: {found.cause}")
+
+
+def _prepare(draft: Draft, current: CurrentRun, found: Found) -> Draft:
+    old = current.intent
+    if old is None or old.disruption is not found.disruption:
+        draft = draft.tell(Reason(found.disruption), found.cause)
+    intent = limited(draft, current, found)
+    upcoming = NextRun(run=next_run(draft.status), disruption=found.disruption, cause=found.cause)
+    draft = draft.update_current(intent=intent).update(next=upcoming)
+    return draft.because(f"standbys are to take over from run {current.run}: {found.cause}")
+
+
+def _pause(draft: Draft, current: CurrentRun, found: Found) -> datetime | None:
+    """When the next run may begin after a member was lost; None where it has to be closed before anything else is."""
+    if found.disruption is not Disruption.MEMBER_LOST:
+        return draft.now
+    charged = charge(draft, judge(current.outcomes, planned=False, late=False))
+    if charged.status.finished_at or charged.status.log_lost:
+        return None
+    if charged.status.failures == draft.status.failures:
+        return draft.now
+    return backoff_until(charged.status.failures)
+
+
+def _last_seconds(draft: Draft, current: CurrentRun) -> int:
+    """Nothing of a lost run can be saved; but members that have not begun it may still be at work on the one before."""
+    begun = not current.plan.takes_over or draft.status.opened >= current.run
+    return 0 if begun else draft.snapshot.spec.disruption.exit_timeout_seconds
+
+
+def fall_back(draft: Draft, current: CurrentRun, found: Found, why: str) -> Draft:
+    """No standby was ready in time: as if there were none."""
+    draft = commit_to_leave(draft, current, found, fell=why)
+    return replace(draft.tell(Reason.STANDBYS_NOT_READY, why, warning=True), waiting=None)

@@ -1,0 +1,88 @@
+"""A run's plan: who has which rank, where they meet, and how long those before them may take to save.
+
+Written once and never edited. Called by the policies that plan a run, once all its members are Ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import floor
+from typing import Final
+
+from perdure.contract import WAIT_MARGIN_SECONDS
+from perdure_operator.api.status import Assigned, Floor, NextRun, RunPlan
+from perdure_operator.decide.draft import Draft, next_run
+from perdure_operator.decide.facts import add_lost_run, own
+from perdure_operator.decide.succession import Succession
+from perdure_operator.state.snapshot import PodView
+
+FIRST_PORT: Final = 29500
+PORTS: Final = 100
+"""Two runs in a row never use the same port: the older one may still hold it."""
+GRACE_MARGIN_SECONDS: Final = 5
+"""A deleted pod's save has to end this long before its grace does."""
+
+
+def new_plan(draft: Draft, pods: Sequence[PodView]) -> RunPlan:
+    """Of a run whose members are all new."""
+    return _plan(draft, pods, draft.snapshot.spec.disruption.exit_timeout_seconds)
+
+
+def plan_in_place(draft: Draft, heirs: Succession, lost: bool) -> RunPlan:
+    """Of a run that goes on in the pods of those who stay; `lost`: the run before it cannot save any more."""
+    current, pods = draft.current, own(draft.snapshot)
+    stays = [pods[member.name] for member in heirs.stays]
+    joins = [pods[name] for name in draft.next_members]
+    plan = _plan(draft, _seated(draft, heirs, stays, joins), _seconds(draft, heirs))
+    before = current.run if current else 0
+    runs = add_lost_run(plan.lost, before) if lost else plan.lost
+    return plan.model_copy(update={"leavers": heirs.leaves, "takes_over": before, "lost": runs})
+
+
+def _seated(draft: Draft, heirs: Succession, stays: list[PodView], joins: list[PodView]) -> list[PodView]:
+    """In the order of their ranks: of equal size the new ones take the places of those who go, else they come last."""
+    old = draft.current.plan.members if draft.current else ()
+    if len(stays) + len(joins) != len(old):
+        return [*stays, *joins]
+    by_name, new = {pod.name: pod for pod in stays}, iter(joins)
+    return [by_name[member.name] if member in heirs.stays else next(new) for member in old]
+
+
+def _plan(draft: Draft, pods: Sequence[PodView], seconds: int) -> RunPlan:
+    status, processes = draft.status, draft.snapshot.spec.processes_per_replica
+    upcoming = status.next or NextRun(run=next_run(status))
+    run = max(upcoming.run, status.opened + 1)
+    members = tuple(
+        Assigned(name=pod.name, uid=pod.uid, rank=index * processes, node=pod.node) for index, pod in enumerate(pods)
+    )
+    host = f"[{pods[0].ip}]" if ":" in pods[0].ip else pods[0].ip
+    return RunPlan(
+        run=run,
+        world=len(pods) * processes,
+        master=f"{host}:{FIRST_PORT + run % PORTS}",
+        cause=upcoming.cause,
+        seconds=seconds,
+        wait=seconds + WAIT_MARGIN_SECONDS if status.run else 0,
+        lost=status.lost,
+        floor=_floor(draft),
+        members=members,
+        assigned_time=draft.now,
+    )
+
+
+def _seconds(draft: Draft, heirs: Succession) -> int:
+    """Nobody can save without the others: the time ends with the first who cannot use it."""
+    pods = own(draft.snapshot)
+    seconds: float = draft.snapshot.spec.disruption.exit_timeout_seconds
+    for member in heirs.leaves:
+        if end := pods[member.name].deletion_deadline:
+            seconds = min(seconds, (end - draft.now).total_seconds() - GRACE_MARGIN_SECONDS)
+    return max(floor(seconds), 1)
+
+
+def _floor(draft: Draft) -> Floor | None:
+    """None where nothing is known to be committed, or the user goes on from whatever is left."""
+    status = draft.status
+    if not status.commit_seq or status.step is None or draft.snapshot.spec.checkpoint.resume_anyway:
+        return None
+    return Floor(seq=status.commit_seq, step=status.step)

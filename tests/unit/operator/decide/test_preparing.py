@@ -1,0 +1,392 @@
+"""Make before break: standbys start while the run trains on, and the next run goes on in the pods of those who stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from perdure.contract import ExitKind, Leave, Role, Standby, Train
+from perdure_operator.api.reasons import ConditionType
+from perdure_operator.api.status import Disruption, Phase
+from perdure_operator.decide.stage import Stage, stage_of
+from perdure_operator.state.decision import Assign, SetBudget
+from perdure_operator.state.snapshot import NodeView, RefusalKind
+from tests.support.jobs import PATIENT, Job, assigns, creates, deletes, job, killed, leaves, raised, trains, written
+
+SAVED = {"step": 20, "commit": (4, 20)}
+
+
+def _running(world: int = 2, nodes: int = 5) -> Job:
+    here = job(disruption=PATIENT).having(nodes=tuple(NodeView(name=f"n{number + 1}") for number in range(nodes)))
+    return here.running(world=world)
+
+
+def _preparing(world: int = 2, nodes: int = 5, node: str = "n2") -> Job:
+    return _running(world, nodes).cordon(node).settle().after(1).settle()
+
+
+def _planned(world: int = 2, node: str = "n2") -> Job:
+    return _preparing(world, node=node).ready().settle()
+
+
+def _stage(here: Job) -> Stage:
+    return stage_of(here.now)
+
+
+def _ranks(here: Job) -> dict[str, int]:
+    assert here.run_plan is not None
+    return {member.name.rpartition("-")[2]: member.rank for member in here.run_plan.members}
+
+
+class TestStandbys:
+    def test_after_the_quiet_second_one_standby_starts_for_each_leaver_and_nobody_is_told_anything(self) -> None:
+        plan = _running().cordon("n2").settle().after(1).plan()
+        assert creates(plan) == ["digits-ab12-2"]
+        assert assigns(plan) == {}
+        assert deletes(plan) == []
+
+    def test_the_job_is_running_and_says_what_its_standbys_wait_for(self) -> None:
+        here = _preparing()
+        assert _stage(here) is Stage.PREPARING
+        assert here.now.phase is Phase.RUNNING
+        assert here.condition(ConditionType.RUNNING).status == "True"
+        message = here.condition(ConditionType.DISRUPTED).message
+        assert message.startswith("node n2 is cordoned; the run trains on while new members start, until 12:00:31Z: ")
+
+    def test_a_standby_counts_neither_as_a_member_nor_for_the_budget(self) -> None:
+        here = _preparing()
+        assert here.now.replicas == 2
+        assert here.snapshot.budget is not None
+        assert here.snapshot.budget.min_available == 2
+        assert here.assignment(2) == Standby()
+
+    def test_a_withdrawn_signal_releases_them(self) -> None:
+        here = _preparing().uncordon("n2").settle()
+        assert _stage(here) is Stage.RUNNING
+        assert here.intent is None
+        assert [pod.name for pod in here.living() if not pod.deleting] == ["digits-ab12-0", "digits-ab12-1"]
+        assert here.run_plan == _running().run_plan
+
+    def test_more_leavers_join_the_same_move(self) -> None:
+        here = _preparing(world=3).cordon("n3").settle()
+        assert here.names() == ["0", "1", "2", "3", "4"]
+        after = here.ready().settle()
+        assert _ranks(after) == {"0": 0, "3": 1, "4": 2}
+
+    def test_one_whose_node_goes_away_is_replaced_and_costs_nothing(self) -> None:
+        here = _preparing().cordon("n3").settle()
+        assert here.now.next is not None
+        assert here.now.next.members == ("digits-ab12-3",)
+        assert here.run_plan == _running().run_plan
+
+    def test_one_that_ends_by_itself_costs_the_run_that_is_on_no_failure(self) -> None:
+        here = _preparing().ended(2, ExitKind.FAILED, run=0, error=raised()).settle()
+        assert here.now.failures.code == 0
+        assert here.names() == ["0", "1", "3"]
+
+    def test_one_made_from_an_older_template_is_replaced_and_nobody_stays(self) -> None:
+        here = _preparing().having(template_hash="t2").settle()
+        assert here.now.next is not None
+        assert here.now.next.members == ("digits-ab12-3", "digits-ab12-4")
+        after = here.ready().settle()
+        assert set(_ranks(after)) == {"3", "4"}
+
+    def test_one_that_a_quota_refuses_is_named_and_in_the_end_all_leave(self) -> None:
+        here = _running().refused(2).cordon("n2").settle().after(1).step().step()
+        assert "exceeded quota" in here.condition(ConditionType.DISRUPTED).message
+        late = here.after(30).step()
+        assert _stage(late) is Stage.LEAVING
+
+    def test_where_none_is_awaited_all_leave_at_once(self) -> None:
+        here = job().running(world=2).leaving("n1")
+        assert _stage(here) is Stage.LEAVING
+
+
+class TestTakeover:
+    def test_plan_budget_labels_and_requests_come_in_this_order(self) -> None:
+        plan = _preparing().ready().plan()
+        assert plan.status is not None
+        assert plan.status.current is not None
+        assert plan.status.current.run == 2
+        first, *rest = written(plan)
+        assert first == SetBudget(min_available=3, uid="budget")
+        assert {name: said.rank for name, said in trains(plan).items()} == {"digits-ab12-0": 0, "digits-ab12-2": 1}
+        assert set(leaves(plan)) == {"digits-ab12-1"}
+        assert {action.role for action in rest if isinstance(action, Assign)} == {Role.MEMBER}
+
+    def test_stayers_keep_their_ranks_and_the_newcomer_takes_the_leavers(self) -> None:
+        assert _ranks(_planned(world=3, node="n2")) == {"0": 0, "3": 1, "2": 2}
+
+    def test_rank_0_may_leave_and_a_newcomer_is_the_master(self) -> None:
+        here = _planned(node="n1")
+        assert _ranks(here) == {"2": 0, "1": 1}
+        assert here.run_plan is not None
+        assert here.run_plan.master.startswith("10.0.0.3:")
+
+    def test_all_may_leave_at_once(self) -> None:
+        here = _running().cordon("n1", "n2").settle().after(1).settle()
+        assert here.now.next is not None
+        assert here.now.next.members == ("digits-ab12-2", "digits-ab12-3")
+        after = here.ready().settle()
+        assert _ranks(after) == {"2": 0, "3": 1}
+        assert {type(after.assignment(number)) for number in (0, 1)} == {Leave}
+
+    def test_the_plan_tells_how_long_the_old_run_may_take_and_that_none_is_lost(self) -> None:
+        here = _planned()
+        told = here.assignment(0)
+        assert isinstance(told, Train)
+        assert (told.run, told.seconds, told.wait, told.lost, told.cause) == (2, 600, 615, (), "node n2 is cordoned")
+        assert here.assignment(1) == Leave(run=2, cause="node n2 is cordoned", seconds=600)
+
+    def test_the_leaver_counts_until_its_pod_is_gone_and_then_the_budget_is_lowered(self) -> None:
+        here = _planned()
+        assert here.snapshot.budget is not None
+        assert here.snapshot.budget.min_available == 3
+        left = here.ended(1, ExitKind.CHECKPOINTED, run=1, **SAVED).settle()
+        assert left.names() == ["0", "2"]
+        assert left.snapshot.budget is not None
+        assert left.snapshot.budget.min_available == 2
+
+    def test_what_the_leaver_tells_closes_the_old_run(self) -> None:
+        left = _planned().ended(1, ExitKind.CHECKPOINTED, run=1, **SAVED).settle()
+        assert left.now.previous is None
+        assert (left.now.step, left.now.steps_lost, left.now.lost) == (20, 0, ())
+        assert left.condition(ConditionType.SAVED).reason == "Checkpointed"
+        assert left.now.phase is Phase.RUNNING
+
+    def test_a_leaver_that_does_not_end_is_deleted_and_never_by_force(self) -> None:
+        here = _planned()
+        assert deletes(here.after(629).plan()) == []
+        late = here.after(630)
+        assert deletes(late.plan()) == ["digits-ab12-1"]
+        assert here.plan().requeue_after == 630
+
+    def test_a_leaver_that_admission_protects_is_asked_by_sigterm(self) -> None:
+        here = _preparing().ready().step(writes=2)
+        refused = here.refused(1, message="denied", kind=RefusalKind.PATCH_REFUSED).after(10)
+        assert "digits-ab12-1" in deletes(refused.plan())
+
+    def test_a_standby_on_a_node_that_leaves_is_not_planned_with(self) -> None:
+        here = _preparing().ready().cordon("n3").settle()
+        assert here.run_plan == _running().run_plan
+
+    def test_completion_while_standbys_start_ends_the_job(self) -> None:
+        here = _preparing().ended(0, ExitKind.COMPLETED, step=100, commit=(9, 100)).settle()
+        assert here.now.phase is Phase.COMPLETED
+        assert "digits-ab12-2" in {pod.name for pod in here.snapshot.pods if pod.deleting}
+
+    def test_a_leaver_that_reached_the_goal_completes_the_job_though_the_next_run_is_planned(self) -> None:
+        here = _planned().ended(1, ExitKind.COMPLETED, run=1, step=100, commit=(9, 100)).settle()
+        assert here.now.phase is Phase.COMPLETED
+
+    def test_ranks_of_several_processes_move_together(self) -> None:
+        here = job(disruption=PATIENT, processes_per_replica=2).running(world=2).leaving("n1").ready().settle()
+        assert _ranks(here) == {"2": 0, "1": 2}
+        assert here.run_plan is not None
+        assert here.run_plan.world == 4
+
+
+class TestTooLate:
+    def test_without_a_standby_in_time_all_save_and_leave_and_the_reason_is_told(self) -> None:
+        here = _preparing().after(30)
+        plan = here.plan()
+        assert set(leaves(plan)) == {"digits-ab12-0", "digits-ab12-1"}
+        assert "StandbysNotReady" in {event.reason for event in plan.events}
+        after = here.settle()
+        assert "no standby has taken over by 12:00:31Z" in after.condition(ConditionType.DISRUPTED).message
+
+    def test_standbys_that_are_there_are_used_afterwards(self) -> None:
+        here = _preparing().after(30).settle()
+        here = here.ended(0, ExitKind.CHECKPOINTED, **SAVED).ended(1, ExitKind.CHECKPOINTED, **SAVED).settle()
+        assert here.members == ("digits-ab12-2", "digits-ab12-3")
+        after = here.ready().settle()
+        assert _ranks(after) == {"2": 0, "3": 1}
+        assert after.now.run == 2
+
+    def test_it_looks_again_when_the_time_is_over(self) -> None:
+        assert _preparing().plan().requeue_after == 30
+
+    def test_suspending_releases_the_standbys_and_all_leave(self) -> None:
+        here = _preparing().spec(suspend=True)
+        plan = here.plan()
+        assert set(leaves(plan)) == {"digits-ab12-0", "digits-ab12-1"}
+        assert deletes(plan) == ["digits-ab12-2"]
+
+    def test_a_job_that_is_being_deleted_gets_no_standby(self) -> None:
+        here = _running().having(deleting=True).cordon("n2").settle().after(1)
+        assert creates(here.plan()) == []
+        assert set(leaves(here.plan())) == {"digits-ab12-0", "digits-ab12-1"}
+
+
+class TestLost:
+    def test_survivors_keep_their_pods_and_go_on_when_the_replacement_is_ready(self) -> None:
+        here = _running(world=3).ended(1, ExitKind.FAILED, error=killed()).settle()
+        assert _stage(here) is Stage.PREPARING
+        assert here.now.next is not None
+        assert here.now.next.members == ("digits-ab12-3",)
+        after = here.after(2).ready().settle()
+        told = after.assignment(0)
+        assert isinstance(told, Train)
+        assert (told.run, told.rank, told.lost) == (2, 0, (1,))
+        assert _ranks(after) == {"0": 0, "3": 1, "2": 2}
+        assert after.now.failures.infrastructure == 1
+
+    def test_nothing_trains_meanwhile_and_the_condition_says_so(self) -> None:
+        here = _running(world=3).ended(1, ExitKind.FAILED, error=killed()).settle()
+        assert here.now.phase is Phase.RECOVERING
+        assert here.condition(ConditionType.RUNNING).status == "False"
+
+    def test_the_next_run_begins_after_a_pause(self) -> None:
+        here = _running(world=3).ended(1, ExitKind.FAILED, error=raised()).settle().ready()
+        assert here.plan().requeue_after == 1
+        assert here.settle().run_plan == _running(world=3).run_plan
+        after = here.after(1).settle()
+        assert after.now.failures.code == 1
+        assert after.now.run == 2
+
+    def test_survivors_hold_their_seats_for_a_short_time_only(self) -> None:
+        here = _running(world=3).ended(1, ExitKind.FAILED, error=killed()).settle()
+        assert _stage(here.after(24).settle()) is Stage.PREPARING
+        assert _stage(here.after(25).settle()) is Stage.LEAVING
+
+    def test_whoever_dies_meanwhile_is_replaced_too(self) -> None:
+        here = _running(world=3).ended(1, ExitKind.FAILED, error=killed()).settle()
+        here = here.ended(2, ExitKind.PEER_LOST).settle()
+        assert here.now.next is not None
+        assert here.now.next.members == ("digits-ab12-3", "digits-ab12-4")
+        assert here.after(2).ready().settle().now.failures.infrastructure == 1
+
+    def test_when_all_are_lost_nobody_is_waited_for(self) -> None:
+        here = _running().all_ended(ExitKind.FAILED, error=killed()).settle()
+        assert here.run_plan is None
+
+    def test_a_job_out_of_failures_fails_at_once(self) -> None:
+        here = job(disruption=PATIENT, failure={"max_code_failures": 0}).running(world=3)
+        here = here.ended(1, ExitKind.FAILED, error=raised()).settle()
+        assert _stage(here) is Stage.LEAVING
+
+    def test_a_deleted_member_is_replaced_while_it_saves_within_its_grace(self) -> None:
+        here = _running().deleted(1, grace=60).settle()
+        assert here.intent is not None
+        assert here.intent.disruption is Disruption.MEMBER_DELETED
+        assert _stage(here) is Stage.PREPARING
+        after = here.ready().settle()
+        told = after.assignment(0)
+        assert isinstance(told, Train)
+        assert (told.seconds, told.lost) == (55, ())
+
+    def test_one_that_has_saved_and_left_is_replaced_in_place(self) -> None:
+        here = _running().deleted(1).settle().ended(1, ExitKind.CHECKPOINTED, **SAVED).settle()
+        after = here.ready().settle()
+        assert _ranks(after) == {"0": 0, "2": 1}
+        assert after.now.failures.infrastructure == 0
+        assert after.condition(ConditionType.SAVED).reason == "Checkpointed"
+
+    def test_a_standby_that_dies_between_plan_and_patch_is_a_lost_member_of_the_next_run(self) -> None:
+        here = _preparing().ready().step(writes=1).ended(2, ExitKind.STOPPED, run=0).settle()
+        assert here.now.current is not None
+        assert here.now.current.run == 2
+        left = here.ended(1, ExitKind.CHECKPOINTED, run=1, **SAVED).settle()
+        after = left.ready().settle()
+        told = after.assignment(0)
+        assert isinstance(told, Train)
+        assert (told.run, told.rank, told.lost) == (3, 0, (2,))
+        assert (after.now.failures.infrastructure, after.now.steps_lost) == (0, 0)
+
+    def test_members_of_a_lost_run_that_never_began_have_time_to_save_the_one_before(self) -> None:
+        here = _preparing().ready().step(writes=1).ended(2, ExitKind.STOPPED, run=0).settle().after(30).settle()
+        assert here.intent is not None
+        assert here.intent.leave
+        assert (here.intent.seconds, here.intent.lost) == (600, (2,))
+
+
+class TestTwoInARow:
+    def test_a_node_that_leaves_after_the_plan_is_the_next_move(self) -> None:
+        here = _planned().ended(1, ExitKind.CHECKPOINTED, run=1, **SAVED).settle()
+        after = here.cordon("n1").settle().after(1).settle().ready().settle()
+        assert after.now.run == 3
+        assert _ranks(after) == {"3": 0, "2": 1}
+
+    def test_it_waits_for_the_leavers_of_the_move_before(self) -> None:
+        here = _planned().cordon("n1").settle().after(1).settle().ready().settle()
+        assert here.now.run == 2
+        assert "of run 1" in here.condition(ConditionType.DISRUPTED).message
+        left = here.ended(1, ExitKind.CHECKPOINTED, run=1, **SAVED).settle()
+        assert left.now.run == 3
+
+    def test_suspending_after_the_plan_asks_the_new_members_and_waits_for_all(self) -> None:
+        here = _planned().spec(suspend=True).settle()
+        assert isinstance(here.assignment(0), Leave)
+        here = here.ended(0, ExitKind.CHECKPOINTED, run=1, **SAVED).ended(2, ExitKind.STOPPED, run=2).settle()
+        here = here.ended(1, ExitKind.CHECKPOINTED, run=1, **SAVED).settle()
+        assert here.now.phase is Phase.SUSPENDED
+        assert here.names() == []
+
+
+class TestSize:
+    def test_growing_waits_for_the_new_members_without_a_limit_while_the_old_ones_train(self) -> None:
+        here = _running().spec(replicas=3).settle().after(1).settle()
+        assert here.names() == ["0", "1", "2"]
+        assert here.plan().requeue_after is None
+        assert "no time limit: nobody has to leave" in here.condition(ConditionType.DISRUPTED).message
+        after = here.after(3600).ready().settle()
+        assert _ranks(after) == {"0": 0, "1": 1, "2": 2}
+        assert after.now.previous is None
+        assert after.now.lost == ()
+
+    def test_shrinking_needs_nobody_new_and_keeps_the_first_ranks(self) -> None:
+        here = _running(world=3).spec(replicas=2).settle().after(1).settle()
+        assert _ranks(here) == {"0": 0, "1": 1}
+        assert isinstance(here.assignment(2), Leave)
+        left = here.ended(2, ExitKind.CHECKPOINTED, run=1, **SAVED).settle()
+        assert left.names() == ["0", "1"]
+        assert left.snapshot.budget is not None
+        assert left.snapshot.budget.min_available == 2
+
+    def test_scaling_back_while_the_new_ones_start_is_a_withdrawal(self) -> None:
+        here = _running().spec(replicas=3).settle().after(1).settle().spec(replicas=2).settle()
+        assert _stage(here) is Stage.RUNNING
+
+    def test_a_node_that_leaves_while_growing_sets_a_limit(self) -> None:
+        here = _running().spec(replicas=3).settle().after(1).settle().cordon("n1").settle()
+        assert here.names() == ["0", "1", "2", "3"]
+        assert here.plan().requeue_after == 30
+
+    def test_other_processes_mean_new_members_for_all(self) -> None:
+        here = _running().spec(processes_per_replica=2).settle().after(1).settle()
+        assert here.names() == ["0", "1", "2", "3"]
+        after = here.ready().settle()
+        assert _ranks(after) == {"2": 0, "3": 2}
+
+
+def _asking() -> Job:
+    return _running().cordon("n2").settle().after(1)
+
+
+def _taking_over() -> Job:
+    return _preparing().ready()
+
+
+def _losing() -> Job:
+    return _running(world=3).ended(1, ExitKind.FAILED, error=killed())
+
+
+def _giving_up() -> Job:
+    return _preparing().after(30)
+
+
+def _closing() -> Job:
+    return _planned().ended(1, ExitKind.CHECKPOINTED, run=1, **SAVED)
+
+
+@pytest.mark.parametrize("moment", [_asking, _taking_over, _losing, _giving_up, _closing])
+def test_after_a_crash_between_any_two_writes_the_successor_comes_to_the_same_end(moment: Callable[[], Job]) -> None:
+    before = moment()
+    undisturbed = before.settle()
+    for writes in range(len(before.plan().actions) + 2):
+        after = before.step(writes=writes).settle()
+        assert stage_of(after.now) is stage_of(undisturbed.now)
+        assert after.run_plan == undisturbed.run_plan
+        assert after.now.failures == undisturbed.now.failures
+        assert len(after.living()) == len(undisturbed.living())
