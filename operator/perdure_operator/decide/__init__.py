@@ -76,6 +76,7 @@ STAGES: Final[Mapping[Stage, tuple[Policy, ...]]] = {
         reconsider,
         replace_unfit,  # standbys
         check_template,
+        back_off,
         pace,
         allocate,
         take_over,

@@ -14,6 +14,7 @@ from perdure_operator.decide.assignments import shutdown, train
 from perdure_operator.decide.draft import Draft, clock
 from perdure_operator.decide.exit_problems import await_leavers, await_told
 from perdure_operator.decide.facts import (
+    add_lost_run,
     fallback,
     given_up_at,
     listed,
@@ -151,8 +152,11 @@ def _keep_as_former(draft: Draft, pod: PodView) -> Draft:
 
 
 def _strip(draft: Draft, pod: PodView) -> Assign:
-    lost = draft.intent.lost if draft.intent else draft.status.lost
-    text = shutdown(draft.status.run, lost)
+    """Its run cannot go on without it: what it is told names a run above, in which it has no part."""
+    status, current = draft.status, draft.current
+    lost = draft.intent.lost if draft.intent and draft.intent.leave else status.lost
+    lost = add_lost_run(lost, current.run) if current and outcome_of(current, pod.name) else lost
+    text = shutdown(max(status.run, status.next.run if status.next else 0), lost)
     return Assign(name=pod.name, uid=pod.uid, role=Role.FORMER, old=pod.assignment, new=text)
 
 

@@ -19,6 +19,7 @@ from tests.simulation.checks.reading import (
     intent,
     outcome,
     plan_of,
+    previous,
     status_of,
     terminated,
 )
@@ -74,8 +75,8 @@ class Accounts(Promise):
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
-        self._open: dict[str, Account] = {}
-        """By uid of the job."""
+        self._open: dict[tuple[str, int], Account] = {}
+        """By uid of the job and run; one that another has taken over is open until its leavers have left."""
         self._reached: dict[tuple[str, int], int] = {}
         self._committed: dict[str, tuple[float, int]] = {}
         """By uid of the job: when its newest commit was made, and of which step."""
@@ -98,8 +99,8 @@ class Accounts(Promise):
             how = "OOMKilled" if fact.facts["reason"] == "OOMKilled" else ""
             self._note_death(fact.who, Death(fact.at, how, int(fact.facts["code"])))
         elif fact.what == "trainer-ended":
-            account = self._open.get(fact.facts["uid"])
-            if account is not None and account.run == int(fact.facts["run"]):
+            account = self._open.get((fact.facts["uid"], int(fact.facts["run"])))
+            if account is not None:
                 account.trainers.append((fact.at, str(fact.facts["how"])))
         elif fact.what in ("power off", "cut off"):
             for pod in self._world.pods_on(fact.facts["node"]):
@@ -152,23 +153,29 @@ class Accounts(Promise):
         self._refused[account.job] = account.run, self._case.now
 
     def _is_over_time(self, account: Account) -> bool:
-        deadline = intent(self._case.status(account.job)).get("deadline")
+        status = self._case.status(account.job)
+        of_previous = int(previous(status).get("run") or 0) == account.run
+        asked = (previous(status).get("intent") or {}) if of_previous else intent(status)
+        deadline = asked.get("deadline")
         return deadline is not None and seconds_of(deadline) <= self._case.now + 1.0
 
     def _on_job(self, job: Json, old: Json) -> None:
-        uid, plan = uid_of(job), plan_of(status_of(job))
-        account = self._open.get(uid)
-        if account is not None and int(plan.get("run") or 0) != account.run:
-            del self._open[uid]
+        uid, status = uid_of(job), status_of(job)
+        plan = plan_of(status)
+        run = int(plan.get("run") or 0)
+        on = {run, int(previous(status).get("run") or 0)}
+        for account in [one for one in self._open.values() if one.job == uid and one.run not in on]:
+            del self._open[uid, account.run]
             if not finished(job) and not terminating(job) and not self._case.fired(*UNSURE):
                 for check, words in self._close(account, job, old):
                     self._case.fail(check, f"{key_of(job)[1]}, run {account.run}: {words}")
-            account = None
-        if account is None and plan and uid not in self._open:
+        if plan and (uid, run) not in self._open:
             members = {one["name"]: one["uid"] for one in plan["members"]}
-            self._open[uid] = Account(uid, int(plan["run"]), members)
-        elif account is not None and intent(status_of(job)) and account.asked_at is None:
-            account.asked_at = self._case.now
+            self._open[uid, run] = Account(uid, run, members)
+        for account in self._open.values():
+            asked = account.run != run or intent(status)
+            if account.job == uid and asked and account.asked_at is None:
+                account.asked_at = self._case.now
 
     # the close
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise, by_operator
-from tests.simulation.checks.reading import ROLE, status_of, training, upcoming
+from tests.simulation.checks.reading import ROLE, assignment, status_of, training, upcoming
 from tests.simulation.objects import (
     EVENTS,
     JOBS,
@@ -113,6 +113,7 @@ class Bounds(Promise):
             one
             for one in case.pods(uid)
             if not terminal(one) and not terminating(one) and labels_of(one).get(ROLE) != "former"
+            if not assignment(one).get("leave")
             if not late or key_of(one)[1] in named  # nobody could know that the others would come
         ]
         if len(alive) > 2 * most:

@@ -43,6 +43,11 @@ def intent(status: Json) -> Json:
     return current(status).get("intent") or {}
 
 
+def previous(status: Json) -> Json:
+    """The run before the one that is on, while those who did not go on are leaving; {} otherwise."""
+    return status.get("previous") or {}
+
+
 def upcoming(status: Json) -> Json:
     """The run that comes next, {} where none is prepared."""
     return status.get("next") or {}
@@ -60,8 +65,17 @@ def plans(status: Json) -> Iterator[Json]:
 
 def training(status: Json) -> set[str]:
     """Names of members whose end status does not know."""
-    ended = {one.get("name") for one in current(status).get("outcomes") or ()}
-    return {one["name"] for one in plan_of(status).get("members") or ()} - ended
+    return _alive(current(status), plan_of(status)) | leaving(status)
+
+
+def leaving(status: Json) -> set[str]:
+    """Those of them who did not go on with the run that is on."""
+    return _alive(previous(status), previous(status))
+
+
+def _alive(run: Json, list_of: Json) -> set[str]:
+    ended = {one.get("name") for one in run.get("outcomes") or ()}
+    return {one["name"] for one in list_of.get("members") or ()} - ended
 
 
 def failures(status: Json) -> tuple[int, int]:

@@ -45,10 +45,15 @@ class Waiting(Promise):
             words = f"{name}: waits {late:.0f} s after its deadline: {said.get('message', '')}"
             due.add(("deadline", f"{uid} {text}"))
             self._lasting("deadline", f"{uid} {text}", late > OVERDUE_SECONDS, STAYS_SECONDS, words)
-        quiet = bool(intent(status)) and not intent(status).get("leave")
+        quiet = bool(intent(status)) and not intent(status).get("leave") and not self._is_preparing(status)
         words = f"{name}: nobody is asked to leave, and the reason for it is not withdrawn: {intent(status)}"
         self._look_at_patience(job, status)
         self._lasting("dither", uid, quiet and not self._case.deaf, QUIET_SECONDS, words)
+
+    def _is_preparing(self, status: Json) -> bool:
+        """Standbys start, and their time is not over."""
+        until = intent(status).get("readyBy")
+        return bool(intent(status).get("prepare")) and not (until and seconds_of(until) < self._case.now)
 
     def _look_at_patience(self, job: Json, status: Json) -> None:
         """Once a member has died nobody can save any more: the others are not waited for as if they could."""

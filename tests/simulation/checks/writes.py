@@ -17,7 +17,9 @@ from tests.simulation.checks.reading import (
     assignment,
     finished,
     intent,
+    leaving,
     plan_of,
+    previous,
     run_told,
     status_of,
     terminated,
@@ -168,8 +170,10 @@ class Writes(Promise):
             self._case.fail("idle-grace", f"standby {name} is given {grace} s to save nothing")
         if job is None or finished(job) or terminal(old) or terminated(old) or not assignment(old).get("leave"):
             return
-        deadline = intent(status_of(job)).get("deadline")
-        left = seconds_of(deadline) - self._case.now if deadline and name in training(status_of(job)) else 0.0
+        status = status_of(job)
+        asked = (previous(status).get("intent") or {}) if name in leaving(status) else intent(status)
+        deadline = asked.get("deadline")
+        left = seconds_of(deadline) - self._case.now if deadline and name in training(status) else 0.0
         if left > EARLY_SECONDS and not self._case.fired("late-write"):
             self._case.fail("hasty", f"{name} is deleted {left:.0f} s before its time to save is over")
 
@@ -235,6 +239,8 @@ def _follows(told: Json, uid: str, status: Json) -> bool:
     """Whether this status is a reason to say that to this pod."""
     plan = plan_of(status)
     if told.get("leave"):
-        leaving = bool(intent(status).get("leave")) or not plan
+        if uid in {one["uid"] for one in plan.get("leavers") or ()} and int(plan["run"]) == int(told["run"]):
+            return True
+        leaving = bool(intent(status).get("leave") or intent(status).get("prepare")) or not plan
         return leaving and int(upcoming(status).get("run") or status.get("run") or 0) == int(told["run"])
     return int(plan.get("run") or 0) == int(told["run"]) and uid in {one["uid"] for one in plan["members"]}

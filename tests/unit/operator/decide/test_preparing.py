@@ -390,3 +390,18 @@ def test_after_a_crash_between_any_two_writes_the_successor_comes_to_the_same_en
         assert after.run_plan == undisturbed.run_plan
         assert after.now.failures == undisturbed.now.failures
         assert len(after.living()) == len(undisturbed.living())
+
+
+class TestFound:
+    """In histories of the simulation."""
+
+    def test_a_member_on_a_node_given_up_is_told_of_a_run_above_and_that_its_own_is_lost(self) -> None:
+        here = _running(world=3).node("n2", ready=False).settle().after(60).settle()
+        assert here.assignment(1) == Leave(run=2, cause="written off", seconds=0, lost=(1,))
+
+    def test_no_standby_starts_in_the_pause_after_a_failure(self) -> None:
+        here = _running(world=3).ended(1, ExitKind.FAILED, error=raised()).settle().after(1).ready().settle()
+        assert here.now.run == 2
+        again = here.ended(0, ExitKind.FAILED, run=2, error=raised())
+        assert creates(again.plan()) == []
+        assert creates(again.settle().after(1).plan()) == ["digits-ab12-4"]
