@@ -106,6 +106,7 @@ WRITES: Final[tuple[Policy, ...]] = (
     keep_template,  # nothing rests on it
 )
 
+FINISHED: Final = frozenset({Stage.FINISHED})
 INCOMPLETE_SECONDS: Final = 1.0
 
 
@@ -135,19 +136,20 @@ def _nothing_to_tell_yet(draft: Draft) -> bool:
 def _through_stages(draft: Draft) -> Draft:
     stage = stage_of(draft.status)
     while True:
-        draft = _in_turn(draft, STAGES[stage])
+        leads_to = LEADS_TO.get(stage, frozenset()) | {Stage.FINISHED}
+        draft = _in_turn(draft, STAGES[stage], leads_to)
         new = stage_of(draft.status)
-        if new is stage or (new is not Stage.FINISHED and new not in LEADS_TO.get(stage, ())):
+        if new is stage or new not in leads_to:
             return draft
         stage = new
 
 
-def _in_turn(draft: Draft, policies: Iterable[Policy]) -> Draft:
-    """One policy after the other, until one of them finishes the job."""
-    finished = stage_of(draft.status) is Stage.FINISHED
+def _in_turn(draft: Draft, policies: Iterable[Policy], leads_to: frozenset[Stage] = FINISHED) -> Draft:
+    """One policy after the other, until one of them has led to a stage with policies of its own."""
+    began = stage_of(draft.status)
     for policy in policies:
         before = draft.status
         draft = policy(replace(draft, policy=policy.__name__))
-        if not finished and draft.status is not before and stage_of(draft.status) is Stage.FINISHED:
+        if draft.status is not before and (new := stage_of(draft.status)) is not began and new in leads_to:
             break
     return draft

@@ -26,9 +26,10 @@ def reconsider(draft: Draft) -> Draft:
     current, intent = draft.current, draft.intent
     if current is None or intent is None:
         return draft
-    if final := final_reason(draft, current):
-        return commit_to_leave(draft, current, final)
     found = reason_to_end(draft, current)
+    if final := final_reason(draft, current):
+        lost = found is not None and found.disruption is Disruption.MEMBER_LOST  # then there is nothing to save
+        return commit_to_leave(draft, current, found if found and lost else final)
     if found is None:
         words = f"no longer true: {intent.cause}; nobody was asked to leave"
         return draft.update_current(intent=None).update(next=None).tell(Reason.WITHDRAWN, words)

@@ -183,6 +183,8 @@ class Writes(Promise):
         plan, name = plan_of(status), key_of(pod)[1]
         if intent(status).get("disruption") == "MemberLost" and int(plan.get("run") or 0) not in told.get("lost", ()):
             self._case.fail("stale-write", f"{name} is told to leave, and not that its run has lost a member: {told}")
+        if int(plan.get("run") or 0) in told.get("lost", ()):
+            return
         members = {one["uid"] for one in plan.get("members") or ()}
         written = self._before[owner_of(pod)][-1].until if self._before[owner_of(pod)] else 0.0
         for other in self._case.pods(owner_of(pod)):
@@ -241,6 +243,8 @@ def _follows(told: Json, uid: str, status: Json) -> bool:
     if told.get("leave"):
         if uid in {one["uid"] for one in plan.get("leavers") or ()} and int(plan["run"]) == int(told["run"]):
             return True
+        if told.get("cause") == "written off" and uid not in {one["uid"] for one in plan.get("members") or ()}:
+            return int(status.get("run") or 0) >= int(told["run"])
         leaving = bool(intent(status).get("leave") or intent(status).get("prepare")) or not plan
         return leaving and int(upcoming(status).get("run") or status.get("run") or 0) == int(told["run"])
     return int(plan.get("run") or 0) == int(told["run"]) and uid in {one["uid"] for one in plan["members"]}

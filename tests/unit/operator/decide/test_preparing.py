@@ -213,6 +213,12 @@ class TestTooLate:
         assert set(leaves(plan)) == {"digits-ab12-0", "digits-ab12-1"}
         assert deletes(plan) == ["digits-ab12-2"]
 
+    def test_when_all_have_to_leave_no_further_name_is_allotted_in_the_same_round(self) -> None:
+        here = _running(world=3).ended(1, ExitKind.FAILED, error=killed()).settle().spec(suspend=True)
+        plan = here.plan()
+        assert plan.status is not None
+        assert plan.status.next_member == here.now.next_member
+
     def test_a_job_that_is_being_deleted_gets_no_standby(self) -> None:
         here = _running().having(deleting=True).cordon("n2").settle().after(1)
         assert creates(here.plan()) == []
@@ -398,6 +404,13 @@ class TestFound:
     def test_a_member_on_a_node_given_up_is_told_of_a_run_above_and_that_its_own_is_lost(self) -> None:
         here = _running(world=3).node("n2", ready=False).settle().after(60).settle()
         assert here.assignment(1) == Leave(run=2, cause="written off", seconds=0, lost=(1,))
+
+    def test_a_run_that_has_lost_a_member_has_nothing_to_save_when_the_job_is_suspended(self) -> None:
+        here = _running(world=3).node("n2", ready=False).settle().after(60).settle().spec(suspend=True).settle()
+        assert here.assignment(0) == Leave(run=2, cause="digits-ab12-1 ended: node n2 is unreachable", lost=(1,))
+        stopped = here.ended(0, ExitKind.PEER_LOST).ended(2, ExitKind.PEER_LOST).settle()
+        assert stopped.now.phase is Phase.SUSPENDED
+        assert [pod.name for pod in stopped.living() if not pod.deleting] == []
 
     def test_no_standby_starts_in_the_pause_after_a_failure(self) -> None:
         here = _running(world=3).ended(1, ExitKind.FAILED, error=raised()).settle().after(1).ready().settle()
