@@ -17,11 +17,12 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from perdure.checkpoint.state import TensorRef
+from perdure.checkpoint.state import ArrayRef, TensorRef, TwinRef
 from perdure.errors import Corrupt, UserError
 
 _TAG: Final = "$"
-_NUMPY_KINDS: Final = "biufc"
+NUMPY_KINDS: Final = "biufc"
+"""Arrays of these can be stored: numbers and truth values."""
 _SEQUENCES: Final[Mapping[type, str]] = {tuple: "tuple", set: "set", frozenset: "frozenset", torch.Size: "torch.Size"}
 _MAPPINGS: Final[Mapping[type, str]] = {dict: "dict", OrderedDict: "OrderedDict", Counter: "Counter"}
 
@@ -89,8 +90,8 @@ def _encode_leaf(value: Any) -> dict[str, Any] | None:
         return {_TAG: kind.__name__, "v": _text(value)}
     if kind is complex:
         return {_TAG: "complex", "v": [repr(value.real), repr(value.imag)]}
-    if kind is TensorRef:
-        return {_TAG: "ref", "v": value.name}
+    if kind in (TensorRef, TwinRef, ArrayRef):
+        return _encode_ref(value)
     if kind is torch.dtype:
         return {_TAG: "torch.dtype", "v": str(value).removeprefix("torch.")}
     if kind is torch.Tensor and value.layout is torch.strided and not value.is_quantized:
@@ -98,12 +99,18 @@ def _encode_leaf(value: Any) -> dict[str, Any] | None:
         data = dense.reshape(-1).view(torch.uint8).numpy().tobytes()
         dtype = str(value.dtype).removeprefix("torch.")
         return {_TAG: "tensor", "dtype": dtype, "shape": list(value.shape), "v": _text(data)}
-    if isinstance(value, np.generic | np.ndarray) and value.dtype.kind in _NUMPY_KINDS:
+    if isinstance(value, np.generic | np.ndarray) and value.dtype.kind in NUMPY_KINDS:
         if kind is not np.ndarray and isinstance(value, np.ndarray):
             return None  # a subclass: masked, matrix
         name = "ndarray" if kind is np.ndarray else "numpy"
         return {_TAG: name, "dtype": value.dtype.str, "shape": list(value.shape), "v": _text(value.tobytes())}
     return None
+
+
+def _encode_ref(ref: TensorRef | TwinRef | ArrayRef) -> dict[str, Any]:
+    if isinstance(ref, ArrayRef):
+        return {_TAG: ref.TAG, "dtype": ref.dtype, "shape": list(ref.shape), "v": ref.name}
+    return {_TAG: ref.TAG, "v": ref.name}
 
 
 def _text(data: bytes | bytearray) -> str:
@@ -127,10 +134,20 @@ def _decode_tensor(encoded: Mapping[str, Any]) -> torch.Tensor:
     return flat.reshape(encoded["shape"])
 
 
-def _decode_array(encoded: Mapping[str, Any]) -> Any:
-    dtype = np.dtype(str(encoded["dtype"]))
-    if dtype.kind not in _NUMPY_KINDS:
+def _decode_numpy_dtype(name: Any) -> np.dtype[Any]:
+    dtype = np.dtype(str(name))
+    if dtype.kind not in NUMPY_KINDS:
         raise ValueError(f"{dtype} is no number")
+    return dtype
+
+
+def _decode_array_ref(encoded: Mapping[str, Any]) -> ArrayRef:
+    dtype = _decode_numpy_dtype(encoded["dtype"])
+    return ArrayRef(str(encoded["v"]), dtype.str, tuple(map(int, encoded["shape"])))
+
+
+def _decode_array(encoded: Mapping[str, Any]) -> Any:
+    dtype = _decode_numpy_dtype(encoded["dtype"])
     return np.frombuffer(_bytes(encoded), dtype).reshape(encoded["shape"]).copy()
 
 
@@ -158,7 +175,9 @@ _DECODERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
     "complex": lambda e: complex(float(e["v"][0]), float(e["v"][1])),
     "bytes": _bytes,
     "bytearray": lambda e: bytearray(_bytes(e)),
-    "ref": lambda e: TensorRef(str(e["v"])),
+    TensorRef.TAG: lambda e: TensorRef(str(e["v"])),
+    TwinRef.TAG: lambda e: TwinRef(str(e["v"])),
+    ArrayRef.TAG: _decode_array_ref,
     "torch.dtype": lambda e: _decode_dtype(e["v"]),
     "tensor": _decode_tensor,
     "ndarray": _decode_array,

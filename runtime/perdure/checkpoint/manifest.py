@@ -13,10 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from perdure.checkpoint.entry import FORMAT, Committed, ManifestRef, checksum
-from perdure.checkpoint.state import Position
+from perdure.checkpoint.entry import Committed, ManifestRef, checksum
+from perdure.checkpoint.state import ArrayRef, Position, TwinRef
 from perdure.errors import Corrupt, UserError
 from perdure.store import NoSuchKey, Store
+
+FORMAT: Final = 2
+"""The newest that this version reads. It writes what is needed: an older one reads all that it can understand."""
+_SINCE_2: Final = frozenset({ArrayRef.TAG, TwinRef.TAG})
 
 SHARED = "shared"
 REPLICATED = "replicated"
@@ -103,12 +107,12 @@ def index_body(index: Index) -> dict[str, Any]:
 
 def write_index(index: Mapping[str, Any], run: int, position: Position) -> bytes:
     """The index object's bytes: enough, beside those of the other ranks, to write the manifest from."""
-    return _text({**_begin(run, position), **index})
+    return _text({**_begin(run, position, [index]), **index})
 
 
 def write_manifest(indexes: Sequence[Mapping[str, Any]], run: int, position: Position) -> bytes:
     """The manifest's bytes."""
-    return _text({**_begin(run, position), "world": len(indexes), "indexes": list(indexes)})
+    return _text({**_begin(run, position, indexes), "world": len(indexes), "indexes": list(indexes)})
 
 
 def refer_to(key: str, data: bytes) -> ManifestRef:
@@ -152,9 +156,19 @@ def read_manifest(committed: Committed, data: bytes) -> Manifest:
     return manifest
 
 
-def _begin(run: int, position: Position) -> dict[str, Any]:
+def _begin(run: int, position: Position, indexes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     cursors = dict(position.cursors)
-    return {"version": FORMAT, "run": run, "step": position.step, "epoch": position.epoch, "cursors": cursors}
+    version = max(_needs(index["objects"]) for index in indexes)
+    return {"version": version, "run": run, "step": position.step, "epoch": position.epoch, "cursors": cursors}
+
+
+def _needs(encoded: Any) -> int:
+    """The version that it takes to read what is not in shards."""
+    if isinstance(encoded, list):
+        return max(map(_needs, encoded), default=1)
+    if not isinstance(encoded, dict):
+        return 1
+    return 2 if encoded.get("$") in _SINCE_2 else max(map(_needs, encoded.values()), default=1)
 
 
 def _text(body: Mapping[str, Any]) -> bytes:

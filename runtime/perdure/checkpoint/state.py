@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from perdure.contract import CommitRef
 
@@ -28,8 +28,30 @@ class Position:
 class TensorRef:
     """Stands in `State.objects` where a tensor was taken out."""
 
+    TAG: ClassVar = "ref"
     name: str
     """Of the tensor in `shared` or `replicated`."""
+
+
+@dataclass(frozen=True)
+class ArrayRef:
+    """Stands in `State.objects` where a large NumPy array was taken out: a tensor has its bytes."""
+
+    TAG: ClassVar = "array"
+    name: str
+    """Of the tensor."""
+    dtype: str
+    """NumPy's, with the byte order."""
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TwinRef:
+    """Stands in `State.objects` for a further name of a tensor: tied weights are stored once."""
+
+    TAG: ClassVar = "twin"
+    name: str
+    """The one under which it is stored."""
 
 
 @dataclass(frozen=True)

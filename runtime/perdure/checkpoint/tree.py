@@ -1,19 +1,25 @@
 """Values with tensors in them, taken apart and put together: the tensors go into shards, at any depth.
 
-Where a tensor was, a TensorRef with its name stands. Walked are dicts, lists and tuples; what else there is, is the
-codec's. Called by the session's registry.
+Where a tensor was, a TensorRef with its name stands. NumPy arrays of some size go the same way, as tensors on their
+memory. Walked are dicts, lists and tuples; what else there is, is the codec's. Called by the session's registry.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from perdure.checkpoint.state import TensorRef
+from perdure.checkpoint.codec import NUMPY_KINDS
+from perdure.checkpoint.state import ArrayRef, TensorRef, TwinRef
 
+ARRAY_BYTES: Final = 1024
+"""A smaller array is text in the manifest, where it costs less than an item of a shard."""
 _WRAPPERS: Final = frozenset({"module", "_orig_mod"})
 
 
@@ -24,14 +30,19 @@ def split(value: Any, prefix: str, tensors: dict[str, Tensor]) -> Any:
     """
     seen: dict[int, str] = {}
 
+    def store(inner: Any, where: str, tensor: Callable[[], Tensor]) -> str:
+        name = seen.get(id(inner))
+        if name is None:
+            name = seen[id(inner)] = _free(f"{prefix}{where[1:]}", tensors)
+            tensors[name] = tensor()
+        return name
+
     def take(inner: Any, where: str) -> Any:
         if isinstance(inner, Tensor):
-            name = seen.get(id(inner))
-            if name is None:
-                name = seen[id(inner)] = _free(f"{prefix}{where[1:]}", tensors)
-                tensors[name] = inner
-            return TensorRef(name)
+            return TensorRef(store(inner, where, lambda: inner))
         kind = type(inner)
+        if kind is np.ndarray and inner.nbytes >= ARRAY_BYTES and inner.dtype.kind in NUMPY_KINDS:
+            return ArrayRef(store(inner, where, lambda: _as_tensor(inner)), inner.dtype.str, inner.shape)
         if kind in (dict, OrderedDict):
             return kind((key, take(item, f"{where}.{key}")) for key, item in inner.items())
         if kind in (list, tuple):
@@ -43,9 +54,11 @@ def split(value: Any, prefix: str, tensors: dict[str, Tensor]) -> Any:
 
 def join(value: Any, tensor: Callable[[str], Tensor]) -> Any:
     """The whole value again; `tensor` gives each by its name."""
-    if type(value) is TensorRef:
-        return tensor(value.name)
     kind = type(value)
+    if kind in (TensorRef, TwinRef):
+        return tensor(value.name)
+    if kind is ArrayRef:
+        return _as_array(tensor(value.name), value)
     if kind in (dict, OrderedDict):
         return kind((key, join(item, tensor)) for key, item in value.items())
     if kind in (list, tuple):
@@ -55,7 +68,7 @@ def join(value: Any, tensor: Callable[[str], Tensor]) -> Any:
 
 def refs(value: Any, live: Any = None) -> Iterator[tuple[str, Any]]:
     """The names in a value that was split, each with what is at the same place in `live`, or None."""
-    if type(value) is TensorRef:
+    if type(value) in (TensorRef, ArrayRef):
         yield value.name, live
     elif isinstance(value, Mapping):
         found = live if isinstance(live, Mapping) else {}
@@ -82,6 +95,22 @@ def named_as(value: Any, live: Any) -> Any:
     if type(value) in (list, tuple) and isinstance(live, list | tuple) and len(live) == len(value):
         return type(value)(named_as(item, other) for item, other in zip(value, live, strict=True))
     return value
+
+
+def _as_tensor(array: np.ndarray[Any, Any]) -> Tensor:
+    """On the array's memory, where that lies in rows; what torch has no dtype for as bytes."""
+    rows = np.ascontiguousarray(array)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not writable", category=UserWarning)
+        try:
+            return torch.from_numpy(rows)
+        except (TypeError, ValueError):  # long doubles, another byte order
+            return torch.from_numpy(rows.reshape(-1).view(np.uint8))
+
+
+def _as_array(tensor: Tensor, ref: ArrayRef) -> np.ndarray[Any, Any]:
+    found: np.ndarray[Any, Any] = tensor.cpu().reshape(-1).view(torch.uint8).numpy()
+    return found.view(np.dtype(ref.dtype)).reshape(ref.shape)
 
 
 def _plain(key: Any) -> Any:

@@ -7,12 +7,12 @@ memory and a copy of this one tensor elsewhere, so nothing is held twice. Called
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from torch import Tensor
 
-from perdure.checkpoint.state import State
+from perdure.checkpoint.state import State, TwinRef
 
 _REGISTERED: Final = re.compile(r"(\w+)\.")
 """Names of an optimizer's tensors go on with a slash."""
@@ -23,8 +23,20 @@ def collected(state: State, leave_out: str) -> Iterator[tuple[str, Tensor]]:
 
     The object called `leave_out` is left out.
     """
+    twins = _twins(state)
     for tensors in (state.shared, state.replicated):
         for name, tensor in tensors.items():
             found = _REGISTERED.match(name)
             if found and found[1] != leave_out:
-                yield name, tensor.detach().cpu()
+                yield from ((each, tensor.detach().cpu()) for each in (name, *twins.get(name, ())))
+
+
+def _twins(state: State) -> dict[str, list[str]]:
+    """Further names of tied weights, by the first."""
+    twins: dict[str, list[str]] = {}
+    for registered, left in state.objects.items():
+        extra = left.get("extra", {}) if isinstance(left, Mapping) else {}
+        for name, ref in extra.items() if isinstance(extra, Mapping) else ():
+            if type(ref) is TwinRef:
+                twins.setdefault(ref.name, []).append(f"{registered}.{name}")
+    return twins

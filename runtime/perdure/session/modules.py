@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 
 from perdure.checkpoint import tensors
 from perdure.checkpoint.manifest import Item
+from perdure.checkpoint.state import TwinRef
 from perdure.checkpoint.tree import refs, split
 from perdure.errors import UserError
 
@@ -46,16 +47,22 @@ class Module:
             yield f"{self._name}.{plain(raw)}", parameter
 
     def read(self, shared: dict[str, Tensor], replicated: dict[str, Tensor]) -> dict[str, Any]:
-        """Adds the tensors; returns what is left. UserError if a tensor could not be loaded again."""
-        parameters = {raw for raw, _ in self._module.named_parameters(remove_duplicate=False)}
+        """Adds the tensors, a tied one once; returns what is left. UserError if one could not be loaded again."""
+        parameters = dict(self._module.named_parameters(remove_duplicate=False))
         extra: dict[str, Any] = {}
+        stored: dict[Tensor, str] = {}
         for raw, (name, value) in self._state().items():
             if not isinstance(value, Tensor):
                 extra[name] = split(value, f"{self._name}.{name}.", replicated)
                 continue
             full = f"{self._name}.{name}"
             _refuse_unwritable(full, value)
-            (shared if raw in parameters else replicated)[full] = value
+            if raw not in parameters:
+                replicated[full] = value
+            elif (first := stored.setdefault(parameters[raw], full)) == full:
+                shared[full] = value
+            else:
+                extra[name] = TwinRef(first)
         return {"extra": extra, "grown": self._grown()}
 
     def targets(self, saved: Mapping[str, Any], items: Mapping[str, Item]) -> Iterator[tuple[str, Tensor]]:
@@ -65,19 +72,21 @@ class Module:
         live = {name: value for name, value in found.items() if isinstance(value, Tensor)}
         inside = {name for name, _ in refs(saved["extra"])}
         own = {name for name in items if name.startswith(f"{self._name}.")} - inside
-        self._check_names(own, set(live))
+        twins = {f"{self._name}.{name}": ref.name for name, ref in saved["extra"].items() if type(ref) is TwinRef}
+        self._check_names(own | set(twins), set(live))
         for name, value in live.items():
             _refuse_unwritable(name, value)
-            item = items[name]
+            item = items[twins.get(name, name)]
             was, now = f"{item.dtype} {list(item.shape)}", f"{tensors.dtype_name(value)} {list(value.shape)}"
             if was != now:
                 raise self._misfit(f"{name} is {was} in the checkpoint and {now} in the module")
-            yield name, value
+            if name not in twins:
+                yield name, value
 
     def load(self, state: Mapping[str, Tensor], extra: Mapping[str, Any]) -> None:
         """Puts everything in; the tensors of `state` are those of `targets`, filled."""
         saved = {
-            raw: state[f"{self._name}.{name}"] if isinstance(value, Tensor) else extra[name]
+            raw: extra[name] if name in extra else state[f"{self._name}.{name}"]
             for raw, (name, value) in self._state().items()
             if isinstance(value, Tensor) or name in extra
         }

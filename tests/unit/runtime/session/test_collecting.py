@@ -39,6 +39,15 @@ def test_modules_and_other_objects_are_collected_by_name_and_nothing_is_copied()
     assert torch.equal(found["ema.mean"], average.mean)
 
 
+def test_tied_weights_are_collected_under_each_of_their_names() -> None:
+    net, registry = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), Registry()
+    net[1].weight = net[0].weight
+    registry.add("model", net)
+    found = dict(collected(registry.state(None), leave_out="session"))
+    assert found.keys() == {f"model.{name}" for name in net.state_dict()}
+    assert torch.equal(found["model.1.weight"], found["model.0.weight"])
+
+
 def test_a_tensor_is_read_when_it_is_asked_for() -> None:
     net, registry = nn.Linear(2, 2), Registry()
     registry.add("model", net)

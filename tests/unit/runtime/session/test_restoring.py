@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -13,6 +15,8 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.fsdp import fully_shard
 
+from perdure.checkpoint import manifest, tree
+from perdure.checkpoint.entry import Committed
 from perdure.checkpoint.load import load
 from perdure.checkpoint.state import Loaded
 from perdure.errors import UserError
@@ -48,6 +52,14 @@ def items(store: Store) -> set[str]:
     loaded = load(store, Solo(), opened(store, None, wait_over=True).commits())
     assert loaded
     return {*loaded.state.shared, *loaded.state.replicated}
+
+
+def version(store: Store) -> int:
+    """The format of the newest commit's manifest."""
+    entry = next(iter(opened(store, None, wait_over=True).commits())).entry
+    assert entry
+    assert isinstance(entry.event, Committed)
+    return int(json.loads(store.get(entry.event.manifest.key))["version"])
 
 
 class Kept:
@@ -119,6 +131,124 @@ def test_tensors_at_any_depth_of_a_state_are_in_shards_and_come_back_where_they_
     assert torch.equal(found["shadow"]["w"], weight)
     assert found["again"] is found["shadow"]["w"]
     assert torch.equal(found["history"][0][1][7], torch.zeros(1))
+
+
+ARRAYS = {
+    "float64": np.arange(300.0),
+    "bool": np.arange(2000) % 3 == 0,
+    "uint16": np.arange(900, dtype=np.uint16).reshape(30, 30),
+    "complex": np.full((10, 20), 1 + 2j),
+    "long double": np.arange(90, dtype=np.longdouble) / 3,
+    "another byte order": np.arange(300, dtype=">f4"),
+    "columns first": np.asfortranarray(np.arange(600.0).reshape(20, 30)),
+    "backwards": np.arange(300.0)[::-1],
+    "read only": np.broadcast_to(np.arange(30.0), (20, 30)),
+}
+
+
+@pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
+def test_a_large_array_is_in_a_shard_and_comes_back_as_it_was(array: Any) -> None:
+    store, after = saved(registry(kept=Kept({"deep": [{"history": array}]}))), Kept({})
+    assert items(store) == {"kept.deep.0.history"}
+    restored(store, registry(kept=after))
+    found = after.state["deep"][0]["history"]
+    assert (type(found), found.dtype, found.shape) == (np.ndarray, array.dtype, array.shape)
+    assert found.tolist() == array.tolist()
+    found[0] = 0  # it is the script's own
+
+
+def test_a_small_array_stays_in_the_manifest() -> None:
+    store, after = saved(registry(kept=Kept({"history": np.arange(9.0)}))), Kept({})
+    assert items(store) == set()
+    assert version(store) == 1
+    restored(store, registry(kept=after))
+    assert after.state["history"].tolist() == list(range(9))
+
+
+def test_an_array_that_is_met_twice_is_stored_once() -> None:
+    array = np.zeros(500)
+    store, after = saved(registry(kept=Kept({"a": array, "b": array}))), Kept({})
+    assert items(store) == {"kept.a"}
+    restored(store, registry(kept=after))
+    after.state["a"][3] = 7.0
+    assert after.state["b"][3] == 7.0
+
+
+def test_an_array_in_a_modules_own_state_comes_back() -> None:
+    class Counting(nn.Linear):
+        seen = np.zeros(200)
+
+        def get_extra_state(self) -> Any:
+            return {"seen": self.seen}
+
+        def set_extra_state(self, state: Any) -> None:
+            self.seen = state["seen"]
+
+    nets = [Counting(2, 2) for _ in range(2)]
+    nets[0].seen = np.arange(200.0)
+    restored(saved(registry(net=nets[0])), registry(net=nets[1]))
+    assert nets[1].seen.tolist() == list(range(200))
+
+
+def test_an_array_that_an_older_version_has_left_in_the_manifest_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "ARRAY_BYTES", 1 << 30)
+    store, after = saved(registry(kept=Kept({"history": np.arange(500.0)}))), Kept({})
+    assert (items(store), version(store)) == (set(), 1)
+    restored(store, registry(kept=after))
+    assert after.state["history"].tolist() == list(range(500))
+
+
+@pytest.mark.parametrize("what", ["array", "tied"])
+def test_a_version_that_knows_less_is_told_to_make_way_for_a_newer_one(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would pass over the commit as damaged, and go on from an older one."""
+    store = saved(registry(kept=Kept({"history": np.zeros(500)})) if what == "array" else registry(net=Tied()))
+    assert version(store) == 2
+    monkeypatch.setattr(manifest, "FORMAT", 1)
+    with pytest.raises(UserError, match="has version 2, this Perdure knows 1: use a newer Perdure"):
+        restored(store, registry(kept=Kept({})))
+
+
+class Tied(nn.Module):
+    """Embeds and projects by the same weights, if they are tied."""
+
+    def __init__(self, *, tied: bool = True, size: int = 4) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(size, 3), nn.Linear(3, size, bias=False)
+        if tied:
+            self.head.weight = self.embedding.weight
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_tied_weights_are_stored_once_and_fit_a_module_that_ties_them_or_not(tied: bool) -> None:
+    first, second = Tied(), Tied(tied=tied)
+    store = saved(registry(net=first))
+    assert items(store) == {"net.embedding.weight"}
+    restored(store, registry(net=second))
+    assert torch.equal(second.embedding.weight, first.embedding.weight)
+    assert torch.equal(second.head.weight, first.embedding.weight)
+    assert (second.head.weight is second.embedding.weight) is tied
+
+
+def test_weights_that_were_stored_under_each_name_fit_a_module_that_ties_them() -> None:
+    first, second = Tied(tied=False), Tied()
+    first.head.weight = nn.Parameter(first.embedding.weight.detach().clone())
+    store = saved(registry(net=first))
+    assert (items(store), version(store)) == ({"net.embedding.weight", "net.head.weight"}, 1)
+    restored(store, registry(net=second))
+    assert torch.equal(second.embedding.weight, first.embedding.weight)
+
+
+def test_a_tied_weight_that_the_module_does_not_have_or_has_in_another_shape_is_told() -> None:
+    store = saved(registry(net=Tied()))
+    other = Tied(tied=False)
+    other.head = nn.Linear(3, 5, bias=False)
+    with pytest.raises(UserError, match=r"net.head.weight is float32 \[4, 3\] in the .*float32 \[5, 3\] in the module"):
+        restored(store, registry(net=other))
+    del other.head
+    with pytest.raises(UserError, match=r"it holds net.head.weight, which the module does not have"):
+        restored(store, registry(net=other))
 
 
 def test_names_that_look_alike_are_kept_apart() -> None:
