@@ -23,6 +23,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from perdure.errors import PeerLost, UserError
 from perdure.group.gloo import GlooPeers, peer_lost
 from perdure.group.peers import Peers, Solo
+from perdure.group.world import Group, connect_group, install
 from perdure.settings import Settings
 
 if TYPE_CHECKING:
@@ -42,8 +43,19 @@ class Groups:
     """The ranks of a run, met."""
 
     peers: Peers
-    agreement: dist.ProcessGroup | None
+    agreement: Group | None
     """For the agreement alone; None in a world of one."""
+    gradients: Gradients | None = None
+    """What is to be torch's WORLD; None in a world of one, or where torch has made it itself."""
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """A connected group, and the store that further ones may be made over."""
+
+    group: dist.ProcessGroupGloo
+    store: Store
+    timeout: timedelta
 
 
 class Deadline:
@@ -64,26 +76,43 @@ class Deadline:
 
 
 def rendezvous(settings: Settings, *, timeout: timedelta, deadline: Deadline) -> Groups:
-    """Returns when all ranks are connected. PeerLost if they are not by the deadline."""
+    """Returns when all ranks are connected, torch's WORLD too. PeerLost if they are not by the deadline."""
+    if settings.world > 1 and dist.is_initialized():
+        raise UserError("torch.distributed is initialised already: remove init_process_group, the Session calls it")
+    groups = connect_ranks(settings, timeout=timeout, deadline=deadline)
+    install_groups(groups, settings)
+    return groups
+
+
+def connect_ranks(settings: Settings, *, timeout: timedelta, deadline: Deadline) -> Groups:
+    """The groups of a run, connected, while torch may still use those of another. From any thread."""
     if settings.world == 1:
         return Groups(Solo(), None)
-    if dist.is_initialized():
-        raise UserError("torch.distributed is initialised already: remove init_process_group, the Session calls it")
     store = _store(settings, timeout, deadline)
     _everybody_is_here(store, settings, deadline)
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+
+    def group(name: str, seconds: timedelta) -> dist.ProcessGroupGloo:
+        return connect_group(store, name, rank=settings.rank, size=settings.world, timeout=seconds)
+
     with peer_lost("the process groups were made"):
-        dist.init_process_group(backend, store=store, rank=settings.rank, world_size=settings.world, timeout=timeout)
-        agreement = _own_group(timeout)
-        messages = _own_group(max(timeout, timedelta(seconds=settings.wait + OPENING_SECONDS)))
-    return Groups(GlooPeers(messages), agreement)
+        gradients = None
+        if torch.cuda.is_available():
+            dist.init_process_group(
+                "cpu:gloo,cuda:nccl", store=store, rank=settings.rank, world_size=settings.world, timeout=timeout
+            )
+        else:
+            gradients = Gradients(group("gradients", timeout), store, timeout)
+        agreement = group("agreement", timeout)
+        messages = group("messages", max(timeout, timedelta(seconds=settings.wait + OPENING_SECONDS)))
+    return Groups(GlooPeers(messages), agreement, gradients)
 
 
-def _own_group(timeout: timedelta) -> dist.ProcessGroup:
-    group = dist.new_group(backend="gloo", timeout=timeout)
-    if not isinstance(group, dist.ProcessGroup):
-        raise UserError("this process is not a rank of the run's process group: start it with the others")
-    return group
+def install_groups(groups: Groups, settings: Settings) -> None:
+    """From here on torch's collectives are those of this run. None of another is installed."""
+    if groups.gradients:
+        with peer_lost("the process groups were installed"):
+            made = groups.gradients
+            install(made.group, made.store, rank=settings.rank, world=settings.world, timeout=made.timeout)
 
 
 def _store(settings: Settings, timeout: timedelta, deadline: Deadline) -> Store:
