@@ -107,11 +107,16 @@ class Agreement:
         *,
         interval: float = DEFAULT_CHECK_SECONDS,
         now: Callable[[], float] = time.monotonic,
+        unsaid: Votes = NOTHING,
     ) -> None:
-        """`group` is used by nothing else; None in a world of one. About one check is made in `interval` seconds."""
+        """`group` is used by nothing else; None in a world of one. About one check is made in `interval` seconds.
+
+        `unsaid` is what this rank has still to say, from before the ranks changed.
+        """
         self._maximum = GlooMaximum(group) if isinstance(group, Group) else group
         self._pace = Pace(interval, now)
-        self._unsaid = NOTHING
+        self.unsaid = unsaid
+        """What this rank has said at calls that were no checks."""
         self._pending: Callable[[], list[int]] | None = None
         self._call = (0, CheckpointCall.STEP)
         self._sum = 0
@@ -160,13 +165,13 @@ class Agreement:
         """A call has come: what is agreed, now that this rank is there."""
         self._call = step, kind
         self._sum = (self._sum * _SUM_FACTOR + step * len(CheckpointCall) + kind) & _SUM_BITS
-        self._unsaid |= said
+        self.unsaid |= said
         return self.collect()
 
     def _send(self, said: Votes | None = None) -> None:
         """What has not been said yet, or `said`."""
         if said is None:
-            said, self._unsaid = self._unsaid, NOTHING
+            said, self.unsaid = self.unsaid, NOTHING
         label = [*self._call, self._sum]
         flags = [int(said.exit), int(said.save), int(said.exhausted)]
         ready = [said.attempt, -said.attempt]

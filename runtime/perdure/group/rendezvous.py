@@ -88,7 +88,7 @@ def connect_ranks(settings: Settings, *, timeout: timedelta, deadline: Deadline)
     """The groups of a run, connected, while torch may still use those of another. From any thread."""
     if settings.world == 1:
         return Groups(Solo(), None)
-    store = _store(settings, timeout, deadline)
+    store = open_place(place_of(settings), timeout, deadline, listen=not settings.master_is_elsewhere)
     _everybody_is_here(store, settings, deadline)
 
     def group(name: str, seconds: timedelta) -> dist.ProcessGroupGloo:
@@ -115,68 +115,89 @@ def install_groups(groups: Groups, settings: Settings) -> None:
             install(made.group, made.store, rank=settings.rank, world=settings.world, timeout=made.timeout)
 
 
-def _store(settings: Settings, timeout: timedelta, deadline: Deadline) -> Store:
-    wanted = f"{settings.uid}/{settings.run or '-'}/{settings.world}"
-    store = _listen(settings, wanted, deadline) if settings.rank == 0 else _find(settings, wanted, deadline)
+@dataclass(frozen=True)
+class Place:
+    """Where processes find each other: a store, and what its first key says of whom it is for."""
+
+    address: tuple[str, int]
+    hosts: bool
+    """This process has it; the others look for it."""
+    named: str
+    prefix: str
+    awaited: str
+    """Who hosts it, for people."""
+
+    def __str__(self) -> str:
+        return f"{self.address[0]}:{self.address[1]}"
+
+    def connect(self, *, listen: bool) -> Store:
+        """One connection."""
+        store = dist.TCPStore(  # type: ignore[attr-defined]
+            *self.address, is_master=listen, wait_for_workers=False, timeout=timedelta(seconds=CONNECT_SECONDS)
+        )
+        return PrefixStore(self.prefix, store)
+
+
+def open_place(place: Place, timeout: timedelta, deadline: Deadline, *, listen: bool = True) -> Store:
+    """Its store, once it is there and named as it should be. PeerLost if it is not by the deadline."""
+    store = _listen(place, deadline, listen=listen) if place.hosts else _find(place, deadline)
     store.set_timeout(timeout)
     return store
 
 
-def _listen(settings: Settings, wanted: str, deadline: Deadline) -> Store:
-    """The port may still belong to a socket that is about to be closed."""
-    while True:
-        try:
-            store = connect(settings, listen=not settings.master_is_elsewhere)
-        except dist.DistNetworkError as error:
-            deadline.check(f"rank 0 cannot listen at {_address(settings)}: {error}")
-            time.sleep(RETRY_SECONDS)
-            continue
-        store.set(RUN_KEY, wanted)
-        return store
-
-
-def _find(settings: Settings, wanted: str, deadline: Deadline) -> Store:
-    awaited = f"rank 0 does not listen at {_address(settings)}"
-    while True:
-        _await_port(settings, deadline, awaited)
-        try:
-            store = connect(settings, listen=False)
-            found = _first_key(store, deadline)
-        except (dist.DistNetworkError, dist.DistStoreError):
-            found = ""  # no store, or it stopped listening between two calls
-        if found == wanted:
-            return store
-        awaited = f"{_address(settings)} is the store of run {found!r}, wanted is {wanted!r}"
-        time.sleep(RETRY_SECONDS)
+def place_of(settings: Settings) -> Place:
+    """Where the ranks of a run find each other."""
+    named = f"{settings.uid}/{settings.run or '-'}/{settings.world}"
+    return Place(settings.master or ("", 0), settings.rank == 0, named, f"perdure-{settings.attempt}", "rank 0")
 
 
 def connect(settings: Settings, *, listen: bool) -> Store:
-    host, port = settings.master or ("", 0)
-    store = dist.TCPStore(  # type: ignore[attr-defined]
-        host, port, is_master=listen, wait_for_workers=False, timeout=timedelta(seconds=CONNECT_SECONDS)
-    )
-    return PrefixStore(f"perdure-{settings.attempt}", store)
+    """One more connection to the run's store."""
+    return place_of(settings).connect(listen=listen)
 
 
-def _address(settings: Settings) -> str:
-    host, port = settings.master or ("", 0)
-    return f"{host}:{port}"
+def _listen(place: Place, deadline: Deadline, *, listen: bool) -> Store:
+    """The port may still belong to a socket that is about to be closed."""
+    while True:
+        try:
+            store = place.connect(listen=listen)
+        except dist.DistNetworkError as error:
+            deadline.check(f"{place.awaited} cannot listen at {place}: {error}")
+            time.sleep(RETRY_SECONDS)
+            continue
+        store.set(RUN_KEY, place.named)
+        return store
 
 
-def _await_port(settings: Settings, deadline: Deadline, awaited: str) -> None:
+def _find(place: Place, deadline: Deadline) -> Store:
+    awaited = f"{place.awaited} does not listen at {place}"
+    while True:
+        _await_port(place.address, deadline, awaited)
+        try:
+            store = place.connect(listen=False)
+            found = _first_key(store, deadline, f"{place.awaited} has not named its run")
+        except (dist.DistNetworkError, dist.DistStoreError):
+            found = ""  # no store, or it stopped listening between two calls
+        if found == place.named:
+            return store
+        awaited = f"{place} is the store of run {found!r}, wanted is {place.named!r}"
+        time.sleep(RETRY_SECONDS)
+
+
+def _await_port(address: tuple[str, int], deadline: Deadline, awaited: str) -> None:
     """torch's own client backs off for seconds when nobody listens yet."""
     while True:
         left = deadline.check(awaited)
         try:
-            socket.create_connection(settings.master or ("", 0), timeout=min(left, CONNECT_SECONDS)).close()
+            socket.create_connection(address, timeout=min(left, CONNECT_SECONDS)).close()
         except OSError:
             time.sleep(RETRY_SECONDS)
         else:
             return
 
 
-def _first_key(store: Store, deadline: Deadline) -> str:
-    _await_keys(store, [RUN_KEY], deadline, "rank 0 has not named its run")
+def _first_key(store: Store, deadline: Deadline, awaited: str) -> str:
+    await_keys(store, [RUN_KEY], deadline, awaited)
     return bytes(store.get(RUN_KEY)).decode()
 
 
@@ -184,10 +205,11 @@ def _everybody_is_here(store: Store, settings: Settings, deadline: Deadline) -> 
     """Making the groups has no deadline of its own, so nobody begins before all are there."""
     store.set(f"here/{settings.rank}", "1")
     for rank in range(settings.world):
-        _await_keys(store, [f"here/{rank}"], deadline, f"rank {rank} of {settings.world} has not come")
+        await_keys(store, [f"here/{rank}"], deadline, f"rank {rank} of {settings.world} has not come")
 
 
-def _await_keys(store: Store, keys: list[str], deadline: Deadline, awaited: str) -> None:
+def await_keys(store: Store, keys: list[str], deadline: Deadline, awaited: str) -> None:
+    """Returns when all the keys are set."""
     while True:
         left = deadline.check(awaited)
         try:

@@ -19,6 +19,7 @@ from perdure.checkpoint import tensors
 from perdure.checkpoint.manifest import Item
 from perdure.checkpoint.tree import refs, split
 from perdure.errors import UserError
+from perdure.session.wrapping import Replica
 
 COMPILED = "_orig_mod"
 """Where torch.compile keeps the module."""
@@ -44,6 +45,10 @@ class Module:
         plain = self._plain_names()
         for raw, parameter in self._module.named_parameters(remove_duplicate=False):
             yield f"{self._name}.{plain(raw)}", parameter
+
+    def layout(self) -> list[list[Any]]:
+        """Names, types and shapes of its parameters; buffers may have grown."""
+        return [[name, tensors.dtype_name(value), list(value.shape)] for name, value in self.parameters()]
 
     def read(self, shared: dict[str, Tensor], replicated: dict[str, Tensor]) -> dict[str, Any]:
         """Adds the tensors; returns what is left. UserError if a tensor could not be loaded again."""
@@ -153,7 +158,7 @@ class Module:
 
 
 def _hidden(module: nn.Module) -> Sequence[str]:
-    if isinstance(module, DistributedDataParallel | DataParallel):
+    if isinstance(module, Replica | DistributedDataParallel | DataParallel):
         return ("module",)
     return (COMPILED,) if COMPILED in module._modules else ()  # noqa: SLF001
 
