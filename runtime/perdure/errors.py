@@ -4,7 +4,8 @@
     ├── UserError        the user must act: the message names the object, the cause and the remedy
     │   └── LogLost        ... the log is older than what is known to have been committed
     ├── Fenced           a newer writer owns the log: stop and write nothing more
-    │   └── RootTakenOver  ... and it belongs to another job: terminal, never retried
+    │   ├── RootTakenOver  ... and it belongs to another job: terminal, never retried
+    │   └── HandoverRefused  ... or this run's hand-over was aborted: it never opens, a higher one may
     ├── Corrupt          stored bytes are not what was written
     ├── StorageError     the store did not answer, or not as it should: may be tried again
     │   └── StorageRefused ... and will refuse the same call for ever, until somebody mends what the message names
@@ -48,6 +49,10 @@ class Fenced(PerdureError):
 
 class RootTakenOver(Fenced):
     """The log's root now belongs to another job's uid."""
+
+
+class HandoverRefused(Fenced):
+    """The run was to take over a living one, and the log says that it was refused: it never opens."""
 
 
 class Corrupt(PerdureError):

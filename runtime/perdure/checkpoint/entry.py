@@ -43,10 +43,22 @@ class ManifestRef:
 
 @dataclass(frozen=True)
 class Opened:
-    """A run begins with `world` ranks; `resumes` is the newest commit at that moment."""
+    """A run begins with `world` ranks; `resumes` is the newest commit at that moment.
+
+    With `takes_over` this entry is a live hand-over: that run was alive, and it trains on as this one from `step`.
+    """
 
     world: int
     resumes: int | None
+    takes_over: int | None = None
+    step: int | None = None
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Run `refuses` may never take over the run of this entry, nor open at all; the run goes on."""
+
+    refuses: int
 
 
 @dataclass(frozen=True)
@@ -77,7 +89,7 @@ class Completed:
     epoch: int
 
 
-Event = Opened | Committed | Closed | Completed
+Event = Opened | Refused | Committed | Closed | Completed
 
 
 @dataclass(frozen=True)
@@ -97,6 +109,13 @@ class Entry:
     time: str
     """For people; nothing compares it."""
     event: Event
+    aborted: int = 0
+    """The highest run whose hand-over this run's writer knows to have been aborted: no run up to it may open."""
+
+    @property
+    def refused(self) -> int:
+        """No run up to this number opens after this entry."""
+        return max(self.aborted, self.event.refuses) if isinstance(self.event, Refused) else self.aborted
 
     @property
     def newest_commit(self) -> int | None:
@@ -116,7 +135,7 @@ class Entry:
                 return final
             case Closed() | Completed():
                 return True
-            case Opened():
+            case Opened() | Refused():
                 return False
 
 
@@ -142,7 +161,7 @@ def write_entry(entry: Entry) -> bytes:
     body |= {"uid": entry.uid, "run": entry.run, "writer": entry.writer}
     body |= {"lastCommit": entry.last_commit, "lastOpened": entry.last_opened, "version": FORMAT, "time": entry.time}
     try:
-        text = json.dumps({**body, **asdict(entry.event)}, separators=(",", ":"), allow_nan=False).encode()
+        text = json.dumps({**body, **_fields(entry)}, separators=(",", ":"), allow_nan=False).encode()
     except (TypeError, ValueError) as error:
         raise UserError(f"log entry {entry.seq} is not plain JSON: {error}: check cursors and goal") from error
     data = _seal(text)
@@ -177,9 +196,21 @@ def read_entry(seq: int, data: bytes) -> Entry:
             last_opened=_seq_below(seq, body["lastOpened"]),
             time=str(body["time"]),
             event=_event(body),
+            aborted=int(body.get("aborted", 0)),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corrupt(f"log entry {seq} cannot be read: {error!r}") from error
+
+
+def _fields(entry: Entry) -> dict[str, Any]:
+    """What the entry's kind has of its own. What came with later versions is there only where it says something."""
+    match entry.event:
+        case Opened(world, resumes, takes_over, step):
+            fields: dict[str, Any] = {"world": world, "resumes": resumes}
+            fields |= {} if takes_over is None else {"takesOver": takes_over, "step": step}
+        case event:
+            fields = asdict(event)
+    return {**fields, "aborted": entry.aborted} if entry.aborted else fields
 
 
 def _seal(text: bytes) -> bytes:
@@ -199,7 +230,12 @@ def _check_seal(seq: int, data: bytes) -> None:
 def _event(body: Mapping[str, Any]) -> Event:
     match body["kind"]:
         case "Opened":
-            return Opened(int(body["world"]), body["resumes"])
+            taken = body.get("takesOver")
+            if taken is None:
+                return Opened(int(body["world"]), body["resumes"])
+            return Opened(int(body["world"]), body["resumes"], int(taken), int(body["step"]))
+        case "Refused":
+            return Refused(int(body["refuses"]))
         case "Committed":
             ref = body["manifest"]
             manifest = ManifestRef(str(ref["key"]), int(ref["size"]), str(ref["crc"]))

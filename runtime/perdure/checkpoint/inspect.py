@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from perdure.checkpoint.audit import doubts, refuse_data_without_log
 from perdure.checkpoint.download import read_blocks
-from perdure.checkpoint.entry import Closed, Committed, Completed, Entry, Event, Opened
+from perdure.checkpoint.entry import Closed, Committed, Completed, Entry, Event, Opened, Refused
 from perdure.checkpoint.log import Commits, Head, Log, Slot
 from perdure.checkpoint.manifest import Item, Manifest, fetch_manifest
 from perdure.errors import Corrupt, UserError
@@ -98,8 +98,11 @@ def _line(entry: Entry) -> str:
 
 def _what(event: Event) -> str:
     match event:
-        case Opened(world, resumes):
-            return f"Opened world={world} resumes={'nothing' if resumes is None else f'entry {resumes}'}"
+        case Opened(world, resumes, takes_over, step):
+            over = "" if takes_over is None else f" takes over run {takes_over} at step {step}"
+            return f"Opened world={world} resumes={'nothing' if resumes is None else f'entry {resumes}'}{over}"
+        case Refused(refuses):
+            return f"Refused run {refuses}"
         case Committed(step, epoch, _, final, reason):
             return f"Committed step={step} epoch={epoch}{' final' if final else ''} ({reason})"
         case Closed(outcome):

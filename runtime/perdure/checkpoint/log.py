@@ -39,6 +39,22 @@ class Head:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Up to where somebody has read the log: what the next entry's links are."""
+
+    seq: int
+    crc: str | None
+    last_commit: int | None
+    last_opened: int | None
+
+    def after(self, slot: Slot) -> Place:
+        """The place behind the next entry."""
+        if slot.entry is None:
+            return Place(slot.seq, slot.crc, self.last_commit, self.last_opened)
+        return Place(slot.seq, slot.crc, slot.entry.newest_commit, slot.entry.newest_opened)
+
+
+@dataclass(frozen=True)
 class Commits:
     """Committed entries newest first, and between them the unreadable ones that were met.
 
@@ -84,10 +100,7 @@ class Log:
             data = self.store.get(key_of(seq))
         except NoSuchKey:
             return None
-        try:
-            return Slot(seq, checksum(data), read_entry(seq, data))
-        except Corrupt as error:
-            return Slot(seq, checksum(data), None, str(error))
+        return slot_of(seq, data)
 
     def linked(self, seq: int) -> Slot:
         """What stands at `seq`, unreadable if the entry after it names other bytes than these, or if nothing does."""
@@ -144,6 +157,22 @@ class Log:
                 return Head(top.seq, top.crc, slot.entry, tuple(skipped))
             skipped.append(slot.problem)
         return Head(top.seq, top.crc, None, tuple(skipped)) if top else None
+
+
+def slot_of(seq: int, data: bytes) -> Slot:
+    """What these bytes are at this number."""
+    try:
+        return Slot(seq, checksum(data), read_entry(seq, data))
+    except Corrupt as error:
+        return Slot(seq, checksum(data), None, str(error))
+
+
+def place_of(head: Head) -> Place:
+    """The place behind the last entry."""
+    entry = head.entry
+    return Place(
+        head.seq, head.crc or None, entry.newest_commit if entry else None, entry.newest_opened if entry else None
+    )
 
 
 def _missing(seq: int) -> Slot:

@@ -26,15 +26,16 @@ from perdure.checkpoint.entry import (
     Event,
     ManifestRef,
     Opened,
+    Refused,
     checksum,
     key_of,
     write_entry,
 )
 from perdure.checkpoint.floor import refuse_older
-from perdure.checkpoint.log import Commits, Head, Log, Slot
+from perdure.checkpoint.log import Commits, Head, Log, Place, Slot, place_of
 from perdure.checkpoint.state import Position
 from perdure.contract import CommitRef
-from perdure.errors import Fenced, RootTakenOver, StorageError, UserError
+from perdure.errors import Fenced, HandoverRefused, RootTakenOver, StorageError, UserError
 from perdure.store import KeyExists, Store
 
 OPENING_TRIES: Final = 8
@@ -88,6 +89,8 @@ class Writer:
         """The run's number; 0 while it is still to be chosen."""
         self.opened = 0
         """The highest run of this uid seen in the log."""
+        self.aborted = 0
+        """The highest run whose hand-over was aborted; each later entry says so, so that it never opens."""
         self.abandoned: set[str] = set()
         """Data folders of failed attempts: they may be deleted once a later commit is in the log."""
         self.swept: float | None = None
@@ -97,11 +100,18 @@ class Writer:
         self._lost = frozenset(lost)
         self._floor = floor
         self._id = os.urandom(16).hex()
-        self._seq = 0
-        self._crc: str | None = None
-        self._last_commit: int | None = None
-        self._last_opened: int | None = None
-        self._unsure = False
+        self._place = Place(0, None, None, None)
+        self._sent: set[str] = set()
+
+    @property
+    def id(self) -> str:
+        """What its entries are marked with: told to the decider that opens this run in its name."""
+        return self._id
+
+    @property
+    def place(self) -> Place:
+        """Up to where it has read the log. May be asked from any thread."""
+        return self._place
 
     def try_open(self, world: int, *, wait_over: bool) -> Resume | NotYet:
         """Appends Opened if it is this run's turn: the run before has ended, or is lost, or `wait_over`.
@@ -123,7 +133,7 @@ class Writer:
                     refuse_unreadable_end(self.log, head)
                 self._stand_behind(head)
                 try:
-                    self._append(Opened(world, self._last_commit))
+                    self._append(Opened(world, self._place.last_commit))
                 except _Taken:
                     continue
             elif head.seq != own.seq:
@@ -135,9 +145,20 @@ class Writer:
             return Resume(self.run, self.commits(), self._completed(head), tuple(dict.fromkeys(found)))
         return NotYet("others keep appending to the log")
 
+    def take_up(self, slot: Slot) -> None:
+        """Goes on behind the Opened that a hand-over's decider has appended in this writer's name.
+
+        Fenced if the entry is another.
+        """
+        entry = slot.entry
+        if not entry or not isinstance(entry.event, Opened) or (entry.run, entry.writer) != (self.run, self._id):
+            raise Fenced(f"entry {slot.seq} of {self.log.store.uri} does not open run {self.run} for this writer")
+        self._advance(slot)
+        self.opened = self.run
+
     def commits(self) -> Commits:
         """The commits this run may resume from or retire."""
-        return Commits(self.log, self._last_commit)
+        return Commits(self.log, self._place.last_commit)
 
     def commit(self, position: Position, manifest: ManifestRef, *, final: bool, reason: str) -> CommitRef:
         """Appends Committed: from here on the checkpoint exists."""
@@ -148,10 +169,10 @@ class Writer:
 
     def landed(self, step: int, *, final: bool) -> CommitRef | None:
         """The commit of `step` that an earlier call made although it raised StorageError, if it did."""
-        if not self._unsure:
+        if not self._sent:
             return None
-        slot = self.log.slot(self._seq + 1)
-        if slot and slot.entry and slot.entry.writer == self._id:
+        slot = self._next_of_others_or_own()
+        if slot and slot.entry and slot.crc in self._sent:
             self._advance(slot)
             match slot.entry.event:
                 case Committed(step=done, final=was_final) if (done, was_final) == (step, final):
@@ -168,13 +189,13 @@ class Writer:
 
     def overtaken(self) -> bool:
         """Whether anybody has appended after this writer."""
-        slot = self.log.slot(self._seq + 1)
-        return slot is not None and (slot.entry is None or slot.entry.writer != self._id)
+        slot = self._next_of_others_or_own()
+        return slot is not None and slot.crc not in self._sent
 
     def _reason_to_wait(self, head: Head, own: Entry | None, *, wait_over: bool) -> str:
         """Why this run may not open now, or nothing. `own` is the newest entry of this uid."""
         self.opened = own.run if own else 0
-        self.run = self._wanted or self.opened + 1
+        self.run = self._wanted or max(self.opened, own.refused if own else 0) + 1
         if own is None:
             return ""
         if head.entry and head.entry.uid != self._uid:
@@ -185,18 +206,23 @@ class Writer:
                 f"the next run must have a higher number",
                 opened=self.opened,
             )
+        if self.run <= own.refused:
+            raise HandoverRefused(
+                f"run {self.run} cannot open {self.log.store.uri}: its hand-over from run {own.run} was aborted, as "
+                f"entry {own.seq} says; the next run must have a higher number",
+                opened=self.opened,
+            )
         if own.ends_run or own.run in self._lost or wait_over:
             return ""
         return f"run {own.run} has not ended: entry {own.seq} is its last"
 
     def _stand_behind(self, head: Head) -> None:
-        self._seq, self._crc, self._unsure = head.seq, head.crc or None, False
-        self._last_commit = head.entry.newest_commit if head.entry else None
-        self._last_opened = head.entry.newest_opened if head.entry else None
+        self._place = place_of(head)
+        self._sent.clear()
 
     def _completed(self, head: Head) -> Completed | None:
         """The newest Completed, unless a commit is newer. Walks only over entries that are not commits."""
-        above = takewhile(lambda slot: slot.seq > (self._last_commit or 0), self.log.entries(head.seq))
+        above = takewhile(lambda slot: slot.seq > (self._place.last_commit or 0), self.log.entries(head.seq))
         events = (slot.entry.event for slot in above if slot.entry)
         return next((event for event in events if isinstance(event, Completed)), None)
 
@@ -207,46 +233,62 @@ class Writer:
             self._fenced(taken.slot)
 
     def _append(self, event: Event) -> Entry:
-        """Appends `event`, or finds that an earlier call did. _Taken if somebody else was first."""
+        """Appends `event`, or finds that an earlier call did. _Taken if somebody else was first.
+
+        An entry is its own only if it has its very bytes: one process may write for two runs in a hand-over.
+        """
         while True:
             entry = self._next(event)
             data = write_entry(entry)
+            self._sent.add(checksum(data))
             try:
                 self.log.store.put(key_of(entry.seq), data, if_absent=True)
             except KeyExists:
                 slot = self.log.slot(entry.seq)
                 if slot is None:
                     raise StorageError(f"log entry {entry.seq} exists and cannot be read: try again") from None
-                if slot.entry is None or slot.entry.writer != self._id:
+                if slot.entry is None or not (slot.crc in self._sent or self._refusal(slot)):
                     raise _Taken(slot) from None
-                # Our own PUT whose answer was lost, now or in an earlier attempt.
+                # A refusal, or our own PUT whose answer was lost, now or in an earlier attempt.
                 self._advance(slot)
                 if _does(slot.entry.event, event):
                     return slot.entry
                 continue
-            except StorageError:
-                self._unsure = True
-                raise
             self._advance(Slot(entry.seq, checksum(data), entry))
             return entry
 
     def _next(self, event: Event) -> Entry:
         return Entry(
-            seq=self._seq + 1,
-            prev=self._crc,
+            seq=self._place.seq + 1,
+            prev=self._place.crc,
             uid=self._uid,
             run=self.run,
             writer=self._id,
-            last_commit=self._last_commit,
-            last_opened=self._last_opened,
+            last_commit=self._place.last_commit,
+            last_opened=self._place.last_opened,
             time=datetime.now(UTC).isoformat(timespec="milliseconds"),
             event=event,
+            aborted=self.aborted,
         )
 
+    def _refusal(self, slot: Slot) -> bool:
+        """Whether the entry refuses a hand-over from this run: it fences nobody, this run goes on behind it."""
+        entry = slot.entry
+        return bool(entry and isinstance(entry.event, Refused) and (entry.uid, entry.run) == (self._uid, self.run))
+
+    def _next_of_others_or_own(self) -> Slot | None:
+        """What stands behind the last entry it has read, refusals apart."""
+        slot = self.log.slot(self._place.seq + 1)
+        while slot and self._refusal(slot):
+            self._advance(slot)
+            slot = self.log.slot(self._place.seq + 1)
+        return slot
+
     def _advance(self, slot: Slot) -> None:
-        self._seq, self._crc, self._unsure = slot.seq, slot.crc, False
+        self._place = self._place.after(slot)
+        self._sent.clear()
         if slot.entry:
-            self._last_commit, self._last_opened = slot.entry.newest_commit, slot.entry.newest_opened
+            self.aborted = max(self.aborted, slot.entry.refused)
             if isinstance(slot.entry.event, Committed):
                 self.abandoned.discard(slot.entry.event.manifest.folder)
 

@@ -18,6 +18,7 @@ from perdure.checkpoint.entry import (
     Event,
     ManifestRef,
     Opened,
+    Refused,
     checksum,
     key_of,
     read_entry,
@@ -30,6 +31,8 @@ MANIFEST = ManifestRef("data/3/180-ab/manifest.json", 512, "0123456789abcdef")
 EVENTS: list[Event] = [
     Opened(4, 7),
     Opened(1, None),
+    Opened(2, 7, 2, 181),
+    Refused(4),
     Committed(180, 2, {"train": {"kind": "global", "consumed": 64}}, True, "drain", MANIFEST),
     Closed("no-step"),
     Completed({"epochs": 30}, 720, 30),
@@ -44,10 +47,28 @@ def test_every_kind_is_read_as_it_was_written(event: Event) -> None:
 
 
 def test_an_entry_has_the_fields_the_format_names() -> None:
-    body = json.loads(write_entry(replace(ENTRY, event=EVENTS[2])))
+    body = json.loads(write_entry(replace(ENTRY, event=EVENTS[4])))
     common = {"kind", "seq", "prev", "uid", "run", "writer", "lastCommit", "lastOpened", "version", "time", "crc"}
     assert set(body) == common | {"step", "epoch", "cursors", "final", "reason", "manifest"}
     assert body["manifest"] == {"key": MANIFEST.key, "size": 512, "crc": "0123456789abcdef"}
+
+
+def test_what_a_hand_over_adds_is_in_the_entry_only_where_it_says_something() -> None:
+    plain = json.loads(write_entry(ENTRY))
+    assert not {"takesOver", "step", "aborted"} & set(plain)
+    taken = json.loads(write_entry(replace(ENTRY, event=Opened(2, 7, 2, 181))))
+    assert (taken["takesOver"], taken["step"]) == (2, 181)
+    assert json.loads(write_entry(replace(ENTRY, event=Closed("no-step"), aborted=4)))["aborted"] == 4
+
+
+@pytest.mark.parametrize(("event", "refused"), [(Refused(4), 4), (Closed("no-step"), 3)], ids=["refused", "aborted"])
+def test_an_entry_tells_up_to_which_number_no_run_opens(event: Event, refused: int) -> None:
+    entry = replace(ENTRY, event=event, aborted=3)
+    assert read_entry(8, write_entry(entry)).refused == refused
+
+
+def test_an_entry_of_before_hand_overs_refuses_nothing() -> None:
+    assert read_entry(8, write_entry(ENTRY)).refused == 0
 
 
 def test_the_first_number_has_the_last_key() -> None:

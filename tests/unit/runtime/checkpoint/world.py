@@ -168,6 +168,7 @@ def story(store: Store) -> list[str]:
             words.append("unreadable")
             continue
         event = slot.entry.event
-        step = f" @{event.step}" if hasattr(event, "step") else ""
+        at = getattr(event, "step", None)
+        step = "" if at is None else f" @{at}"
         words.append(f"{type(event).__name__} {slot.entry.run}{step}{'!' if getattr(event, 'final', False) else ''}")
     return words[::-1]
