@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
@@ -63,14 +63,13 @@ class Votes:
 
     def __or__(self, later: Votes) -> Votes:
         """Both, one after the other: what is ready may not be so any more."""
-        return Votes(
-            self.exit or later.exit, self.save or later.save, self.exhausted or later.exhausted, later.attempt
-        )
+        return Votes(self.exit or later.exit, self.save or later.save, self.exhausted or later.exhausted, later.attempt)
 
 
 NOTHING: Final = Votes()
 
 
+@runtime_checkable
 class Maximum(Protocol):
     """Puts the ranks' vectors together: number by number the greatest."""
 
@@ -113,7 +112,7 @@ class Agreement:
 
         `unsaid` is what this rank has still to say, from before the ranks changed.
         """
-        self._maximum = GlooMaximum(group) if isinstance(group, Group) else group
+        self._maximum = group if group is None or isinstance(group, Maximum) else GlooMaximum(group)
         self._pace = Pace(interval, now)
         self.unsaid = unsaid
         """What this rank has said at calls that were no checks."""
@@ -190,7 +189,8 @@ class Agreement:
         self._compare(vector[:3], [-number for number in vector[3:6]])
         self._pace.agree(-vector[9])
         self.attempt = vector[10] if vector[10] == -vector[11] else 0
-        return Votes(*(bool(flag) for flag in vector[6:9]), attempt=self.attempt)
+        leave, save, exhausted = (bool(flag) for flag in vector[6:9])
+        return Votes(leave, save, exhausted, self.attempt)
 
     def _compare(self, most: Sequence[int], least: Sequence[int]) -> None:
         if most == least:

@@ -53,7 +53,7 @@ class Groups:
 class Gradients:
     """A connected group, and the store that further ones may be made over."""
 
-    group: dist.ProcessGroupGloo
+    group: Group
     store: Store
     timeout: timedelta
 
@@ -91,7 +91,7 @@ def connect_ranks(settings: Settings, *, timeout: timedelta, deadline: Deadline)
     store = open_place(place_of(settings), timeout, deadline, listen=not settings.master_is_elsewhere)
     _everybody_is_here(store, settings, deadline)
 
-    def group(name: str, seconds: timedelta) -> dist.ProcessGroupGloo:
+    def group(name: str, seconds: timedelta) -> Group:
         return connect_group(store, name, rank=settings.rank, size=settings.world, timeout=seconds)
 
     with peer_lost("the process groups were made"):

@@ -11,28 +11,49 @@ Called by perdure.group.rendezvous at the start, and by the session at a hand-ov
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed import distributed_c10d
+from torch.distributed.distributed_c10d import PrefixStore
 
 from perdure.errors import UserError
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-Group: TypeAlias = dist.ProcessGroup | dist.ProcessGroupGloo
-"""What collectives are called on: torch's own, or one connected here."""
+
+class Group(Protocol):
+    """What collectives are called on: a group of torch's own, or one connected here. Each gives something to wait for.
+
+    A failed one raises RuntimeError.
+    """
+
+    def rank(self) -> int: ...
+
+    def size(self) -> int: ...
+
+    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], /) -> Any: ...
+
+    def allreduce(self, tensors: list[Tensor], options: Any = ..., /) -> Any: ...
+
+    def broadcast(self, tensors: list[Tensor], options: Any, /) -> Any: ...
+
+    def send(self, tensors: list[Tensor], to: int, tag: int, /) -> Any: ...
+
+    def recv(self, tensors: list[Tensor], source: int, tag: int, /) -> Any: ...
+
 
 GLOO: Final = "ProcessGroupGloo"
 
 
-def connect_group(store: Store, name: str, *, rank: int, size: int, timeout: timedelta) -> dist.ProcessGroupGloo:
+def connect_group(store: Store, name: str, *, rank: int, size: int, timeout: timedelta) -> Group:
     """A group of `size` processes, connected: each calls this with the same name. RuntimeError if one does not come."""
-    return dist.ProcessGroupGloo(dist.PrefixStore(name, store), rank, size, timeout=timeout)
+    return cast("Group", dist.ProcessGroupGloo(PrefixStore(name, store), rank, size, timeout=timeout))
 
 
-def install(group: dist.ProcessGroupGloo, store: Store, *, rank: int, world: int, timeout: timedelta) -> None:
+def install(group: Group, store: Store, *, rank: int, world: int, timeout: timedelta) -> None:
     """Makes a connected group what torch's collectives use where no group is given. None is there yet.
 
     `dist.get_backend()` says gloo, as ever; further groups of the script are made over `store`.
@@ -49,9 +70,7 @@ def install(group: dist.ProcessGroupGloo, store: Store, *, rank: int, world: int
 
     setattr(distributed_c10d, GLOO, Connected)
     try:
-        dist.init_process_group(
-            "gloo", store=dist.PrefixStore("world", store), rank=rank, world_size=world, timeout=timeout
-        )
+        dist.init_process_group("gloo", store=PrefixStore("world", store), rank=rank, world_size=world, timeout=timeout)
     finally:
         setattr(distributed_c10d, GLOO, found)
 

@@ -16,14 +16,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-import torch.distributed as dist
 
 from perdure.checkpoint.entry import ENTRY_BYTES
 from perdure.contract import Handover, HandoverWord
 from perdure.errors import PeerLost, UserError
 from perdure.group.gloo import GlooPeers, peer_lost
 from perdure.group.rendezvous import Deadline, Groups, Place, await_keys, connect_ranks, open_place
-from perdure.group.world import connect_group
+from perdure.group.world import Group, connect_group
 from perdure.handover.parties import Attempt, Party
 from perdure.settings import Settings
 
@@ -59,7 +58,7 @@ class Bridge:
     attempt: Attempt
     party: Party
     store: Store
-    group: dist.ProcessGroupGloo
+    group: Group
     groups: Groups | None
     """Of the newer run; None at a leaver."""
     writer: str
@@ -136,8 +135,9 @@ def connect_bridge(
 ) -> Bridge:
     """Returns when all parties have come and are connected, and the newer run's groups with them.
 
-    `settings` are this process's in the newer run (a leaver's: of the older one), `warm` is what all parties must
-    hold alike: UserError where they do not; `writer` is how the newer run's rank 0 marks its entries. PeerLost when the attempt's time is up; `give_up` raises to end it before.
+    `settings` are this process's in the newer run (a leaver's: of the older one), `warm` is what all parties must hold
+    alike: UserError where they do not; `writer` is how the newer run's rank 0 marks its entries. PeerLost when the
+    attempt's time is up; `give_up` raises to end it before.
     """
     deadline = Deadline(block.limit, give_up)
     store = open_place(_place(block, attempt, party), timedelta(seconds=block.limit), deadline)

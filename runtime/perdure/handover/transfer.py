@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from perdure.checkpoint import tensors
 from perdure.checkpoint.manifest import REPLICATED, SHARED, Item
 from perdure.checkpoint.state import State
 from perdure.group.gloo import peer_lost
+from perdure.group.world import Group
 from perdure.handover.parties import Attempt
 
 SMALL_BYTES: Final = 64 * 1024
@@ -56,7 +56,7 @@ def parcels(attempt: Attempt, items: Sequence[Item]) -> list[Parcel]:
     return [Parcel(sender, receiver, tuple(items)) for (sender, receiver), items in sorted(found.items()) if items]
 
 
-def send(group: dist.ProcessGroupGloo, given: Sequence[Parcel], state: State) -> None:
+def send(group: Group, given: Sequence[Parcel], state: State) -> None:
     """Sends these parcels, whose sender this process is. PeerLost if one does not arrive."""
     live = {(SHARED, name): tensor for name, tensor in state.shared.items()}
     live |= {(REPLICATED, name): tensor for name, tensor in state.replicated.items()}
@@ -64,8 +64,8 @@ def send(group: dist.ProcessGroupGloo, given: Sequence[Parcel], state: State) ->
         _interleave([_sending(group, parcel, live) for parcel in given])
 
 
-def receive(group: dist.ProcessGroupGloo, given: Sequence[Parcel], targets: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
-    """Receives these parcels into `targets`, and into new tensors where there is none. PeerLost if one does not come."""
+def receive(group: Group, given: Sequence[Parcel], targets: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
+    """Receives these parcels into `targets`, and new tensors where there is none. PeerLost if one does not come."""
     found = {
         (item.part, item.name): _target(item, targets.get((item.part, item.name)))
         for parcel in given
@@ -104,7 +104,7 @@ def _interleave(works: list[Iterator[None]]) -> None:
         waiting.append(work)
 
 
-def _sending(group: dist.ProcessGroupGloo, parcel: Parcel, live: Mapping[Key, Tensor]) -> Iterator[None]:
+def _sending(group: Group, parcel: Parcel, live: Mapping[Key, Tensor]) -> Iterator[None]:
     window: deque[tuple[Any, Tensor]] = deque()
     for data in _messages(parcel, live):
         window.append((group.send([data], parcel.receiver, 0), data))
@@ -138,7 +138,7 @@ def _copied(tensor: Tensor) -> Iterator[Tensor]:
         yield torch.frombuffer(buffer, dtype=torch.uint8)
 
 
-def _receiving(group: dist.ProcessGroupGloo, parcel: Parcel, found: Mapping[Key, Tensor]) -> Iterator[None]:
+def _receiving(group: Group, parcel: Parcel, found: Mapping[Key, Tensor]) -> Iterator[None]:
     small, large = _split(parcel)
     packed = torch.empty(sum(item.size for item in small), dtype=torch.uint8)
     if packed.numel():

@@ -1,22 +1,20 @@
 """What one process does in a hand-over, act by act: connect, move the state, vote, write the log, change ranks.
 
-Nothing here decides when, or whether: perdure.handover's machines do, and perdure.session.handing drives them. Acts that
-may wait for another party raise PeerLost, those of the log StorageError; none of them changes anything of the training
-but `install`.
+Nothing here decides when, or whether: perdure.handover's machines do, driven by perdure.session.handing. Acts that may
+wait for another party raise PeerLost, those of the log StorageError; none of them changes anything of the training but
+`install`.
 """
 
 from __future__ import annotations
 
-import json
-import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, Final
 
 from perdure.channel import Voting, vote_acknowledged
-from perdure.checkpoint.codec import decode, encode
+from perdure.checkpoint.codec import decode
 from perdure.checkpoint.entry import write_entry
 from perdure.checkpoint.log import Log, Place
 from perdure.checkpoint.manifest import REPLICATED, SHARED, Item
@@ -25,7 +23,6 @@ from perdure.checkpoint.takeover import Takeover
 from perdure.checkpoint.verdict import Verdict
 from perdure.checkpoint.writer import Writer
 from perdure.contract import CommitRef, Handover, HandoverWord
-from perdure.errors import UserError
 from perdure.handover.bridge import Bridge, Word, connect_bridge, settings_of
 from perdure.handover.parties import Attempt, Part, Party
 from perdure.handover.transfer import Key, describe, parcels, receive, send
@@ -39,7 +36,7 @@ ACK_LOOKS_SECONDS: Final = 0.002
 
 @dataclass(frozen=True)
 class Header:
-    """What old rank 0 tells all parties in the stop: everything but the tensors, as a commit made here would have it."""
+    """What old rank 0 tells all parties in the stop: all but the tensors, as a commit made here would have it."""
 
     position: Position
     items: tuple[Item, ...]
@@ -141,7 +138,7 @@ class Effects:
 
     def give(self, stop: Stop) -> None:
         """As an old rank: sends what a commit made here would hold. Nothing of this rank changes."""
-        run, bridge = self.run, self.bridge
+        bridge = self.bridge
         bridge.stand_still()
         own, state = self._own_part()
         header = Header.read(bridge.peers.broadcast(own and self._describe(stop, *own)))

@@ -1,4 +1,4 @@
-"""How an old rank takes part in a hand-over: it looks for offers while it trains, and stops for one that all are ready for.
+"""How an old rank takes part in a hand-over: it looks for offers while it trains, and stops where all are ready.
 
 Everything up to the stop goes on in a thread. In the stop nothing of this rank changes before it knows go; whatever
 else comes out of it, training goes on as if nothing had been, or the ranks save and leave. Owned by the session's run;
@@ -8,14 +8,12 @@ called by perdure.session.boundary.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from typing import NoReturn
 
 from perdure.channel import HandoverEnded, TookOver, read_offer
-from perdure.checkpoint.opening import say
 from perdure.checkpoint.verdict import Verdict
 from perdure.contract import ExitKind, HandoverWord, Leave, Train
-from perdure.errors import PeerLost, PerdureError, StorageError, UserError
+from perdure.errors import PerdureError
 from perdure.handover.bridge import QUIET_SECONDS, Word
 from perdure.handover.parties import Part, attempt_of
 from perdure.session.effects import Effects, Stop

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 
+import torch
+
 from perdure.channel import Attached
 from perdure.group.agreement import Agreement
 from perdure.group.peers import Alone
@@ -20,8 +22,20 @@ from perdure.store import open_store
 
 def attach(run: Run) -> None:
     """From here on a request is noted, and the agent knows whom it can ask to save."""
-    run.tell(Attached(os.getpid()))
+    why = not_live(run)
+    run.tell(Attached(os.getpid(), not why, why))
     run.requests.listen()
+
+
+def not_live(run: Run) -> str:
+    """Why this process cannot change its ranks while it trains, or nothing."""
+    if run.settings.run is None:
+        return "nobody has numbered this run"
+    if run.settings.master_is_elsewhere:
+        return "torchrun has started the ranks, and keeps their store"
+    if torch.cuda.is_available():
+        return "on GPUs ranks cannot be connected beside a living run yet"
+    return ""
 
 
 def meet(run: Run, timeout: float) -> None:

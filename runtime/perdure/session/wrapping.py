@@ -70,7 +70,7 @@ class Replica(nn.Module):
         """Calls the model, and has the ranks' gradients averaged in the backward pass."""
         return self._called[0](*inputs, **named)
 
-    def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - torch's own signature
+    def train(self, mode: bool = True) -> Self:
         """For training, or for evaluation."""
         super().train(mode)
         self._called[0].training = mode  # one that is no part of this module, too

@@ -1,8 +1,8 @@
 """Real processes for the tests of this folder: one imports torch, and forks a trainer whenever a test wants one.
 
 `Nursery` is the test's end; the other is this module run as a program. It computes nothing before it forks, as a
-thread pool of the parent's would hang its children. A trainer is a function of tests.unit.runtime.handover.scripts; what
-it returns (JSON) is in the file that was asked for.
+thread pool of the parent's would hang its children. A trainer is a function of tests.unit.runtime.handover.scripts;
+what it returns (JSON) is in a file.
 """
 
 from __future__ import annotations
