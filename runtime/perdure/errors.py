@@ -9,6 +9,7 @@
     ├── Corrupt          stored bytes are not what was written
     ├── StorageError     the store did not answer, or not as it should: may be tried again
     │   └── StorageRefused ... and will refuse the same call for ever, until somebody mends what the message names
+    ├── HandoverFailed   this process was to join a living run, which goes on without it: nothing is lost
     └── PeerLost         another rank is gone or did not answer in time: nobody here is to blame
 
 Nothing here imports torch: the agent and the operator's image use these too.
@@ -49,6 +50,10 @@ class Fenced(PerdureError):
 
 class RootTakenOver(Fenced):
     """The log's root now belongs to another job's uid."""
+
+
+class HandoverFailed(PerdureError):
+    """This process was to join a living run, and is not to be one of its ranks: that run trains on without it."""
 
 
 class HandoverRefused(Fenced):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from perdure.contract import CommitRef, Env, read_commit
+from perdure.contract import CommitRef, Env, Handover, read_commit, read_handover
 from perdure.errors import UserError
 
 LOCAL_UID: Final = "local"
@@ -71,6 +71,10 @@ class Settings:
     trace: bool = False
     report_fd: int | None = None
     request_file: Path | None = None
+    offer_file: Path | None = None
+    """Where the agent offers a hand-over."""
+    handover: Handover | None = None
+    """This process joins a living run: how."""
     started: float | None = None
     """time.monotonic() at which the agent started this process."""
 
@@ -81,7 +85,7 @@ def read_settings(environ: Mapping[str, str], root: str | Path | None = None) ->
     world = _number(environ, "WORLD_SIZE", 1, least=1)
     if rank >= world:
         raise UserError(f"RANK is {rank} and WORLD_SIZE is {world}: ranks count from 0 to WORLD_SIZE - 1")
-    request_file = environ.get(Env.REQUEST_FILE)
+    request_file, offer_file = environ.get(Env.REQUEST_FILE), environ.get(Env.HANDOVER_FILE)
     return Settings(
         root=environ.get(Env.ROOT) or as_uri(root or DEFAULT_ROOT),
         uid=environ.get(Env.UID) or LOCAL_UID,
@@ -103,6 +107,8 @@ def read_settings(environ: Mapping[str, str], root: str | Path | None = None) ->
         trace=environ.get(Env.TRACE) == "1",
         report_fd=_optional(environ, Env.REPORT_FD, 0),
         request_file=Path(request_file) if request_file else None,
+        offer_file=Path(offer_file) if offer_file else None,
+        handover=_handover(environ),
         started=_started(environ),
     )
 
@@ -142,6 +148,17 @@ def _floor(environ: Mapping[str, str]) -> CommitRef | None:
         return read_commit(json.loads(environ.get(Env.FLOOR) or "null"))
     except ValueError:
         raise UserError(f"{Env.FLOOR} is {environ[Env.FLOOR]!r}: give a JSON object with seq and step") from None
+
+
+def _handover(environ: Mapping[str, str]) -> Handover | None:
+    text = environ.get(Env.HANDOVER)
+    try:
+        block = read_handover(json.loads(text)) if text else None
+    except ValueError:
+        block = None
+    if text and block is None:
+        raise UserError(f"{Env.HANDOVER} is {text!r}: give an assignment's `handover` as a JSON object")
+    return block
 
 
 def _started(environ: Mapping[str, str]) -> float | None:

@@ -15,6 +15,10 @@ class CheckpointSchedule:
         self._rank = rank
         self.saved_at = time.monotonic()
 
+    def take_over(self, rank: int, age: float) -> None:
+        """Goes on as another rank; the last checkpoint is `age` seconds old."""
+        self._rank, self.saved_at = rank, time.monotonic() - age
+
     def saved(self) -> None:
         """A checkpoint is made, or none is needed yet."""
         self.saved_at = time.monotonic()

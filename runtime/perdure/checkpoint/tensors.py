@@ -148,6 +148,14 @@ def read(tensor: Tensor) -> Iterator[memoryview]:
         yield _flat(whole).view(torch.uint8).numpy().data
 
 
+def flat_bytes(tensor: Tensor) -> Tensor | None:
+    """The memory of its elements in row-major order, as bytes; None where it does not lie so in this machine's."""
+    plain = not tensor.is_conj() and not tensor.is_neg() and tensor.is_contiguous()
+    if not plain or tensor.device.type != "cpu":
+        return None
+    return _flat(_as_integers(tensor.detach())).view(torch.uint8)
+
+
 class Sink:
     """Takes the bytes of one tensor, in row-major order, and leaves them where the tensor lies."""
 
@@ -155,9 +163,9 @@ class Sink:
         self._target = target.detach()
         self._at = 0
         self._direct: memoryview | None = None
-        plain = not target.is_conj() and not target.is_neg() and target.is_contiguous()
-        if plain and target.device.type == "cpu" and target.numel():
-            self._direct = _flat(_as_integers(self._target)).view(torch.uint8).numpy().data
+        flat = flat_bytes(target)
+        if flat is not None and target.numel():
+            self._direct = flat.numpy().data
         self._left = _pieces(self._target, PIECE_BYTES)
         self._piece: Tensor | None = None
         self._buffer = torch.empty(0, dtype=torch.uint8)

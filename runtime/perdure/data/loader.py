@@ -100,6 +100,12 @@ class Loader(Source[Any]):
         self._rank, self._world = rank, world
         self._take(dataset, options)
 
+    def share(self, rank: int, world: int) -> None:
+        """From the next batch on it hands out this rank's part for a run of other ranks."""
+        if (rank, world) != (self._rank, self._world):
+            self._rank, self._world = rank, world
+            self._redraw = True
+
     def _take(self, dataset: Dataset[Any], options: dict[str, Any]) -> None:
         self._dataset, self._options = dataset, options
         self._collate = _Collate(options.get("collate_fn") or default_collate)

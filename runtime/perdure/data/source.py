@@ -68,6 +68,8 @@ class Source(ABC, Generic[T]):
         self.batch_index = 0
         """Batches of this epoch that were handed out before this process resumed it."""
         self._ended = False
+        self._redraw = False
+        """Whether what is left has to be drawn anew, from `consumed` on."""
         self._session = session
         self._pass: weakref.ref[Iterator[T]] | None = None
         self._looked: set[str] = set()
@@ -155,9 +157,11 @@ class Source(ABC, Generic[T]):
         self._session.end_pass(self)
 
     def _hand_out(self, epoch: int) -> Iterator[T]:
-        batches = self._draw(epoch)
+        batches, self._redraw = self._draw(epoch), False
         while self.handed < self.end:
             self._session.asked(self)
+            if self._redraw and not self.pending:
+                batches, self._redraw = self._draw(epoch), False
             self.handed, batch = next(batches)
             self._session.handed(self)
             self._warn_of_count()

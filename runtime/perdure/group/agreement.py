@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
@@ -24,6 +24,7 @@ import torch.distributed as dist
 from perdure.errors import UserError
 from perdure.group.gloo import peer_lost
 from perdure.group.pace import Pace
+from perdure.group.world import Group
 from perdure.settings import DEFAULT_CHECK_SECONDS
 
 _SUM_FACTOR: Final = 1_000_003
@@ -57,14 +58,18 @@ class Votes:
     """A periodic checkpoint is due."""
     exhausted: bool = False
     """Somebody has no further sample: a last step is behind it."""
+    attempt: int = 0
+    """The run that every rank is ready to become, at a hand-over; 0 unless all name the same."""
 
-    def __or__(self, other: Votes) -> Votes:
-        return Votes(self.exit or other.exit, self.save or other.save, self.exhausted or other.exhausted)
+    def __or__(self, later: Votes) -> Votes:
+        """Both, one after the other: what is ready may not be so any more."""
+        return Votes(self.exit or later.exit, self.save or later.save, self.exhausted or later.exhausted, later.attempt)
 
 
 NOTHING: Final = Votes()
 
 
+@runtime_checkable
 class Maximum(Protocol):
     """Puts the ranks' vectors together: number by number the greatest."""
 
@@ -76,14 +81,14 @@ class Maximum(Protocol):
 class GlooMaximum:
     """Over a group that nothing else uses."""
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
+    def __init__(self, group: Group) -> None:
         self._group = group
 
     def start(self, vector: Sequence[int]) -> Callable[[], list[int]]:
         tensor = torch.tensor(vector, dtype=torch.int64, device="cpu")
-        work = dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
-        if work is None:
-            raise UserError("this process is not a rank of the run's process group: start it with the others")
+        options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.MAX
+        work = self._group.allreduce([tensor], options)
 
         def wait() -> list[int]:
             work.wait()
@@ -97,19 +102,26 @@ class Agreement:
 
     def __init__(
         self,
-        group: dist.ProcessGroup | Maximum | None,
+        group: Group | Maximum | None,
         *,
         interval: float = DEFAULT_CHECK_SECONDS,
         now: Callable[[], float] = time.monotonic,
+        unsaid: Votes = NOTHING,
     ) -> None:
-        """`group` is used by nothing else; None in a world of one. About one check is made in `interval` seconds."""
-        self._maximum = GlooMaximum(group) if isinstance(group, dist.ProcessGroup) else group
+        """`group` is used by nothing else; None in a world of one. About one check is made in `interval` seconds.
+
+        `unsaid` is what this rank has still to say, from before the ranks changed.
+        """
+        self._maximum = group if group is None or isinstance(group, Maximum) else GlooMaximum(group)
         self._pace = Pace(interval, now)
-        self._unsaid = NOTHING
+        self.unsaid = unsaid
+        """What this rank has said at calls that were no checks."""
         self._pending: Callable[[], list[int]] | None = None
         self._call = (0, CheckpointCall.STEP)
         self._sum = 0
         self._sent_at = ""
+        self.attempt = 0
+        """The run that all ranks were ready to become when they last checked: the newest word alone counts."""
 
     def check(self, step: int, kind: CheckpointCall, said: Votes) -> Votes:
         """Says `said`, and returns what all ranks said at the check before this call, if there is news.
@@ -117,7 +129,7 @@ class Agreement:
         Where somebody has asked to exit nothing further is sent: every rank reads the same, at the same call.
         """
         if self._maximum is None:
-            return said
+            return self._alone(said)
         agreed = self._told(step, kind, said)
         is_check = self._pace.is_check(kind)
         if is_check and not agreed.exit:
@@ -127,7 +139,7 @@ class Agreement:
     def at_once(self, step: int, kind: CheckpointCall, said: Votes) -> Votes:
         """The same without the lag: what all ranks say at this very call, or have said before."""
         if self._maximum is None:
-            return said
+            return self._alone(said)
         before = self._told(step, kind, said)
         if before.exit:
             return before
@@ -144,20 +156,25 @@ class Agreement:
             self._read()
         return agreed
 
+    def _alone(self, said: Votes) -> Votes:
+        self.attempt = said.attempt
+        return said
+
     def _told(self, step: int, kind: CheckpointCall, said: Votes) -> Votes:
         """A call has come: what is agreed, now that this rank is there."""
         self._call = step, kind
         self._sum = (self._sum * _SUM_FACTOR + step * len(CheckpointCall) + kind) & _SUM_BITS
-        self._unsaid |= said
+        self.unsaid |= said
         return self.collect()
 
     def _send(self, said: Votes | None = None) -> None:
         """What has not been said yet, or `said`."""
         if said is None:
-            said, self._unsaid = self._unsaid, NOTHING
+            said, self.unsaid = self.unsaid, NOTHING
         label = [*self._call, self._sum]
         flags = [int(said.exit), int(said.save), int(said.exhausted)]
-        vector = [*label, *(-number for number in label), *flags, -self._pace.checked()]
+        ready = [said.attempt, -said.attempt]
+        vector = [*label, *(-number for number in label), *flags, -self._pace.checked(), *ready]
         self._sent_at = f"{_CALLS[self._call[1]]} of step {self._call[0]}"
         if self._maximum is not None:
             with peer_lost(f"all ranks were to meet at {self._sent_at}"):
@@ -171,7 +188,9 @@ class Agreement:
             vector = wait()
         self._compare(vector[:3], [-number for number in vector[3:6]])
         self._pace.agree(-vector[9])
-        return Votes(*(bool(flag) for flag in vector[6:9]))
+        self.attempt = vector[10] if vector[10] == -vector[11] else 0
+        leave, save, exhausted = (bool(flag) for flag in vector[6:9])
+        return Votes(leave, save, exhausted, self.attempt)
 
     def _compare(self, most: Sequence[int], least: Sequence[int]) -> None:
         if most == least:

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from perdure.errors import PeerLost
+from perdure.group.world import Group
 
 
 @contextlib.contextmanager
@@ -30,7 +31,7 @@ def peer_lost(doing: str) -> Iterator[None]:
 class GlooPeers:
     """The ranks of a run, over a group that nothing else uses."""
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
+    def __init__(self, group: Group) -> None:
         self._group = group
         self.rank = group.rank()
         self.world = group.size()
@@ -46,7 +47,7 @@ class GlooPeers:
     def _all(self, own: torch.Tensor) -> list[torch.Tensor]:
         parts = [torch.zeros_like(own) for _ in range(self.world)]
         with peer_lost("messages were exchanged"):
-            dist.all_gather(parts, own, group=self._group)
+            self._group.allgather([parts], [own]).wait()
         return parts
 
     def broadcast(self, value: Any) -> Any:
@@ -61,7 +62,7 @@ class GlooPeers:
 
     def _from_rank0(self, data: torch.Tensor) -> None:
         with peer_lost("rank 0's message was awaited"):
-            dist.broadcast(data, src=0, group=self._group)
+            self._group.broadcast([data], dist.BroadcastOptions()).wait()
 
 
 def _number(value: int) -> torch.Tensor:

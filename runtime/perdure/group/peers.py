@@ -41,3 +41,17 @@ class Solo:
 
     def broadcast(self, value: Any) -> Any:
         return value
+
+
+class Alone:
+    """A rank that is to be one of a world, and has nobody to talk to yet: what it says, it hears."""
+
+    def __init__(self, rank: int, world: int) -> None:
+        self.rank = rank
+        self.world = world
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+    def broadcast(self, value: Any) -> Any:
+        return value

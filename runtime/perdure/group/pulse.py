@@ -83,11 +83,12 @@ class Pulse:
         self._number = 0
         self._last = b""
 
-    def start(self) -> None:
-        """Once all ranks are connected: each hears its peer before it trains."""
+    def start(self, *, at_once: bool = True) -> None:
+        """Once all ranks are connected: each hears its peer before it trains, or soon if not `at_once`."""
         if self._settings.world == 1:
             return
-        self._count_and_listen()
+        if at_once:
+            self._count_and_listen()
         for act in (self._go_on_counting, self._watch):
             threading.Thread(target=act, name=f"perdure-pulse{act.__name__}", daemon=True).start()
 

@@ -23,6 +23,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from perdure.errors import PeerLost, UserError
 from perdure.group.gloo import GlooPeers, peer_lost
 from perdure.group.peers import Peers, Solo
+from perdure.group.world import Group, connect_group, install
 from perdure.settings import Settings
 
 if TYPE_CHECKING:
@@ -42,8 +43,19 @@ class Groups:
     """The ranks of a run, met."""
 
     peers: Peers
-    agreement: dist.ProcessGroup | None
+    agreement: Group | None
     """For the agreement alone; None in a world of one."""
+    gradients: Gradients | None = None
+    """What is to be torch's WORLD; None in a world of one, or where torch has made it itself."""
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """A connected group, and the store that further ones may be made over."""
+
+    group: Group
+    store: Store
+    timeout: timedelta
 
 
 class Deadline:
@@ -64,90 +76,128 @@ class Deadline:
 
 
 def rendezvous(settings: Settings, *, timeout: timedelta, deadline: Deadline) -> Groups:
-    """Returns when all ranks are connected. PeerLost if they are not by the deadline."""
+    """Returns when all ranks are connected, torch's WORLD too. PeerLost if they are not by the deadline."""
+    if settings.world > 1 and dist.is_initialized():
+        raise UserError("torch.distributed is initialised already: remove init_process_group, the Session calls it")
+    groups = connect_ranks(settings, timeout=timeout, deadline=deadline)
+    install_groups(groups, settings)
+    return groups
+
+
+def connect_ranks(settings: Settings, *, timeout: timedelta, deadline: Deadline) -> Groups:
+    """The groups of a run, connected, while torch may still use those of another. From any thread."""
     if settings.world == 1:
         return Groups(Solo(), None)
-    if dist.is_initialized():
-        raise UserError("torch.distributed is initialised already: remove init_process_group, the Session calls it")
-    store = _store(settings, timeout, deadline)
+    store = open_place(place_of(settings), timeout, deadline, listen=not settings.master_is_elsewhere)
     _everybody_is_here(store, settings, deadline)
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+
+    def group(name: str, seconds: timedelta) -> Group:
+        return connect_group(store, name, rank=settings.rank, size=settings.world, timeout=seconds)
+
     with peer_lost("the process groups were made"):
-        dist.init_process_group(backend, store=store, rank=settings.rank, world_size=settings.world, timeout=timeout)
-        agreement = _own_group(timeout)
-        messages = _own_group(max(timeout, timedelta(seconds=settings.wait + OPENING_SECONDS)))
-    return Groups(GlooPeers(messages), agreement)
+        gradients = None
+        if torch.cuda.is_available():
+            dist.init_process_group(
+                "cpu:gloo,cuda:nccl", store=store, rank=settings.rank, world_size=settings.world, timeout=timeout
+            )
+        else:
+            gradients = Gradients(group("gradients", timeout), store, timeout)
+        agreement = group("agreement", timeout)
+        messages = group("messages", max(timeout, timedelta(seconds=settings.wait + OPENING_SECONDS)))
+    return Groups(GlooPeers(messages), agreement, gradients)
 
 
-def _own_group(timeout: timedelta) -> dist.ProcessGroup:
-    group = dist.new_group(backend="gloo", timeout=timeout)
-    if not isinstance(group, dist.ProcessGroup):
-        raise UserError("this process is not a rank of the run's process group: start it with the others")
-    return group
+def install_groups(groups: Groups, settings: Settings) -> None:
+    """From here on torch's collectives are those of this run. None of another is installed."""
+    if groups.gradients:
+        with peer_lost("the process groups were installed"):
+            made = groups.gradients
+            install(made.group, made.store, rank=settings.rank, world=settings.world, timeout=made.timeout)
 
 
-def _store(settings: Settings, timeout: timedelta, deadline: Deadline) -> Store:
-    wanted = f"{settings.uid}/{settings.run or '-'}/{settings.world}"
-    store = _listen(settings, wanted, deadline) if settings.rank == 0 else _find(settings, wanted, deadline)
+@dataclass(frozen=True)
+class Place:
+    """Where processes find each other: a store, and what its first key says of whom it is for."""
+
+    address: tuple[str, int]
+    hosts: bool
+    """This process has it; the others look for it."""
+    named: str
+    prefix: str
+    awaited: str
+    """Who hosts it, for people."""
+
+    def __str__(self) -> str:
+        return f"{self.address[0]}:{self.address[1]}"
+
+    def connect(self, *, listen: bool) -> Store:
+        """One connection."""
+        store = dist.TCPStore(  # type: ignore[attr-defined]
+            *self.address, is_master=listen, wait_for_workers=False, timeout=timedelta(seconds=CONNECT_SECONDS)
+        )
+        return PrefixStore(self.prefix, store)
+
+
+def open_place(place: Place, timeout: timedelta, deadline: Deadline, *, listen: bool = True) -> Store:
+    """Its store, once it is there and named as it should be. PeerLost if it is not by the deadline."""
+    store = _listen(place, deadline, listen=listen) if place.hosts else _find(place, deadline)
     store.set_timeout(timeout)
     return store
 
 
-def _listen(settings: Settings, wanted: str, deadline: Deadline) -> Store:
-    """The port may still belong to a socket that is about to be closed."""
-    while True:
-        try:
-            store = connect(settings, listen=not settings.master_is_elsewhere)
-        except dist.DistNetworkError as error:
-            deadline.check(f"rank 0 cannot listen at {_address(settings)}: {error}")
-            time.sleep(RETRY_SECONDS)
-            continue
-        store.set(RUN_KEY, wanted)
-        return store
-
-
-def _find(settings: Settings, wanted: str, deadline: Deadline) -> Store:
-    awaited = f"rank 0 does not listen at {_address(settings)}"
-    while True:
-        _await_port(settings, deadline, awaited)
-        try:
-            store = connect(settings, listen=False)
-            found = _first_key(store, deadline)
-        except (dist.DistNetworkError, dist.DistStoreError):
-            found = ""  # no store, or it stopped listening between two calls
-        if found == wanted:
-            return store
-        awaited = f"{_address(settings)} is the store of run {found!r}, wanted is {wanted!r}"
-        time.sleep(RETRY_SECONDS)
+def place_of(settings: Settings) -> Place:
+    """Where the ranks of a run find each other."""
+    named = f"{settings.uid}/{settings.run or '-'}/{settings.world}"
+    return Place(settings.master or ("", 0), settings.rank == 0, named, f"perdure-{settings.attempt}", "rank 0")
 
 
 def connect(settings: Settings, *, listen: bool) -> Store:
-    host, port = settings.master or ("", 0)
-    store = dist.TCPStore(  # type: ignore[attr-defined]
-        host, port, is_master=listen, wait_for_workers=False, timeout=timedelta(seconds=CONNECT_SECONDS)
-    )
-    return PrefixStore(f"perdure-{settings.attempt}", store)
+    """One more connection to the run's store."""
+    return place_of(settings).connect(listen=listen)
 
 
-def _address(settings: Settings) -> str:
-    host, port = settings.master or ("", 0)
-    return f"{host}:{port}"
+def _listen(place: Place, deadline: Deadline, *, listen: bool) -> Store:
+    """The port may still belong to a socket that is about to be closed."""
+    while True:
+        try:
+            store = place.connect(listen=listen)
+        except dist.DistNetworkError as error:
+            deadline.check(f"{place.awaited} cannot listen at {place}: {error}")
+            time.sleep(RETRY_SECONDS)
+            continue
+        store.set(RUN_KEY, place.named)
+        return store
 
 
-def _await_port(settings: Settings, deadline: Deadline, awaited: str) -> None:
+def _find(place: Place, deadline: Deadline) -> Store:
+    awaited = f"{place.awaited} does not listen at {place}"
+    while True:
+        _await_port(place.address, deadline, awaited)
+        try:
+            store = place.connect(listen=False)
+            found = _first_key(store, deadline, f"{place.awaited} has not named its run")
+        except (dist.DistNetworkError, dist.DistStoreError):
+            found = ""  # no store, or it stopped listening between two calls
+        if found == place.named:
+            return store
+        awaited = f"{place} is the store of run {found!r}, wanted is {place.named!r}"
+        time.sleep(RETRY_SECONDS)
+
+
+def _await_port(address: tuple[str, int], deadline: Deadline, awaited: str) -> None:
     """torch's own client backs off for seconds when nobody listens yet."""
     while True:
         left = deadline.check(awaited)
         try:
-            socket.create_connection(settings.master or ("", 0), timeout=min(left, CONNECT_SECONDS)).close()
+            socket.create_connection(address, timeout=min(left, CONNECT_SECONDS)).close()
         except OSError:
             time.sleep(RETRY_SECONDS)
         else:
             return
 
 
-def _first_key(store: Store, deadline: Deadline) -> str:
-    _await_keys(store, [RUN_KEY], deadline, "rank 0 has not named its run")
+def _first_key(store: Store, deadline: Deadline, awaited: str) -> str:
+    await_keys(store, [RUN_KEY], deadline, awaited)
     return bytes(store.get(RUN_KEY)).decode()
 
 
@@ -155,10 +205,11 @@ def _everybody_is_here(store: Store, settings: Settings, deadline: Deadline) -> 
     """Making the groups has no deadline of its own, so nobody begins before all are there."""
     store.set(f"here/{settings.rank}", "1")
     for rank in range(settings.world):
-        _await_keys(store, [f"here/{rank}"], deadline, f"rank {rank} of {settings.world} has not come")
+        await_keys(store, [f"here/{rank}"], deadline, f"rank {rank} of {settings.world} has not come")
 
 
-def _await_keys(store: Store, keys: list[str], deadline: Deadline, awaited: str) -> None:
+def await_keys(store: Store, keys: list[str], deadline: Deadline, awaited: str) -> None:
+    """Returns when all the keys are set."""
     while True:
         left = deadline.check(awaited)
         try:

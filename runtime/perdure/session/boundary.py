@@ -16,7 +16,10 @@ from typing import Any, Final, NoReturn
 from perdure.checkpoint.opening import say
 from perdure.data.source import Source
 from perdure.group.agreement import CheckpointCall, Votes
+from perdure.session.effects import Stop
+from perdure.session.handing import Handing
 from perdure.session.leaving import save_and_leave
+from perdure.session.newcomer import Newcomer
 from perdure.session.requests import ExitRequest
 from perdure.session.run import Run
 from perdure.telemetry.events import RequestSeen, Stepped
@@ -40,6 +43,9 @@ class Boundary:
         """Whether this rank's script has been told that it will be, and may leave its loop for that."""
         self._departing: BaseException | None = None
         """What was raised to leave the script, or because that failed."""
+        self.handing = Handing(run)
+        self.newcomer: Newcomer | None = None
+        """While this process is to join a living run, and has not had its first batch."""
         self._due = ""
         """Why a checkpoint is due."""
         self._stepped = False
@@ -58,11 +64,33 @@ class Boundary:
 
     def asked(self, source: Source[Any]) -> None:
         """The script asks for its next batch: what is due is done, if this is a place for it."""
-        if not self._progress.asked(source):
+        if not self._progress.asked(source) and not self._run.joining:
+            return
+        if self.newcomer and not self._first_batch(source, self.newcomer):
             return
         if self.leaving:
             self.leave()
+        if self._run.agreement.attempt:
+            self._hand_over(source)
         self.save_if_due()
+
+    def _first_batch(self, source: Source[Any], newcomer: Newcomer) -> bool:
+        """Whether this process, which was to join a living run, is one of its ranks now."""
+        if not newcomer.first_batch(source.name):
+            return False
+        self.newcomer = None
+        self._due, self.exhausted = newcomer.header.due, newcomer.header.exhausted
+        return True
+
+    def _hand_over(self, source: Source[Any]) -> None:
+        """All old ranks were ready to change their ranks when they last checked; the newest word counts."""
+        run = self._run
+        self._note(run.agreement.collect())
+        if not self.leaving and run.agreement.attempt:
+            with run.pulse.paused():
+                self.leaving = self.handing.hand_over(Stop(source.name, self._due, self.exhausted))
+        if self.leaving:
+            self.leave()
 
     def handed(self, source: Source[Any]) -> None:
         """A batch goes to the script."""
@@ -155,16 +183,16 @@ class Boundary:
     def _check(self, kind: CheckpointCall, *, exhausted: bool = False) -> None:
         """Once all have agreed to leave, nothing is said any more."""
         self._trace_request()
-        if not self.leaving:
+        if not self.leaving and not self._run.joining:
             by_the_clock = kind is CheckpointCall.STEP and self._run.schedule.by_the_clock()
-            votes = Votes(self._run.requests.seen, by_the_clock, exhausted)
+            votes = Votes(self._run.requests.seen, by_the_clock, exhausted, self.handing.look())
             self._note(self._run.agreement.check(self._progress.step, kind, votes))
 
     def _check_at_once(self, kind: CheckpointCall) -> None:
         """The same where all are to read what all say right here."""
         self._trace_request()
-        if not self.leaving:
-            votes = Votes(exit=self._run.requests.seen)
+        if not self.leaving and not self._run.joining:
+            votes = Votes(exit=self._run.requests.seen, attempt=self.handing.look())
             self._note(self._run.agreement.at_once(self._progress.step, kind, votes))
 
     def _note(self, agreed: Votes) -> None:

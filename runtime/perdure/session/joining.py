@@ -8,32 +8,50 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 
+import torch
+
 from perdure.channel import Attached
 from perdure.group.agreement import Agreement
-from perdure.group.pulse import Pulse
+from perdure.group.peers import Alone
 from perdure.group.rendezvous import Deadline, rendezvous
-from perdure.session.leaving import give_up, lose_peers
+from perdure.session.leaving import give_up
+from perdure.session.membership import make_pulse
 from perdure.session.run import Run
 from perdure.store import open_store
 
 
 def attach(run: Run) -> None:
     """From here on a request is noted, and the agent knows whom it can ask to save."""
-    run.tell(Attached(os.getpid()))
+    why = not_live(run)
+    run.tell(Attached(os.getpid(), not why, why))
     run.requests.listen()
+
+
+def not_live(run: Run) -> str:
+    """Why this process cannot change its ranks while it trains, or nothing."""
+    if run.settings.run is None:
+        return "nobody has numbered this run"
+    if run.settings.master_is_elsewhere:
+        return "torchrun has started the ranks, and keeps their store"
+    if torch.cuda.is_available():
+        return "on GPUs ranks cannot be connected beside a living run yet"
+    return ""
 
 
 def meet(run: Run, timeout: float) -> None:
     """Returns when all ranks are connected. PeerLost if they are not in time; Exit if this rank is asked to leave."""
     import torch._dynamo  # noqa: F401, PLC0415 - the first optimizer would: here others may still be on their way
 
-    settings = run.settings
+    settings, run.timeout = run.settings, timeout
     run.timings.begin(settings.started)
     run.store = open_store(settings.root, os.environ)
+    if run.joining:
+        run.peers, run.agreement, run.pulse = Alone(settings.rank, settings.world), Agreement(None), make_pulse(run)
+        return
     with run.timings.part("rendezvous"):
         deadline = Deadline(settings.rendezvous, lambda: give_up(run))
         groups = rendezvous(settings, timeout=timedelta(seconds=timeout), deadline=deadline)
     run.peers = groups.peers
     run.agreement = Agreement(groups.agreement, interval=settings.check_seconds)
-    run.pulse = Pulse(settings, lambda: run.requests.seen, lambda why: lose_peers(run, why))
+    run.pulse = make_pulse(run)
     run.pulse.start()

@@ -40,8 +40,8 @@ def save_finally(run: Run) -> None:
     request, position = run.requests.current, run.progress.position()
     if request:
         run.timings.note({"agree": time.monotonic() - request.at})
-    told = run.peers.gather({"cause": request.cause if request else "", "place": _place(position)})
-    _check_places([found["place"] for found in told])
+    told = run.peers.gather({"cause": request.cause if request else "", "place": place(position)})
+    check_places([found["place"] for found in told])
     cause = next((found["cause"] for found in told if found["cause"]), "a rank was asked to exit")
     run.tell(Leaving(position.step, cause))
     run.checkpointer.final(position, cause, run.requests.left)
@@ -52,11 +52,13 @@ def save_finally(run: Run) -> None:
     run.checkpointer.write_trace(run.requests.left)
 
 
-def _place(position: Position) -> str:
+def place(position: Position) -> str:
+    """Where a rank stands, to be compared and for people."""
     return f"step {position.step} of epoch {position.epoch}, {json.dumps(position.cursors, sort_keys=True)}"
 
 
-def _check_places(places: list[str]) -> None:
+def check_places(places: list[str]) -> None:
+    """UserError unless all ranks stand at the same place."""
     for rank, place in enumerate(places):
         if place != places[0]:
             raise UserError(

@@ -20,6 +20,7 @@ from perdure.checkpoint.manifest import Item
 from perdure.checkpoint.state import TwinRef
 from perdure.checkpoint.tree import refs, split
 from perdure.errors import UserError
+from perdure.session.wrapping import Replica
 
 COMPILED = "_orig_mod"
 """Where torch.compile keeps the module."""
@@ -45,6 +46,10 @@ class Module:
         plain = self._plain_names()
         for raw, parameter in self._module.named_parameters(remove_duplicate=False):
             yield f"{self._name}.{plain(raw)}", parameter
+
+    def layout(self) -> list[list[Any]]:
+        """Names, types and shapes of its parameters; buffers may have grown."""
+        return [[name, tensors.dtype_name(value), list(value.shape)] for name, value in self.parameters()]
 
     def read(self, shared: dict[str, Tensor], replicated: dict[str, Tensor]) -> dict[str, Any]:
         """Adds the tensors, a tied one once; returns what is left. UserError if one could not be loaded again."""
@@ -162,7 +167,7 @@ class Module:
 
 
 def _hidden(module: nn.Module) -> Sequence[str]:
-    if isinstance(module, DistributedDataParallel | DataParallel):
+    if isinstance(module, Replica | DistributedDataParallel | DataParallel):
         return ("module",)
     return (COMPILED,) if COMPILED in module._modules else ()  # noqa: SLF001
 

@@ -47,6 +47,11 @@ class Optim:
             "more": split(rest, f"{self._name}/more/", shared),
         }
 
+    def layout(self, parameters: Names) -> list[Any]:
+        """Its class, and the names of each group's parameters."""
+        groups = [[parameters.get(one, "") for one in group["params"]] for group in self._optimizer.param_groups]
+        return [type(self._optimizer).__qualname__, groups]
+
     def wishes(self, saved: Mapping[str, Any], parameters: Names, items: Mapping[str, Item]) -> Iterator[Any]:
         """Each tensor's name, the live one if there is one, and the device it belongs to."""
         numbers = {name: number for number, name in self._numbered(parameters).items()}

@@ -80,6 +80,12 @@ class Progress:
         for source in self._sources.values():
             self._place(source)
 
+    def share(self, rank: int, world: int) -> None:
+        """From the next batch on the sources hand out this rank's part for a run of other ranks."""
+        for source in self._sources.values():
+            if isinstance(source, Loader):
+                source.share(rank, world)
+
     def position(self) -> Position:
         """What a commit made now records."""
         made = {name: source.cursor(self.epochs_done) for name, source in self._sources.items()}

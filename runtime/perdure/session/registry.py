@@ -69,6 +69,13 @@ class Registry:
         """What is registered."""
         return {*self._modules, *self._optimizers, *self._others}
 
+    def kind(self) -> str:
+        """What all ranks of a run have alike before anything is trained: a word that differs where they do not."""
+        layouts = {name: module.layout() for name, module in self._modules.items()}
+        groups = {name: optimizer.layout(self._parameter_names()) for name, optimizer in self._optimizers.items()}
+        others = {name: type(other).__qualname__ for name, other in self._others.items()}
+        return repr((torch.__version__, sorted(layouts.items()), sorted(groups.items()), sorted(others.items())))
+
     def state(self, rank: Any) -> State:
         """Everything as it is now; the tensors are the live ones, not copies. UserError for what cannot be saved."""
         shared: dict[str, Tensor] = {}

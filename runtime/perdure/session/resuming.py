@@ -8,9 +8,10 @@ from __future__ import annotations
 from perdure.channel import Opened
 from perdure.checkpoint.checkpointer import Checkpointer
 from perdure.checkpoint.opening import Opening, load_newest, open_run, say
-from perdure.checkpoint.state import Loaded
+from perdure.checkpoint.state import Loaded, Position, State
 from perdure.session.hooks import HookName
 from perdure.session.leaving import give_up, stop_without_step
+from perdure.session.newcomer import Newcomer
 from perdure.session.rng import going_on
 from perdure.session.run import OWN_STOPPING, OWN_VALUES, Run
 from perdure.telemetry.events import Resumed
@@ -19,19 +20,16 @@ from perdure.telemetry.trace import StoreTrace, TraceLines
 
 def resume(run: Run, *, seed: int) -> None:
     """Opens the run and restores. Collective; `seed` is for random states that cannot be resumed."""
-    settings = run.settings
+    run.seed, settings = seed, run.settings
     opening = open_run(settings, run.store, run.peers, lambda: give_up(run))
-    run.opening = opening
-    if settings.trace:
-        run.trace = StoreTrace(run.store, uid=settings.uid, run=opening.run, rank=run.rank, world=run.world)
-        run.reporter.add(TraceLines(run.trace))
-    run.opened_checkpointer = _checkpointer(run, opening)
+    _begin(run, opening)
     run.tell(Opened(opening.run))
     run.requests.before_first_step(lambda: stop_without_step(run))
     with run.timings.part("restore"):
         loaded = load_newest(settings, run.store, run.peers, opening.writer, run.registry)
         if loaded:
-            _go_on_from(run, loaded, seed)
+            _go_on_from(run, loaded.state, loaded.position, loaded.world, seed)
+            run.checkpointer.commit = loaded.commit
         run.checkpointer.rehearse()
     run.tell(Opened(opening.run, run.checkpointer.commit))
     run.tell(Resumed(run.progress.step))
@@ -42,6 +40,33 @@ def resume(run: Run, *, seed: int) -> None:
             "call session.register(model=model, optimizer=optimizer) before epochs()"
         )
     _tell_script(run, loaded)
+
+
+def receive(run: Run, *, seed: int) -> Newcomer:
+    """Puts everything where the living run stands that this process is to join; it is no rank of it yet."""
+    run.seed = seed
+    newcomer = Newcomer(run)
+    with run.timings.part("rendezvous"):
+        state = newcomer.receive()
+    header, number = newcomer.header, run.settings.run or 0
+    _begin(run, Opening(number, number, header.goal, None))
+    with run.timings.part("restore"):
+        _go_on_from(run, state, header.position, newcomer.old_world, seed)
+        run.checkpointer.commit = header.commit
+        run.checkpointer.rehearse()
+    run.tell(Resumed(run.progress.step))
+    run.hooks.run(HookName.RESUMED, header.commit)
+    if newcomer.old_world != run.world:
+        run.hooks.run(HookName.RANKS)
+    return newcomer
+
+
+def _begin(run: Run, opening: Opening) -> None:
+    settings, run.opening = run.settings, opening
+    if settings.trace:
+        run.trace = StoreTrace(run.store, uid=settings.uid, run=opening.run, rank=run.rank, world=run.world)
+        run.reporter.add(TraceLines(run.trace))
+    run.opened_checkpointer = _checkpointer(run, opening)
 
 
 def _tell_script(run: Run, loaded: Loaded | None) -> None:
@@ -66,12 +91,12 @@ def _checkpointer(run: Run, opening: Opening) -> Checkpointer:
     )
 
 
-def _go_on_from(run: Run, loaded: Loaded, seed: int) -> None:
-    run.registry.load(loaded.state)
-    same_world = loaded.world == run.world
-    if same_world and loaded.state.rank:
-        run.stopping.resume_asked(loaded.state.rank["asked"])
-    step, rank = loaded.position.step, run.rank
-    run.progress.generators.resume(going_on(loaded.state.rank, same_world=same_world, seed=seed, step=step, rank=rank))
-    run.progress.resume(loaded.position)
-    run.checkpointer.commit = loaded.commit
+def _go_on_from(run: Run, state: State, position: Position, world: int, seed: int) -> None:
+    """`world` is how many ranks that state was of."""
+    run.registry.load(state)
+    same_world = world == run.world
+    if same_world and state.rank:
+        run.stopping.resume_asked(state.rank["asked"])
+    step, rank = position.step, run.rank
+    run.progress.generators.resume(going_on(state.rank, same_world=same_world, seed=seed, step=step, rank=rank))
+    run.progress.resume(position)

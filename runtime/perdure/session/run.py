@@ -26,6 +26,7 @@ from perdure.session.reporting import Reporter
 from perdure.session.requests import Requests
 from perdure.session.stopping import Stopping
 from perdure.session.userstate import UserState
+from perdure.session.wrapping import Replica
 from perdure.settings import Settings
 from perdure.store import Store
 from perdure.telemetry.events import Event
@@ -62,6 +63,16 @@ class Run:
         self.user_state = UserState()
         self.registry.add(OWN_VALUES, self.user_state)
         self.registry.add(OWN_STOPPING, self.stopping, loose=True)
+        self.joining = settings.handover is not None
+        """Whether this process is to join a living run, and is no rank of it yet."""
+        self.retired: list[Any] = []
+        """Groups of older runs: freeing one takes a tenth of a second."""
+        self.seed = 0
+        """For random states that cannot be resumed."""
+        self.timeout = 0.0
+        """How long a collective may wait for a rank."""
+        self.replicas: list[Replica] = []
+        """The models that the script has wrapped."""
         self.trace: Trace = NoTrace()
         self.opening: Opening | None = None
         self.opened_checkpointer: Checkpointer | None = None

@@ -50,7 +50,7 @@ from perdure.session.joining import attach, meet
 from perdure.session.options import checked
 from perdure.session.progress import RESERVED
 from perdure.session.reporting import Watch, exit_status, tell_error
-from perdure.session.resuming import resume
+from perdure.session.resuming import receive, resume
 from perdure.session.run import Run
 from perdure.session.stopping import Condition, Limit, max_seconds, max_steps, read_goal
 from perdure.session.userstate import UserState
@@ -187,8 +187,15 @@ class Session:
 
     @checked(DistributedDataParallel)
     def wrap(self, model: nn.Module, **options: Any) -> nn.Module:
-        """The model as training calls it: in DistributedDataParallel with more than one rank. `options` go there."""
-        return wrapping.wrap(model, world=self.world, deterministic=self._deterministic, options=options)
+        """The model as training calls it: through DistributedDataParallel where there are several ranks.
+
+        `options` go there. The model itself is the wrapper's `module`.
+        """
+        replica = wrapping.Replica(model, deterministic=self._deterministic, options=options)
+        if not self._run.joining:
+            replica.adapt(self.world)
+        self._run.replicas.append(replica)
+        return replica
 
     def register(self, **things: Any) -> None:
         """Says what belongs to the state of training: modules, optimizers, schedulers, whatever has a state_dict."""
@@ -248,7 +255,9 @@ class Session:
 
         `epochs()` does this if nobody did; scripts call it to look at the restored state before.
         """
-        if self._run.opening is None:
+        if self._run.opening is None and self._run.joining:
+            self._boundary.newcomer = receive(self._run, seed=self._seed)
+        elif self._run.opening is None:
             resume(self._run, seed=self._seed)
             if self.rank == 0 and self.world > wrapping.WORLD_WITH_ONE_ORDER and not self._deterministic:
                 say(

@@ -4,11 +4,13 @@ Plain DDP rebuilds its buckets after the first backward, so a restarted process 
 layout; in a ring an element's place decides the order in which the ranks' values are added. With two ranks there is
 one order only; with more, results after a restart differ in the last bit. The hook here adds in rank order always.
 
-Also which device a process takes. Called by the session.
+Ranks may change while a script runs, so it gets a wrapper that stays the same. Also which device a process takes.
+Called by the session.
 """
 
 # No `from __future__ import annotations`: register_comm_hook compares the hook's annotations with the classes.
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -26,18 +28,90 @@ def take_device(local_rank: int) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
-def wrap(model: nn.Module, *, world: int, deterministic: bool, options: dict[str, Any]) -> nn.Module:
-    """The model as it is to be called in training; itself in a world of one, or if it has nothing to train."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if world == 1 or not parameters:
-        return model
-    device = parameters[0].device
-    if device.type == "cuda" and len({parameter.device for parameter in parameters}) == 1:
-        options = {"device_ids": [device.index], **options}
-    wrapped = DistributedDataParallel(model, **options)
-    if deterministic and world > WORLD_WITH_ONE_ORDER:
-        wrapped.register_comm_hook(options.get("process_group"), mean_in_rank_order)
-    return wrapped
+class Replica(nn.Module):
+    """A model as training calls it, in whatever world: the script keeps this, and what is inside is made anew.
+
+    `module` is the script's own. With several ranks it is called through DistributedDataParallel; that one is made
+    anew where the ranks change, for an old one keeps buckets that other ranks do not have.
+    """
+
+    module: nn.Module
+
+    def __init__(self, module: nn.Module, *, deterministic: bool, options: dict[str, Any]) -> None:
+        super().__init__()
+        self.module = module
+        # In a list, so that it is no submodule: names would be there twice.
+        self._called: list[nn.Module] = [module]
+        self._deterministic = deterministic
+        self._options = _placed(module, options)
+        self._hook: tuple[Any, Any] | None = None
+        self._trains = any(parameter.requires_grad for parameter in module.parameters())
+
+    def adapt(self, world: int, *, equal: bool = False) -> None:
+        """Makes what training calls in a world of this size; `equal`: all ranks have the same weights already."""
+        before = self._called[0]
+        if isinstance(before, DistributedDataParallel):
+            before._remove_autograd_hooks()  # noqa: SLF001 - else both would reduce
+        self._called[0] = self.module
+        if world > 1 and self._trains:
+            options = {"init_sync": False, **self._options} if equal else self._options
+            self._called[0] = self._distributed(world, options)
+            self._called[0].training = self.training  # not by train(): parts of the model may be frozen
+
+    def _distributed(self, world: int, options: dict[str, Any]) -> DistributedDataParallel:
+        wrapped = DistributedDataParallel(self.module, **options)
+        if self._hook:
+            wrapped.register_comm_hook(*self._hook)
+        elif self._deterministic and world > WORLD_WITH_ONE_ORDER:
+            wrapped.register_comm_hook(options.get("process_group"), mean_in_rank_order)
+        return wrapped
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """Calls the model, and has the ranks' gradients averaged in the backward pass."""
+        return self._called[0](*inputs, **named)
+
+    def train(self, mode: bool = True) -> Self:
+        """For training, or for evaluation."""
+        super().train(mode)
+        self._called[0].training = mode  # one that is no part of this module, too
+        return self
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """In here gradients are added up on each rank, and not averaged over the ranks."""
+        called = self._called[0]
+        return called.no_sync() if isinstance(called, DistributedDataParallel) else nullcontext()
+
+    def register_comm_hook(self, state: Any, hook: Any) -> None:
+        """How gradients are averaged, as in DistributedDataParallel."""
+        self._hook = state, hook
+        called = self._called[0]
+        if isinstance(called, DistributedDataParallel):
+            called.register_comm_hook(state, hook)
+
+    @property
+    def lasting(self) -> str:
+        """Why it cannot be made anew for other ranks, or nothing."""
+        if self._hook:
+            return "a communication hook of the script's own"
+        return "a process group of the script's own" if self._options.get("process_group") else ""
+
+    def __getattr__(self, name: str) -> Any:
+        """What else DistributedDataParallel has; in a world of one, what the model has."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            called = self.__dict__.get("_called")
+            if called is None:
+                raise
+            return getattr(called[0], name)
+
+
+def _placed(module: nn.Module, options: dict[str, Any]) -> dict[str, Any]:
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    devices = {parameter.device for parameter in parameters}
+    if len(devices) == 1 and (device := devices.pop()).type == "cuda":
+        return {"device_ids": [device.index], **options}
+    return options
 
 
 def mean_in_rank_order(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from perdure.channel import Attached, Committed, Exiting, Opened
+from perdure.channel import Attached, Committed, Exiting, HandoverEnded, Opened, TookOver, Voting
 from perdure.telemetry.lines import warn
 
 
@@ -66,7 +66,21 @@ class Measured:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
-Event = Attached | Opened | Resumed | Stepped | Committed | RequestSeen | Leaving | GoalReached | Measured | Exiting
+Event = (
+    Attached
+    | Opened
+    | Resumed
+    | Stepped
+    | Committed
+    | RequestSeen
+    | Voting
+    | TookOver
+    | HandoverEnded
+    | Leaving
+    | GoalReached
+    | Measured
+    | Exiting
+)
 
 
 class Sink(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from perdure import channel
-from perdure.channel import Attached, Committed, Exiting, Opened
+from perdure.channel import Attached, Committed, Exiting, HandoverEnded, Opened, TookOver, Voting
 from perdure.telemetry.events import Event, Leaving, Stepped
 from perdure.telemetry.lines import say, speak_as
 
@@ -24,7 +24,7 @@ class AgentPipe:
         match event:
             case Stepped(step, epoch):
                 channel.write_report(self._fd, channel.Stepped(step, epoch))
-            case Attached() | Opened() | Committed() | Exiting():
+            case Attached() | Opened() | Committed() | Exiting() | Voting() | TookOver() | HandoverEnded():
                 self._ended = isinstance(event, Exiting)
                 channel.write_report(self._fd, event)
 
@@ -42,9 +42,20 @@ class LogLines:
         match event:
             case Opened(run):
                 speak_as(run, self._rank)
+            case TookOver(run, rank, world, step):
+                self._rank = rank
+                speak_as(run, rank)
+                if rank == 0:
+                    say(f"took over the living run at step {step}, with {_ranks(world)}")
+            case HandoverEnded(run, word, why) if self._rank == 0:
+                say(f"hand-over to run {run}: {word.value}: {why}")
             case Leaving(_, cause):
                 self._leaving = f", leaving: {cause}"
             case Committed(commit) if self._rank == 0:
                 # While training goes on a save is no news: a level lower, for whoever asks for it.
                 level = logging.INFO if self._leaving else logging.DEBUG
                 say(f"saved step {commit.step}{self._leaving}", level)
+
+
+def _ranks(world: int) -> str:
+    return "1 rank" if world == 1 else f"{world} ranks"

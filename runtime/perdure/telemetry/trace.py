@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
+from perdure.channel import HandoverEnded, TookOver
 from perdure.errors import StorageError
 from perdure.store import Store
 from perdure.telemetry.events import Event, GoalReached, Leaving, RequestSeen, Resumed, Stepped
@@ -33,6 +34,10 @@ class Trace(Protocol):
 
     def event(self, name: str, **more: Any) -> None:
         """Something else worth a line."""
+        ...
+
+    def take_over(self, run: int, rank: int, world: int) -> None:
+        """What is told from here on is of this rank of this run."""
         ...
 
     def flush(self) -> None:
@@ -53,6 +58,9 @@ class NoTrace:
     def event(self, name: str, **more: Any) -> None:
         pass
 
+    def take_over(self, run: int, rank: int, world: int) -> None:
+        pass
+
     def flush(self) -> None:
         pass
 
@@ -66,6 +74,8 @@ class StoreTrace:
     def __init__(self, store: Store, *, uid: str, run: int, rank: int, world: int) -> None:
         self._store = store
         self._uid, self._run, self._rank, self._world = uid, run, rank, world
+        self._name = f"trace/{uid}-{run}-{rank}"
+        """Of the run this process has begun in: nobody else writes there."""
         self._lines: list[str] = []
         self._writing = b""
         self._part = 0
@@ -83,11 +93,15 @@ class StoreTrace:
         """Something else worth a line."""
         self._add({"event": name, **more})
 
+    def take_over(self, run: int, rank: int, world: int) -> None:
+        """What is told from here on is of this rank of this run."""
+        self._run, self._rank, self._world = run, rank, world
+
     def flush(self) -> None:
         """Writes what is collected. StorageError: it is kept and may be tried again."""
         with self._flush_lock:
             while self._next_part():
-                key = f"trace/{self._uid}-{self._run}-{self._rank}-{self._part:05d}.jsonl"
+                key = f"{self._name}-{self._part:05d}.jsonl"
                 self._store.put(key, self._writing)
                 self._writing, self._part = b"", self._part + 1
 
@@ -138,5 +152,10 @@ class TraceLines:
                 self._trace.event("request-seen", t=at, step=step, cause=cause)
             case Leaving(step):
                 self._trace.event("exit", step=step)
+            case TookOver(run, rank, world, step, parts):
+                self._trace.take_over(run, rank, world)
+                self._trace.event("took-over", step=step, parts=dict(parts))
+            case HandoverEnded(run, word, why):
+                self._trace.event("handover-ended", next=run, word=word.value, why=why)
             case GoalReached(step):
                 self._trace.event("completed", step=step)

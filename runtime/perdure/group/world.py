@@ -1,0 +1,90 @@
+"""Groups of gloo that are connected by hand, and how one of them becomes torch's WORLD.
+
+A group made here is in no registry of torch's, so another can be connected in a thread while training uses the
+first: that is how the ranks of a living training change. Installing one takes what is connected already, so it costs
+less than a millisecond. torch has no public word for that: the two names it needs of torch are used here and nowhere
+else.
+
+Called by perdure.group.rendezvous at the start, and by the session at a hand-over.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import distributed_c10d
+from torch.distributed.distributed_c10d import PrefixStore
+
+from perdure.errors import UserError
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+
+class Group(Protocol):
+    """What collectives are called on: a group of torch's own, or one connected here. Each gives something to wait for.
+
+    A failed one raises RuntimeError.
+    """
+
+    def rank(self) -> int: ...
+
+    def size(self) -> int: ...
+
+    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], /) -> Any: ...
+
+    def allreduce(self, tensors: list[Tensor], options: Any = ..., /) -> Any: ...
+
+    def broadcast(self, tensors: list[Tensor], options: Any, /) -> Any: ...
+
+    def send(self, tensors: list[Tensor], to: int, tag: int, /) -> Any: ...
+
+    def recv(self, tensors: list[Tensor], source: int, tag: int, /) -> Any: ...
+
+
+GLOO: Final = "ProcessGroupGloo"
+
+
+def connect_group(store: Store, name: str, *, rank: int, size: int, timeout: timedelta) -> Group:
+    """A group of `size` processes, connected: each calls this with the same name. RuntimeError if one does not come."""
+    return cast("Group", dist.ProcessGroupGloo(PrefixStore(name, store), rank, size, timeout=timeout))
+
+
+def install(group: Group, store: Store, *, rank: int, world: int, timeout: timedelta) -> None:
+    """Makes a connected group what torch's collectives use where no group is given. None is there yet.
+
+    `dist.get_backend()` says gloo, as ever; further groups of the script are made over `store`.
+    """
+    found = getattr(distributed_c10d, GLOO, None)
+    if found is None:
+        raise UserError("this torch has no gloo: install one with torch.distributed")
+
+    class Connected:
+        """Stands for torch's class for one call, and gives what there is."""
+
+        def __new__(cls, *_: Any, **__: Any) -> Any:
+            return group
+
+    setattr(distributed_c10d, GLOO, Connected)
+    try:
+        dist.init_process_group("gloo", store=PrefixStore("world", store), rank=rank, world_size=world, timeout=timeout)
+    finally:
+        setattr(distributed_c10d, GLOO, found)
+
+
+def uninstall() -> list[Any]:
+    """Takes torch's groups away. What is returned keeps them alive: freeing one takes a tenth of a second."""
+    kept = list(distributed_c10d._world.pg_map)  # noqa: SLF001 - nothing else tells them all
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    return kept
+
+
+def foreign() -> list[str]:
+    """Groups of the script's own, which a change of ranks would leave behind."""
+    own = dist.group.WORLD if dist.is_initialized() else None
+    groups = distributed_c10d._world.pg_map  # noqa: SLF001 - see above
+    return [str(group.group_name) for group in groups if group is not own]

@@ -1,0 +1,177 @@
+"""Moves the state of training from the old ranks into a newcomer's own tensors, point to point.
+
+What is sent is what a commit made here would hold, described as a commit describes it, so that whoever receives it
+takes it over by the code that restores. Every old rank sends a part, straight from its live tensors where they lie
+flat in memory, and changes nothing. Small tensors travel together, large ones in pieces.
+
+Called in the stop, by the session's side of a hand-over; which rank sends what is perdure.handover.parties' answer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from perdure.checkpoint import tensors
+from perdure.checkpoint.manifest import REPLICATED, SHARED, Item
+from perdure.checkpoint.state import State
+from perdure.group.gloo import peer_lost
+from perdure.group.world import Group
+from perdure.handover.parties import Attempt
+
+SMALL_BYTES: Final = 64 * 1024
+"""Tensors up to this size are packed: a message costs as much as copying them."""
+IN_FLIGHT: Final = 8
+"""Messages to or from one party that are under way: so many pieces of PIECE_BYTES may be copies."""
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """Tensors that one old rank sends to one party, in this order."""
+
+    sender: int
+    receiver: int
+    items: tuple[Item, ...]
+
+
+def describe(state: State) -> tuple[Item, ...]:
+    """What there is to send, as a manifest lists it; equal on all old ranks, but for buffers that only rank 0 sends."""
+    return (*_items(SHARED, state.shared), *_items(REPLICATED, state.replicated))
+
+
+def parcels(attempt: Attempt, items: Sequence[Item]) -> list[Parcel]:
+    """Who sends what to whom. All parties find the same."""
+    shared = [item for item in items if item.part == SHARED]
+    replicated = tuple(item for item in items if item.part == REPLICATED)
+    found: dict[tuple[int, int], list[Item]] = {(0, party): list(replicated) for party in attempt.header_to}
+    for route in attempt.routes([item.size for item in shared]):
+        found.setdefault((route.sender, route.receiver), []).append(shared[route.piece])
+    return [Parcel(sender, receiver, tuple(items)) for (sender, receiver), items in sorted(found.items()) if items]
+
+
+def send(group: Group, given: Sequence[Parcel], state: State) -> None:
+    """Sends these parcels, whose sender this process is. PeerLost if one does not arrive."""
+    live = {(SHARED, name): tensor for name, tensor in state.shared.items()}
+    live |= {(REPLICATED, name): tensor for name, tensor in state.replicated.items()}
+    with peer_lost("the state was sent"), torch.device("cpu"):
+        _interleave([_sending(group, parcel, live) for parcel in given])
+
+
+def receive(group: Group, given: Sequence[Parcel], targets: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
+    """Receives these parcels into `targets`, and new tensors where there is none. PeerLost if one does not come."""
+    found = {
+        (item.part, item.name): _target(item, targets.get((item.part, item.name)))
+        for parcel in given
+        for item in parcel.items
+    }
+    with peer_lost("the state was received"), torch.device("cpu"):
+        _interleave([_receiving(group, parcel, found) for parcel in given])
+    return found
+
+
+def _items(part: str, named: Mapping[str, Tensor]) -> Iterator[Item]:
+    for name, tensor in sorted(named.items()):
+        size = tensors.size_of(tensor)
+        yield Item(part, name, tensors.dtype_name(tensor), tuple(tensor.shape), tensor.device.type, 0, size)
+
+
+def _target(item: Item, live: Tensor | None) -> Tensor:
+    return tensors.empty(item.dtype, item.shape) if live is None else live
+
+
+def _split(parcel: Parcel) -> tuple[list[Item], list[Item]]:
+    """Small ones and large ones."""
+    small = [item for item in parcel.items if item.size <= SMALL_BYTES]
+    return small, [item for item in parcel.items if item.size > SMALL_BYTES]
+
+
+def _interleave(works: list[Iterator[None]]) -> None:
+    """Each in turn, until all are done: what several parties send arrives at the same time."""
+    waiting = deque(works)
+    while waiting:
+        work = waiting.popleft()
+        try:
+            next(work)
+        except StopIteration:
+            continue
+        waiting.append(work)
+
+
+def _sending(group: Group, parcel: Parcel, live: Mapping[Key, Tensor]) -> Iterator[None]:
+    window: deque[tuple[Any, Tensor]] = deque()
+    for data in _messages(parcel, live):
+        window.append((group.send([data], parcel.receiver, 0), data))
+        yield
+        while len(window) > IN_FLIGHT:
+            window.popleft()[0].wait()
+    for work, _ in window:
+        work.wait()
+
+
+def _messages(parcel: Parcel, live: Mapping[Key, Tensor]) -> Iterator[Tensor]:
+    """What is sent, in order: all small tensors in one, and each large one in pieces of one size."""
+    small, large = _split(parcel)
+    packed = bytearray().join(piece for item in small for piece in tensors.read(live[item.part, item.name]))
+    if packed:
+        yield torch.frombuffer(packed, dtype=torch.uint8)
+    for item in large:
+        tensor = live[item.part, item.name]
+        flat = tensors.flat_bytes(tensor)
+        yield from _copied(tensor) if flat is None else flat.split(tensors.PIECE_BYTES)
+
+
+def _copied(tensor: Tensor) -> Iterator[Tensor]:
+    buffer = bytearray()
+    for piece in tensors.read(tensor):
+        buffer += piece
+        while len(buffer) >= tensors.PIECE_BYTES:
+            yield torch.frombuffer(buffer[: tensors.PIECE_BYTES], dtype=torch.uint8)
+            buffer = buffer[tensors.PIECE_BYTES :]
+    if buffer:
+        yield torch.frombuffer(buffer, dtype=torch.uint8)
+
+
+def _receiving(group: Group, parcel: Parcel, found: Mapping[Key, Tensor]) -> Iterator[None]:
+    small, large = _split(parcel)
+    packed = torch.empty(sum(item.size for item in small), dtype=torch.uint8)
+    if packed.numel():
+        work = group.recv([packed], parcel.sender, 0)
+        yield
+        work.wait()
+        for item, part in zip(small, packed.split([item.size for item in small]), strict=True):
+            if item.size:
+                tensors.Sink(found[item.part, item.name]).write(part.numpy().data)
+    window: deque[tuple[Any, Tensor, tensors.Sink | None]] = deque()
+
+    def finish() -> None:
+        work, piece, sink = window.popleft()
+        work.wait()
+        if sink:
+            sink.write(piece.numpy().data)
+
+    for item in large:
+        for piece, sink in _room(found[item.part, item.name], item.size):
+            window.append((group.recv([piece], parcel.sender, 0), piece, sink))
+            yield
+            while len(window) > IN_FLIGHT:
+                finish()
+    while window:
+        finish()
+
+
+def _room(target: Tensor, size: int) -> Iterator[tuple[Tensor, tensors.Sink | None]]:
+    """Where each piece of a large tensor is received to, and what then takes it to its place, if it is not there."""
+    flat = tensors.flat_bytes(target)
+    if flat is not None:
+        yield from ((piece, None) for piece in flat.split(tensors.PIECE_BYTES))
+        return
+    sink = tensors.Sink(target)
+    for start in range(0, size, tensors.PIECE_BYTES):
+        yield torch.empty(min(tensors.PIECE_BYTES, size - start), dtype=torch.uint8), sink

@@ -1,0 +1,278 @@
+"""What one process does in a hand-over, act by act: connect, move the state, vote, write the log, change ranks.
+
+Nothing here decides when, or whether: perdure.handover's machines do, driven by perdure.session.handing. Acts that may
+wait for another party raise PeerLost, those of the log StorageError; none of them changes anything of the training but
+`install`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from perdure.channel import Voting, vote_acknowledged
+from perdure.checkpoint.codec import decode
+from perdure.checkpoint.entry import write_entry
+from perdure.checkpoint.log import Log, Place
+from perdure.checkpoint.manifest import REPLICATED, SHARED, Item
+from perdure.checkpoint.state import Position, State
+from perdure.checkpoint.takeover import Takeover
+from perdure.checkpoint.verdict import Verdict
+from perdure.checkpoint.writer import Writer
+from perdure.contract import CommitRef, Handover, HandoverWord
+from perdure.handover.bridge import Bridge, Word, connect_bridge, settings_of
+from perdure.handover.parties import Attempt, Part, Party
+from perdure.handover.transfer import Key, describe, parcels, receive, send
+from perdure.session.leaving import check_places, place
+from perdure.session.membership import change_ranks, make_writer, take_over_log
+from perdure.session.rng import derive
+from perdure.session.run import Run
+
+ACK_LOOKS_SECONDS: Final = 0.002
+
+
+@dataclass(frozen=True)
+class Header:
+    """What old rank 0 tells all parties in the stop: all but the tensors, as a commit made here would have it."""
+
+    position: Position
+    items: tuple[Item, ...]
+    objects: Any
+    """Encoded."""
+    ranks: tuple[Any, ...]
+    """What is each old rank's own, encoded; nothing where the newer run is of another size."""
+    place: Place
+    """Up to where rank 0 has read the log."""
+    commit: CommitRef | None
+    goal: Any
+    source: str
+    """Where the old ranks stand: what they were asked for a batch of."""
+    saved: bool
+    due: str
+    """Why a checkpoint is due at this very place."""
+    exhausted: bool
+    age: float
+    """Seconds since the last checkpoint."""
+
+    def write(self) -> dict[str, Any]:
+        """As plain JSON."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, body: Mapping[str, Any]) -> Header:
+        """From that."""
+        position, commit = Position(**body["position"]), body["commit"]
+        items = tuple(Item(**{**item, "shape": tuple(item["shape"])}) for item in body["items"])
+        known = {"position": position, "items": items, "ranks": tuple(body["ranks"]), "place": Place(**body["place"])}
+        return cls(**{**body, **known, "commit": CommitRef(**commit) if commit else None})
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Where an old rank stands, and what it would have done there."""
+
+    source: str
+    due: str
+    exhausted: bool
+
+
+class Effects:
+    """One party's."""
+
+    def __init__(self, run: Run, attempt: Attempt, party: Party, block: Handover, master: str) -> None:
+        self.run = run
+        self.attempt = attempt
+        self.party = party
+        self.block = block
+        self.settings = settings_of(attempt, party, run.settings, master)
+        """In the newer run; a leaver's are those of the older one."""
+        self.parts: dict[str, float] = {}
+        """Seconds by part."""
+        self.given_up = False
+        self.header: Header | None = None
+        self._bridge: Bridge | None = None
+        self._writer: Writer | None = None
+        self._takeover: Takeover | None = None
+        self._kept: State | None = None
+        """What a stayer that becomes rank 0 has got of the one before it."""
+        self._mark = time.monotonic()
+
+    @property
+    def bridge(self) -> Bridge:
+        """The connected parties."""
+        if self._bridge is None:
+            raise RuntimeError("the bridge is not connected")
+        return self._bridge
+
+    # Beside the training.
+
+    def connect(self, warm: str, give_up: Callable[[], None]) -> None:
+        """Waits for all parties to be warm and alike, and connects them, and the newer run's groups."""
+        if self.party.new == 0:
+            self._writer = make_writer(self.run, self.settings)
+        self._bridge = connect_bridge(
+            self.attempt,
+            self.party,
+            self.block,
+            self.settings,
+            warm=warm,
+            writer=self._writer.id if self._writer else "",
+            timeout=timedelta(seconds=self.run.timeout),
+            give_up=give_up,
+        )
+        self.parts["connect"] = self._bridge.connected
+
+    # In the stop.
+
+    def begin(self) -> None:
+        """The stop begins: parts are counted from here."""
+        self._mark = time.monotonic()
+
+    def lap(self, part: str) -> None:
+        """A part of the stop is over."""
+        now = time.monotonic()
+        self.parts[part], self._mark = self.parts.get(part, 0.0) + now - self._mark, now
+
+    def give(self, stop: Stop) -> None:
+        """As an old rank: sends what a commit made here would hold. Nothing of this rank changes."""
+        bridge = self.bridge
+        bridge.stand_still()
+        own, state = self._own_part()
+        header = Header.read(bridge.peers.broadcast(own and self._describe(stop, *own)))
+        self.header = header
+        self.lap("header")
+        given = parcels(self.attempt, header.items)
+        if state:
+            send(bridge.group, [parcel for parcel in given if parcel.sender == self.party.number], state)
+        mine = [parcel for parcel in given if parcel.receiver == self.party.number]
+        if self.party.number in self.attempt.header_to:
+            self._kept = _received(header, receive(bridge.group, mine, {}), state)
+        self.lap("state")
+
+    def take(self) -> State:
+        """As a newcomer: receives it into this script's own tensors."""
+        bridge, registry = self.bridge, self.run.registry
+        header = Header.read(bridge.peers.broadcast(None))
+        self.header = header
+        self.lap("header")
+        mine = [parcel for parcel in parcels(self.attempt, header.items) if parcel.receiver == self.party.number]
+        found = receive(bridge.group, mine, registry.targets(decode(header.objects), header.items))
+        self.lap("state")
+        rank = self.attempt.generators_of(self.party.new or 0)
+        own = header.ranks[rank] if header.ranks and rank is not None else None
+        return _state(header, found, None if own is None else decode(own))
+
+    def tell_voting(self) -> None:
+        """The agent is told, if there is one."""
+        self.run.tell(Voting(self.attempt.run, self.attempt.next))
+
+    def acknowledged(self) -> bool:
+        """Whether the agent has said that it knows; without one there is nobody to know."""
+        settings = self.run.settings
+        if settings.report_fd is None or settings.offer_file is None:
+            return True
+        return vote_acknowledged(settings.offer_file, self.attempt.next)
+
+    def vote(self, seconds: float) -> None:
+        """Says that this party is ready; returns when all have said so."""
+        self.bridge.vote(seconds)
+        self.lap("vote")
+
+    # The log.
+
+    @property
+    def takeover(self) -> Takeover:
+        """This party's reading of the log."""
+        if self._takeover is None:
+            run, header = self.run, self.header
+            place = header.place if header else None
+            self._takeover = Takeover(
+                Log(run.store), uid=self.settings.uid, run=self.attempt.run, next_run=self.attempt.next, place=place
+            )
+        return self._takeover
+
+    def append_opened(self) -> Verdict:
+        """As the decider: one PUT. OPEN means that a commit of the older run was first: again."""
+        step = self.header.position.step if self.header else self.run.progress.step
+        return self.takeover.open(self.attempt.new_world, step, self.bridge.writer)
+
+    def word(self) -> Word:
+        """What the log's entry says, for those that hear it on the bridge."""
+        slot = self.takeover.entry
+        if slot is None or slot.entry is None:
+            raise RuntimeError("the log has not decided")
+        return Word(HandoverWord.GO, seq=slot.seq, entry=write_entry(slot.entry).decode())
+
+    # After the word.
+
+    def install(self, word: Word) -> None:
+        """Go: this process is of the newer run from here on."""
+        run, header = self.run, self.header
+        before = run.world
+        change_ranks(run, self.bridge, self.settings)
+        take_over_log(run, self._writer, word)
+        if header and self.party.part is Part.STAYER:
+            self._go_on(before, header)
+        self.lap("install")
+
+    def _go_on(self, before: int, header: Header) -> None:
+        """What restoring a commit made here would have changed in a stayer."""
+        run = self.run
+        if self._kept:
+            run.registry.load(self._kept)
+        run.schedule.take_over(run.rank, header.age)
+        if before != run.world:
+            derive(run.seed, header.position.step, run.rank)
+
+    def _own_part(self) -> tuple[tuple[Any, Any, State] | None, State | None]:
+        """What rank 0 needs for the header, and the tensors to be sent. Collective over the old ranks."""
+        run = self.run
+        position = run.progress.position()
+        if not self.attempt.header_to:
+            found = run.peers.gather([place(position), None])
+            check_places([where for where, _ in found])
+            return (None, [], State({}, {}, {})), None
+        state = run.state()
+        staged = run.checkpointer.stage(state)
+        same = self.attempt.world == self.attempt.new_world
+        found = run.peers.gather([place(position), staged.state if same else None])
+        check_places([where for where, _ in found])
+        return (staged.objects, [own for _, own in found] if same else [], state), state
+
+    def _describe(self, stop: Stop, objects: Any, ranks: list[Any], state: State) -> dict[str, Any]:
+        run = self.run
+        writer = run.checkpointer.writer
+        if writer is None:
+            return {}
+        age = time.monotonic() - run.schedule.saved_at
+        goal = run.opening.goal if run.opening else None
+        header = Header(
+            run.progress.position(),
+            describe(state),
+            objects,
+            tuple(ranks),
+            writer.place,
+            run.checkpointer.commit,
+            goal,
+            stop.source,
+            run.progress.saved,
+            stop.due,
+            stop.exhausted,
+            age,
+        )
+        return header.write()
+
+
+def _state(header: Header, found: Mapping[Key, Any], rank: Any) -> State:
+    shared = {name: tensor for (part, name), tensor in found.items() if part == SHARED}
+    replicated = {name: tensor for (part, name), tensor in found.items() if part == REPLICATED}
+    return State(shared, replicated, decode(header.objects), rank)
+
+
+def _received(header: Header, found: Mapping[Key, Any], own: State | None) -> State:
+    """Rank 0's buffers and objects with this rank's own parameters, which are equal."""
+    state = _state(header, found, None)
+    return State(own.shared if own else {}, state.replicated, state.objects)

@@ -1,0 +1,115 @@
+"""A job of real processes whose ranks change while it trains; a test stands in for the operator and the agents.
+
+The offers are there before the ranks begin, and each rank waits at one step until its part is ready: so the moment of
+the change is known.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from perdure.channel import write_offer
+from perdure.contract import Handover, Leave, Train, write_handover
+from perdure.handover.parties import Part, Party, attempt_of
+from tests.unit.runtime.handover.nursery import Nursery
+
+WAIT_AT = 4
+LIMIT = 60
+COMPARED = ("steps", "weights", "buffers", "optimizer", "rate", "random")
+
+
+class Job:
+    """Run 1, with `world` ranks."""
+
+    def __init__(self, nursery: Nursery, name: str, world: int, **arguments: Any) -> None:
+        self.nursery = nursery
+        self.name = name
+        self.world = world
+        self.root = nursery.folder / f"root-{name}"
+        self.pids: dict[str, int] = {}
+        self._arguments = {"root": str(self.root), **arguments}
+        self._wait_at: int | None = None
+
+    def begin(self) -> Job:
+        """Starts its ranks."""
+        port = free_port()
+        for rank in range(self.world):
+            self._start(f"old{rank}", _rank(1, rank, self.world, port))
+        return self
+
+    def offered(self, world: int, joins: tuple[int, ...], leavers: tuple[int, ...], **more: str) -> Job:
+        """Its ranks are offered to become run 2, with these newcomers, which are started, and without these leavers."""
+        self._wait_at = WAIT_AT
+        port, address = free_port(), f"127.0.0.1:{free_port()}"
+        block = Handover(1, self.world, joins, leavers, address, LIMIT, f"token-{self.name}")
+        for party in attempt_of(block, 2).parties:
+            if party.part is Part.NEWCOMER and party.new is not None:
+                told = {"PERDURE_HANDOVER": json.dumps(write_handover(block)), **more}
+                self._start(f"new{party.new}", _rank(2, party.new, world, port) | told)
+            else:
+                write_offer(self._offer_file(f"old{party.old}"), _offer(party, world, port, block))
+        return self
+
+    def end(self) -> dict[str, Any]:
+        """The results by process, when all have ended as they should."""
+        found = self.ended()
+        assert set(found.values()) == {0}, {name: self.output(name) for name, status in found.items() if status}
+        return {name: self.nursery.result(f"{self.name}-{name}") for name in self.pids}
+
+    def ended(self) -> dict[str, int]:
+        """How each process has ended."""
+        return {name: self.nursery.wait(pid) for name, pid in self.pids.items()}
+
+    def output(self, name: str) -> str:
+        """What a process has printed."""
+        return self.nursery.output(f"{self.name}-{name}")
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        """Its entries, oldest first."""
+        return [json.loads(path.read_text()) for path in sorted((self.root / "log").glob("*.json"), reverse=True)]
+
+    @property
+    def trace(self) -> list[dict[str, Any]]:
+        """The lines of all its ranks."""
+        return [json.loads(line) for path in self.root.glob("trace/*.jsonl") for line in path.read_text().splitlines()]
+
+    def _offer_file(self, name: str) -> Path:
+        return self.nursery.folder / f"{self.name}-{name}.offer"
+
+    def _start(self, name: str, environ: Mapping[str, str]) -> None:
+        told = {"PERDURE_TRACE": "1", "PERDURE_CHECK_SECONDS": "0", **environ}
+        told["PERDURE_HANDOVER_FILE"] = str(self._offer_file(name))
+        arguments = {**self._arguments, "wait_at": None if "PERDURE_HANDOVER" in environ else self._wait_at}
+        self.pids[name] = self.nursery.start(f"{self.name}-{name}", "train", arguments, told)
+
+
+def by_rank(results: Mapping[str, Any]) -> dict[int, Any]:
+    """What each rank of the last run has at its end."""
+    return {found["rank"]: {key: found[key] for key in COMPARED} for found in results.values() if "rank" in found}
+
+
+def free_port() -> int:
+    """Below the ports that the kernel hands out by itself: gloo's own sockets would take it before it is used."""
+    while True:
+        port = random.randrange(20000, 30000)  # noqa: S311
+        with socket.socket() as one, suppress(OSError):
+            one.bind(("", port))
+            return port
+
+
+def _rank(run: int, rank: int, world: int, port: int) -> dict[str, str]:
+    found = {"PERDURE_RUN": run, "RANK": rank, "WORLD_SIZE": world, "MASTER_PORT": port}
+    return {name: str(value) for name, value in found.items()} | {"MASTER_ADDR": "127.0.0.1"}
+
+
+def _offer(party: Party, world: int, port: int, block: Handover) -> Train | Leave:
+    if party.new is None:
+        return Leave(2, handover=block)
+    return Train(2, party.new, world, f"127.0.0.1:{port}", handover=block)

@@ -1,0 +1,95 @@
+"""What trainers do in the tests of this folder: an ordinary script on a Session, and what it has seen."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import TensorDataset
+
+from perdure.session.leaving import Exit
+from perdure.session.session import Session
+
+SAMPLES = 102
+BATCH = 16
+
+
+def dataset() -> TensorDataset:
+    generator = torch.Generator().manual_seed(5)
+    images = torch.randn(SAMPLES, 8, generator=generator)
+    return TensorDataset(images, torch.randint(0, 3, (SAMPLES,), generator=generator))
+
+
+def network(kind: str) -> nn.Module:
+    torch.manual_seed(0)
+    norm = [nn.BatchNorm1d(16)] if kind == "norm" else []
+    return nn.Sequential(nn.Linear(8, 16), *norm, nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
+
+
+def digest(tensors: Any) -> str:
+    found = hashlib.sha256()
+    for tensor in tensors:
+        found.update(tensor.detach().contiguous().numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
+def train(
+    root: str,
+    *,
+    epochs: int = 3,
+    model: str = "plain",
+    deterministic: bool = False,
+    workers: int = 0,
+    options: dict[str, Any] | None = None,
+    wait_at: int | None = None,
+) -> dict[str, Any]:
+    """Trains to the end; at step `wait_at` every old rank waits until its part of the hand-over is ready."""
+    torch.set_num_threads(1)
+    told: list[str] = []
+    with Session.from_env(root, deterministic=deterministic) as session:
+        net = network(model)
+        torch.manual_seed(session.rank)  # dropout of its own on every rank
+        wrapped = session.wrap(net, **(options or {}))
+        optimizer = torch.optim.Adam(wrapped.parameters(), lr=1e-2)
+        scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [8, 14], 0.1)
+        session.register(model=wrapped, optimizer=optimizer, scheduler=scheduler)
+        session.on("ranks", lambda: told.append(f"ranks {session.rank}/{session.world}"))
+        batches = session.loader(dataset(), BATCH, num_workers=workers)
+        began = None
+        try:
+            for _ in session.epochs(epochs):
+                for inputs, labels in batches:
+                    began = session.steps_done if began is None else began
+                    optimizer.zero_grad()
+                    session.weighted(cross_entropy(wrapped(inputs), labels)).backward()
+                    optimizer.step()
+                    if session.steps_done == wait_at:
+                        await_ready(session)
+                    session.step()
+                    scheduler.step()
+        except Exit:
+            return {"left": session.steps_done, "began": began}
+        return {
+            "began": began,
+            "rank": session.rank,
+            "world": session.world,
+            "steps": session.steps_done,
+            "weights": digest(net.parameters()),
+            "buffers": digest(net.buffers()),
+            "optimizer": digest(value["exp_avg"] for value in optimizer.state_dict()["state"].values()),
+            "rate": optimizer.param_groups[0]["lr"],
+            "random": torch.rand(1).item(),
+            "told": told,
+        }
+
+
+def await_ready(session: Session) -> None:
+    """Returns when this rank would vote for the hand-over that it was offered."""
+    handing = session._boundary.handing
+    handing.look()
+    if os.environ.get("PERDURE_HANDOVER") is None and not handing._connected.wait(60):
+        raise TimeoutError("the hand-over was never ready")

@@ -1,0 +1,95 @@
+"""Real processes change their ranks while they train: nothing but the ranks is different afterwards."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.unit.runtime.handover.jobs import WAIT_AT, Job, by_rank
+from tests.unit.runtime.handover.nursery import Nursery
+from tests.unit.runtime.handover.scripts import SAMPLES
+
+
+class Move(NamedTuple):
+    """From `old` ranks to `new` ones."""
+
+    old: int
+    new: int
+    joins: tuple[int, ...]
+    leavers: tuple[int, ...]
+    arguments: Mapping[str, Any] = MappingProxyType({})
+
+
+EQUAL = {
+    "rank-1-of-2": Move(2, 2, (1,), (1,)),
+    "rank-0-of-2": Move(2, 2, (0,), (0,)),
+    "both-of-2": Move(2, 2, (0, 1), (0, 1)),
+    "the-only-one": Move(1, 1, (0,), (0,)),
+    "rank-1-of-3": Move(3, 3, (1,), (1,), {"deterministic": True}),
+    "batch-norm": Move(2, 2, (0,), (0,), {"model": "norm"}),
+    "workers": Move(2, 2, (1,), (1,), {"workers": 2}),
+    "bucket-views": Move(2, 2, (0,), (0,), {"options": {"gradient_as_bucket_view": True}}),
+    "static-graph": Move(2, 2, (0,), (0,), {"options": {"static_graph": True}}),
+    "unused-parameters": Move(2, 2, (1,), (1,), {"options": {"find_unused_parameters": True}}),
+}
+OTHER = {
+    "2-to-3": Move(2, 3, (2,), ()),
+    "3-to-2": Move(3, 2, (), (1,)),
+    "3-to-2-without-rank-0": Move(3, 2, (), (0,), {"model": "norm"}),
+    "1-to-2": Move(1, 2, (1,), ()),
+    "2-to-1": Move(2, 1, (), (0,)),
+}
+
+
+@pytest.fixture(scope="module")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    nursery = Nursery(tmp_path_factory.mktemp("live"))
+    yield nursery
+    nursery.close()
+
+
+def played(nursery: Nursery, name: str, move: Move) -> tuple[Job, dict[str, Any]]:
+    job = Job(nursery, name, move.old, **move.arguments).offered(move.new, move.joins, move.leavers).begin()
+    return job, job.end()
+
+
+def opened(job: Job) -> list[tuple[int, int | None, int | None]]:
+    return [(entry["run"], entry.get("takesOver"), entry.get("step")) for entry in job.log if entry["kind"] == "Opened"]
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_replaced_ranks_change_nothing(nursery: Nursery, name: str) -> None:
+    move = EQUAL[name]
+    job, results = played(nursery, name, move)
+    assert by_rank(results) == by_rank(Job(nursery, f"{name}-undisturbed", move.old, **move.arguments).begin().end())
+    began = {results[f"new{rank}"]["began"] for rank in move.joins}
+    assert began == {results[f"old{rank}"]["left"] for rank in move.leavers}
+    assert opened(job) == [(1, None, None), (2, 1, began.pop())]
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_a_run_of_another_size_goes_on_with_every_sample_once(nursery: Nursery, name: str) -> None:
+    move = OTHER[name]
+    job, results = played(nursery, name, move)
+    ends = by_rank(results)
+    assert sorted(ends) == list(range(move.new))
+    assert len({(end["weights"], end["optimizer"], end["steps"]) for end in ends.values()}) == 1
+    (_, (run, over, step)) = opened(job)
+    assert (run, over) == (2, 1)
+    assert step in range(WAIT_AT + 1, WAIT_AT + 4)
+    assert samples(job) == {epoch: Counter(range(SAMPLES)) for epoch in range(3)}
+    worlds = {line["step"]: line["world"] for line in job.trace if "ids" in line}
+    assert worlds == {at: move.old if at <= step else move.new for at in worlds}
+
+
+def samples(job: Job) -> dict[int, Counter[int]]:
+    """How often each sample was trained on, by epoch."""
+    found: dict[int, Counter[int]] = {}
+    for line in job.trace:
+        if "ids" in line:
+            found.setdefault(line["epoch"], Counter()).update(line["ids"])
+    return found
