@@ -6,7 +6,7 @@ import os
 import threading
 from typing import Any
 
-from paced import FIRST_RUN, Paced, train  # type: ignore[import-not-found]
+from paced import Paced, train  # type: ignore[import-not-found]
 
 SAVE_AT = int(os.environ["SAVE_AT"])
 HANG_AFTER = int(os.environ["HANG_AFTER"])
@@ -16,10 +16,10 @@ class Hanging(Paced):  # type: ignore[misc]
     """A Session whose script loses itself between two steps."""
 
     def step(self, *args: Any, **kwargs: Any) -> None:
-        if FIRST_RUN and self.here == HANG_AFTER:
+        if self.run == 1 and self.here == HANG_AFTER:
             threading.Event().wait()
         super().step(*args, **kwargs)
-        if FIRST_RUN and self.here == SAVE_AT:
+        if self.run == 1 and self.here == SAVE_AT:
             self.save()
 
 

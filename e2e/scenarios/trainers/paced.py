@@ -1,7 +1,7 @@
 """examples/digits/train.py as it is, but not too fast, and saying each step: `python paced.py train.py ...`.
 
-Only the first PACED_RUNS runs are slowed down, by PACE_SECONDS a step: they must still train when a scenario disturbs
-them.
+Only the first PACED_RUNS runs are slowed down, by PACE_SECONDS a step, and from their PACE_HOLDS-th step on so much
+that they are still there when what a scenario does to them takes effect, however busy the machine is.
 """
 
 from __future__ import annotations
@@ -16,23 +16,29 @@ import perdure
 from perdure.session.session import Session
 
 PACE_SECONDS = float(os.environ.get("PACE_SECONDS", "0.1"))
-RUN = os.environ["PERDURE_RUN"]
-FIRST_RUN = RUN == "1"
-SLOW = int(RUN) <= int(os.environ.get("PACED_RUNS", "1"))
+PACE_HOLDS = int(os.environ.get("PACE_HOLDS", "30"))
+HOLD_SECONDS = 3.0
+PACED_RUNS = int(os.environ.get("PACED_RUNS", "1"))
 
 
 class Paced(Session):
     """A Session that says its steps."""
 
-    here = 0
-    """Steps done in this run."""
+    stepped: tuple[int, int] = (0, 0)
+    """The run of the last step, and the steps done in it here."""
+
+    @property
+    def here(self) -> int:
+        """Steps done in this run by this process."""
+        run, steps = self.stepped
+        return steps if run == self.run else 0
 
     def step(self, *args: Any, **kwargs: Any) -> None:
         super().step(*args, **kwargs)
-        self.here += 1
-        print(f"PACE run {RUN}: {self.here} steps", flush=True)
-        if SLOW:
-            time.sleep(PACE_SECONDS)
+        self.stepped = self.run, self.here + 1
+        print(f"PACE run {self.run}: {self.here} steps", flush=True)
+        if self.run <= PACED_RUNS:
+            time.sleep(HOLD_SECONDS if self.here > PACE_HOLDS else PACE_SECONDS)
 
 
 def train(session: type[Session]) -> None:

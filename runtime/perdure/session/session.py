@@ -101,6 +101,11 @@ class Session:
         meet(self._run, timeout)
 
     @property
+    def run(self) -> int:
+        """The run's number: it grows with each change of the members, also while this process goes on."""
+        return self._run.settings.run or 0
+
+    @property
     def rank(self) -> int:
         """This process's number in the run."""
         return self._run.rank
