@@ -13,7 +13,8 @@ import itertools
 from collections.abc import Iterator
 from typing import Any, Final
 
-_BETWEEN: Final = (zip, map, filter, itertools.islice, itertools.zip_longest)
+_BETWEEN: Final = (zip, map, filter, itertools.islice, itertools.zip_longest, tuple)
+"""Those that only pass on what they get; zip and map keep their iterators in a tuple."""
 _DEPTH: Final = 4
 
 
@@ -32,14 +33,16 @@ def counted_from(walk: Iterator[Any]) -> int | None:
 
 
 def _holders(walk: Iterator[Any]) -> list[Any]:
-    """Whoever holds it, also through iterators that only pass on what they get."""
+    """Whoever holds it, also through iterators that only pass on what they get.
+
+    Nothing but these is kept: among all that refers to an object are the lists that are made here, and a list that
+    holds itself would keep a pass alive that the script has given up.
+    """
     found: list[Any] = []
     level: list[Any] = [walk]
     for _ in range(_DEPTH):
-        above = [one for one in gc.get_referrers(*level) if one is not level]
-        found += above
-        # zip and map keep their iterators in a tuple
-        level = [one for one in above if isinstance(one, _BETWEEN) or (type(one) is tuple and len(one) < 9)]
+        level = [one for one in gc.get_referrers(*level) if isinstance(one, (*_BETWEEN, itertools.cycle, enumerate))]
+        found += level
         if not level:
             break
     return found

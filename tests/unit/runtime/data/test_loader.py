@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import random
 from collections.abc import Callable, Iterator
@@ -257,6 +258,19 @@ def test_a_count_that_begins_anew_in_a_resumed_epoch_is_told(
     assert ["at batch 1, and the script's enumerate() counts from 0" in words for words in warnings(epochs)] == (
         [True] if said else []
     )
+
+
+def test_a_pass_that_is_given_up_is_over_at_once_and_not_when_garbage_is_collected() -> None:
+    one, other = loader(), loader(13)
+    gc.disable()
+    try:
+        for _ in range(2):
+            assert len([other.advance() for _ in zip(one, other, strict=False)]) == 2
+            assert one.left
+            one.rewind()
+            other.rewind()
+    finally:
+        gc.enable()
 
 
 def test_a_count_in_an_epoch_that_is_not_resumed_is_fine() -> None:
