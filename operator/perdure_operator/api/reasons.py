@@ -79,6 +79,7 @@ class Reason(StrEnum):
     OTHER = "Other"
     UNDISTURBED = "Undisturbed"
     # Saved, and the event at the end of a run
+    HANDED_OVER = "HandedOver"
     CHECKPOINTED = "Checkpointed"
     NOTHING_TO_SAVE = "NothingToSave"
     EXIT_TIMEOUT = "ExitTimeout"
@@ -117,6 +118,7 @@ class Reason(StrEnum):
     WITHDRAWN = "Withdrawn"
     MEMBER_REPLACED = "MemberReplaced"
     STANDBYS_NOT_READY = "StandbysNotReady"
+    HANDOVER_FAILED = "HandoverFailed"
     BUDGET_RESTORED = "BudgetRestored"
     LABEL_RESTORED = "LabelRestored"
     CLASSIC_SIDECAR = "ClassicSidecar"
@@ -256,6 +258,9 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     Reason.STOP: Explained("activeDeadlineSeconds is over."),
     Reason.OTHER: Explained("A reason that only a newer operator knows; its move is finished all the same."),
     Reason.UNDISTURBED: Explained("Nothing asks the run to end."),
+    Reason.HANDED_OVER: Explained(
+        "The next run has taken this one over between two batches: its processes train on, and nothing is lost."
+    ),
     Reason.CHECKPOINTED: Explained("The run ended with a commit of its last step: nothing is lost."),
     Reason.NOTHING_TO_SAVE: Explained("The run ended before it had done a step."),
     Reason.EXIT_TIMEOUT: Explained(
@@ -346,6 +351,11 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         "New members for those that have to leave were not Ready in time: everybody saves and leaves, and the job "
         "starts anew.",
         "Leave room for a replacement, or raise disruption.replacementTimeoutSeconds.",
+    ),
+    Reason.HANDOVER_FAILED: Explained(
+        "An attempt to hand the living run over did not come about: the run trains on, and it is tried once more, or "
+        "its members save and go on in their pods.",
+        "Nothing; if it comes again, the logs of the newcomers named say why.",
     ),
     Reason.MEMBER_REPLACED: Explained("A standby cannot be used and gets a successor with a new number."),
 }

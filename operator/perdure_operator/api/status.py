@@ -77,6 +77,25 @@ class Floor(TolerantModel):
     """Its step."""
 
 
+class HandoverOffer(TolerantModel):
+    """How a run takes over the living one before it, between two batches, so that nobody stops."""
+
+    run: int
+    """The living run."""
+    world: int
+    """How many processes it has."""
+    joins: tuple[int, ...] = ()
+    """Ranks of the newer run that newcomers hold."""
+    leavers: tuple[int, ...] = ()
+    """Ranks of the living run that leave."""
+    master: str
+    """ip:port of the attempt's own store, at the decider."""
+    limit: int
+    """Seconds until which the attempt may be decided, counted by each agent."""
+    token: str
+    """What tells this attempt from any other."""
+
+
 class RunPlan(TolerantModel):
     """The immutable part of a run, complete enough to write every assignment again."""
 
@@ -103,6 +122,8 @@ class RunPlan(TolerantModel):
     """
     takes_over: int = 0
     """The run whose living pods it goes on in; 0 where all its members are new."""
+    handover: HandoverOffer | None = None
+    """How it takes that run over alive; absent where every trainer of it has to end first."""
     assigned_time: datetime | None = None
     """When the plan was made."""
 
@@ -168,6 +189,8 @@ class MemberOutcome(TolerantModel):
     """When it died: by its kubelet's clock, else the earliest moment at which that can have been."""
     infrastructure: bool = False
     """True where the pod or its node vanished, or the container was killed from outside."""
+    pause: float | None = None
+    """Seconds from the last step of one run to the first batch of the next, in the last hand-over it took part in."""
 
 
 class CurrentRun(TolerantModel):
@@ -183,6 +206,8 @@ class CurrentRun(TolerantModel):
     """Set from the first signal that the run has to end."""
     replacements: Replacements | None = None
     """The row of replacements that led to it: it goes on if the run has to end before its first step."""
+    unconfirmed: bool = False
+    """True while nobody has told that it has taken over: the run before it may still be the one that trains."""
 
 
 class Replacements(TolerantModel):
@@ -205,12 +230,29 @@ class NextRun(TolerantModel):
     """The number it will have, or a higher one where the log has seen more."""
     members: tuple[str, ...] = ()
     """Names allocated for it, written before their pods are created."""
+    plan: RunPlan | None = None
+    """Its plan, while it takes over the run that is on: which of the two trains is known from evidence alone."""
+    attempts: int = 0
+    """Hand-overs that did not come about, in this move."""
+    undecided: tuple[int, ...] = ()
+    """The runs that those would have begun: nobody may go on with one."""
+    fell: str = ""
+    """Why the run that is on is not handed over alive."""
     replacements: Replacements | None = None
     """Members that could not train and were replaced; counted anew for each run."""
     disruption: Disruption | None = None
     """Why the run before it ended; absent for a job's first run."""
     cause: str = ""
     """The same in words, with names."""
+
+
+class LiveRefused(TolerantModel):
+    """A script that cannot change its membership while it trains."""
+
+    template: str
+    """Hash of the pods that have told so."""
+    why: str = ""
+    """The reason, in the words of its Session."""
 
 
 class PreviousRun(TolerantModel):
@@ -352,6 +394,8 @@ class TrainingJobStatus(TolerantModel):
     """The highest run number an outcome has seen in the log."""
     commit_seq: int = 0
     """Its number in the log: a higher one is a new commit, and new commits reset the backoff."""
+    live_refused: LiveRefused | None = None
+    """Set where members have told that their script cannot be handed over alive; counts for their template only."""
     unready: tuple[Unready, ...] = ()
     """Nodes under members that are not Ready, and since when."""
     given_up: datetime | None = None

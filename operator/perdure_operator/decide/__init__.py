@@ -27,6 +27,7 @@ from perdure_operator.decide.gates import (
     wait_for_predecessor,
     wait_for_root,
 )
+from perdure_operator.decide.handing_over import confirm, settle
 from perdure_operator.decide.leaving import (
     ask_to_leave,
     debounce,
@@ -52,6 +53,7 @@ ALWAYS: Final[tuple[Policy, ...]] = (
     track_unready_nodes,  # since when is each node under a pod unreachable
     record_outcomes,  # how members ended
     record_leavers,  # and those who do not go on with the run that is on
+    confirm,  # which run is on
     complete,  # one `completed` ends the job
     close_previous,
     watch_deadline,
@@ -84,6 +86,7 @@ STAGES: Final[Mapping[Stage, tuple[Policy, ...]]] = {
         train_on,
         close_previous,  # of which nobody is left
     ),
+    Stage.HANDING_OVER: (try_template, settle),
     Stage.LEAVING: (try_template, replace_unfit, wait_for_exits, close_run),
     Stage.FINISHED: (keep_finished,),
 }
@@ -91,6 +94,7 @@ LEADS_TO: Final[Mapping[Stage, frozenset[Stage]]] = {
     Stage.RUNNING: frozenset({Stage.QUIET, Stage.PREPARING, Stage.LEAVING}),
     Stage.QUIET: frozenset({Stage.PREPARING, Stage.LEAVING}),
     Stage.PREPARING: frozenset({Stage.LEAVING}),
+    Stage.HANDING_OVER: frozenset({Stage.RUNNING, Stage.PREPARING}),
     Stage.LEAVING: frozenset({Stage.BETWEEN, Stage.STARTING}),
 }
 """Into which stages the same round goes on, beside FINISHED."""

@@ -8,7 +8,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from perdure.contract import CommitRef, ContractError, Leave, Train, write_assignment
+from perdure.contract import (
+    CommitRef,
+    ContractError,
+    Handover,
+    Leave,
+    Standby,
+    Train,
+    read_assignment,
+    write_assignment,
+)
 from perdure_operator.api.status import Assigned, Intent, RunPlan
 
 _CAUSE_LENGTH: Final = 160
@@ -27,6 +36,7 @@ def train(plan: RunPlan, member: Assigned) -> str:
             wait=plan.wait,
             lost=plan.lost,
             floor=CommitRef(plan.floor.seq, plan.floor.step) if plan.floor else None,
+            handover=_block(plan),
         )
     )
 
@@ -38,7 +48,26 @@ def leave(run: int, intent: Intent) -> str:
 
 def leave_with(plan: RunPlan) -> str:
     """What a member does that does not go on with the run of this plan."""
-    return _fitting(Leave(run=plan.run, cause=_short(plan.cause), seconds=plan.seconds, lost=plan.lost))
+    cause = _short(plan.cause)
+    return _fitting(Leave(run=plan.run, cause=cause, seconds=plan.seconds, lost=plan.lost, handover=_block(plan)))
+
+
+def fits(plan: RunPlan) -> bool:
+    """Whether everybody can be told this plan in full: an offer that some cannot have would be none."""
+    try:
+        told = [read_assignment(train(plan, plan.members[-1])), read_assignment(leave_with(plan))]
+    except ContractError:
+        return False
+    return all(not isinstance(said, Standby) and said.lost == plan.lost for said in told)
+
+
+def run_told(text: str) -> int:
+    """The run that an annotation names, 0 for a standby and for what somebody else has written."""
+    try:
+        said = read_assignment(text)
+    except (ContractError, RecursionError):
+        return 0
+    return 0 if isinstance(said, Standby) else said.run
 
 
 def shutdown(run: int, lost: tuple[int, ...]) -> str:
@@ -55,6 +84,14 @@ def _fitting(assignment: Train | Leave) -> str:
         except ContractError:
             lost = lost[1:]
     return write_assignment(replace(assignment, lost=()))
+
+
+def _block(plan: RunPlan) -> Handover | None:
+    offer = plan.handover
+    if offer is None:
+        return None
+    joins, leavers = tuple(offer.joins), tuple(offer.leavers)
+    return Handover(offer.run, offer.world, joins, leavers, offer.master, offer.limit, offer.token)
 
 
 def _short(cause: str) -> str:

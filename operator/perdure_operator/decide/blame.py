@@ -54,6 +54,8 @@ def judge(outcomes: tuple[MemberOutcome, ...], *, planned: bool, late: bool) -> 
         return Verdict(Reason.CODE_FAILURE, first)
     if ExitKind.FENCED in by_kind:
         return Verdict(Reason.FENCED, by_kind[ExitKind.FENCED])
+    if ExitKind.HANDED_OVER in by_kind:
+        return Verdict(Reason.HANDED_OVER)
     if ExitKind.CHECKPOINTED in by_kind:
         return Verdict(Reason.CHECKPOINTED)
     if first:

@@ -38,8 +38,10 @@ def _wanted(draft: Draft) -> int:
     Pods of others that it counts are on top: each that is Ready would let one of ours be evicted.
     """
     current, labelled = draft.current, _labelled(draft)
-    names = {member.name for member in current.plan.members} if current else set(draft.next_members)
-    in_place = current is not None and current.plan.takes_over > 0
+    plans = [current.plan] if current else []
+    plans += [draft.newest_plan] if draft.newest_plan else []
+    names = {member.name for plan in plans for member in plan.members} if plans else set(draft.next_members)
+    in_place = any(plan.takes_over for plan in plans)
     count = len(labelled | names) if in_place else max(len(names), len(labelled))
     return count + len(draft.snapshot.foreign_pods) if names else 0
 

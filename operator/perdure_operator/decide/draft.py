@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from perdure.words import shortened
 from perdure_operator.api.reasons import ConditionType, Reason
-from perdure_operator.api.status import Condition, CurrentRun, Intent, NextRun, TrainingJobStatus
+from perdure_operator.api.status import Condition, CurrentRun, Intent, NextRun, RunPlan, TrainingJobStatus
 from perdure_operator.state.decision import Action, Decision, Event
 from perdure_operator.state.snapshot import Snapshot
 
@@ -90,6 +90,13 @@ class Draft:
     def next_members(self) -> tuple[str, ...]:
         """The names allocated for the next run."""
         return self.status.next.members if self.status.next else ()
+
+    @property
+    def newest_plan(self) -> RunPlan | None:
+        """The plan that members have been told last."""
+        if self.status.next and self.status.next.plan:
+            return self.status.next.plan
+        return self.status.current.plan if self.status.current else None
 
     def update(self, **fields: Any) -> Draft:
         """With these fields of the status changed."""

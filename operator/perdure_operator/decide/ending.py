@@ -10,7 +10,15 @@ from typing import Final
 
 from perdure.contract import Completion, ErrorKind, ExitKind
 from perdure_operator.api.reasons import ConditionType, Reason
-from perdure_operator.api.status import Assigned, CurrentRun, Disruption, Intent, MemberOutcome, PreviousRun
+from perdure_operator.api.status import (
+    Assigned,
+    CurrentRun,
+    Disruption,
+    Intent,
+    LiveRefused,
+    MemberOutcome,
+    PreviousRun,
+)
 from perdure_operator.decide.blame import Verdict, charge, describe, judge
 from perdure_operator.decide.draft import Draft
 from perdure_operator.decide.facts import (
@@ -22,10 +30,11 @@ from perdure_operator.decide.facts import (
     own,
     terminated,
 )
-from perdure_operator.decide.outcomes import end_of, highest_opened, learn, read_end
+from perdure_operator.decide.outcomes import end_of, highest_opened, learn, read_end, told
+from perdure_operator.state.snapshot import PodView
 
-_SAVED: Final = frozenset({Reason.CHECKPOINTED, Reason.NOTHING_TO_SAVE})
-_EXPECTED: Final = frozenset({Reason.CHECKPOINTED, Reason.NOTHING_TO_SAVE, Reason.UNKNOWN_END})
+_SAVED: Final = frozenset({Reason.HANDED_OVER, Reason.CHECKPOINTED, Reason.NOTHING_TO_SAVE})
+_EXPECTED: Final = _SAVED | {Reason.UNKNOWN_END}
 
 
 def record_outcomes(draft: Draft) -> Draft:
@@ -60,7 +69,16 @@ def _new_outcomes(
         if outcome:
             draft = learn(draft, outcome).because(f"{member.name} ended: {outcome.outcome or 'no outcome'}")
             found.append(outcome)
+            draft = _learn_live(draft, pods.get(member.name))
     return draft, found
+
+
+def _learn_live(draft: Draft, pod: PodView | None) -> Draft:
+    """A script that cannot be handed over alive is not asked again to, before its template changes."""
+    said = told(pod) if pod else None
+    if pod is None or said is None or said.live is not False:
+        return draft
+    return draft.update(live_refused=LiveRefused(template=pod.template_hash, why=said.live_why))
 
 
 def complete(draft: Draft) -> Draft:
@@ -72,13 +90,13 @@ def complete(draft: Draft) -> Draft:
     if draft.status.finished_at:
         return draft
     newest = _newest_begun(draft)
-    told = [one for one in _all_outcomes(draft) if one.outcome == ExitKind.COMPLETED and one.run >= newest]
-    if not told or not (draft.snapshot.spec.completion is Completion.LOG or _all_done(draft.current)):
+    done = [one for one in _all_outcomes(draft) if one.outcome == ExitKind.COMPLETED and one.run >= newest]
+    if not done or not (draft.snapshot.spec.completion is Completion.LOG or _all_done(draft.current)):
         return draft
-    for outcome in told:
+    for outcome in done:
         draft = learn(draft, outcome)
     step = draft.status.step
-    message = f"run {told[0].run} has reached its goal" + ("" if step is None else f" at step {step}")
+    message = f"run {done[0].run} has reached its goal" + ("" if step is None else f" at step {step}")
     draft = draft.condition(ConditionType.SAVED, True, Reason.COMPLETED, message)
     return draft.update(completion_time=draft.now).finish(ConditionType.COMPLETED, Reason.COMPLETED, message)
 
@@ -122,7 +140,7 @@ def _account_for(draft: Draft, run: CurrentRun | PreviousRun) -> tuple[Draft, Ve
     planned = intent is not None and intent.disruption is not Disruption.MEMBER_LOST
     verdict = judge(run.outcomes, planned=planned, late=planned and _is_late(draft, intent))
     verdict = replace(verdict, step=max([one.step for one in run.outcomes if one.run == run.run], default=0))
-    steps_lost = _steps_lost(run, status.step or 0)
+    steps_lost = 0 if verdict.reason is Reason.HANDED_OVER else _steps_lost(run, status.step or 0)
     declared = intent is not None and run.run in intent.lost
     unfinished = declared or not ended_in_log(run)
     draft = draft.update(

@@ -41,6 +41,11 @@ class Size:
     members: int
     world: int
 
+    @property
+    def each(self) -> float:
+        """Processes of one member."""
+        return self.world / self.members
+
 
 def wanted_size(snapshot: Snapshot) -> Size:
     """The size that the job's run ought to have: decided here and nowhere else."""
@@ -215,7 +220,7 @@ def ended_in_log(run: CurrentRun | PreviousRun) -> bool:
     members = run.plan.members if isinstance(run, CurrentRun) else run.members
     first = next((member.name for member in members if member.rank == 0), "")
     for one in run.outcomes:
-        if one.run == run.run and one.outcome in (ExitKind.CHECKPOINTED, ExitKind.COMPLETED):
+        if one.run == run.run and one.outcome in (ExitKind.CHECKPOINTED, ExitKind.COMPLETED, ExitKind.HANDED_OVER):
             return True
         if one.name == first and one.outcome == ExitKind.STOPPED:
             return True

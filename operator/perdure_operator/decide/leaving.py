@@ -12,7 +12,7 @@ from typing import Final
 
 from perdure.contract import ExitKind, Role
 from perdure_operator.api.reasons import Reason
-from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome, Unready
+from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome, RunPlan, Unready
 from perdure_operator.decide.assignments import leave, leave_with
 from perdure_operator.decide.disruptions import reason_to_end
 from perdure_operator.decide.draft import Draft, clock, later
@@ -35,7 +35,7 @@ from perdure_operator.decide.facts import (
 )
 from perdure_operator.decide.intents import commit
 from perdure_operator.decide.placement import grace_of
-from perdure_operator.decide.plans import GRACE_MARGIN_SECONDS
+from perdure_operator.decide.plans import GRACE_MARGIN_SECONDS, request
 from perdure_operator.decide.signals import signal_of_deletion
 from perdure_operator.state.decision import Assign, DeletePod
 from perdure_operator.state.snapshot import NodeView, PodView
@@ -162,25 +162,38 @@ def ask_to_leave(draft: Draft) -> Draft:
 
 
 def tell_leavers(draft: Draft) -> Draft:
-    """Those who do not go on with the run that is on are told so with its plan; whoever is late is deleted."""
-    previous, current = draft.status.previous, draft.current
-    if previous is None:
+    """Those who do not go on with the newest plan are told so with it; whoever is late is deleted."""
+    plan, pods, intent = _departing(draft)
+    if intent is None:
         return draft
-    intent, pods = previous.intent, leavers(draft)
     deadline = intent.deadline or draft.now
     if draft.now >= deadline:
         late = [pod for pod in pods if not pod.deleting]
         return draft.act("its time to save is over", *(_deletion(pod) for pod in late))
-    if current is None or current.plan.takes_over != previous.run or not pods:
-        return draft.wake(deadline)
-    text = leave_with(current.plan)
+    draft = draft.wake(deadline)
+    if plan is None:
+        return draft
+    text = leave_with(plan)
     untold = [pod for pod in pods if not pod.deleting and pod.assignment != text]
     deleted = cannot_be_asked(draft, intent, untold)
     requests = [_request(pod, text) for pod in untold if pod not in deleted]
-    draft = draft.act(f"run {current.run} goes on without it: {intent.cause}", *requests)
+    draft = draft.act(f"run {plan.run} goes on without it: {intent.cause}", *requests)
     why = f"asked by SIGTERM, for its assignment cannot be changed: {intent.cause}"
     draft = draft.act(why, *(_deletion(pod) for pod in deleted))
-    return draft.wake(deadline).wake(patience_ends(intent, draft.now)) if untold else draft.wake(deadline)
+    return draft.wake(patience_ends(intent, draft.now)) if untold else draft
+
+
+def _departing(draft: Draft) -> tuple[RunPlan | None, list[PodView], Intent | None]:
+    """The plan that members leave with, those of them that have not ended, and how long they may take."""
+    upcoming, previous, current = draft.status.next, draft.status.previous, draft.current
+    if upcoming and upcoming.plan and draft.intent:
+        names = {member.name for member in upcoming.plan.leavers}
+        pods = [pod for pod in still_running(draft) if pod.name in names]
+        return upcoming.plan, pods, request(draft.intent, upcoming.plan, draft.now)
+    if previous is None:
+        return None, [], None
+    plan = current.plan if current and current.plan.takes_over == previous.run else None
+    return plan, leavers(draft), previous.intent
 
 
 def _request(pod: PodView, text: str) -> Assign:

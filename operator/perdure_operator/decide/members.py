@@ -10,7 +10,7 @@ from perdure.contract import Role
 from perdure_operator.api import names
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun
-from perdure_operator.decide.assignments import shutdown, train
+from perdure_operator.decide.assignments import run_told, shutdown, train
 from perdure_operator.decide.draft import Draft, clock
 from perdure_operator.decide.exit_problems import await_leavers, await_told
 from perdure_operator.decide.facts import (
@@ -62,7 +62,7 @@ def promote(draft: Draft) -> Draft:
 
 def create(draft: Draft) -> Draft:
     """A name without a pod here has never been used: what vanished has been replaced before."""
-    if draft.blocked:
+    if draft.blocked or (draft.status.next and draft.status.next.plan):  # who was planned with has been there
         return draft
     pods = own(draft.snapshot)
     missing = [name for name in draft.next_members if name not in pods]
@@ -75,24 +75,26 @@ def create(draft: Draft) -> Draft:
 
 def assign(draft: Draft) -> Draft:
     """Role label and assignment change in one patch; whatever a crash left out is made up for here."""
-    current = draft.current
-    if current is None or (current.intent and current.intent.leave):
+    current, plan = draft.current, draft.newest_plan
+    if current is None or plan is None or (current.intent and current.intent.leave):
         return draft
     pods, untold, unready = own(draft.snapshot), list[PodView](), list[PodView]()
-    for member in current.plan.members:
+    for member in plan.members:
         pod = pods.get(member.name)
-        if pod is None or pod.deleting or outcome_of(current, member.name):
+        if pod is None or pod.deleting or terminated(pod) or outcome_of(current, member.name):
             continue
-        text = train(current.plan, member)
+        text = train(plan, member)
+        if run_told(pod.assignment) > plan.run:  # of an attempt that did not come about: nobody goes back
+            text = pod.assignment
         if pod.assignment != text or pod.role != Role.MEMBER:
             told = Assign(name=pod.name, uid=pod.uid, role=Role.MEMBER, old=pod.assignment, new=text)
-            draft = draft.act(f"its rank in run {current.run}", told)
+            draft = draft.act(f"its rank in run {plan.run}", told)
             untold.append(pod)
         elif not pod.ready:
             unready.append(pod)
     if untold:
-        draft = await_told(draft, untold, f"its rank in run {current.run}")
-        draft = draft.wait(Reason.ASSIGNING, f"telling the members of run {current.run} their ranks")
+        draft = await_told(draft, untold, f"its rank in run {plan.run}")
+        draft = draft.wait(Reason.ASSIGNING, f"telling the members of run {plan.run} their ranks")
     return _await_ready(draft, unready) if unready else draft
 
 

@@ -9,7 +9,7 @@ import re
 from datetime import datetime
 from typing import Final
 
-from perdure.contract import ContractError, ErrorName, ExitKind, Outcome, read_outcome
+from perdure.contract import ContractError, ErrorName, ExitKind, HandoverWord, Outcome, read_outcome
 from perdure.words import shortened
 from perdure_operator.api.status import Assigned, MemberOutcome
 from perdure_operator.decide.draft import Draft, later
@@ -58,6 +58,7 @@ def end_of(pod: PodView) -> MemberOutcome:
         error_name=_error_name(pod, _printable(error.name)[:_NAME_LENGTH] if error else ""),
         error_tail=_own_words(_printable(error.tail)) if error else "",
         time=died,
+        pause=_pause(outcome),
         infrastructure=outcome.infrastructure or (outcome.outcome is ExitKind.FAILED and _killed(pod)),
     )
 
@@ -70,6 +71,12 @@ def told(pod: PodView) -> Outcome | None:
         return read_outcome(pod.terminated.message)
     except ContractError:
         return None
+
+
+def _pause(outcome: Outcome) -> float | None:
+    """Of the last hand-over that came about."""
+    gone = [record for record in outcome.handovers if record.word is HandoverWord.GO]
+    return gone[-1].parts.get("pause") if gone else None
 
 
 def highest_opened(known: int, pods: dict[str, PodView]) -> int:

@@ -5,18 +5,35 @@ Written once and never edited. Called by the policies that plan a run, once all 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
+from datetime import datetime
 from math import floor
 from typing import Final
 
 from perdure.contract import WAIT_MARGIN_SECONDS
-from perdure_operator.api.status import Assigned, Floor, NextRun, RunPlan
-from perdure_operator.decide.draft import Draft, next_run
+from perdure_operator.api.status import (
+    Assigned,
+    CurrentRun,
+    Floor,
+    HandoverOffer,
+    Intent,
+    NextRun,
+    PreviousRun,
+    RunPlan,
+)
+from perdure_operator.decide.assignments import fits
+from perdure_operator.decide.draft import Draft, later, next_run
+from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
 from perdure_operator.decide.facts import add_lost_run, own
 from perdure_operator.decide.succession import Succession
 from perdure_operator.state.snapshot import PodView
 
 FIRST_PORT: Final = 29500
+HANDOVER_PORT: Final = 29600
+"""The store of an attempt to hand over is not that of the run that it would begin."""
+ATTEMPTS: Final = 2
+"""So often a move is tried live; then the members save, and go on in their pods."""
 PORTS: Final = 100
 """Two runs in a row never use the same port: the older one may still hold it."""
 GRACE_MARGIN_SECONDS: Final = 5
@@ -36,7 +53,66 @@ def plan_in_place(draft: Draft, heirs: Succession, lost: bool) -> RunPlan:
     plan = _plan(draft, _seated(draft, heirs, stays, joins), _seconds(draft, heirs))
     before = current.run if current else 0
     runs = add_lost_run(plan.lost, before) if lost else plan.lost
+    for run in draft.status.next.undecided if draft.status.next else ():
+        runs = add_lost_run(runs, run)
     return plan.model_copy(update={"leavers": heirs.leaves, "takes_over": before, "lost": runs})
+
+
+def live_plan(draft: Draft, heirs: Succession) -> RunPlan | None:
+    """As `plan_in_place`, with an offer to take the living run over; None where not all can be told of it."""
+    plan, current = plan_in_place(draft, heirs, lost=False), draft.current
+    if current is None:
+        return None
+    stays, each = {member.name for member in heirs.stays}, plan.world // len(plan.members)
+    new = [member for member in plan.members if member.name not in stays]
+    token = hashlib.sha256(" ".join([draft.snapshot.uid, str(plan.run), *(m.uid for m in plan.members)]).encode())
+    offer = HandoverOffer(
+        run=current.run,
+        world=current.plan.world,
+        joins=_ranks(new, each),
+        leavers=_ranks(heirs.leaves, each),
+        master=_address(own(draft.snapshot)[(*heirs.stays, *heirs.leaves)[0].name], HANDOVER_PORT + plan.run % PORTS),
+        limit=max(plan.seconds // 2, 1),
+        token=token.hexdigest(),
+    )
+    plan = plan.model_copy(update={"handover": offer})
+    return plan if fits(plan) else None
+
+
+def succeed(draft: Draft, current: CurrentRun, plan: RunPlan, intent: Intent, *, unconfirmed: bool = False) -> Draft:
+    """The run of this plan is the one that is on; the one before it is kept until those who leave have ended."""
+    go_on = {member.name for member in plan.members}
+    previous = PreviousRun(
+        run=current.run,
+        members=tuple(member for member in current.plan.members if member.name not in go_on),
+        outcomes=tuple(one for one in current.outcomes if one.name not in go_on),
+        intent=request(intent, plan, draft.now),
+        replacements=current.replacements,
+    )
+    row = draft.status.next.replacements if draft.status.next else None
+    run = CurrentRun(
+        run=plan.run,
+        plan=plan,
+        outcomes=tuple(one for one in current.outcomes if one.name in go_on),
+        replacements=row,
+        unconfirmed=unconfirmed,
+    )
+    return draft.update(current=run, previous=previous, next=None, run=plan.run, lost=plan.lost)
+
+
+def request(intent: Intent, plan: RunPlan, now: datetime) -> Intent:
+    """What those are told who do not go on with the run of this plan."""
+    deadline = later(plan.assigned_time or now, plan.seconds + LATE_MARGIN_SECONDS)
+    told = {"prepare": False, "leave": True, "seconds": plan.seconds, "lost": plan.lost, "deadline": deadline}
+    return intent.model_copy(update=told)
+
+
+def _ranks(members: Sequence[Assigned], each: int) -> tuple[int, ...]:
+    return tuple(sorted(rank for member in members for rank in range(member.rank, member.rank + each)))
+
+
+def _address(pod: PodView, port: int) -> str:
+    return f"[{pod.ip}]:{port}" if ":" in pod.ip else f"{pod.ip}:{port}"
 
 
 def _seated(draft: Draft, heirs: Succession, stays: list[PodView], joins: list[PodView]) -> list[PodView]:
@@ -55,11 +131,10 @@ def _plan(draft: Draft, pods: Sequence[PodView], seconds: int) -> RunPlan:
     members = tuple(
         Assigned(name=pod.name, uid=pod.uid, rank=index * processes, node=pod.node) for index, pod in enumerate(pods)
     )
-    host = f"[{pods[0].ip}]" if ":" in pods[0].ip else pods[0].ip
     return RunPlan(
         run=run,
         world=len(pods) * processes,
-        master=f"{host}:{FIRST_PORT + run % PORTS}",
+        master=_address(pods[0], FIRST_PORT + run % PORTS),
         cause=upcoming.cause,
         seconds=seconds,
         wait=seconds + WAIT_MARGIN_SECONDS if status.run else 0,

@@ -1,24 +1,30 @@
 """Make before break: standbys start elsewhere while the run trains on; once all are Ready the next run is planned.
 
-Members that stay keep their pods, and theirs ranks where the size is the same. Until the plan is written the signal may
+Members that stay keep their pods, and their ranks where the size is the same. Until the plan is written the signal may
 be withdrawn and others may join it. Where standbys are not Ready in time, everybody saves and leaves, as without them.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
+from perdure.contract import Completion
 from perdure_operator.api.reasons import Reason
-from perdure_operator.api.status import CurrentRun, Disruption, Intent, PreviousRun, RunPlan
+from perdure_operator.api.status import CurrentRun, Disruption, Intent, NextRun, RunPlan
+from perdure_operator.decide.assignments import run_told
 from perdure_operator.decide.disruptions import final_reason, reason_to_end
-from perdure_operator.decide.draft import Draft, clock, later
-from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS, await_leavers
-from perdure_operator.decide.facts import joined, own, refused
+from perdure_operator.decide.draft import Draft, clock, next_run
+from perdure_operator.decide.exit_problems import await_leavers
+from perdure_operator.decide.facts import joined, own, refused, size_of, wanted_size
 from perdure_operator.decide.intents import commit_to_leave, fall_back, limited, may_prepare, nobody_goes_on, ready_by
 from perdure_operator.decide.placement import can_train
-from perdure_operator.decide.plans import plan_in_place
+from perdure_operator.decide.plans import ATTEMPTS, live_plan, plan_in_place, succeed
 from perdure_operator.decide.startup_problems import not_ready
 from perdure_operator.decide.succession import Succession, succession
+
+_TRAINING: Final = frozenset({Disruption.NODE_LEAVING, Disruption.SIZE_CHANGE})
+"""Reasons for which every member trains until the next run is planned."""
 
 
 def reconsider(draft: Draft) -> Draft:
@@ -89,31 +95,43 @@ def train_on(draft: Draft) -> Draft:
 
 
 def _planned(draft: Draft, current: CurrentRun, intent: Intent, heirs: Succession) -> Draft:
+    """Live where that can be tried, else in place."""
+    upcoming = draft.status.next or NextRun(run=next_run(draft.status))
+    why = _not_live(draft, current, intent, heirs)
+    plan = live_plan(draft, heirs) if not why else None
+    if plan:
+        draft = draft.update(next=upcoming.model_copy(update={"plan": plan}), run=plan.run)
+        return draft.tell(Reason.RUN_PLANNED, _words(plan, heirs, f"it takes over run {current.run} alive"))
     plan = plan_in_place(draft, heirs, lost=intent.disruption is Disruption.MEMBER_LOST)
-    stay = {member.name for member in heirs.stays}
-    previous = PreviousRun(
-        run=current.run,
-        members=tuple(member for member in current.plan.members if member.name not in stay),
-        outcomes=current.outcomes,
-        intent=_request(draft, intent, plan),
-        replacements=current.replacements,
-    )
-    row = draft.status.next.replacements if draft.status.next else None
-    run = CurrentRun(run=plan.run, plan=plan, replacements=row)
-    draft = draft.update(current=run, previous=previous, next=None, run=plan.run, lost=plan.lost)
-    return draft.tell(Reason.RUN_PLANNED, _words(plan, heirs))
+    how = f"run {current.run} saves and they go on in their pods: {why or 'an assignment has no room for more'}"
+    return succeed(draft, current, plan, intent).tell(Reason.RUN_PLANNED, _words(plan, heirs, how))
 
 
-def _request(draft: Draft, intent: Intent, plan: RunPlan) -> Intent:
-    """What those who leave are told."""
-    deadline = later(draft.now, plan.seconds + LATE_MARGIN_SECONDS)
-    told = {"prepare": False, "leave": True, "seconds": plan.seconds, "lost": plan.lost, "deadline": deadline}
-    return intent.model_copy(update=told)
+def _not_live(draft: Draft, current: CurrentRun, intent: Intent, heirs: Succession) -> str:
+    """Why the run that is on cannot be asked to change its membership as it trains, "" where that can be tried."""
+    snapshot, upcoming, pods = draft.snapshot, draft.status.next, own(draft.snapshot)
+    refused, old = draft.status.live_refused, (*heirs.stays, *heirs.leaves)
+    template = {pods[name].template_hash for name in (*(one.name for one in old), *draft.next_members)}
+    if upcoming and upcoming.attempts >= ATTEMPTS:
+        return upcoming.fell
+    if intent.disruption not in _TRAINING or current.outcomes or any(pods[one.name].deleting for one in old):
+        return "a member is gone, or is going"
+    if snapshot.spec.completion is not Completion.LOG:
+        return "with completion ExitCode its script has no Session"
+    if current.unconfirmed:
+        return f"it is not known yet whether run {current.run} has begun"
+    if len(template) > 1 or size_of(current.plan).each != wanted_size(snapshot).each:
+        return "the members are not all made from one template"
+    if refused and refused.template in template:
+        return refused.why or "its script cannot"
+    if any(run_told(pods[one.name].assignment) < current.run or not pods[one.name].ready for one in old):
+        return f"run {current.run} has not begun on all its members"
+    return ""
 
 
-def _words(plan: RunPlan, heirs: Succession) -> str:
+def _words(plan: RunPlan, heirs: Succession, how: str) -> str:
     going = f"; {joined([member.name for member in heirs.leaves])} leave" if heirs.leaves else ""
     return (
         f"run {plan.run}: {len(plan.members)} members, {plan.world} processes; "
-        f"{len(heirs.stays)} go on in their pods, {heirs.joins} are new{going}"
+        f"{len(heirs.stays)} stay, {heirs.joins} are new{going}; {how}"
     )

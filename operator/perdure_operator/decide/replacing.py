@@ -22,7 +22,9 @@ from perdure_operator.decide.startup_problems import agent_missing
 from perdure_operator.decide.succession import succession
 from perdure_operator.state.snapshot import PodView, RefusalKind
 
-_COSTS_NOTHING: Final = frozenset({ExitKind.CHECKPOINTED, ExitKind.STOPPED, ExitKind.EXIT_TIMEOUT})
+_COSTS_NOTHING: Final = frozenset(
+    {ExitKind.CHECKPOINTED, ExitKind.STOPPED, ExitKind.EXIT_TIMEOUT, ExitKind.HANDED_OVER, ExitKind.HANDOVER_FAILED}
+)
 
 
 def replace_unfit(draft: Draft) -> Draft:

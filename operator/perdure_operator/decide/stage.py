@@ -5,7 +5,8 @@
        │ every member has ended     │ and standbys are there            │  │ └──urgent──┐      │
        └────────────────────────────┴────────────────────── LEAVING <───┘  │            v      v
                                                                ^           └─── PREPARING: standbys start
-                                                               └──too late──────┘   plan written: RUNNING
+                                                               └──too late──────┘   plan written: RUNNING, or
+                                                                                    HANDING_OVER until there is evidence
 
 and from anywhere to FINISHED. QUIET leads to LEAVING at once where no standby could take over.
 
@@ -27,6 +28,7 @@ class Stage(StrEnum):
     RUNNING = "running"  # a run is on, and nothing asks it to end
     QUIET = "quiet"  # a signal was seen; it may still be withdrawn, and more may come
     PREPARING = "preparing"  # standbys start for members that have to leave; the others train on
+    HANDING_OVER = "handing over"  # the next run's plan is told, and which of the two runs trains is not known
     LEAVING = "leaving"  # members are asked to save and leave, and are waited for
     FINISHED = "finished"  # Completed or Failed
 
@@ -41,4 +43,6 @@ def stage_of(status: TrainingJobStatus) -> Stage:
         return Stage.RUNNING
     if status.current.intent.leave:
         return Stage.LEAVING
-    return Stage.PREPARING if status.current.intent.prepare else Stage.QUIET
+    if not status.current.intent.prepare:
+        return Stage.QUIET
+    return Stage.HANDING_OVER if status.next and status.next.plan else Stage.PREPARING

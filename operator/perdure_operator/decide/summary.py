@@ -32,7 +32,7 @@ _WARNINGS: Final = frozenset(
 def summarise(draft: Draft) -> Draft:
     """The last policy: describes what the others have decided."""
     members = own(draft.snapshot)
-    planned = [member.name for member in draft.current.plan.members] if draft.current else []
+    planned = [member.name for member in draft.newest_plan.members] if draft.newest_plan else []
     alive = [name for name in planned if name in members and not terminated(members[name])]
     draft = _running(draft)
     draft = _disrupted(draft)
@@ -116,6 +116,8 @@ def _move(draft: Draft, cause: str) -> str:
         return cause
     if intent.fell:
         return f"{cause}; {intent.fell}"
+    if draft.status.next and draft.status.next.plan:
+        return f"{cause}; run {draft.status.next.plan.run} is taking over, and the run before it trains until it has"
     if not intent.prepare or draft.standbys_wait is None:
         return cause
     until = f"until {clock(intent.ready_by)}" if intent.ready_by else "no time limit: nobody has to leave"

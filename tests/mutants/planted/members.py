@@ -195,8 +195,8 @@ MEMBERS: Final = (
     Mutant(
         "two runs in a row use the same port",
         _PLANS,
-        "{FIRST_PORT + run % PORTS}",
-        "{FIRST_PORT}",
+        "FIRST_PORT + run % PORTS",
+        "FIRST_PORT",
         ("scale", "drain"),
     ),
     Mutant(

@@ -19,6 +19,7 @@ from tests.simulation.checks.reading import (
     intent,
     leaving,
     plan_of,
+    plans,
     previous,
     run_told,
     status_of,
@@ -239,12 +240,13 @@ def _end_of(pod: Json) -> str:
 
 def _follows(told: Json, uid: str, status: Json) -> bool:
     """Whether this status is a reason to say that to this pod."""
-    plan = plan_of(status)
-    if told.get("leave"):
-        if uid in {one["uid"] for one in plan.get("leavers") or ()} and int(plan["run"]) == int(told["run"]):
-            return True
-        if told.get("cause") == "written off" and uid not in {one["uid"] for one in plan.get("members") or ()}:
-            return int(status.get("run") or 0) >= int(told["run"])
-        leaving = bool(intent(status).get("leave") or intent(status).get("prepare")) or not plan
-        return leaving and int(upcoming(status).get("run") or status.get("run") or 0) == int(told["run"])
-    return int(plan.get("run") or 0) == int(told["run"]) and uid in {one["uid"] for one in plan["members"]}
+    told_by = [plan for plan in plans(status) if int(plan["run"]) == int(told["run"])]
+    part = "leavers" if told.get("leave") else "members"
+    if any(uid in {one["uid"] for one in plan.get(part) or ()} for plan in told_by):
+        return True
+    if not told.get("leave"):
+        return False
+    if told.get("cause") == "written off" and uid not in {one["uid"] for plan in told_by for one in plan["members"]}:
+        return int(status.get("run") or 0) >= int(told["run"]) or int(upcoming(status).get("run") or 0) == told["run"]
+    asked = bool(intent(status).get("leave")) or not plan_of(status)
+    return asked and int(upcoming(status).get("run") or status.get("run") or 0) == int(told["run"])

@@ -8,7 +8,7 @@ import pytest
 
 from perdure.contract import ExitKind, Leave, Role, Standby, Train
 from perdure_operator.api.reasons import ConditionType
-from perdure_operator.api.status import Disruption, Phase
+from perdure_operator.api.status import Disruption, LiveRefused, Phase
 from perdure_operator.decide.stage import Stage, stage_of
 from perdure_operator.state.decision import Assign, SetBudget
 from perdure_operator.state.snapshot import NodeView, RefusalKind
@@ -19,7 +19,7 @@ SAVED = {"step": 20, "commit": (4, 20)}
 
 def _running(world: int = 2, nodes: int = 5) -> Job:
     here = job(disruption=PATIENT).having(nodes=tuple(NodeView(name=f"n{number + 1}") for number in range(nodes)))
-    return here.running(world=world)
+    return here.running(world=world).status(live_refused=LiveRefused(template="t1", why="its model is sharded"))
 
 
 def _preparing(world: int = 2, nodes: int = 5, node: str = "n2") -> Job:
@@ -182,9 +182,13 @@ class TestTakeover:
 
     def test_ranks_of_several_processes_move_together(self) -> None:
         here = job(disruption=PATIENT, processes_per_replica=2).running(world=2).leaving("n1").ready().settle()
-        assert _ranks(here) == {"2": 0, "1": 2}
-        assert here.run_plan is not None
-        assert here.run_plan.world == 4
+        assert here.now.next is not None
+        assert here.now.next.plan is not None
+        assert [(member.name, member.rank) for member in here.now.next.plan.members] == [
+            ("digits-ab12-2", 0),
+            ("digits-ab12-1", 2),
+        ]
+        assert here.now.next.plan.world == 4
 
 
 class TestTooLate:

@@ -49,7 +49,7 @@ def test_words_of_a_newer_operator_in_the_status_are_read_and_the_job_goes_on() 
     here = job().running(world=2).leaving("n1")
     raw = here.now.model_dump(by_alias=True, mode="json")
     raw["phase"] = raw["current"]["intent"]["disruption"] = raw["next"]["disruption"] = "HandingOver"
-    raw["current"]["plan"]["handover"] = {"new": True}
+    raw["current"]["plan"]["transfer"] = {"new": True}
     here = here.having(status=TrainingJobStatus.model_validate(raw))
     assert here.intent is not None
     assert here.intent.disruption is Disruption.OTHER

@@ -1,0 +1,95 @@
+"""A living run is being taken over: which of the two runs trains is not told by anybody who lives, only by who ends.
+
+The log decides, and the operator does not read it. A member of the older run that has ended, or a run number that an
+outcome has seen in the log, shows that the newer run goes on, alive or in place. A newcomer that has ended before shows
+that the attempt has failed: the older run trains on, and another attempt gets a number of its own. Without evidence
+the next move is right in both worlds: it names the runs that nobody may go on with, and asks whichever is on to save.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from perdure_operator.api.reasons import Reason
+from perdure_operator.api.status import CurrentRun, Intent, MemberOutcome, NextRun, RunPlan
+from perdure_operator.decide.disruptions import final_reason, reason_to_end
+from perdure_operator.decide.draft import Draft, doubled, later, next_run
+from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
+from perdure_operator.decide.facts import joined, own
+from perdure_operator.decide.outcomes import read_end
+from perdure_operator.decide.plans import ATTEMPTS, succeed
+
+NEWS_SECONDS: Final = 30
+"""So long another move waits for evidence of the one before: most attempts are over by then."""
+
+
+def settle(draft: Draft) -> Draft:
+    """Learn which run goes on, or what to do where that cannot be learned."""
+    current, intent, upcoming = draft.current, draft.intent, draft.status.next
+    if current is None or intent is None or upcoming is None or upcoming.plan is None:
+        return draft
+    plan = upcoming.plan
+    known = _known_by(draft, plan)
+    if current.outcomes or draft.status.opened >= plan.run:
+        return succeed(draft, current, plan, intent)
+    if failed := _ended_newcomers(draft, upcoming, plan):
+        return _try_again(draft, upcoming, plan, intent, failed)
+    if draft.now >= known:
+        return succeed(draft, current, plan, intent)
+    return _move_on(draft, current, plan, intent).wake(known)
+
+
+def confirm(draft: Draft) -> Draft:
+    """A run that was taken for the one that is on is that, once the log has shown it, or its time to begin is over."""
+    current = draft.current
+    if current is None or not current.unconfirmed:
+        return draft
+    known = _known_by(draft, current.plan)
+    if draft.status.opened >= current.run or draft.now >= known:
+        return draft.update_current(unconfirmed=False)
+    return draft.wake(known)
+
+
+def _known_by(draft: Draft, plan: RunPlan) -> datetime:
+    """When a newcomer that lives is evidence: no attempt is undecided for so long."""
+    return later(plan.assigned_time or draft.now, plan.seconds + plan.wait + LATE_MARGIN_SECONDS)
+
+
+def _ended_newcomers(draft: Draft, upcoming: NextRun, plan: RunPlan) -> list[MemberOutcome]:
+    pods = own(draft.snapshot)
+    newcomers = [member for member in plan.members if member.name in upcoming.members]
+    return [end for member in newcomers if (end := read_end(draft, member, pods.get(member.name)))]
+
+
+def _try_again(draft: Draft, upcoming: NextRun, plan: RunPlan, intent: Intent, failed: list[MemberOutcome]) -> Draft:
+    """With other newcomers, whatever has become of these; they cost no failure, only a pause and an attempt."""
+    ends = joined([f"{one.name}: {one.outcome or one.error_name}" for one in failed])
+    words = f"run {plan.run} has not taken over from run {plan.takes_over}: {ends}"
+    attempts = upcoming.attempts + 1
+    again = NextRun(
+        run=next_run(draft.status),
+        attempts=attempts,
+        undecided=(*upcoming.undecided, plan.run),
+        fell=words if attempts >= ATTEMPTS else "",
+        disruption=upcoming.disruption,
+        cause=upcoming.cause,
+        replacements=upcoming.replacements,
+    )
+    pause = doubled(draft.now, attempts)
+    intent = intent.model_copy(update={"ready_by": None, "not_before": pause})
+    draft = draft.update_current(intent=intent).update(next=again)
+    return draft.tell(Reason.HANDOVER_FAILED, words, warning=True)
+
+
+def _move_on(draft: Draft, current: CurrentRun, plan: RunPlan, intent: Intent) -> Draft:
+    """Another reason to move: as if the newer run were on, and the next plan asks whichever is to save."""
+    after = succeed(draft, current, plan, intent, unconfirmed=True)
+    if after.current is None:
+        return draft
+    if final_reason(after, after.current):
+        return after
+    if reason_to_end(after, after.current) is None:
+        return draft
+    patience = later(plan.assigned_time or draft.now, NEWS_SECONDS)
+    return after if draft.now >= patience else draft.wake(patience)

@@ -1,0 +1,325 @@
+"""A living run is handed over: the plan and its offer, the evidence of what has become of it, what follows without."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from perdure.contract import ExitKind, Handover, HandoverRecord, HandoverWord, Leave, Train
+from perdure_operator.api.reasons import ConditionType
+from perdure_operator.api.status import Disruption, LiveRefused, Phase, RunPlan
+from perdure_operator.decide.stage import Stage, stage_of
+from perdure_operator.state.snapshot import NodeView
+from tests.support.jobs import PATIENT, UID, Job, assigns, deletes, job, killed, leaves, raised, trains
+
+GONE = {"run": 1, "step": 20, "commit": (4, 10), "opened": 2}
+SAVED = {"run": 1, "step": 20, "commit": (4, 20)}
+
+
+def _running(world: int = 2, nodes: int = 6, **spec: Any) -> Job:
+    here = job(disruption=PATIENT, **spec)
+    return here.having(nodes=tuple(NodeView(name=f"n{number + 1}") for number in range(nodes))).running(world=world)
+
+
+def _ready(here: Job, node: str = "n2") -> Job:
+    return here.cordon(node).settle().after(1).settle().ready()
+
+
+def _offered(world: int = 2, node: str = "n2") -> Job:
+    """Rank 1 leaves node n2, as long as nothing else is said."""
+    return _ready(_running(world), node).settle()
+
+
+def _stage(here: Job) -> Stage:
+    return stage_of(here.now)
+
+
+def _offer(here: Job) -> Handover:
+    told = here.assignment(0)
+    assert isinstance(told, Train)
+    assert told.handover is not None
+    return told.handover
+
+
+def _plan(here: Job) -> RunPlan:
+    assert here.now.next is not None
+    assert here.now.next.plan is not None
+    return here.now.next.plan
+
+
+class TestOffer:
+    def test_the_plan_is_in_status_before_anybody_is_told_and_the_old_run_stays_the_one_that_is_on(self) -> None:
+        here = _ready(_running())
+        plan = here.plan()
+        assert plan.status is not None
+        assert plan.status.current is not None
+        assert plan.status.current.run == 1
+        assert plan.status.next is not None
+        assert plan.status.next.plan is not None
+        assert plan.status.run == 2
+        assert set(trains(plan)) == {"digits-ab12-0", "digits-ab12-2"}
+        assert set(leaves(plan)) == {"digits-ab12-1"}
+
+    def test_everybody_is_told_the_same_offer(self) -> None:
+        here = _offered()
+        told = [here.assignment(number) for number in (0, 1, 2)]
+        assert [said.handover for said in told if isinstance(said, Train | Leave)] == [_offer(here)] * 3
+
+    def test_it_names_the_living_run_and_who_comes_and_goes(self) -> None:
+        offer = _offer(_offered(world=3))
+        assert (offer.run, offer.world, offer.joins, offer.leavers) == (1, 3, (1,), (1,))
+
+    def test_its_store_is_at_the_lowest_rank_that_stays_on_a_port_of_its_own(self) -> None:
+        here = _ready(_running(), "n1").settle()
+        told = here.assignment(1)
+        assert isinstance(told, Train)
+        assert told.handover is not None
+        assert told.handover.master == "10.0.0.2:29602"
+        assert told.master == "10.0.0.3:29502"
+
+    def test_where_nobody_stays_it_is_at_the_lowest_that_leaves(self) -> None:
+        here = _running().cordon("n1", "n2").settle().after(1).settle().ready().settle()
+        assert _offer_of_leaver(here, 0).master == "10.0.0.1:29602"
+
+    def test_its_token_is_of_this_job_this_run_and_these_members(self) -> None:
+        here = _offered()
+        words = " ".join([UID, "2", "uid-of-digits-ab12-0", "uid-of-digits-ab12-2"])
+        assert _offer(here).token == hashlib.sha256(words.encode()).hexdigest()
+
+    def test_half_of_the_time_to_save_is_left_for_saving(self) -> None:
+        assert _offer(_offered()).limit == 300
+
+    def test_all_processes_of_a_member_come_and_go_together(self) -> None:
+        offer = _offer(_ready(_running(processes_per_replica=2), "n2").settle())
+        assert (offer.world, offer.joins, offer.leavers) == (4, (2, 3), (2, 3))
+
+    def test_growing_and_shrinking_are_offers_too(self) -> None:
+        grown = _running().spec(replicas=3).settle().after(1).settle().ready().settle()
+        assert (_offer(grown).joins, _offer(grown).leavers) == ((2,), ())
+        less = _running(world=3).spec(replicas=2).settle().after(1).settle()
+        assert (_offer(less).joins, _offer(less).leavers) == ((), (2,))
+
+    def test_the_job_is_running_and_counts_the_members_that_are_to_be(self) -> None:
+        here = _offered()
+        assert _stage(here) is Stage.HANDING_OVER
+        assert here.now.phase is Phase.RUNNING
+        assert here.now.replicas == 2
+        assert "run 2 is taking over" in here.condition(ConditionType.DISRUPTED).message
+
+    def test_the_budget_counts_old_members_and_new_ones(self) -> None:
+        here = _offered()
+        assert here.snapshot.budget is not None
+        assert here.snapshot.budget.min_available == 3
+
+
+def _offer_of_leaver(here: Job, number: int) -> Handover:
+    told = here.assignment(number)
+    assert isinstance(told, Leave)
+    assert told.handover is not None
+    return told.handover
+
+
+class TestNoOffer:
+    def _in_place(self, here: Job) -> str:
+        after = here.settle()
+        assert after.run_plan is not None
+        assert (after.run_plan.run, after.run_plan.handover) == (2, None)
+        (event,) = [
+            event
+            for decision in after.history
+            for event in decision.events
+            if event.reason == "RunPlanned" and event.message.startswith("run 2")
+        ]
+        return event.message
+
+    def test_a_script_that_cannot_is_not_asked(self) -> None:
+        here = _running().status(live_refused=LiveRefused(template="t1", why="its model is sharded"))
+        assert "its model is sharded" in self._in_place(_ready(here))
+
+    def test_that_counts_for_its_template_only(self) -> None:
+        here = _running().status(live_refused=LiveRefused(template="t0", why="its model is sharded"))
+        assert _stage(_ready(here).settle()) is Stage.HANDING_OVER
+
+    def test_it_is_learned_from_an_outcome(self) -> None:
+        here = (
+            _running().deleted(1).ended(1, ExitKind.CHECKPOINTED, live=False, live_why="its model is sharded", **SAVED)
+        )
+        assert here.settle().now.live_refused == LiveRefused(template="t1", why="its model is sharded")
+
+    def test_a_lost_member_has_broken_the_groups_of_all(self) -> None:
+        here = _running(world=3).ended(1, ExitKind.FAILED, error=killed()).settle().after(2).ready()
+        assert "a member is gone" in self._in_place(here)
+
+    def test_a_deleted_member_saves_now(self) -> None:
+        assert "a member is gone" in self._in_place(_running().deleted(1).settle().ready())
+
+    def test_another_template_is_another_program(self) -> None:
+        here = _running().having(template_hash="t2").settle()
+        assert "one template" in self._in_place(_ready(here))
+
+    def test_without_a_session_nobody_can_hand_over(self) -> None:
+        assert "no Session" in self._in_place(_ready(_running(completion="ExitCode")))
+
+    def test_an_assignment_without_room_for_it_offers_nothing(self) -> None:
+        here = _running(world=200, nodes=400).cordon(*(f"n{number}" for number in range(1, 400, 2)))
+        here = here.settle().after(1).settle().ready()
+        assert "no room" in self._in_place(here)
+
+
+class TestEvidence:
+    def test_a_leaver_that_has_handed_over_shows_that_the_newer_run_is_on_and_costs_nothing(self) -> None:
+        went = (HandoverRecord(2, HandoverWord.GO, parts={"pause": 0.05}),)
+        here = _offered().ended(1, ExitKind.HANDED_OVER, handovers=went, **GONE).settle()
+        assert _stage(here) is Stage.RUNNING
+        assert here.now.current is not None
+        assert (here.now.current.run, here.now.current.unconfirmed, here.now.previous) == (2, False, None)
+        assert (here.now.steps_lost, here.now.lost, here.now.failures.infrastructure) == (0, (), 0)
+        assert here.condition(ConditionType.SAVED).reason == "HandedOver"
+        assert here.names() == ["0", "2"]
+        assert here.snapshot.budget is not None
+        assert here.snapshot.budget.min_available == 2
+        assert here.plan().actions == ()
+
+    def test_a_leaver_that_has_saved_shows_that_it_goes_on_in_place(self) -> None:
+        here = _offered().ended(1, ExitKind.CHECKPOINTED, **SAVED).settle()
+        assert here.now.current is not None
+        assert here.now.current.run == 2
+        assert here.condition(ConditionType.SAVED).reason == "Checkpointed"
+
+    def test_a_run_number_seen_in_the_log_shows_it_too(self) -> None:
+        here = _running().spec(replicas=3).settle().after(1).settle().ready().settle()
+        after = here.ended(2, ExitKind.FAILED, run=2, opened=2, error=killed()).settle()
+        assert after.now.current is not None
+        assert after.now.current.run == 2
+        assert after.intent is not None
+        assert after.intent.disruption is Disruption.MEMBER_LOST
+
+    def test_a_newcomer_whose_attempt_was_aborted_shows_that_the_old_run_trains_on(self) -> None:
+        here = _offered().ended(2, ExitKind.HANDOVER_FAILED, run=2)
+        plan = here.plan()
+        assert plan.status is not None
+        assert plan.status.current is not None
+        assert plan.status.current.run == 1
+        assert "HandoverFailed" in {event.reason for event in plan.events}
+        after = here.settle()
+        assert _stage(after) is Stage.PREPARING
+        assert after.now.failures.code == after.now.failures.infrastructure == 0
+
+    def test_nobody_of_the_old_run_is_told_of_it_again(self) -> None:
+        here = _offered().ended(2, ExitKind.HANDOVER_FAILED, run=2).settle()
+        assert assigns(here.plan()) == {}
+        told = here.assignment(0)
+        assert isinstance(told, Train)
+        assert told.run == 2
+
+    def test_the_next_attempt_has_its_own_number_other_newcomers_and_names_the_one_that_failed(self) -> None:
+        here = _offered().ended(2, ExitKind.HANDOVER_FAILED, run=2).settle().after(1).settle().ready().settle()
+        assert _plan(here).run == 3
+        told = here.assignment(3)
+        assert isinstance(told, Train)
+        assert (told.run, told.rank, told.lost) == (3, 1, (2,))
+        assert _offer(here).run == 1
+
+    def test_a_newcomer_that_dies_in_any_other_way_may_have_died_in_either_world(self) -> None:
+        here = _offered().ended(2, ExitKind.FAILED, run=2, error=killed()).settle().after(1).settle().ready().settle()
+        assert _plan(here).lost == (2,)
+        assert _offer(here).run == 1
+        assert here.now.failures.infrastructure == 0
+
+    def test_the_second_attempt_that_fails_is_the_last(self) -> None:
+        here = _offered().ended(2, ExitKind.HANDOVER_FAILED, run=2).settle().after(1).settle().ready().settle()
+        here = here.ended(3, ExitKind.HANDOVER_FAILED, run=3).settle().after(2).settle().ready().settle()
+        assert here.run_plan is not None
+        assert (here.run_plan.run, here.run_plan.handover, here.run_plan.lost) == (4, None, (2, 3))
+        assert isinstance(here.assignment(0), Train)
+        assert isinstance(here.assignment(1), Leave)
+
+    def test_a_lost_leaver_leaves_the_newer_run_to_go_on(self) -> None:
+        here = _offered(world=3).ended(1, ExitKind.FAILED, run=1, error=killed()).settle()
+        assert here.now.current is not None
+        assert here.now.current.run == 2
+        assert here.now.lost == (1,)
+
+    def test_a_lost_stayer_is_a_lost_member_of_the_newer_run_and_neither_run_can_save(self) -> None:
+        here = _offered(world=3).ended(2, ExitKind.FAILED, run=1, error=killed()).settle()
+        assert _stage(here) is Stage.PREPARING
+        here = here.ended(1, ExitKind.PEER_LOST, run=1).settle().after(2).ready().settle()
+        assert here.run_plan is not None
+        assert (here.run_plan.run, here.run_plan.lost) == (3, (1, 2))
+        assert {member.name.rpartition("-")[2] for member in here.run_plan.members} == {"0", "3", "4"}
+
+    def test_completion_of_the_old_run_completes_the_job(self) -> None:
+        here = _offered().ended(0, ExitKind.COMPLETED, run=1, step=100, commit=(9, 100)).settle()
+        assert here.now.phase is Phase.COMPLETED
+
+
+class TestNoEvidence:
+    def test_a_leaver_is_deleted_when_its_time_is_over(self) -> None:
+        here = _offered()
+        assert deletes(here.after(629).plan()) == []
+        assert deletes(here.after(630).plan()) == ["digits-ab12-1"]
+
+    def test_newcomers_that_live_when_nothing_can_be_undecided_any_more_are_evidence(self) -> None:
+        here = _running().spec(replicas=3).settle().after(1).settle().ready().settle()
+        limit = 600 + 615 + 30
+        assert _stage(here.after(limit - 1).settle()) is Stage.HANDING_OVER
+        after = here.after(limit).settle()
+        assert after.now.current is not None
+        assert (after.now.current.run, after.now.current.unconfirmed) == (2, False)
+
+    def test_another_move_waits_a_little_and_then_asks_whichever_run_is_on_to_save(self) -> None:
+        here = _running().spec(replicas=3).settle().after(1).settle().ready().settle().cordon("n1").settle()
+        assert _stage(here) is Stage.HANDING_OVER
+        assert here.plan().requeue_after == 30
+        moved = here.after(30).settle()
+        assert moved.now.current is not None
+        assert (moved.now.current.run, moved.now.current.unconfirmed) == (2, True)
+        after = moved.after(1).settle().ready().settle()
+        assert after.run_plan is not None
+        assert (after.run_plan.run, after.run_plan.handover, after.run_plan.lost) == (3, None, ())
+
+    def test_suspending_asks_all_at_once_whichever_run_is_on(self) -> None:
+        here = _offered().spec(suspend=True).settle()
+        told = here.assignment(0)
+        assert isinstance(told, Leave)
+        assert (told.run, told.lost, told.handover) == (3, (), None)
+        assert isinstance(here.assignment(2), Leave)
+        assert _offer_of_leaver(here, 1).run == 1
+
+    def test_a_name_planned_with_is_never_used_for_another_pod(self) -> None:
+        here = _offered().missing(2).settle()
+        assert here.names() == ["0", "1", "3"]
+
+    def test_a_script_error_of_a_newcomer_costs_no_failure(self) -> None:
+        here = _offered().ended(2, ExitKind.FAILED, run=2, error=raised()).settle()
+        assert here.now.failures.code == 0
+
+
+def _offering() -> Job:
+    return _ready(_running())
+
+
+def _gone() -> Job:
+    return _offered().ended(1, ExitKind.HANDED_OVER, **GONE)
+
+
+def _failed() -> Job:
+    return _offered().ended(2, ExitKind.HANDOVER_FAILED, run=2)
+
+
+@pytest.mark.parametrize("moment", [_offering, _gone, _failed])
+def test_after_a_crash_between_any_two_writes_the_successor_comes_to_the_same_end(moment: Callable[[], Job]) -> None:
+    before = moment()
+    undisturbed = before.settle()
+    for writes in range(len(before.plan().actions) + 2):
+        after = before.step(writes=writes).settle()
+        assert stage_of(after.now) is stage_of(undisturbed.now)
+        assert after.run_plan == undisturbed.run_plan
+        assert (after.now.next.plan if after.now.next else None) == (
+            undisturbed.now.next.plan if undisturbed.now.next else None
+        )
+        assert after.now.failures == undisturbed.now.failures
+        assert len(after.living()) == len(undisturbed.living())
