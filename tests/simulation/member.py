@@ -21,6 +21,7 @@ from perdure.agent.machine import react
 from perdure.agent.memory import OutOfMemory
 from perdure.agent.stage import due
 from perdure.agent.state import (
+    Acknowledge,
     Action,
     Ask,
     AssignmentRead,
@@ -28,6 +29,7 @@ from perdure.agent.state import (
     Finish,
     Kill,
     MarkWarm,
+    Offer,
     ProcessEnded,
     Reported,
     Say,
@@ -192,6 +194,8 @@ class _Agent:
             case Ask(_, cause, deadline, _, again):
                 for process in self._processes:
                     process.ask(Request(cause, deadline), signal=not again)
+            case Offer() | Acknowledge():
+                pass  # simulated trainers look for no offers
             case Kill():
                 for process in self._processes:
                     process.kill()
@@ -209,7 +213,7 @@ class _Agent:
 
     def _start_process(self, train: Train, local_rank: int, processes: int) -> None:
         rank, now = train.rank + local_rank, self._host.monotonic()
-        place = Place(local_rank, processes, 0, Path("/dev/shm/request.json"), now, None)  # noqa: S108
+        place = Place(local_rank, processes, 0, Path("request.json"), Path("handover.json"), now, None)
         settings = read_settings(process_environment(self._environ, train, place))
         explicit = any(name in self._environ for name in (Env.EVERY_STEPS, Env.EVERY_SECONDS, Env.EVERY_EPOCHS))
         cadence = settings.cadence if explicit else replace(settings.cadence, seconds=None)

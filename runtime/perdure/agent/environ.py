@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from perdure.contract import Env, Train
+from perdure.contract import Env, Train, write_handover
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,7 @@ class Place:
     """How many the agent starts in this pod."""
     report_fd: int
     request_file: Path
+    handover_file: Path
     started: float
     cpus: int | None
     """Whole CPUs that this pod may use; None where it has no limit."""
@@ -33,9 +34,11 @@ def process_environment(base: Mapping[str, str], train: Train, place: Place) -> 
     """`base`, with what this process needs to know; threads are set only where the user has not done so."""
     address, _, port = train.master.rpartition(":")
     threads = with_threads(base, place.cpus, place.processes)
-    environment = {name: value for name, value in threads.items() if name != Env.FLOOR}
+    environment = {name: value for name, value in threads.items() if name not in (Env.FLOOR, Env.HANDOVER)}
     if train.floor:
         environment[Env.FLOOR] = json.dumps(asdict(train.floor))
+    if train.handover and train.rank in train.handover.joins:
+        environment[Env.HANDOVER] = json.dumps(write_handover(train.handover))
     return environment | {
         "RANK": str(train.rank + place.local_rank),
         "WORLD_SIZE": str(train.world),
@@ -48,5 +51,6 @@ def process_environment(base: Mapping[str, str], train: Train, place: Place) -> 
         Env.WAIT: str(train.wait),
         Env.REPORT_FD: str(place.report_fd),
         Env.REQUEST_FILE: str(place.request_file),
+        Env.HANDOVER_FILE: str(place.handover_file),
         Env.STARTED: repr(place.started),
     }

@@ -13,6 +13,7 @@ import signal
 from dataclasses import replace
 from typing import assert_never
 
+from perdure.agent import handover
 from perdure.agent.stage import Stage, given_up_at, limit_of, stage_of
 from perdure.agent.state import (
     HOLDS_SEAT,
@@ -41,7 +42,18 @@ from perdure.agent.state import (
 )
 from perdure.agent.verdict import judge, pod_outcome, without_trainer
 from perdure.channel import Attached, Committed, Exiting, HandoverEnded, Opened, Report, Stepped, TookOver, Voting
-from perdure.contract import ErrorKind, ErrorName, ExitKind, Failure, Leave, Outcome, Standby, Train
+from perdure.contract import (
+    HANDOVERS_KEPT,
+    ErrorKind,
+    ErrorName,
+    ExitKind,
+    Failure,
+    HandoverWord,
+    Leave,
+    Outcome,
+    Standby,
+    Train,
+)
 
 Noted = tuple[State, list[Action]]
 
@@ -67,7 +79,7 @@ def _note(state: State, event: Event, now: float) -> Noted:
         case Unreadable(message, unsupported):
             return _unreadable(state, message, unsupported, now)
         case Reported(rank, report):
-            return _reported(state, rank, report, now), []
+            return _reported(state, rank, report, now)
         case ProcessEnded():
             return _process_ended(state, event, now)
         case Cleared():
@@ -154,21 +166,22 @@ def _shut_down(state: State, cause: str, error: Failure | None, now: float) -> N
     return replace(state, shutdown=Shutdown(deadline, margin, cause, error)), [Say(f"leaving: {cause}")]
 
 
-def _reported(state: State, rank: int, report: Report, now: float) -> State:
+def _reported(state: State, rank: int, report: Report, now: float) -> Noted:
     trainer = state.trainer
     if trainer is None:
-        return state
+        return state, []
     for process in trainer.processes:
         if process.rank == rank and process.outcome is None:
-            return replace(state, trainer=_with(trainer, _told(process, trainer.run, report, now)))
-    return state
+            trainer = _with(trainer, _told(process, trainer.run, report, now))
+            return handover.noted(replace(state, trainer=trainer), trainer, report)
+    return state, []
 
 
 def _told(process: Process, run: int, report: Report, now: float) -> Process:
     opened_at = now if process.opened_at is None else process.opened_at
     match report:
-        case Attached(pid):
-            return replace(process, attached=True, pid=pid)
+        case Attached(pid, live, why):
+            return replace(process, attached=True, pid=pid, live=live, live_why=why)
         case Opened(opened, resumed):
             known = replace(process, attached=True, highest=max(process.highest, opened))
             return replace(known, opened_at=opened_at, commit=resumed or process.commit) if opened == run else known
@@ -179,8 +192,11 @@ def _told(process: Process, run: int, report: Report, now: float) -> Process:
         case Exiting():
             known = replace(process, attached=True, ending=report, told_at=now)
             return replace(known, opened_at=opened_at) if report.opened == run else known
-        case Voting() | TookOver() | HandoverEnded():
-            return replace(process, attached=True)  # this agent offers nothing yet
+        case TookOver(taken, _, _, step):
+            known = replace(process, attached=True, highest=max(process.highest, taken), step=step)
+            return replace(known, opened_at=opened_at, took_over=report)
+        case Voting() | HandoverEnded():
+            return replace(process, attached=True)
     assert_never(report)
 
 
@@ -231,6 +247,8 @@ def _converge(state: State, now: float) -> Noted:
             | Stage.ATTACHED
             | Stage.OPENED
             | Stage.STEPPED
+            | Stage.OFFERED
+            | Stage.VOTING
             | Stage.CLOSING
             | Stage.ASKED
             | Stage.COMPLETED
@@ -269,7 +287,7 @@ def _living(state: State, trainer: Trainer, now: float) -> Noted:
     """The newest request first, then what the stage allows."""
     trainer, actions = _requested(state, trainer, now)
     state = replace(state, trainer=trainer)
-    limit = trainer.killed or limit_of(state.settings, trainer, stage_of(state))
+    limit = trainer.killed or limit_of(state, trainer, stage_of(state))
     if limit is None or now < limit.at:
         return state, actions
     trainer = replace(trainer, killed=limit, clearing=now)
@@ -278,28 +296,57 @@ def _living(state: State, trainer: Trainer, now: float) -> Noted:
 
 
 def _requested(state: State, trainer: Trainer, now: float) -> tuple[Trainer, list[Action]]:
-    """What a request does to a trainer: it is killed at once, asked, asked to be quicker, or only limited."""
-    newer = state.current if state.newest > trainer.run else None
-    wanted = [(state.first_seen + newer.seconds, newer.cause or f"run {newer.run} follows")] if newer else []
-    wanted += [(state.shutdown.deadline, state.shutdown.cause)] if state.shutdown else []
-    if not wanted:
-        return trainer, []
-    stage = stage_of(state)
-    if stage is not Stage.COMPLETED and newer and trainer.run in newer.lost:
-        return _to_be_killed(trainer, now, "its members can no longer save together"), []
+    """What a newer run does to a trainer: it is offered to it, or is a request.
+
+    A request means: it is killed at once, asked, asked to be quicker, or only limited.
+    """
+    newer, stage = state.current if state.newest > trainer.run else None, stage_of(state)
     told = stage in (Stage.COMPLETED, Stage.EXITING)
-    if not told and trainer.attached and trainer.opened_at is None:
+    if newer and stage is not Stage.COMPLETED and _lost(trainer, newer):
+        return _to_be_killed(trainer, now, "its members can no longer save together"), []
+    actions: list[Action] = []
+    if newer and not told:
+        newer, trainer, actions = _offered(state, newer, trainer, now)
+    wanted = [(state.first_seen + newer.seconds, newer.cause or f"run {newer.run} follows")] if newer else []
+    if state.shutdown and not trainer.voting:  # else it is a request to the run that the word tells
+        wanted.append((state.shutdown.deadline, state.shutdown.cause))
+    if not wanted:
+        return trainer, actions
+    if not told and trainer.attached and trainer.opened_at is None and not trainer.bound:
         return _to_be_killed(trainer, now, "it has not opened its run yet"), []
     deadline, cause = min(wanted)
     known = trainer.request
     if known and known.deadline <= deadline:
-        return trainer, []
+        return trainer, actions
     trainer = replace(trainer, request=Requested(known.at if known else now, deadline))
-    if told:
-        return trainer, []  # nothing is left to save: a request could only disturb what the script still does
+    if told or (newer and not state.shutdown and _restarts(state, trainer, newer)):
+        return trainer, actions  # it knows: a request could only disturb what the script still does
     say = Say(f"run {trainer.run} asked to save: {cause}; {max(0, round(deadline - now))} s")
     sessions = {process.rank: process.pid for process in trainer.processes if process.pid}
-    return trainer, [say, Ask(trainer.run, cause, deadline, sessions, again=known is not None)]
+    return trainer, [*actions, say, Ask(trainer.origin, cause, deadline, sessions, again=known is not None)]
+
+
+def _offered(
+    state: State, newer: Train | Leave, trainer: Trainer, now: float
+) -> tuple[Train | Leave | None, Trainer, list[Action]]:
+    """What of a newer run remains a request, the trainer, and what is done."""
+    offer, word = handover.offered_now(state, trainer), handover.word_here(state, trainer, newer.run)
+    if word is HandoverWord.ABORT:
+        return None, trainer, []  # as if it had never been offered
+    if word is None and offer and not trainer.request and (trainer.voting or now < handover.asked_at(state, offer)):
+        return None, *handover.offer(trainer, offer)
+    return newer, trainer, []
+
+
+def _restarts(state: State, trainer: Trainer, newer: Train | Leave) -> bool:
+    """Whether it ends by itself, for the newer run to begin in place."""
+    return handover.word_here(state, trainer, newer.run) is HandoverWord.RESTART
+
+
+def _lost(trainer: Trainer, newer: Train | Leave) -> bool:
+    """A trainer that votes is of one of two runs, and only the log knows of which."""
+    of = {trainer.run, trainer.voting.run, trainer.voting.next} if trainer.voting else {trainer.run}
+    return of <= set(newer.lost)
 
 
 def _to_be_killed(trainer: Trainer, now: float, reason: str) -> Trainer:
@@ -324,8 +371,11 @@ def _ended(state: State, trainer: Trainer, now: float) -> Noted:
     outcome = pod_outcome(trainer)
     if outcome.outcome is ExitKind.COMPLETED or state.shutdown:
         return _finish(state, outcome)
-    if state.current and state.current.run > trainer.run:
-        return _start(state, state.current) if isinstance(state.current, Train) else _finish(state, outcome)
+    newer = state.current if state.newest > trainer.run else None
+    if isinstance(newer, Leave):
+        return _finish(state, outcome)
+    if newer and handover.may_follow(state, trainer, outcome, newer):
+        return _start(state, newer)
     if outcome.outcome not in HOLDS_SEAT:
         return _finish(state, outcome)
     if state.hold_until is None:
@@ -336,6 +386,10 @@ def _ended(state: State, trainer: Trainer, now: float) -> Noted:
 
 
 def _finish(state: State, outcome: Outcome) -> Noted:
+    processes = state.trainer.processes if state.trainer else ()
+    why = next((process.live_why for process in processes if process.live_why), "")
+    live = False if why else (state.trainer is not None and state.trainer.live) or None
+    outcome = replace(outcome, live=live, live_why=why, handovers=state.handovers[-HANDOVERS_KEPT:])
     if state.shutdown and state.shutdown.error and outcome.error is None:
         outcome = replace(outcome, error=state.shutdown.error)
     return replace(state, finished=True), [Say(f"exit: {_described_outcome(outcome)}"), Finish(outcome)]

@@ -13,7 +13,7 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, assert_never
@@ -27,6 +27,7 @@ from perdure.agent.paths import Paths, warm_marker
 from perdure.agent.processes import Child, Children, Pipe
 from perdure.agent.stage import due
 from perdure.agent.state import (
+    Acknowledge,
     Action,
     Ask,
     AssignmentRead,
@@ -34,6 +35,7 @@ from perdure.agent.state import (
     Finish,
     Kill,
     MarkWarm,
+    Offer,
     ProcessEnded,
     Say,
     Settings,
@@ -45,7 +47,7 @@ from perdure.agent.state import (
     Warmed,
 )
 from perdure.agent.stop import StopMarker
-from perdure.channel import Request, write_request
+from perdure.channel import Request, acknowledge_vote, write_offer, write_request
 from perdure.contract import CLEAN, ContractError, Outcome, Train, UnsupportedVersion, read_assignment, write_outcome
 
 POLL_SECONDS: Final = 0.05
@@ -188,6 +190,10 @@ class Agent:
                 self._start(train)
             case Ask():
                 self._ask(action)
+            case Offer(run, assignment):
+                self._put(f"the offer of run {assignment.run}", lambda: write_offer(self._offer_file(run), assignment))
+            case Acknowledge(run, following):
+                self._put("the acknowledgement of a vote", lambda: acknowledge_vote(self._offer_file(run), following))
             case Kill():
                 self._children.kill()
             case Finish(outcome):
@@ -196,35 +202,52 @@ class Agent:
                 assert_never(action)
 
     def _ask(self, ask: Ask) -> None:
-        path = self._request_file(ask.run)
-        try:
-            write_request(path, Request(ask.cause, ask.deadline))
-        except OSError as error:
-            self._log.say(f"the request cannot be written to {path}: {error.strerror}: only SIGTERM is sent")
+        request = Request(ask.cause, ask.deadline)
+        self._put("the request", lambda: write_request(self._request_file(ask.run), request))
         if not ask.again:
             self._children.terminate(ask.sessions)
 
+    def _put(self, what: str, write: Callable[[], None]) -> None:
+        """A trainer that does not find what it looks for goes on without it."""
+        try:
+            write()
+        except OSError as error:
+            self._log.say(f"{what} cannot be written to {self._paths.scratch}: {error.strerror}")
+
     def _request_file(self, run: int) -> Path:
-        return self._paths.scratch / f"run-{run}" / "request.json"
+        return self._folder(run) / "request.json"
+
+    def _offer_file(self, run: int) -> Path:
+        return self._folder(run) / "handover.json"
+
+    def _folder(self, run: int) -> Path:
+        """Of the trainer that was started for this run."""
+        return self._paths.scratch / f"run-{run}"
 
     def _start(self, train: Train) -> None:
-        request_file = self._request_file(train.run)
-        request_file.parent.mkdir(exist_ok=True)
-        request_file.unlink(missing_ok=True)
+        self._folder(train.run).mkdir(exist_ok=True)
+        for left in self._folder(train.run).iterdir():
+            left.unlink()
         processes = self._state.settings.processes
         last = train.rank + processes - 1
         ranks = f"rank {train.rank}" if processes == 1 else f"ranks {train.rank} to {last}"
         self._log.say(f"run {train.run} starts: {ranks} of {train.world}: {shlex.join(self._command)}")
         self._children.forget()
         for local_rank in range(processes):
-            self._start_process(train, local_rank, request_file)
+            self._start_process(train, local_rank)
 
-    def _start_process(self, train: Train, local_rank: int, request_file: Path) -> None:
+    def _start_process(self, train: Train, local_rank: int) -> None:
         rank = train.rank + local_rank
         (report, report_end), (stderr, stderr_end) = os.pipe(), os.pipe()
         os.set_blocking(report_end, False)  # a trainer never waits for its agent
         place = Place(
-            local_rank, self._state.settings.processes, report_end, request_file, time.monotonic(), linux.cpu_limit()
+            local_rank,
+            self._state.settings.processes,
+            report_end,
+            self._request_file(train.run),
+            self._offer_file(train.run),
+            time.monotonic(),
+            linux.cpu_limit(),
         )
         environment = process_environment(self._environ, train, place)
         try:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import StrEnum
 
-from perdure.agent.state import ENDS_SIBLINGS, Limit, Settings, State, Trainer
+from perdure.agent.handover import asked_at, offered_now, word_of
+from perdure.agent.state import ENDS_SIBLINGS, Limit, State, Trainer
 from perdure.contract import ExitKind
 
 
@@ -21,6 +22,8 @@ class Stage(StrEnum):
     ATTACHED = "attached"  # it has a Session, and its run is not open
     OPENED = "opened"  # its run is open, and no step is done
     STEPPED = "stepped"  # it trains
+    OFFERED = "offered"  # it trains, and may go over to a newer run without ending
+    VOTING = "voting"  # whether it has gone over may stand in the log already: only the log can tell
     CLOSING = "closing"  # asked before its first step was done: rank 0 closes the run, there is nothing to save
     ASKED = "asked"  # asked to save
     COMPLETED = "completed"  # the goal is in the log; what the script still does is its own affair
@@ -38,6 +41,8 @@ LIVING = frozenset(
         Stage.ATTACHED,
         Stage.OPENED,
         Stage.STEPPED,
+        Stage.OFFERED,
+        Stage.VOTING,
         Stage.CLOSING,
         Stage.ASKED,
         Stage.COMPLETED,
@@ -55,21 +60,26 @@ def stage_of(state: State) -> Stage:
     if trainer is None:
         return Stage.NONE
     if trainer.alive:
-        return _living(trainer)
+        return _living(state, trainer)
     if trainer.clearing is not None:
         return Stage.CLEARING
     return Stage.ENDED if state.hold_until is None else Stage.HELD
 
 
-def _living(trainer: Trainer) -> Stage:
+def _living(state: State, trainer: Trainer) -> Stage:
     if trainer.killed:
         return Stage.KILLED
     if trainer.completed:
         return Stage.COMPLETED
     if all(process.ending for process in trainer.alive):
         return Stage.EXITING
+    if trainer.voting:
+        return Stage.VOTING
     if trainer.request:
         return Stage.CLOSING if _without_step(trainer) else Stage.ASKED
+    newer = offered_now(state, trainer)
+    if newer and newer in trainer.offered and word_of(state, newer.run) is None:
+        return Stage.OFFERED
     if trainer.stepped:
         return Stage.STEPPED
     if _without_step(trainer):
@@ -78,7 +88,7 @@ def _living(trainer: Trainer) -> Stage:
 
 
 def _without_step(trainer: Trainer) -> bool:
-    return trainer.opened_at is not None and not trainer.stepped
+    return trainer.opened_at is not None and not trainer.stepped and not trainer.bound
 
 
 def due(state: State) -> float | None:
@@ -87,21 +97,27 @@ def due(state: State) -> float | None:
     if trainer is None:
         return None if state.finished else state.warming_until
     if stage in LIVING:
-        limit = limit_of(state.settings, trainer, stage)
-        return limit.at if limit else None
+        limit = limit_of(state, trainer, stage)
+        due_at = [limit.at] if limit else []
+        if stage is Stage.OFFERED and state.current:
+            due_at.append(asked_at(state, state.current))
+        return min(due_at, default=None)
     if stage in (Stage.KILLED, Stage.CLEARING):
         return given_up_at(state, trainer)
     return state.hold_until if stage is Stage.HELD else None
 
 
-def limit_of(settings: Settings, trainer: Trainer, stage: Stage) -> Limit | None:
+def limit_of(state: State, trainer: Trainer, stage: Stage) -> Limit | None:
     """When the trainer is killed and why; None where it may go on. Of several limits the nearest counts."""
-    return min(_limits(settings, trainer, stage), key=lambda limit: limit.at, default=None)
+    return min(_limits(state, trainer, stage), key=lambda limit: limit.at, default=None)
 
 
-def _limits(settings: Settings, trainer: Trainer, stage: Stage) -> Iterator[Limit]:
-    request = trainer.request
-    if request:
+def _limits(state: State, trainer: Trainer, stage: Stage) -> Iterator[Limit]:
+    request, settings = trainer.request, state.settings
+    if stage is Stage.VOTING:
+        if state.shutdown:  # the pod's own end; no request may end what others count on
+            yield Limit(state.shutdown.deadline, ExitKind.EXIT_TIMEOUT, "its pod ends, and no word has come")
+    elif request:
         yield Limit(request.deadline, ExitKind.EXIT_TIMEOUT, "it did not save in time")
     if request and stage is Stage.CLOSING:
         since = max(request.at, trainer.opened_at or 0.0)

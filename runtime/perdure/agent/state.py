@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from perdure.agent.memory import OutOfMemory
-from perdure.channel import Exiting, Report
+from perdure.channel import Exiting, Report, TookOver, Voting
 from perdure.contract import (
     DEFAULT_GRACE_SECONDS,
     LINGER_SECONDS,
@@ -21,6 +21,7 @@ from perdure.contract import (
     Completion,
     ExitKind,
     Failure,
+    HandoverRecord,
     Leave,
     Outcome,
     Train,
@@ -57,10 +58,15 @@ class Process:
     """One process of the trainer, as its reports tell it."""
 
     rank: int
+    """As it was started."""
     attached: bool = False
     """It has a Session."""
     pid: int = 0
     """The process that has the Session: a shell may stand between it and the agent."""
+    live: bool = False
+    """It looks for offers of a hand-over."""
+    live_why: str = ""
+    """Why it does not."""
     opened_at: float | None = None
     """When it told that its Session has opened the run."""
     step: int | None = None
@@ -78,6 +84,13 @@ class Process:
     outcome: Outcome | None = None
     """Set once the process has ended."""
     ended_at: float = 0.0
+    took_over: TookOver | None = None
+    """The newest run it went over to without ending."""
+
+    @property
+    def rank_now(self) -> int:
+        """In the run that it trains."""
+        return self.took_over.rank if self.took_over else self.rank
 
     @property
     def completed(self) -> bool:
@@ -109,6 +122,7 @@ class Trainer:
     """The processes of one run in this pod: what is known of them, and what was done to them."""
 
     run: int
+    """The newest that it is known to train: a hand-over changes it."""
     processes: tuple[Process, ...]
     completion: Completion = Completion.LOG
     request: Requested | None = None
@@ -116,6 +130,27 @@ class Trainer:
     """What it was killed for."""
     clearing: float | None = None
     """Since when what is left of it is being killed."""
+    started_for: int | None = None
+    """The run that it was started for, once it trains another."""
+    offered: tuple[Train | Leave, ...] = ()
+    """Runs that were to take over its own, the newest last; each as it was shown to it."""
+    voting: Voting | None = None
+    """A vote of it may stand in the log already, and the word is not known here."""
+
+    @property
+    def origin(self) -> int:
+        """The run that it was started for: its files are there."""
+        return self.run if self.started_for is None else self.started_for
+
+    @property
+    def live(self) -> bool:
+        """Whether each of its processes looks for offers of a hand-over."""
+        return all(process.live for process in self.processes)
+
+    @property
+    def bound(self) -> bool:
+        """It votes, or has gone over to a run: it counts as having opened and stepped, whatever was told of that."""
+        return self.voting is not None or any(process.took_over for process in self.processes)
 
     @property
     def alive(self) -> tuple[Process, ...]:
@@ -174,6 +209,8 @@ class State:
     """Of the newest run started in this pod; it stays here when it has ended."""
     hold_until: float | None = None
     shutdown: Shutdown | None = None
+    handovers: tuple[HandoverRecord, ...] = ()
+    """Attempts whose word is known here, one for each run."""
     finished: bool = False
 
     @property
@@ -276,11 +313,28 @@ class Ask:
     """Write the exit request; send SIGTERM too unless only the deadline has changed."""
 
     run: int
+    """The one that the trainer was started for: its files are there."""
     cause: str
     deadline: float
     sessions: Mapping[int, int] = field(default_factory=dict)
     """By rank the process that has the Session, where there is one."""
     again: bool = False
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Show the trainer started for `run` an assignment that it may go over to."""
+
+    run: int
+    assignment: Train | Leave
+
+
+@dataclass(frozen=True)
+class Acknowledge:
+    """Let the trainer started for `run` know that its vote for run `next` is known."""
+
+    run: int
+    next: int
 
 
 @dataclass(frozen=True)
@@ -295,10 +349,12 @@ class Finish:
     outcome: Outcome
 
 
-Action = Say | MarkWarm | Start | Ask | Kill | Finish
+Action = Say | MarkWarm | Start | Ask | Offer | Acknowledge | Kill | Finish
 
 HOLDS_SEAT: Final = frozenset({ExitKind.CHECKPOINTED, ExitKind.STOPPED, ExitKind.PEER_LOST})
 """Ends that are no fault of this member: the operator may have a next run for its seat."""
 
-ENDS_SIBLINGS: Final = frozenset({ExitKind.FAILED, ExitKind.ROOT_TAKEN_OVER, ExitKind.FENCED, ExitKind.PEER_LOST})
+ENDS_SIBLINGS: Final = frozenset(
+    {ExitKind.FAILED, ExitKind.ROOT_TAKEN_OVER, ExitKind.FENCED, ExitKind.PEER_LOST, ExitKind.HANDOVER_FAILED}
+)
 """Ends of one process after which the others of its pod cannot go on."""

@@ -53,7 +53,7 @@ def judge(trainer: Trainer, process: Process, end: ProcessEnded) -> Outcome:
     return Outcome(
         outcome=ended,
         run=trainer.run,
-        rank=process.rank,
+        rank=process.rank_now,
         step=max(told.step if told else 0, _step(process)),
         commit=_newest(told.commit if told else None, process.commit),
         opened=max(told.opened if told else 0, process.highest),

@@ -53,7 +53,7 @@ class ExitKind(StrEnum):
     ROOT_TAKEN_OVER = "root-taken-over"  # another job owns the log: terminal
 
 
-CLEAN: Final = frozenset({ExitKind.COMPLETED, ExitKind.CHECKPOINTED, ExitKind.HANDED_OVER, ExitKind.STOPPED})
+CLEAN: Final = frozenset({ExitKind.COMPLETED, ExitKind.CHECKPOINTED, ExitKind.HANDED_OVER})
 """Outcomes after which the agent exits with status 0."""
 
 

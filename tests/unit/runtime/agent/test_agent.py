@@ -125,7 +125,7 @@ def test_a_trainer_that_has_not_opened_its_run_is_killed_at_once(tmp_path: Path)
         member.told("waiting")
         member.assign(replace(LEAVE2, seconds=10_000))
         outcome, status = member.outcome()
-        assert (outcome.outcome, status) == (ExitKind.STOPPED, 0)
+        assert (outcome.outcome, status) == (ExitKind.STOPPED, 1)
 
 
 def test_a_trainer_of_a_lost_run_is_killed_at_once(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_sigterm_stops_a_waiting_standby(tmp_path: Path) -> None:
         member.hears("waiting as a standby")
         member.process.send_signal(signal.SIGTERM)
         outcome, status = member.outcome()
-        assert (outcome.outcome, status) == (ExitKind.STOPPED, 0)
+        assert (outcome.outcome, status) == (ExitKind.STOPPED, 1)
 
 
 def test_a_shell_in_front_of_the_trainer_does_not_take_the_request(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_script_with_its_own_exit_callback_finds_signal_and_file(tmp_path: Pat
         member.assign(LEAVE2)
         assert member.told("file") == 1
         outcome, status = member.outcome()
-        assert (outcome.outcome, status) == (ExitKind.STOPPED, 0)
+        assert (outcome.outcome, status) == (ExitKind.STOPPED, 1)
 
 
 def test_the_seat_is_given_up_when_no_newer_assignment_comes(tmp_path: Path) -> None:

@@ -135,7 +135,13 @@ class TestOutlet:
 class TestEnvironment:
     def place(self, **more: int | None) -> Place:
         given = {"local_rank": 1, "processes": 2, "cpus": 8} | more
-        return Place(**given, report_fd=5, request_file=Path("request.json"), started=12.5)  # type: ignore[arg-type]
+        return Place(
+            **given,  # type: ignore[arg-type]
+            report_fd=5,
+            request_file=Path("request.json"),
+            handover_file=Path("handover.json"),
+            started=12.5,
+        )
 
     def test_ranks_count_from_the_members_first(self) -> None:
         found = process_environment({}, RUN1, self.place())

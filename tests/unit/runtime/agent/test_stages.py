@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from perdure.agent.machine import react
 from perdure.agent.stage import Stage, due, limit_of, stage_of
 from perdure.agent.state import (
     HOLDS_SEAT,
+    Acknowledge,
     Ask,
     AssignmentRead,
     Cleared,
@@ -18,6 +20,8 @@ from perdure.agent.state import (
     Finish,
     Kill,
     MarkWarm,
+    Offer,
+    Process,
     ProcessEnded,
     Reported,
     Say,
@@ -29,9 +33,9 @@ from perdure.agent.state import (
     Unreadable,
     Warmed,
 )
-from perdure.channel import Attached, Exiting, Opened, Stepped
-from perdure.contract import ExitKind, Leave, Standby, Train
-from tests.unit.runtime.agent.worlds import RUN, Step, World, leave, train
+from perdure.channel import Attached, Exiting, HandoverEnded, Opened, Report, Stepped, TookOver, Voting
+from perdure.contract import Assignment, ExitKind, HandoverWord, Leave, Standby, Train
+from tests.unit.runtime.agent.worlds import RUN, Step, World, leave, taking_over, train
 
 DRAWN = Path(__file__).parents[4] / "docs" / "agent.md"
 ONE = World(Settings())
@@ -43,9 +47,37 @@ TWO = World(
     others=(),
 )
 COLD = World(Settings(), assignments=(Standby(), train(RUN), leave(RUN + 1)), endings=(), statuses=(0,), warming=True)
-COLUMNS = {Attached: "attached", Opened: "opened", Stepped: "step", Exiting: "exiting"}
-LASTING = {Stage.NONE, Stage.STARTED, Stage.ATTACHED, Stage.OPENED, Stage.STEPPED}
-"""Where a trainer may stay for as long as it likes."""
+OFFERED = taking_over(train(RUN + 1), RUN)
+
+
+def _live(*assignments: Assignment, ending: ExitKind = ExitKind.CHECKPOINTED, others: Sequence[Event] = ()) -> World:
+    given = (train(RUN), *assignments)
+    return World(Settings(), given, (ending,), statuses=(1,), others=others, opens=len(given) < 3, live=True)
+
+
+LIVE = (
+    _live(OFFERED, train(RUN + 2, lost=(RUN, RUN + 1))),
+    _live(OFFERED, train(RUN + 2)),
+    _live(OFFERED, taking_over(train(RUN + 2, lost=(RUN,)), RUN + 1)),
+    _live(taking_over(leave(RUN + 1), RUN), ending=ExitKind.HANDED_OVER, others=(SigtermReceived(),)),
+    _live(OFFERED, ending=ExitKind.PEER_LOST, others=(SigtermReceived(),)),
+)
+"""Each beside the others, for all of it at once is far more."""
+COLUMNS: dict[type[Report], str] = {
+    Attached: "attached",
+    Opened: "opened",
+    Stepped: "step",
+    Voting: "voting",
+    TookOver: "took over",
+    HandoverEnded: "did not",
+    Exiting: "exiting",
+}
+HEADS = [
+    *("run", "offer", "leave", "lost", *COLUMNS.values()),
+    *("end", "cleared", "warmed", "time"),
+]
+LASTING = {Stage.NONE, Stage.STARTED, Stage.ATTACHED, Stage.OPENED, Stage.STEPPED, Stage.VOTING}
+"""Where a trainer may stay for as long as it likes, or the word of the log may take."""
 
 Table = dict[tuple[Stage, str], frozenset[Stage]]
 
@@ -66,8 +98,13 @@ def cold() -> list[Step]:
 
 
 @pytest.fixture(scope="module")
-def steps(one: list[Step], two: list[Step], cold: list[Step]) -> list[Step]:
-    return one + two + cold
+def live() -> list[Step]:
+    return [step for world in LIVE for step in world.explored()]
+
+
+@pytest.fixture(scope="module")
+def steps(one: list[Step], two: list[Step], cold: list[Step], live: list[Step]) -> list[Step]:
+    return one + two + cold + live
 
 
 def column(event: Event, state: State) -> str:
@@ -75,6 +112,8 @@ def column(event: Event, state: State) -> str:
     match event:
         case AssignmentRead(Train() | Leave() as given):
             run = state.trainer.run if state.trainer else 0
+            if given.handover and given.handover.run == run:
+                return "offer"
             return "lost" if run in given.lost else "run" if isinstance(given, Train) else "leave"
         case SigtermReceived() | Unreadable():
             return "leave"
@@ -115,10 +154,9 @@ def found(steps: list[Step]) -> Table:
 
 def written(table: Table) -> str:
     """As docs/agent.md has it."""
-    heads = ["run", "leave", "lost", "attached", "opened", "step", "exiting", "end", "cleared", "warmed", "time"]
-    lines = [["stage", *heads], ["---"] * (len(heads) + 1)]
+    lines = [["stage", *HEADS], ["---"] * (len(HEADS) + 1)]
     for stage in Stage:
-        cells = [", ".join(after for after in Stage if after in table.get((stage, head), ())) for head in heads]
+        cells = [", ".join(after for after in Stage if after in table.get((stage, head), ())) for head in HEADS]
         if any(cells):
             lines.append([f"`{stage}`", *cells])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -179,7 +217,7 @@ def test_a_trainer_with_a_step_is_killed_only_when_its_time_is_over_or_its_run_i
         assert trainer
         if newer and newer.run > trainer.run and trainer.run in newer.lost:
             continue
-        limit = limit_of(step.before.settings, trainer, stage_of(step.before))
+        limit = limit_of(step.before, trainer, stage_of(step.before))
         assert limit
         assert limit.at <= step.seconds
         assert limit.outcome is not ExitKind.STOPPED
@@ -238,3 +276,89 @@ def test_a_member_is_ready_and_starts_once_it_has_an_assignment_and_nothing_is_p
 
 def _ready(state: State) -> bool:
     return state.ready and state.warming_until is None
+
+
+class TestHandOvers:
+    """Each of the letters is an invariant's of the hand-over."""
+
+    def test_no_trainer_that_votes_is_killed_for_want_of_a_word(self, live: list[Step]) -> None:
+        """H8: only where both of its runs are lost, or its pod ends."""
+        killed = [step for step in live if Kill() in step.actions and _voting(step.after)]
+        assert killed
+        for step in killed:
+            trainer, newer, shutdown = step.after.trainer, step.after.current, step.after.shutdown
+            assert trainer
+            assert trainer.voting
+            lost = newer is not None and {trainer.voting.run, trainer.voting.next, trainer.run} <= set(newer.lost)
+            assert lost or (shutdown and shutdown.deadline <= 0)
+
+    def test_each_vote_is_acknowledged_and_known_from_then_on(self, live: list[Step]) -> None:
+        votes = [step for step in live if isinstance(step.event, Reported) and isinstance(step.event.report, Voting)]
+        assert votes
+        for step in votes:
+            assert any(isinstance(action, Acknowledge) for action in step.actions)
+            assert _voting(step.after)
+
+    def test_a_pod_that_ends_asks_a_trainer_that_votes_once_the_word_has_come(self, live: list[Step]) -> None:
+        deleted = [step for step in live if step.before.shutdown and _voting(step.before)]
+        assert deleted
+        for step in deleted:
+            if _voting(step.after):
+                assert not any(isinstance(action, Ask) for action in step.actions)
+        asked = [step for step in deleted if any(isinstance(action, Ask) for action in step.actions)]
+        assert {type(step.event.report) for step in asked if isinstance(step.event, Reported)} == {
+            TookOver,
+            HandoverEnded,
+        }
+
+    def test_a_run_that_was_offered_begins_here_only_where_the_older_one_has_ended(self, live: list[Step]) -> None:
+        """H9, H3: else it may live, or never open."""
+        followed = [step for step in live if _started(step) and _was_offered(step)]
+        assert followed
+        for step in followed:
+            assert step.before.trainer
+            words = {record.run: record.word for record in step.after.handovers}
+            word = words.get(step.after.newest)
+            saved = all(_ending(process) is ExitKind.CHECKPOINTED for process in step.before.trainer.processes)
+            assert word is HandoverWord.RESTART or (word is None and saved)
+
+    def test_an_attempt_that_did_not_take_place_leaves_the_trainer_alone(self, live: list[Step]) -> None:
+        """H7."""
+        aborted = [step for step in live if _report(step) == HandoverEnded(RUN + 1, HandoverWord.ABORT)]
+        alone = [step for step in aborted if step.before.newest == RUN + 1 and step.before.shutdown is None]
+        assert alone
+        for step in alone:
+            if step.before.trainer and step.before.trainer.request is None:
+                assert not step.actions or all(isinstance(action, Say) for action in step.actions)
+                assert step.after.trainer
+                assert step.after.trainer.request is None
+
+    def test_an_offer_is_a_request_only_when_nothing_comes_of_it(self, live: list[Step]) -> None:
+        offered = [step for step in live if any(isinstance(action, Offer) for action in step.actions)]
+        assert offered
+        for step in offered:
+            assert not any(isinstance(action, Ask | Kill) for action in step.actions)
+            assert step.after.trainer
+            assert step.after.trainer.request is None
+
+
+def _voting(state: State) -> bool:
+    trainer = state.trainer
+    return trainer is not None and trainer.voting is not None and any(p.ending is None for p in trainer.alive)
+
+
+def _report(step: Step) -> Report | None:
+    return step.event.report if isinstance(step.event, Reported) else None
+
+
+def _started(step: Step) -> bool:
+    return any(isinstance(action, Start) for action in step.actions)
+
+
+def _was_offered(step: Step) -> bool:
+    trainer = step.before.trainer
+    return trainer is not None and any(known.run == step.after.newest for known in trainer.offered)
+
+
+def _ending(process: Process) -> ExitKind | None:
+    return process.ending.outcome if process.ending else None

@@ -109,7 +109,7 @@ def test_a_signal_lost_before_the_agent_was_there_is_found_by_its_hook(pod: Pod)
         process.stdin.write("go\n")
         process.stdin.flush()
         assert pod.outcome(process) == Outcome(ExitKind.STOPPED, 0, 0)
-        assert process.returncode == 0
+        assert process.returncode == 1
 
 
 def test_a_signal_that_comes_while_the_agent_is_being_imported_waits_for_its_handler(pod: Pod) -> None:

@@ -8,7 +8,19 @@ import sys
 import time
 from pathlib import Path
 
-from perdure.channel import Attached, Exiting, Opened, Report, Stepped, read_request, write_report
+from perdure.channel import (
+    Attached,
+    Exiting,
+    Opened,
+    Report,
+    Stepped,
+    TookOver,
+    Voting,
+    read_offer,
+    read_request,
+    vote_acknowledged,
+    write_report,
+)
 from perdure.contract import CommitRef, Env, ExitKind
 
 RUN = int(os.environ[Env.RUN])
@@ -58,6 +70,25 @@ def orphan() -> None:
     pid = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
     tell(orphan=int(pid))
     drained()
+
+
+def goes_over() -> None:
+    """Takes no step of its own: what is between the offer and the word is the agent's."""
+    report(Attached(os.getpid(), live=True), Opened(RUN), Stepped(5))
+    tell(training=RUN)
+    path = Path(os.environ[Env.HANDOVER_FILE])
+    while (offer := read_offer(path)) is None:
+        time.sleep(0.01)
+    tell(offered=offer.run)
+    report(Voting(RUN, offer.run))
+    while not vote_acknowledged(path, offer.run):
+        time.sleep(0.01)
+    tell(acknowledged=True)
+    while not Path(sys.argv[2]).exists():
+        time.sleep(0.01)
+    tell(held=not signal.sigpending() & REQUESTS)
+    report(TookOver(offer.run, 0, 2, 6))
+    save()
 
 
 def raising() -> None:

@@ -27,8 +27,8 @@ from perdure.agent.state import (
     Trainer,
     Warmed,
 )
-from perdure.channel import Attached, Exiting, Opened, Stepped
-from perdure.contract import Assignment, ExitKind, Leave, Train
+from perdure.channel import Attached, Exiting, HandoverEnded, Opened, Report, Stepped, TookOver, Voting
+from perdure.contract import Assignment, ExitKind, Handover, HandoverWord, Leave, Train
 
 MASTER = "10.0.0.1:29500"
 RUN = 4
@@ -41,6 +41,11 @@ def train(run: int, seconds: int = 600, lost: tuple[int, ...] = ()) -> Train:
 
 def leave(run: int) -> Leave:
     return Leave(run, cause=f"cause of {run}", seconds=600)
+
+
+def taking_over(assignment: Train | Leave, run: int) -> Train | Leave:
+    """The same, offered to the living `run`."""
+    return replace(assignment, handover=Handover(run, 4, (3,), (3,), MASTER, limit=60, token="secret"))
 
 
 ASSIGNMENTS: tuple[Assignment, ...] = (
@@ -90,6 +95,10 @@ class World:
     endings: Sequence[ExitKind] = ENDINGS
     statuses: Sequence[int] = (0, 1)
     others: Sequence[Event] = (SigtermReceived(),)
+    opens: bool = True
+    """Whether a trainer tells that its run is open before it tells a step."""
+    live: bool = False
+    """Whether its trainers look for offers of a hand-over."""
     warming: bool = False
     """Whether its launcher begins with something to prepare."""
 
@@ -119,16 +128,16 @@ class World:
             yield Warmed(), 0.0
         if state.trainer:
             for process in state.trainer.alive:
-                for event in self._of_process(state.trainer, process):
+                for event in self._of_process(state, state.trainer, process):
                     yield event, 0.0
             if state.trainer.clearing is not None and not state.trainer.alive:
                 yield Cleared(), 0.0
 
-    def _of_process(self, trainer: Trainer, process: Process) -> Iterator[Event]:
+    def _of_process(self, state: State, trainer: Trainer, process: Process) -> Iterator[Event]:
         """A report may be lost: each may come first. A process ends once, and tells its ending once, also killed."""
         rank = process.rank
         if process.ending is None:
-            for report in () if trainer.killed else (Attached(41), Opened(trainer.run), Stepped(7)):
+            for report in () if trainer.killed else self._reports(state, trainer):
                 yield Reported(rank, report)
             for ending in self.endings:
                 opened = 0 if ending is ExitKind.FAILED else trainer.run
@@ -138,6 +147,31 @@ class World:
             yield ProcessEnded(rank, status)
         if last:
             yield ProcessEnded(rank, 0, left_behind=True)
+
+    def _reports(self, state: State, trainer: Trainer) -> Iterator[Report]:
+        yield Attached(41, self.live)
+        if self.opens:
+            yield Opened(trainer.run)
+        yield Stepped(7)
+        if self.live:
+            yield from self._of_attempts(state, trainer)
+
+    def _of_attempts(self, state: State, trainer: Trainer) -> Iterator[Report]:
+        """A vote comes before its word; without one a newcomer or a trainer that was offered a run gives up."""
+        newest = trainer.offered[-1].run if trainer.offered else trainer.run
+        if any(record.run == newest for record in state.handovers):
+            return
+        if trainer.voting:
+            run = trainer.voting.next
+            yield TookOver(run, 0, 4, 7, _NO_SECONDS)
+            yield HandoverEnded(run, HandoverWord.RESTART)
+            yield HandoverEnded(run, HandoverWord.ABORT)
+        elif trainer.offered and newest > trainer.run:
+            yield Voting(trainer.run, newest)
+            yield HandoverEnded(newest, HandoverWord.RESTART)
+            yield HandoverEnded(newest, HandoverWord.ABORT)
+        elif not trainer.offered:
+            yield Voting(trainer.run - 1, trainer.run)
 
 
 def relative(state: State, now: float) -> State:
@@ -159,6 +193,7 @@ def relative(state: State, now: float) -> State:
         first_seen=state.first_seen - now if trainer and trainer.alive and not trainer.killed else 0.0,
         shutdown=shutdown and replace(shutdown, deadline=shutdown.deadline - now),
         hold_until=_shifted(state.hold_until, now),
+        handovers=tuple(replace(record, parts=_NO_SECONDS) for record in state.handovers),
     )
 
 

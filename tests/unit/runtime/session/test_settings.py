@@ -39,7 +39,7 @@ def test_the_agents_variables_are_read() -> None:
 
 
 def test_the_floor_is_read_as_the_agent_writes_it() -> None:
-    place = Place(0, 1, 7, Path("/run/request"), 0.0, None)
+    place = Place(0, 1, 7, Path("/run/request"), Path("/run/handover"), 0.0, None)
     train = Train(2, 0, 1, "10.0.0.7:29500", floor=CommitRef(9, 40))
     assert read_settings(process_environment({}, train, place)).floor == train.floor
     later = process_environment({Env.FLOOR: "of an older run"}, replace(train, floor=None), place)

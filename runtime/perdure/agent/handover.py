@@ -1,0 +1,113 @@
+"""The agent's part in a live hand-over: what is offered to a trainer, and what its words mean for the pod. Pure.
+
+The agent decides nothing of an attempt: the log does. It offers one instead of asking for a save, keeps from killing a
+trainer that votes (whose vote may stand in a log entry already), and starts a run that was offered here only where the
+older one is known to have ended. `perdure.agent.machine` and `perdure.agent.stage` ask.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from perdure.agent.state import Acknowledge, Action, Offer, Say, State, Trainer
+from perdure.channel import Exiting, HandoverEnded, Report, TookOver, Voting
+from perdure.contract import ExitKind, HandoverRecord, HandoverWord, Leave, Outcome, Train
+
+BACKSTOP_SECONDS: Final = 10.0
+"""A trainer that has told nothing so long after an attempt's limit is asked to save."""
+
+Noted = tuple[State, list[Action]]
+
+
+def word_of(state: State, run: int) -> HandoverWord | None:
+    """How the attempt of this run ended, as far as this pod knows."""
+    return next((record.word for record in state.handovers if record.run == run), None)
+
+
+def word_here(state: State, trainer: Trainer, run: int) -> HandoverWord | None:
+    """How the attempt ended that this trainer took part in, if it is known."""
+    return word_of(state, run) if _was_offered(trainer, run) else None
+
+
+def _was_offered(trainer: Trainer, run: int) -> bool:
+    return any(known.run == run for known in trainer.offered)
+
+
+def offered_now(state: State, trainer: Trainer) -> Train | Leave | None:
+    """The newer assignment, where the trainer may go over to it without ending; None where it has to end for it.
+
+    Also where that takes over a run whose own attempt is not decided here: the trainer waits for that word first.
+    """
+    newer = state.current
+    if newer is None or newer.run <= trainer.run or newer.handover is None:
+        return None
+    attempted = {offer.run for offer in trainer.offered if word_of(state, offer.run) is None}
+    able = trainer.live and (trainer.opened_at is not None or trainer.bound)
+    return newer if able and newer.handover.run in {trainer.run, *attempted} else None
+
+
+def asked_at(state: State, newer: Train | Leave) -> float:
+    """When a trainer that was offered `newer`, and has told nothing, is asked to save."""
+    limit = newer.handover.limit if newer.handover else 0
+    return state.first_seen + limit + BACKSTOP_SECONDS
+
+
+def offer(trainer: Trainer, newer: Train | Leave) -> tuple[Trainer, list[Action]]:
+    """Shows the assignment to the trainer, once as it is."""
+    if newer in trainer.offered[-1:]:
+        return trainer, []
+    others = tuple(known for known in trainer.offered if known.run != newer.run)
+    say = Say(f"run {newer.run} is offered to the trainer of run {trainer.run}: it trains on meanwhile")
+    return replace(trainer, offered=(*others, newer)), [say, Offer(trainer.origin, newer)]
+
+
+def noted(state: State, trainer: Trainer, report: Report) -> Noted:
+    """What a report tells about a hand-over; it is that of one process, and true for all of them."""
+    match report:
+        case Voting(run, following):
+            acknowledge = Acknowledge(trainer.origin, following)
+            if following < trainer.run or word_of(state, following):
+                return state, [acknowledge]  # it was decided since: another process was quicker
+            say = Say(f"the trainer votes for run {following} to take over run {run}")
+            return replace(state, trainer=replace(trainer, voting=report)), [say, acknowledge]
+        case TookOver():
+            return _took_over(state, trainer, report)
+        case HandoverEnded(run, word, why):
+            say = Say(f"run {run} has not taken over: {word}: {why}")
+            return _decided(state, trainer, HandoverRecord(run, word, why), say)
+        case Exiting(ExitKind.HANDED_OVER) if trainer.offered:
+            return _decided(state, trainer, HandoverRecord(trainer.offered[-1].run, HandoverWord.GO))
+        case _:
+            return state, []
+
+
+def _took_over(state: State, trainer: Trainer, report: TookOver) -> Noted:
+    if report.run < trainer.run:
+        return state, []
+    say = Say(f"run {report.run} has taken over: rank {report.rank} of {report.world}, step {report.step}")
+    if report.run > trainer.run:
+        request = trainer.request if state.shutdown or state.newest > report.run else None
+        trainer = replace(trainer, run=report.run, started_for=trainer.origin, request=request)
+    return _decided(state, trainer, HandoverRecord(report.run, HandoverWord.GO, parts=report.parts), say)
+
+
+def _decided(state: State, trainer: Trainer, record: HandoverRecord, *actions: Action) -> Noted:
+    if trainer.voting and trainer.voting.next <= record.run:
+        trainer = replace(trainer, voting=None)
+    state = replace(state, trainer=trainer)
+    if word_of(state, record.run):
+        return state, []
+    return replace(state, handovers=(*state.handovers, record)), list(actions)
+
+
+def may_follow(state: State, trainer: Trainer, outcome: Outcome, newer: Train) -> bool:
+    """Whether the run may be started here although it was to take over this trainer's.
+
+    A final commit of the older run is in the log, and rules the hand-over out, where the trainer says so; whatever else
+    an end without a word was, the run may live among the others.
+    """
+    if not _was_offered(trainer, newer.run):
+        return True
+    word = word_of(state, newer.run)
+    return word is HandoverWord.RESTART or (word is None and outcome.outcome is ExitKind.CHECKPOINTED)

@@ -1,0 +1,316 @@
+"""The agent's part in a live hand-over, as a table over the pure rules and once with real processes."""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perdure.agent.environ import Place, process_environment
+from perdure.agent.stage import Stage, due, stage_of
+from perdure.agent.state import (
+    Acknowledge,
+    Ask,
+    AssignmentRead,
+    Event,
+    Kill,
+    Offer,
+    ProcessEnded,
+    SigtermReceived,
+    Start,
+    Tick,
+)
+from perdure.channel import Attached, Committed, HandoverEnded, Opened, Stepped, TookOver, Voting
+from perdure.contract import (
+    Env,
+    ExitKind,
+    Handover,
+    HandoverRecord,
+    HandoverWord,
+    Leave,
+    Train,
+    read_handover,
+)
+from tests.unit.runtime.agent.member import TRAINER, Member
+from tests.unit.runtime.agent.test_machine import COMMIT, GONE, ONE, TWO, Pod, attached, importing, reported, told
+
+MASTER = "10.0.0.1:29501"
+BLOCK = Handover(1, 2, (1,), (1,), "10.0.0.1:30000", limit=60, token="secret")
+STAYS = Train(2, 0, 2, MASTER, cause="node n2 is leaving", seconds=600, wait=615, handover=BLOCK)
+LEAVES = Leave(2, cause="node n1 is leaving", seconds=600, handover=BLOCK)
+JOINS = replace(STAYS, handover=replace(BLOCK, joins=(0,), leavers=(0,)))
+NEXT = replace(STAYS, run=3, handover=replace(BLOCK, run=2))
+"""Takes over the run that takes over."""
+PLAIN = Train(3, 0, 2, MASTER, cause="suspended", seconds=300)
+VOTES = reported(Voting(1, 2))
+WENT = reported(TookOver(2, 0, 2, 121, {"pause": 0.05}))
+ABORTED = reported(HandoverEnded(2, HandoverWord.ABORT, "the newcomer is silent"))
+RESTARTS = reported(HandoverEnded(2, HandoverWord.RESTART, "limit"))
+
+
+def living(*, live: bool = True) -> Pod:
+    """Run 1 trains, in a Session that looks for offers."""
+    pod = importing()
+    pod.sees(reported(Attached(41, live, "" if live else "DTensor")), reported(Opened(1)), reported(Stepped(120)))
+    return pod
+
+
+def offered(assignment: Train | Leave = STAYS) -> Pod:
+    pod = living()
+    assert pod.sees(AssignmentRead(assignment)) == (Offer(1, assignment),)
+    return pod
+
+
+def voting(assignment: Train | Leave = STAYS) -> Pod:
+    pod = offered(assignment)
+    assert pod.sees(VOTES) == (Acknowledge(1, 2),)
+    return pod
+
+
+def newcomer() -> Pod:
+    pod = Pod()
+    pod.sees(AssignmentRead(JOINS), reported(Attached(41, live=True)))
+    return pod
+
+
+class TestAnOffer:
+    @pytest.mark.parametrize("assignment", [STAYS, LEAVES])
+    def test_is_no_request(self, assignment: Train | Leave) -> None:
+        pod = offered(assignment)
+        assert stage_of(pod.state) is Stage.OFFERED
+        assert pod.sees(reported(Stepped(121)), after=30) == ()
+
+    def test_of_one_who_does_not_look_for_it_is_a_request(self) -> None:
+        assert [type(action) for action in living(live=False).sees(AssignmentRead(STAYS))] == [Ask]
+
+    def test_to_a_run_that_takes_over_another_is_a_request(self) -> None:
+        other = replace(STAYS, run=7, handover=replace(BLOCK, run=6))
+        assert [type(action) for action in living().sees(AssignmentRead(other))] == [Ask]
+
+    def test_of_which_nothing_comes_is_a_request_after_its_limit(self) -> None:
+        pod = offered()
+        assert due(pod.state) == 1070.0
+        assert pod.sees(Tick(), after=69) == ()
+        assert pod.sees(Tick(), after=1) == (Ask(1, "node n2 is leaving", 1600.0, {0: 41}),)
+        assert told(pod, ExitKind.CHECKPOINTED).sees(GONE) == (Start(STAYS),)
+
+    def test_that_presses_is_shown_again(self) -> None:
+        pressing = replace(STAYS, seconds=100)
+        assert offered().sees(AssignmentRead(pressing)) == (Offer(1, pressing),)
+
+    def test_is_over_with_a_plain_newer_run(self) -> None:
+        assert offered().sees(AssignmentRead(PLAIN)) == (Ask(1, "suspended", 1300.0, {0: 41}),)
+
+    def test_is_over_when_the_pod_is_deleted(self) -> None:
+        assert [type(action) for action in offered().sees(SigtermReceived())] == [Ask]
+
+    def test_of_a_run_that_takes_over_the_attempted_one_waits_for_its_word(self) -> None:
+        pod = offered()
+        assert pod.sees(AssignmentRead(NEXT)) == (Offer(1, NEXT),)
+        pod.sees(VOTES)
+        assert pod.sees(WENT) == ()
+        assert stage_of(pod.state) is Stage.OFFERED
+
+    def test_of_a_run_that_takes_over_an_aborted_one_is_a_request(self) -> None:
+        pod = offered()
+        pod.sees(ABORTED)
+        assert [type(action) for action in pod.sees(AssignmentRead(NEXT))] == [Ask]
+
+    def test_that_was_not_taken_may_be_followed_by_another(self) -> None:
+        again = replace(STAYS, run=3)
+        pod = offered()
+        pod.sees(ABORTED)
+        assert pod.sees(AssignmentRead(again)) == (Offer(1, again),)
+
+
+class TestAVote:
+    def test_is_acknowledged_each_time_and_needs_no_step(self) -> None:
+        pod = importing()
+        pod.sees(reported(Attached(41, live=True)), reported(Opened(1)), AssignmentRead(STAYS), VOTES)
+        assert pod.sees(VOTES) == (Acknowledge(1, 2),)
+        assert pod.sees(Tick(), after=1e6) == ()
+
+    def test_keeps_a_newcomer_that_has_opened_nothing_from_being_killed(self) -> None:
+        pod = newcomer()
+        assert pod.sees(VOTES) == (Acknowledge(2, 2),)
+        assert pod.sees(AssignmentRead(PLAIN)) == (Ask(2, "suspended", 1300.0, {0: 41}),)
+
+    def test_a_newcomer_that_has_not_voted_is_killed_for_a_newer_run(self) -> None:
+        assert newcomer().sees(AssignmentRead(PLAIN)) == (Kill(),)
+
+    @pytest.mark.parametrize("lost", [(1,), (2,)])
+    def test_is_not_killed_where_one_of_its_runs_is_lost(self, lost: tuple[int, ...]) -> None:
+        assert Kill() not in voting().sees(AssignmentRead(replace(NEXT, lost=lost)))
+
+    def test_is_killed_where_both_of_its_runs_are_lost(self) -> None:
+        assert voting().sees(AssignmentRead(replace(PLAIN, lost=(1, 2)))) == (Kill(),)
+
+    def test_the_run_that_the_word_tells_is_the_one_that_may_be_lost(self) -> None:
+        pod = voting()
+        pod.sees(AssignmentRead(replace(NEXT, lost=(1,))))
+        assert pod.sees(ABORTED) == (Kill(),)
+        pod = voting()
+        pod.sees(AssignmentRead(replace(NEXT, lost=(1,))))
+        assert pod.sees(WENT) == ()
+
+    def test_is_not_killed_when_the_seconds_are_over(self) -> None:
+        pod = voting()
+        assert pod.sees(Tick(), after=1000) == ()
+        assert due(pod.state) is None
+
+    def test_is_asked_by_a_newer_run_and_not_killed_either(self) -> None:
+        pod = voting()
+        assert pod.sees(AssignmentRead(PLAIN)) == (Ask(1, "suspended", 1300.0, {0: 41}),)
+        assert pod.sees(Tick(), after=1000) == ()
+
+    @pytest.mark.parametrize("word", [WENT, ABORTED])
+    def test_sigterm_is_held_until_the_word(self, word: Event) -> None:
+        pod = voting()
+        assert pod.sees(SigtermReceived()) == ()
+        assert pod.sees(Tick(), after=10) == ()
+        assert pod.sees(word) == (Ask(1, "the pod is being deleted", 1115.0, {0: 41}),)
+
+    def test_without_a_word_it_dies_with_its_pod(self) -> None:
+        pod = voting()
+        pod.sees(SigtermReceived())
+        assert due(pod.state) == 1115.0
+        assert pod.sees(Tick(), after=115) == (Kill(),)
+
+
+class TestTheWord:
+    def test_go_makes_the_trainer_one_of_the_newer_run(self) -> None:
+        pod = voting()
+        assert pod.sees(WENT) == ()
+        assert stage_of(pod.state) is Stage.STEPPED
+        assert due(pod.state) is None
+        pod.sees(reported(Committed(COMMIT)), reported(Stepped(130)))
+        outcome = told(pod, ExitKind.COMPLETED).outcome(GONE)
+        assert (outcome.run, outcome.step, outcome.opened) == (2, 130, 2)
+        assert outcome.handovers == (HandoverRecord(2, HandoverWord.GO, parts={"pause": 0.05}),)
+        assert (outcome.live, outcome.live_why) == (True, "")
+
+    def test_a_trainer_that_went_over_is_asked_where_its_files_are(self) -> None:
+        pod = voting()
+        pod.sees(WENT)
+        assert pod.sees(AssignmentRead(PLAIN)) == (Ask(1, "suspended", 1300.0, {0: 41}),)
+
+    def test_the_rank_is_the_one_of_the_newer_run(self) -> None:
+        pod = voting()
+        pod.sees(reported(TookOver(2, 5, 8, 121)))
+        assert told(pod, ExitKind.PEER_LOST).sees(GONE) == ()
+        assert pod.outcome(Tick(), after=30).rank == 5
+
+    def test_a_leaver_is_done(self) -> None:
+        pod = voting(LEAVES)
+        outcome = told(pod, ExitKind.HANDED_OVER).outcome(GONE)
+        assert (outcome.outcome, outcome.run) == (ExitKind.HANDED_OVER, 1)
+        assert outcome.handovers == (HandoverRecord(2, HandoverWord.GO),)
+
+    def test_abort_lets_it_train_on(self) -> None:
+        pod = voting()
+        assert pod.sees(ABORTED) == ()
+        assert stage_of(pod.state) is Stage.STEPPED
+        assert pod.sees(Tick(), after=1e6) == ()
+
+    @pytest.mark.parametrize("ending", [ExitKind.CHECKPOINTED, ExitKind.PEER_LOST])
+    def test_an_aborted_run_is_never_started(self, ending: ExitKind) -> None:
+        pod = voting()
+        pod.sees(ABORTED)
+        assert told(pod, ending).sees(GONE) == ()
+        assert stage_of(pod.state) is Stage.HELD
+        assert pod.sees(AssignmentRead(PLAIN)) == (Start(PLAIN),)
+
+    def test_restart_begins_the_newer_run_in_place_within_its_seconds(self) -> None:
+        pod = offered()
+        assert pod.sees(RESTARTS) == ()
+        assert due(pod.state) == 1600.0
+        assert told(pod, ExitKind.CHECKPOINTED).sees(GONE) == (Start(STAYS),)
+
+    def test_restart_is_pressed_when_the_pod_is_deleted(self) -> None:
+        pod = offered()
+        pod.sees(RESTARTS)
+        assert pod.sees(SigtermReceived()) == (Ask(1, "the pod is being deleted", 1115.0, {0: 41}, again=True),)
+
+    def test_a_newcomer_whose_attempt_fails_is_done(self) -> None:
+        pod = newcomer()
+        pod.sees(VOTES, ABORTED)
+        outcome = told(pod, ExitKind.HANDOVER_FAILED).outcome(GONE)
+        assert (outcome.outcome, outcome.run) == (ExitKind.HANDOVER_FAILED, 2)
+        assert outcome.handovers == (HandoverRecord(2, HandoverWord.ABORT, "the newcomer is silent"),)
+
+    def test_of_one_process_is_the_word_of_all(self) -> None:
+        pod = importing(TWO)
+        for rank in (0, 1):
+            pod.sees(reported(Attached(41 + rank, live=True), rank), reported(Opened(1), rank))
+        block = replace(BLOCK, world=4)
+        pod.sees(AssignmentRead(replace(STAYS, world=4, handover=block)), reported(Voting(1, 2), 0), WENT)
+        assert pod.sees(reported(Voting(1, 2), 1)) == (Acknowledge(1, 2),)
+        assert stage_of(pod.state) is Stage.STEPPED
+        pod.sees(reported(TookOver(2, 1, 4, 121), 1))
+        assert len(pod.state.handovers) == 1
+
+    def test_the_newest_four_attempts_are_told(self) -> None:
+        pod = living()
+        for run in range(2, 8):
+            pod.sees(AssignmentRead(replace(STAYS, run=run)), reported(HandoverEnded(run, HandoverWord.ABORT)))
+        outcome = told(pod, ExitKind.COMPLETED).outcome(GONE)
+        assert [record.run for record in outcome.handovers] == [4, 5, 6, 7]
+
+
+class TestATrainerThatDiesUndecided:
+    @pytest.mark.parametrize("pod", [offered, voting], ids=["offered", "voting"])
+    def test_by_a_peers_failure_holds_the_seat(self, pod: type[Pod]) -> None:
+        here = pod()
+        assert told(here, ExitKind.PEER_LOST).sees(GONE) == ()
+        assert stage_of(here.state) is Stage.HELD
+        assert here.sees(AssignmentRead(PLAIN)) == (Start(PLAIN),)
+
+    def test_by_its_own_failure_is_told_at_once(self) -> None:
+        assert voting().outcome(ProcessEnded(0, -9)).outcome is ExitKind.FAILED
+
+    def test_with_a_final_commit_lets_the_newer_run_begin(self) -> None:
+        assert told(offered(), ExitKind.CHECKPOINTED).sees(GONE) == (Start(STAYS),)
+
+    def test_of_a_leaver_ends_the_pod(self) -> None:
+        assert told(voting(LEAVES), ExitKind.PEER_LOST).outcome(GONE).outcome is ExitKind.PEER_LOST
+
+
+def test_a_session_that_cannot_change_membership_says_why_in_the_outcome() -> None:
+    pod = living(live=False)
+    outcome = told(pod, ExitKind.COMPLETED).outcome(GONE)
+    assert (outcome.live, outcome.live_why) == (False, "DTensor")
+
+
+def test_a_pod_without_a_session_or_with_an_older_one_says_nothing_of_it() -> None:
+    assert importing(ONE).outcome(ProcessEnded(0, 1)).live is None
+    assert told(attached(), ExitKind.COMPLETED).outcome(GONE).live is None
+
+
+@pytest.mark.parametrize(("train", "joins"), [(JOINS, True), (STAYS, False), (replace(JOINS, handover=None), False)])
+def test_a_newcomer_alone_finds_the_block_in_its_environment(train: Train, joins: bool) -> None:
+    place = Place(0, 1, 5, Path("request.json"), Path("handover.json"), 12.5, None)
+    found = process_environment({Env.HANDOVER: "an older one"}, train, place)
+    assert found[Env.HANDOVER_FILE] == "handover.json"
+    assert read_handover(json.loads(found.get(Env.HANDOVER, "null"))) == (train.handover if joins else None)
+
+
+def test_a_trainer_finds_the_offer_votes_once_it_is_acknowledged_and_goes_over(tmp_path: Path) -> None:
+    word = tmp_path / "word"
+    with Member(tmp_path, *TRAINER, "goes_over", str(word)) as member:
+        member.assign(Train(1, 0, 2, MASTER))
+        member.told("training")
+        member.assign(STAYS)
+        assert member.told("offered") == 2
+        assert member.told("acknowledged") is True
+        member.process.send_signal(signal.SIGTERM)
+        member.hears("leaving: the pod is being deleted")
+        word.touch()
+        assert member.told("held") is True
+        member.hears("run 2 has taken over: rank 0 of 2, step 6")
+        member.hears("run 2 asked to save: the pod is being deleted")
+        outcome, status = member.outcome()
+        assert (outcome.outcome, outcome.run, outcome.step, status) == (ExitKind.CHECKPOINTED, 2, 6, 0)
+        assert [record.word for record in outcome.handovers] == [HandoverWord.GO]
