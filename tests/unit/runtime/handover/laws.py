@@ -1,0 +1,79 @@
+"""What holds in every world there can be, and what has to be true where nothing more happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perdure.contract import ExitKind
+from perdure.handover.machine import Phase
+from perdure.handover.state import STANDING
+from tests.unit.runtime.handover.small import ENDED, FROZEN, NEXT, RUN, UP, Setting, World, spent
+
+OLDER = "ocfCFr"
+NEWER = "hpn"
+
+
+def broken(setting: Setting, world: World) -> Iterator[str]:
+    """The invariants that do not hold in this world."""
+    phases = [setting.phase(world, number) for number in setting.everybody]
+    went = [number for number in setting.everybody if _went(world, phases[number], number)]
+    taken = "h" in world.log
+    begun = next((place for place, letter in enumerate(world.log) if letter in NEWER), len(world.log))
+    if went and not taken:
+        yield "H1: somebody went, and the log does not say so"
+    if taken and len(world.voted) < len(setting.everybody):
+        yield "H2: taken over without every vote"
+    if taken and "r" in world.log:
+        yield "H2: both Opened and Refused count"
+    if taken and any(letter in "fF" for letter in world.log[:begun]):
+        yield "H2: taken over behind the older run's end"
+    trains = [rank for rank in setting.old if phases[rank] is Phase.ABORTED and world.procs[rank] == UP]
+    trains = [rank for rank in trains if world.rounds[rank] >= 0 or rank not in world.voted]
+    if taken and trains:
+        yield "H3: the older run trains although it was taken over"
+    if any(letter in OLDER for letter in world.log[begun:]):
+        yield "H4: the older run wrote after a newer one had opened"
+    left = {phases[rank] for rank in setting.old if world.rounds[rank] >= 0}
+    if {Phase.ABORTED, Phase.SAVING} <= left and not world.agreed and not world.wants:
+        yield "H7: of the older run's ranks one trains and one saves"
+    if world.aborted and ("p" in world.log or taken):
+        yield "H9: an aborted run opened"
+    if _harmless(setting, world) and ExitKind.PEER_LOST.value in world.ends:
+        yield "H6: finished steps are lost although nobody was killed"
+
+
+def _went(world: World, phase: Phase, number: int) -> bool:
+    return phase is Phase.TOOK_OVER or world.ends[number] == ExitKind.HANDED_OVER.value
+
+
+def _harmless(setting: Setting, world: World) -> bool:
+    """No process was killed or stood still, and no run was declared lost."""
+    lost = world.plan is not None and bool(world.plan[1])
+    return not any(spent(setting, world, fault) for fault in ("kill", "freeze")) and not lost
+
+
+def stuck(setting: Setting, world: World) -> Iterator[str]:
+    """What is wrong where only deadlines are left, or not even these."""
+    waiting = [
+        number
+        for number in setting.everybody
+        if world.procs[number] == UP
+        and (setting.phase(world, number) in STANDING or _waits_in_restore(setting, world, number))
+    ]
+    if waiting and world.clock == 3:
+        yield f"H10: {[setting.phase(world, number).value for number in waiting]} for ever"
+    if waiting and world.clock < 3 and _harmless(setting, world):
+        yield f"H10: {[setting.phase(world, number).value for number in waiting]} up to its deadline without a cause"
+    if world.plan and "n" not in world.log and world.clock == 3 and not any(p == FROZEN for p in world.procs):
+        last = NEXT if "h" in world.log or "p" in world.log else RUN
+        members = setting.members if last == NEXT else tuple(setting.old)
+        if (
+            last in world.plan[1]
+            or "e" in world.log
+            or all(world.procs[n] == ENDED and world.ends[n] == "checkpointed" for n in members)
+        ):
+            yield f"P5: r+2 never opens behind {world.log}"
+
+
+def _waits_in_restore(setting: Setting, world: World, number: int) -> bool:
+    return setting.state(world, number).joins and setting.phase(world, number) in (Phase.MOVING, Phase.PREPARING)
