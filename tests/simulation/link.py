@@ -41,8 +41,6 @@ class CallFaults:
     timeout: float = 0.0
     lost: float = 0.0
     """Of writes that happen and whose answer does not come."""
-    lost_kind: str = ""
-    """Of this kind only: a webhook that answers too late sees no other."""
     slow: float = 0.0
     """Of calls that take up to `slow_seconds`."""
     slow_seconds: float = 8.0
@@ -114,7 +112,7 @@ class Link:
         self.under_way[kind] += 1
         self.on_call(verb, kind, name)
         future: asyncio.Future[T] = self._loop.create_future()
-        self._loop.outside(self._trip(), self._arrive, verb, kind, what, future)
+        self._loop.outside(self._trip(), self._arrive, verb, what, future)
         wrong = "no answer"
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
@@ -155,7 +153,7 @@ class Link:
             return self._rng.uniform(0.2, faults.slow_seconds)
         return self._rng.uniform(0.0005, 0.004)
 
-    def _arrive(self, verb: str, kind: str, what: Callable[[], Any], future: asyncio.Future[Any]) -> None:
+    def _arrive(self, verb: str, what: Callable[[], Any], future: asyncio.Future[Any]) -> None:
         faults, chance = self._knobs.calls, self._rng.random
         writing = verb not in ("get", "list", "dry-run")
         if faults.down or self.cut or (faults.timeout and chance() < faults.timeout):
@@ -179,7 +177,7 @@ class Link:
             result, error = what(), None
         except Refused as refused:
             result, error = None, refused
-        if writing and faults.lost and chance() < faults.lost and faults.lost_kind in ("", kind):
+        if writing and faults.lost and chance() < faults.lost:
             self._fired["lost-answer"] += 1
             if chance() < 0.5:
                 self._answer(future, "", Refused(504, "Timeout", "the server was unable to return a response in time"))

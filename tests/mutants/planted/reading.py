@@ -54,7 +54,7 @@ READING: Final = (
         _OBSERVE,
         "raw = await self._api.get(NODES, None, name)",
         "raise NotFound(name)",
-        ("one-stream-lags", "operator-crash", "node-object-deleted"),
+        ("nodes-join",),
     ),
     Mutant(
         "times in status are the operator's own clock's",
@@ -68,7 +68,7 @@ READING: Final = (
         f"{_CLUSTER}read/records.py",
         "return (self.uid, self.view) == (other.uid, other.view)",
         "return (self.view.cordoned, self.view.taints) == (other.view.cordoned, other.view.taints)",
-        ("node-power",),
+        ("node-deleted-without-taint", "drain"),
     ),
     Mutant(
         "news of nodes concern no job",

@@ -33,14 +33,14 @@ WRITING: Final = (
         _ACT,
         "elif any(not isinstance(action, CheckTemplate) for action in decision.actions):",
         "elif job.deleting and not decision.actions:",
-        ("one-stream-lags", "delete-and-apply", "quota"),
+        ("one-stream-lags", "suspend-and-resume", "quota"),
     ),
     Mutant(
         "a round that rests on an older state of the job goes on",
         _ACT,
         "if (parse.uid(raw), str(version_of(raw))) != (job.uid, job.resource_version):",
         "if parse.uid(raw) != job.uid:",
-        ("one-stream-lags", "delete-and-apply", "quota"),
+        ("one-stream-lags", "suspend-and-resume", "quota"),
     ),
     Mutant(
         "a pod is deleted though it has changed since",
@@ -68,7 +68,7 @@ WRITING: Final = (
         _WRITES,
         "if parse.controller(raw) != job.uid:",
         "if not parse.uid(raw):",
-        ("foreign-budget",),
+        ("name-taken",),
     ),
     Mutant(
         "writes of a batch are still under way when the round ends",
@@ -103,7 +103,7 @@ WRITING: Final = (
         _SCHEDULE,
         "return at if back_off is None else max(at, min(back_off.soonest, back_off.until))",
         "return at",
-        ("api-overload", "noisy-pods"),
+        ("api-overload", "spec-fight"),
     ),
     Mutant(
         "news that come during a round are lost",

@@ -150,7 +150,7 @@ class Claims(Promise):
         self._lasting("never-asked", uid_of(job), bool(unasked), self._case.patience(ASKING_SECONDS), words)
 
     def _look_at_template(self, job: Json, status: Json) -> None:
-        bad = not job["spec"]["template"]["spec"]["containers"][0].get("image")
+        bad = not job["spec"]["template"]["spec"]["containers"][0].get("image") and not job["spec"].get("suspend")
         said = status.get("conditions") or ()
         earlier = "Root" in str(condition(status, "Running").get("reason"))
         told = earlier or any(one.get("status") == "False" and "emplate" in str(one.get("reason")) for one in said)

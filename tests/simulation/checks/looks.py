@@ -11,7 +11,7 @@ from tests.simulation.checks.case import Case, Promise
 from tests.simulation.objects import BUDGETS, JOBS, PODS
 
 REFUSED_A_MINUTE: Final = 60
-"""For each job: a pause that doubles makes eight a minute, and news bring it forward once in six seconds."""
+"""A pause that doubles makes eight a minute, and news bring it forward once in six seconds."""
 _WRITES: Final = ("create", "patch", "replace", "status", "delete")
 _EXPECTED: Final = {"delete": ("", "404"), "create": ("", "409")}
 """Answers after which a round goes on: somebody was faster."""
@@ -25,8 +25,8 @@ class Looks(Promise):
         super().__init__(case)
         self._blind: dict[tuple[str, str], str] = {}
         """By replica and job: after what it has not looked again."""
-        self._refused: dict[str, deque[float]] = defaultdict(deque)
-        """By replica: when the server had no time for it, in the last minute."""
+        self._refused: dict[tuple[str, str], deque[float]] = defaultdict(deque)
+        """By replica and job: when the server had no time for it, in the last minute."""
 
     def on_call(self, who: str, verb: str, kind: str, name: str) -> None:
         if kind == PODS and verb == "list":
@@ -39,20 +39,24 @@ class Looks(Promise):
     def on_answer(self, who: str, verb: str, kind: str, name: str, wrong: str) -> None:
         if kind not in (JOBS, PODS, BUDGETS):
             return
-        if wrong == _OVERLOADED:
-            self._note_refusal(who, verb, kind)
+        if verb == "list":
+            job = name.partition("=")[2]
+        else:
+            job = name if kind == JOBS else name.rsplit("-", 2 if kind == PODS else 1)[0]
+        if wrong == _OVERLOADED and job:
+            self._note_refusal(who, job, f"{verb} of {kind}")
         if verb not in _WRITES:
             return
-        job = name if kind == JOBS else name.rsplit("-", 2 if kind == PODS else 1)[0]
         if wrong not in _EXPECTED.get(verb, ("",)):
             self._blind[who, job] = f"the {verb} of {name} failed: {wrong}"
         elif verb == "delete" and kind == PODS:
             self._blind[who, job] = f"it has deleted {name}"
 
-    def _note_refusal(self, who: str, verb: str, kind: str) -> None:
-        times, now = self._refused[who], self._case.now
+    def _note_refusal(self, who: str, job: str, what: str) -> None:
+        times, now = self._refused[who, job], self._case.now
         times.append(now)
         while times[0] < now - 60.0:
             times.popleft()
-        if len(times) > REFUSED_A_MINUTE * max(len(self._case.jobs), 1):
-            self._case.fail("hammering", f"{who}: {len(times)} calls in a minute were one too many, now {verb} {kind}")
+        if len(times) > REFUSED_A_MINUTE:
+            words = f"{who} was refused {len(times)} calls for {job} in a minute, now the {what}"
+            self._case.fail("hammering", f"{words}: the server has no time")

@@ -165,6 +165,15 @@ def test_who_has_members_keeps_the_root_even_if_an_older_job_is_resumed() -> Non
     assert _other(made, "another").same_uri == ("ns/digits",)
 
 
+def test_whose_run_is_on_keeps_the_root_before_an_older_job_that_has_members_for_its_next() -> None:
+    made = sharing()
+    plan = {"run": 1, "world": 1, "master": "10.0.0.1:29501", "seconds": 5, "wait": 0, "members": []}
+    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status={"current": {"run": 1, "plan": plan}}))
+    made.cluster.change(JOBS, "ns", "another", lambda raw: raw.update(status=naming("m")))
+    assert look(made).same_uri == ()
+    assert _other(made, "another").same_uri == ("ns/digits",)
+
+
 def test_who_pauses_keeps_the_root_and_who_was_suspended_has_given_it_up() -> None:
     made, pausing = sharing(), {"run": 3, "startTime": "2026-01-02T03:04:05Z"}
     made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status=pausing))
