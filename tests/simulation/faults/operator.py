@@ -6,8 +6,6 @@ import asyncio
 import random
 
 from tests.simulation.faults.registry import fault
-from tests.simulation.objects import LEASES
-from tests.simulation.operator_process import OperatorProcess
 from tests.simulation.scene import Scene
 
 
@@ -36,16 +34,7 @@ async def operator_freeze(scene: Scene, rng: random.Random) -> None:
         seconds = rng.choice((2.0, 14.0, 20.0, 45.0))
         scene.world.tell(leader.identity, "freezes", seconds=seconds)
         await asyncio.sleep(rng.random() * 3)
-        if rng.random() < 0.5:  # while it renews its Lease: the answer waits until it thaws
-            await _renews(leader)
         leader.process.freeze(seconds)
-
-
-async def _renews(leader: OperatorProcess) -> None:
-    for _ in range(1500):
-        if leader.link.under_way[LEASES]:
-            return
-        await asyncio.sleep(0.002)
 
 
 @fault(150)

@@ -13,6 +13,7 @@ from tests.simulation.faults.registry import fault, some_user
 from tests.simulation.objects import (
     BUDGETS,
     JOBS,
+    LEASES,
     NODES,
     PODS,
     Json,
@@ -260,6 +261,56 @@ async def root_of_another(scene: Scene, rng: random.Random) -> None:
     user.edit(checkpoint=other.body["spec"]["checkpoint"])
     await asyncio.sleep(rng.uniform(5, 40))
     user.edit(checkpoint=user.body["spec"]["checkpoint"])
+
+
+@fault(250)
+async def frozen_renewal(scene: Scene, rng: random.Random) -> None:
+    """A leader freezes while it renews its Lease, and there is work when it thaws: another leads by then."""
+    leader, renewal = scene.operators.leader(), f"replace {LEASES}"
+    if leader is None or len(scene.operators.replicas) < 2:
+        return
+    for _ in range(5000):
+        if leader.link.under_way[renewal]:
+            break
+        await asyncio.sleep(0.001)
+    scene.world.fire("operator-freeze")
+    scene.world.tell(leader.identity, "freezes", seconds=20.0)
+    leader.process.freeze(20.0)
+    await asyncio.sleep(20.0 + rng.uniform(0.01, 1.5))
+    for user in scene.users:
+        user.edit(replicas=rng.randint(1, 4))
+
+
+@fault(250)
+async def late_assignment(scene: Scene, rng: random.Random) -> None:
+    """A member is told its rank half a minute late, when it has already been asked to leave and has not heard it."""
+    user, calls = some_user(scene, rng), scene.world.knobs.calls
+    user.delete_pod()
+    if not await _moment(scene, lambda: _starts(user)):
+        return
+    fired, calls.late_once = scene.world.fired["late-write"], PODS
+    if await _moment(scene, lambda: scene.world.fired["late-write"] > fired):
+        await asyncio.sleep(11.0)
+        for pod in _members(user):
+            scene.world.fire("hung-agent")
+            scene.kubelets[node_of(pod)].hang_pod(pod)
+        user.edit(suspend=True)
+        await asyncio.sleep(rng.uniform(30, 60))
+        user.edit(suspend=False)
+    calls.late_once = ""
+
+
+@fault(250)
+async def late_budget(scene: Scene, rng: random.Random) -> None:
+    """A job grows again before the budget's lowering has arrived."""
+    user, calls = some_user(scene, rng), scene.world.knobs.calls
+    if len(_members(user)) < 2:
+        return
+    fired, calls.late_once = scene.world.fired["late-write"], BUDGETS
+    user.edit(replicas=1)
+    if await _moment(scene, lambda: scene.world.fired["late-write"] > fired):
+        user.edit(replicas=rng.randint(3, 4))
+    calls.late_once = ""
 
 
 @fault(400)
