@@ -100,7 +100,8 @@ class Plans(Promise):
         mended = self._case.now - self._since_when.get((BUDGETS, uid), -1e9) > KNOWN_SECONDS
         budget = next((one for one in self._world.server.each(BUDGETS) if owner_of(one) == uid), None)
         least = ((budget or {}).get("spec") or {}).get("minAvailable", 0)
-        if mended and (not isinstance(least, int) or least < len(plan["members"])):
+        protected = len(plan["members"]) if not plan.get("takesOver") else 1  # joiners are counted before they are told
+        if mended and (not isinstance(least, int) or least < protected):
             yield "bare", f"and the budget asks for {least} of {len(plan['members'])} members"
 
     def _rivals(self, job: Json) -> Iterator[tuple[str, str]]:

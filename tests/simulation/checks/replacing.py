@@ -41,7 +41,9 @@ class Replacing(Promise):
         """When the spec of a job, by uid, was changed."""
 
     def on_change(self, change: Change) -> None:
-        if change.kind == NODES and not (_is_well(change.raw) and (change.old is None or _is_well(change.old))):
+        if change.kind == NODES and not (
+            change.event != "DELETED" and _is_well(change.raw) and (change.old is None or _is_well(change.old))
+        ):
             self._troubled[key_of(change.raw)[1]] = self._case.now
         if change.kind != JOBS or change.old is None:
             return

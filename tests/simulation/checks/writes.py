@@ -244,7 +244,7 @@ def _follows(told: Json, uid: str, status: Json) -> bool:
         if uid in {one["uid"] for one in plan.get("leavers") or ()} and int(plan["run"]) == int(told["run"]):
             return True
         if told.get("cause") == "written off" and uid not in {one["uid"] for one in plan.get("members") or ()}:
-            return int(status.get("run") or 0) >= int(told["run"])
+            return max(int(one.get("run") or 0) for one in (status, upcoming(status))) >= int(told["run"])
         leaving = bool(intent(status).get("leave") or intent(status).get("prepare")) or not plan
         return leaving and int(upcoming(status).get("run") or status.get("run") or 0) == int(told["run"])
     return int(plan.get("run") or 0) == int(told["run"]) and uid in {one["uid"] for one in plan["members"]}

@@ -356,9 +356,8 @@ def _losing_its_label(made: Stage, name: str) -> None:
     watch("DELETED", PODS, raw)
 
 
-@pytest.mark.parametrize("process", ["saw it", "is new"])
-def test_a_member_whose_label_was_removed_is_not_taken_for_gone(process: str) -> None:
-    made = stage()
+def _member(made: Stage) -> str:
+    """The pod of a run of one."""
     seen = look(made)
     name = f"digits-{seen.uid[:4]}-0"
     create_pod(made, name, owner=seen.uid)
@@ -367,6 +366,18 @@ def test_a_member_whose_label_was_removed_is_not_taken_for_gone(process: str) ->
     status = TrainingJobStatus(current=CurrentRun(run=1, plan=plan)).model_dump(mode="json", by_alias=True)
     made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status=status))
     look(made)
+    return name
+
+
+@pytest.mark.parametrize("deleting", [False, True], ids=["lives", "is being deleted"])
+@pytest.mark.parametrize("process", ["saw it", "is new"])
+def test_a_member_whose_label_was_removed_is_not_taken_for_gone(process: str, deleting: bool) -> None:
+    made = stage()
+    name = _member(made)
+    if deleting:
+        at = {"deletionTimestamp": "2026-01-02T03:04:35Z", "deletionGracePeriodSeconds": 30}
+        made.cluster.change(PODS, "ns", name, lambda raw: raw["metadata"].update(at))
+        assert look(made).pods[0].deleting
     _losing_its_label(made, name)
     if process == "is new":
         made = made.restarted()
