@@ -220,6 +220,13 @@ class Kubelet:
             chosen.hang()
         return bool(running)
 
+    def hang_pod(self, pod: Json) -> None:
+        """PID 1 of that container is stopped, where it runs here."""
+        worker = self._workers.get(uid_of(pod))
+        if worker is not None and worker.running:
+            self.world.tell("node", "hangs", pod=pod["metadata"]["name"])
+            worker.hang()
+
     def report(self, ready: str, *, reason: str = "KubeletReady") -> None:
         """The node's own condition."""
 

@@ -41,13 +41,15 @@ class CallFaults:
     timeout: float = 0.0
     lost: float = 0.0
     """Of writes that happen and whose answer does not come."""
-    lost_kind: str = ""
-    """Of this kind only: a webhook that answers too late sees no other."""
     slow: float = 0.0
     """Of calls that take up to `slow_seconds`."""
     slow_seconds: float = 8.0
+    slow_kind: str = ""
+    """Only calls about this kind: its storage, or a webhook for it, is slow."""
     late: float = 0.0
     """Of writes that the server carries out long after the client has given up on them."""
+    late_once: str = ""
+    """The next patch of this kind is carried out that late."""
     down: bool = False
 
 
@@ -106,15 +108,15 @@ class Link:
         self.on_answer: Callable[[str, str, str, str], object] = _ignore
         """The same when its client waits no longer, and what was wrong: an HTTP status, `no answer`, or ""."""
         self.under_way: Counter[str] = Counter()
-        """By kind."""
+        """By verb and kind."""
 
     async def call(self, verb: str, kind: str, what: Callable[[], T], *, name: str = "") -> T:
         """Carry `what` out on the server; raises Refused, or NoAnswer where the answer did not come in time."""
         self.calls[verb] += 1
-        self.under_way[kind] += 1
+        self.under_way[f"{verb} {kind}"] += 1
         self.on_call(verb, kind, name)
         future: asyncio.Future[T] = self._loop.create_future()
-        self._loop.outside(self._trip(), self._arrive, verb, kind, what, future)
+        self._loop.outside(self._trip(kind), self._arrive, verb, kind, what, future)
         wrong = "no answer"
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
@@ -126,7 +128,7 @@ class Link:
             wrong = str(refused.status)
             raise
         finally:
-            self.under_way[kind] -= 1
+            self.under_way[f"{verb} {kind}"] -= 1
             self.on_answer(verb, kind, name, wrong)
         return answer
 
@@ -148,9 +150,9 @@ class Link:
         """The client is gone."""
         self.server.observers.remove(self._on_change)
 
-    def _trip(self) -> float:
+    def _trip(self, kind: str = "") -> float:
         faults = self._knobs.calls
-        if faults.slow and self._rng.random() < faults.slow:
+        if faults.slow and faults.slow_kind in ("", kind) and self._rng.random() < faults.slow:
             self._fired["slow-call"] += 1
             return self._rng.uniform(0.2, faults.slow_seconds)
         return self._rng.uniform(0.0005, 0.004)
@@ -171,7 +173,9 @@ class Link:
         if writing and faults.conflict and chance() < faults.conflict:
             self._answer(future, "conflict", Refused(409, "Conflict", "the object has been modified"))
             return
-        if writing and faults.late and chance() < faults.late:
+        once = verb == "patch" and kind == faults.late_once
+        if once or (writing and faults.late and chance() < faults.late):
+            faults.late_once = "" if once else faults.late_once
             self._fired["late-write"] += 1
             self._loop.outside(self._rng.uniform(*LATE_SECONDS), _carry_out, what)
             return
@@ -179,12 +183,12 @@ class Link:
             result, error = what(), None
         except Refused as refused:
             result, error = None, refused
-        if writing and faults.lost and chance() < faults.lost and faults.lost_kind in ("", kind):
+        if writing and faults.lost and chance() < faults.lost:
             self._fired["lost-answer"] += 1
             if chance() < 0.5:
                 self._answer(future, "", Refused(504, "Timeout", "the server was unable to return a response in time"))
             return
-        self._loop.outside(self._trip(), self._settle, future, result, error, self._http_date())
+        self._loop.outside(self._trip(kind), self._settle, future, result, error, self._http_date())
 
     def _http_date(self) -> str:
         return (EPOCH + timedelta(seconds=self._loop.time())).strftime("%a, %d %b %Y %H:%M:%S GMT")

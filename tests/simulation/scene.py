@@ -19,6 +19,7 @@ from tests.simulation.users import User
 from tests.simulation.world import World
 
 NAMESPACE = "team"
+FOLDER_SHARE = 0.25
 
 
 class Operators:
@@ -73,7 +74,7 @@ class Scene:
         self._run_member = run_member
         self._cpu = rng.choice((4, 6, 8))
         for number in range(rng.randint(3, 6)):
-            self._add_node(f"node-{number}")
+            self.add_node(f"node-{number}")
         self.budgets = Budgets(world)
         self.garbage = Garbage(world)
         self.scheduler = Scheduler(world)
@@ -121,6 +122,8 @@ class Scene:
                 "spec": {"terminationGracePeriodSeconds": rng.choice((15, 30, 60)), "containers": [container]}
             },
         }
+        if self.world.rng(f"root/{number}").random() < FOLDER_SHARE:
+            _on_a_volume(spec, name)
         body = {
             "apiVersion": "perdure.dev/v1alpha1",
             "kind": "TrainingJob",
@@ -129,7 +132,8 @@ class Scene:
         }
         return User(self.world, NAMESPACE, name, body, behaviour)
 
-    def _add_node(self, name: str) -> None:
+    def add_node(self, name: str) -> None:
+        """One more machine."""
         self.kubelets[name] = Kubelet(self.world, name, self._run)
         self.register(name)
 
@@ -232,8 +236,17 @@ class Scene:
         if job is None or job["metadata"].get("deletionTimestamp"):
             self.world.after(30.0, user.apply)
             return
-        user.edit(suspend=False, replicas=user.body["spec"]["replicas"])
+        spec = user.body["spec"]
+        user.edit(suspend=False, replicas=spec["replicas"], checkpoint=spec["checkpoint"])
         user.template(lambda raw: _restore(raw, user.body["spec"]["template"]), "template restored")
+
+
+def _on_a_volume(spec: Json, name: str) -> None:
+    """The checkpoints of this job are in a folder of a volume."""
+    spec["checkpoint"]["uri"] = f"file:///ckpt/{name}"
+    pod = spec["template"]["spec"]
+    pod["volumes"] = [{"name": "ckpt", "persistentVolumeClaim": {"claimName": "shared"}}]
+    pod["containers"][0]["volumeMounts"] = [{"name": "ckpt", "mountPath": "/ckpt"}]
 
 
 def _restore(raw: Json, template: Json) -> None:

@@ -24,6 +24,8 @@ class User:
         self.goal = behaviour.goal
         self.deadline = False
         """Whether activeDeadlineSeconds is being played with."""
+        self.fought_over = False
+        """Whether two tools write its spec in turn."""
         self.rng: random.Random = world.rng(f"user/{namespace}/{name}")
         world.behaviours[f"{namespace}/{name}"] = behaviour
 

@@ -65,7 +65,7 @@ ENDING: Final = (
         _OUTCOMES,
         "if pod is None or pod.uid != member.uid:",
         "if pod is None:",
-        ("delete-and-apply", "force-delete-pod"),
+        ("replaced-pod",),
     ),
     Mutant(
         "steps lost are not summed over runs",
@@ -79,7 +79,7 @@ ENDING: Final = (
         _ENDING,
         "base = max(commits)[1] if commits else committed",
         "base = min(commits)[1] if commits else committed",
-        ("kill-pod",),
+        ("behind-the-others",),
     ),
     Mutant(
         "a run that ended without telling is not remembered as lost",
@@ -100,14 +100,14 @@ ENDING: Final = (
         _OUTCOMES,
         "return max([known, *(outcome.opened for pod in pods.values() if (outcome := told(pod)))])",
         "return known",
-        ("unknown-status", "kill-pod"),
+        ("log-is-ahead",),
     ),
     Mutant(
         "a run is planned with a number that the log has seen",
         _PLANS,
         "run = max(upcoming.run, status.opened + 1)",
         "run = upcoming.run",
-        ("kill-pod",),
+        ("log-is-ahead",),
     ),
     Mutant(
         "runs are not told which commit they must find",

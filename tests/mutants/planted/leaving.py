@@ -119,7 +119,7 @@ LEAVING: Final = (
         _LEAVING,
         "ends = [*_ends_of_grace(draft), *_end_of_patience(draft, current)]",
         "ends = _ends_of_grace(draft)",
-        ("hung-agent", "kill-pod", "drain"),
+        ("death-while-leaving",),
     ),
     Mutant(
         "late members are waited for and never deleted",

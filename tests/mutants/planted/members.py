@@ -30,7 +30,7 @@ MEMBERS: Final = (
         _MEMBERS,
         "if missing or refused(draft, members):",
         "if missing:",
-        ("webhook-refuses-budgets", "delete-and-apply"),
+        ("budget-gone-at-start",),
     ),
     Mutant(
         "a refusal of the budget is remembered after it was created",
@@ -51,14 +51,14 @@ MEMBERS: Final = (
         _GATES,
         "if draft.snapshot.deleting:",
         "if draft.snapshot.deleting or draft.next_members:",
-        ("delete-and-apply", "operator-crash"),
+        ("predecessor-comes-back",),
     ),
     Mutant(
         "who shares the root is looked at only once",
         _GATES,
         "if draft.blocked or not others:",
         "if draft.blocked or not others or draft.next_members:",
-        ("stranger-with-my-root",),
+        ("root-of-another",),
     ),
     Mutant(
         "an earlier job's orphaned pods are left alone",
@@ -79,6 +79,7 @@ MEMBERS: Final = (
         _ROOTS,
         'return kind, namespace, str(source.get("claimName")), str(inside)',
         "return kind, namespace, str(inside)",
+        ("stranger-with-my-root",),
     ),
     Mutant(
         "a suspended job holds its root",
@@ -134,7 +135,7 @@ MEMBERS: Final = (
         _REPLACING,
         "if name in snapshot.created:",
         "if name in snapshot.created and not snapshot.refusals:",
-        ("reaper", "quota", "force-delete-pod"),
+        ("api-late-writes", "reaper", "quota"),
     ),
     Mutant(
         "a pod whose creation was never answered is taken for not created",
@@ -190,7 +191,7 @@ MEMBERS: Final = (
         _MEMBERS,
         "return draft.update(next_member=first + len(new), start_time",
         "return draft.update(next_member=first, start_time",
-        ("drain",),
+        ("suspend-and-resume", "operator-crash", "operator-stop"),
     ),
     Mutant(
         "two runs in a row use the same port",
@@ -204,7 +205,7 @@ MEMBERS: Final = (
         _PLANS,
         "wait=seconds + WAIT_MARGIN_SECONDS if status.run else 0,",
         "wait=0,",
-        ("drain", "storage-faults", "partition"),
+        ("status-restored", "scale"),
     ),
     Mutant(
         "members that are written off keep their role",

@@ -54,7 +54,7 @@ READING: Final = (
         _OBSERVE,
         "raw = await self._api.get(NODES, None, name)",
         "raise NotFound(name)",
-        ("one-stream-lags", "operator-crash", "node-object-deleted"),
+        ("nodes-join",),
     ),
     Mutant(
         "times in status are the operator's own clock's",
@@ -68,7 +68,7 @@ READING: Final = (
         f"{_CLUSTER}read/records.py",
         "return (self.uid, self.view) == (other.uid, other.view)",
         "return (self.view.cordoned, self.view.taints) == (other.view.cordoned, other.view.taints)",
-        ("node-power",),
+        ("node-deleted-without-taint", "drain"),
     ),
     Mutant(
         "news of nodes concern no job",
@@ -89,14 +89,14 @@ READING: Final = (
         _TOMBS,
         "if len(self._young) >= self._most_alive + SPARE:",
         "if len(self._young) >= 1:",
-        ("ended-pods-are-deleted", "drain", "api-slow"),
+        ("api-slow-for-one-kind", "api-conflicts", "ended-pods-are-deleted", "drain"),
     ),
     Mutant(
         "of a job's deleted members one is remembered",
         _TOMBS,
         "_bound(kept, len(job.members) + SPARE)",
         "_bound(kept, 1)",
-        ("ended-pods-are-deleted", "drain", "api-slow"),
+        ("api-slow-for-one-kind", "ended-pods-are-deleted", "drain"),
     ),
     Mutant(
         "of deleted pods whose job is not known yet one is remembered",
@@ -110,7 +110,7 @@ READING: Final = (
         _TOMBS,
         "return tomb is not None and version <= tomb.version and",
         "return tomb is not None and version < 0 and",
-        ("watch-delays", "watch-duplicates", "drain"),
+        ("api-slow-for-one-kind", "ended-pods-are-deleted", "scale"),
     ),
     Mutant(
         "a label that was removed and put back is refused for ever",
@@ -124,14 +124,14 @@ READING: Final = (
         _CACHE,
         "if known is None or self._marks[resource][key] > since:",
         "if known is None:",
-        ("api-slow", "watch-drops", "drain"),
+        ("api-slow-for-one-kind", "api-conflicts", "reaper"),
     ),
     Mutant(
         "what arrives late undoes what is newer",
         _CACHE,
         "return version > known.version or (undisturbed and version < known.version)",
         "return version != known.version",
-        ("watch-delays", "watch-duplicates", "drain"),
+        ("api-slow-for-one-kind", "scale"),
     ),
     Mutant(
         "one unknown word in status makes a job unreadable",

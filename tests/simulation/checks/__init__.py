@@ -11,6 +11,7 @@ leadership   only the holder of the Lease writes
 looks        whoever was refused looks again, and not too often
 writes       every write follows from what status says
 plans        a run's plan can be carried out
+replacing    members of the next run are replaced for a reason
 claims       what the operator says is so
 debts        what it owes by now
 outages      members are not given up because nobody sees their nodes
@@ -38,6 +39,7 @@ from tests.simulation.checks.memory import Memory
 from tests.simulation.checks.outages import Outages
 from tests.simulation.checks.plans import Plans
 from tests.simulation.checks.recovery import Recovery
+from tests.simulation.checks.replacing import Replacing
 from tests.simulation.checks.runs import Runs
 from tests.simulation.checks.waiting import Waiting
 from tests.simulation.checks.writes import Writes
@@ -53,6 +55,7 @@ OTHERS: Final[tuple[Callable[[Case], Promise], ...]] = (
     Looks,
     Writes,
     Plans,
+    Replacing,
     Waiting,
     Claims,
     Debts,

@@ -26,13 +26,18 @@ from tests.simulation.checks.reading import (
 from tests.simulation.objects import JOBS, PODS, Json, key_of, node_of, seconds_of, terminating, uid_of
 from tests.simulation.world import Fact
 
-UNSURE: Final = ("emptied-root", "absurd-outcome", "orphan-job", "partition", "storage-down", "storage-faults")
-"""Somebody lies, or what was done cannot be known."""
-MISSED: Final = (
-    *("watch-gone", "watch-drop", "watch-lag", "timeout", "server-error", "too-many", "force-delete-pod"),
-    *("slow-call", "lost-answer"),
+UNSURE: Final = (
+    "emptied-root",
+    "absurd-outcome",
+    "orphan-job",
+    "partition",
+    "storage-down",
+    "storage-faults",
+    "status-restored",
 )
-"""Words of a pod that was soon gone may have been missed; nobody leads while a Lease cannot be renewed in time."""
+"""Somebody lies, or what was done cannot be known."""
+MISSED: Final = ("watch-gone", "watch-drop", "watch-lag", "silent-watch", "lag-of-pods", "force-delete-pod")
+"""Words of a pod that was soon gone may have been missed."""
 BREATH_SECONDS: Final = 3.0
 REFUSED_SECONDS: Final = 45.0
 MEMORY_ROW: Final = 4
@@ -68,6 +73,8 @@ class Account:
     """Members that somebody has asked to leave in another way, or that were out of sight."""
     late: set[str] = field(default_factory=set)
     """Those that the operator has deleted after their time."""
+    unled: bool = False
+    """Nobody, or somebody new, has led meanwhile: words of a pod that was soon gone may have been missed."""
 
 
 class Accounts(Promise):
@@ -115,6 +122,11 @@ class Accounts(Promise):
         for account in self._open.values():
             if pod in account.members:
                 account.disturbed.add(pod)
+
+    def silence(self) -> None:
+        super().silence()
+        for account in self._open.values():
+            account.unled = True
 
     # what the API server was told
 
@@ -226,6 +238,7 @@ class Accounts(Promise):
 
     def _steps(self, account: Account, lost: int) -> Iterator[tuple[str, str]]:
         """As many as were trained and are in no commit; fewer where not everybody could tell."""
+        yield from self._saved_steps(account, lost)
         run = account.job, account.run
         made, committed = self._committed.get(account.job, (-1e9, 0))
         truth = max(self._reached.get(run, 0) - committed, 0)
@@ -234,15 +247,28 @@ class Accounts(Promise):
         told = [one for one in account.told.values() if int(one.get("run") or 0) == account.run]
         if lost > truth + 1:  # a rank may end within the step that another has done
             yield "steps-lost", f"{lost} steps are counted as lost, and {truth} were trained since the last commit"
-        elif lost < truth and len(told) == len(account.members) and not self._case.fired(*MISSED):
+        elif lost < truth and len(told) == len(account.members) and self._is_heard(account):
             yield "steps-lost", f"{lost} steps are counted as lost, and {truth} are"
+
+    def _saved_steps(self, account: Account, lost: int) -> Iterator[tuple[str, str]]:
+        """What one member knows to be committed is not lost, whatever the others know."""
+        told = [one for one in account.told.values() if int(one.get("run") or 0) == account.run]
+        commits = [(int(one["commit"]["seq"]), int(one["commit"]["step"])) for one in told if one.get("commit")]
+        if commits and len(told) == len(account.members) and self._is_heard(account):
+            most = max(int(one.get("step") or 0) for one in told) - max(commits)[1]
+            if lost > max(most, 0):
+                yield "steps-lost", f"{lost} steps are counted as lost, and a member tells of {max(most, 0)} at most"
+
+    def _is_heard(self, account: Account) -> bool:
+        """Whether a leader has heard all that the members have left as last words."""
+        return not account.unled and not self._case.fired(*MISSED)
 
     def _saved(self, account: Account, status: Json, cost: int) -> Iterator[tuple[str, str]]:
         """Whoever has saved costs nothing; whoever was late is said to have been."""
         said = condition(status, "Saved")
         kinds = [one.get("outcome") for one in account.told.values() if int(one.get("run") or 0) == account.run]
         words = f"{said.get('status')} {said.get('reason')}: {said.get('message')}"
-        if len(kinds) == len(account.members) and set(kinds) == {"checkpointed"} and not self._case.fired(*MISSED):
+        if len(kinds) == len(account.members) and set(kinds) == {"checkpointed"} and self._is_heard(account):
             if cost or said.get("status") != "True":
                 yield "saved", f"all members have saved; it costs {cost} failures, and Saved is {words}"
             if account.run in (status.get("lost") or ()) and account.asked_at is not None:

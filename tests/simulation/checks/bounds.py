@@ -108,16 +108,18 @@ class Bounds(Promise):
         self._pods_of_run[run] += 1
         if self._pods_of_run[run] > PODS_A_RUN * most + 4:
             case.fail("storm", f"{name}: {self._pods_of_run[run]} pods for run {run[1]}")
-        named, late = training(status) | set(upcoming(status).get("members") or ()), case.fired("late-write")
+        named = training(status) | set(upcoming(status).get("members") or ())
         alive = [
             one
             for one in case.pods(uid)
             if not terminal(one) and not terminating(one) and labels_of(one).get(ROLE) != "former"
             if not assignment(one).get("leave")
-            if not late or key_of(one)[1] in named  # nobody could know that the others would come
         ]
-        if len(alive) > 2 * most:
-            case.fail("I8", f"{name}: {len(alive)} living pods for {most} members")
+        known = [one for one in alive if key_of(one)[1] in named]
+        if len(known) > 2 * most or (len(alive) > 3 * most and not case.fired("late-write")):  # which nobody expects
+            case.fail(
+                "I8", f"{name}: {len(known)} living pods for {most} members, and {len(alive) - len(known)} others"
+            )
         job = case.job(uid)
         failed = (status.get("failures") or {}) if job else {}
         if failed.get("lastTime") and failed.get("consecutive"):

@@ -19,6 +19,9 @@ DEAF_SECONDS: Final = 420.0
 LATE_SECONDS: Final = 90.0
 """News that are held up, a request or two without an answer, and the pause after them."""
 
+SLOW_SECONDS: Final = 40.0
+"""Some calls in a row that take their time."""
+_SLOW: Final = ("slow-call",)
 _NEWS: Final = (
     "watch",
     "lag",
@@ -106,7 +109,8 @@ class Case:
         """
         if self.fired("watch-gone"):
             return deaf
-        return quick + LATE_SECONDS if self.deaf else quick
+        late = any(word in fault for fault in self.world.fired for word in _NEWS if word not in _SLOW)
+        return quick + (LATE_SECONDS if late else SLOW_SECONDS if self.deaf else 0.0)
 
     def job(self, uid: str) -> Json | None:
         """As it is stored now."""

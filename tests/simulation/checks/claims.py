@@ -150,9 +150,9 @@ class Claims(Promise):
         self._lasting("never-asked", uid_of(job), bool(unasked), self._case.patience(ASKING_SECONDS), words)
 
     def _look_at_template(self, job: Json, status: Json) -> None:
-        bad = not job["spec"]["template"]["spec"]["containers"][0].get("image")
+        bad = not job["spec"]["template"]["spec"]["containers"][0].get("image") and not job["spec"].get("suspend")
         said = status.get("conditions") or ()
-        earlier = "Root" in str(condition(status, "Running").get("reason"))
+        earlier = any(word in str(condition(status, "Running").get("reason")) for word in ("Root", "Predecessor"))
         told = earlier or any(one.get("status") == "False" and "emplate" in str(one.get("reason")) for one in said)
         words = f"{key_of(job)[1]}: the template is invalid and no condition says so"
         self._lasting("silent-template", uid_of(job), bad and not told, 40.0, words)

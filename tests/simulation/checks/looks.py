@@ -10,8 +10,12 @@ from typing import Final
 from tests.simulation.checks.case import Case, Promise
 from tests.simulation.objects import BUDGETS, JOBS, PODS
 
-REFUSED_A_MINUTE: Final = 60
-"""For each job: a pause that doubles makes eight a minute, and news bring it forward once in six seconds."""
+REFUSED_AT_MOST: Final = 16
+WINDOW_SECONDS: Final = 12.0
+"""A pause that doubles makes six in twelve seconds, and news bring it forward twice and once in six seconds."""
+TOGETHER_SECONDS: Final = 0.02
+ROUND_SECONDS: Final = 1.0
+"""A round takes no longer where every call is quick."""
 _WRITES: Final = ("create", "patch", "replace", "status", "delete")
 _EXPECTED: Final = {"delete": ("", "404"), "create": ("", "409")}
 """Answers after which a round goes on: somebody was faster."""
@@ -25,8 +29,10 @@ class Looks(Promise):
         super().__init__(case)
         self._blind: dict[tuple[str, str], str] = {}
         """By replica and job: after what it has not looked again."""
-        self._refused: dict[str, deque[float]] = defaultdict(deque)
-        """By replica: when the server had no time for it, in the last minute."""
+        self._read_at: dict[tuple[str, str], float] = {}
+        """By replica and job: when it was last answered what the job is, by a read or by its own status."""
+        self._refused: dict[tuple[str, str], deque[float]] = defaultdict(deque)
+        """By replica and job: when the server had no time for it, of late."""
 
     def on_call(self, who: str, verb: str, kind: str, name: str) -> None:
         if kind == PODS and verb == "list":
@@ -35,24 +41,38 @@ class Looks(Promise):
         elif kind == JOBS and verb == "status" and (who, name) in self._blind:
             words = f"{who} writes the status of {name} and has not looked at its pods again"
             self._case.fail("blind", f"{words} since {self._blind[who, name]}")
+        elif kind in (PODS, BUDGETS) and verb in _WRITES and not self._case.deaf:
+            age = self._case.now - self._read_at.get((who, _job_of(kind, name)), self._case.now)
+            if age > ROUND_SECONDS:
+                words = f"{who} sends a {verb} of {name}, and has last read its job {age:.1f} s ago"
+                self._case.fail("unread", words)
 
     def on_answer(self, who: str, verb: str, kind: str, name: str, wrong: str) -> None:
         if kind not in (JOBS, PODS, BUDGETS):
             return
-        if wrong == _OVERLOADED:
-            self._note_refusal(who, verb, kind)
+        job = name.partition("=")[2] if verb == "list" else _job_of(kind, name)
+        if kind == JOBS and verb in ("get", "status") and not wrong:
+            self._read_at[who, job] = self._case.now
+        if wrong == _OVERLOADED and job:
+            self._note_refusal(who, job, f"{verb} of {kind}")
         if verb not in _WRITES:
             return
-        job = name if kind == JOBS else name.rsplit("-", 2 if kind == PODS else 1)[0]
         if wrong not in _EXPECTED.get(verb, ("",)):
             self._blind[who, job] = f"the {verb} of {name} failed: {wrong}"
         elif verb == "delete" and kind == PODS:
             self._blind[who, job] = f"it has deleted {name}"
 
-    def _note_refusal(self, who: str, verb: str, kind: str) -> None:
-        times, now = self._refused[who], self._case.now
-        times.append(now)
-        while times[0] < now - 60.0:
+    def _note_refusal(self, who: str, job: str, what: str) -> None:
+        times, now = self._refused[who, job], self._case.now
+        if not times or times[-1] < now - TOGETHER_SECONDS:  # else they were sent together
+            times.append(now)
+        while times[0] < now - WINDOW_SECONDS:
             times.popleft()
-        if len(times) > REFUSED_A_MINUTE * max(len(self._case.jobs), 1):
-            self._case.fail("hammering", f"{who}: {len(times)} calls in a minute were one too many, now {verb} {kind}")
+        if len(times) > REFUSED_AT_MOST:
+            words = f"{who} was refused calls for {job} at {len(times)} moments in {WINDOW_SECONDS:.0f} s"
+            self._case.fail("hammering", f"{words}, now the {what}: the server has no time")
+
+
+def _job_of(kind: str, name: str) -> str:
+    """The job that an object of that name belongs to."""
+    return name if kind == JOBS else name.rsplit("-", 2 if kind == PODS else 1)[0]

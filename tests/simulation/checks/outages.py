@@ -9,7 +9,7 @@ from typing import Final
 
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise, by_operator
-from tests.simulation.checks.reading import finished, status_of, terminated, training
+from tests.simulation.checks.reading import finished, plan_of, previous, status_of, terminated, training
 from tests.simulation.objects import JOBS, NODES, PODS, Json, is_ready, key_of, node_of, terminal, uid_of
 
 MASS_OUTAGE_SECONDS: Final = 600
@@ -46,7 +46,9 @@ class Outages(Promise):
         elif change.kind == JOBS and change.old is not None and by_operator(change) and not finished(change.raw):
             for name in sorted(training(status_of(change.old)) - training(status_of(change.raw))):
                 pod = self._world.server.find(PODS, key_of(change.raw)[0], name)
-                if pod is not None and not terminal(pod) and not terminated(pod):
+                if pod is None or uid_of(pod) not in _uids(status_of(change.old)):
+                    continue  # another of its name is not the member
+                if not terminal(pod) and not terminated(pod):
                     self._on_given_up(change.raw, name, node_of(pod))
 
     def _note_light(self, change: Change) -> None:
@@ -102,3 +104,8 @@ class Outages(Promise):
         if other != node and now - at < patience - MARGIN_SECONDS:
             self._case.fail("mass-outage", f"{name} on {node} is written off {now - at:.0f} s after those on {other}")
         self._given_up[uid] = now, node
+
+
+def _uids(status: Json) -> set[str]:
+    """Of those who are in a run, or were and leave."""
+    return {one["uid"] for run in (plan_of(status), previous(status)) for one in run.get("members") or ()}

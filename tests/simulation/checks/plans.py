@@ -1,11 +1,37 @@
-"""A run's plan can be carried out: written once all its members are Ready, with an address that is rank 0's own."""
+"""A run's plan can be carried out: its members are there and protected, its address is rank 0's own, its number is new,
+and nobody else writes to its root.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Final
+
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise, by_operator
-from tests.simulation.checks.reading import plan_of, status_of
-from tests.simulation.objects import JOBS, PODS, Json, key_of, uid_of
+from tests.simulation.checks.reading import finished, outcome, plan_of, root_of, status_of, terminated
+from tests.simulation.objects import (
+    BUDGETS,
+    JOBS,
+    NODES,
+    PODS,
+    Json,
+    is_ready,
+    key_of,
+    labels_of,
+    node_of,
+    owner_of,
+    terminal,
+    uid_of,
+)
+
+KNOWN_SECONDS: Final = 2.0
+"""What has been so for that long is known, where nothing holds up the news."""
+NUMBERS_AT_MOST: Final = 2**31 - 1
+"""Higher ones are nobody's: a pod's owner may write anything."""
+_HIDDEN: Final = ("orphan-job",)
+"""A pod that has lost its owner belongs to nobody, and is ended."""
 
 
 class Plans(Promise):
@@ -15,13 +41,38 @@ class Plans(Promise):
         super().__init__(case)
         self._ports: dict[str, tuple[int, str]] = {}
         """By uid of the job: run and port of its newest plan."""
+        self._opened: dict[str, int] = defaultdict(int)
+        """By uid of the job: the highest run that the last words of its pods know to be in the log."""
+        self._since_when: dict[tuple[str, str], float] = {}
+        """By kind and uid: since when a job holds its root, a pod lives, a budget protects so many."""
 
     def on_change(self, change: Change) -> None:
+        if change.by == "backup":  # who told it is forgotten
+            self._opened.pop(uid_of(change.raw), None)
+        if change.kind in (JOBS, PODS):
+            self._note(change)
+        elif change.kind == BUDGETS and not by_operator(change) and change.by != "disruption":
+            self._since_when[BUDGETS, owner_of(change.old or change.raw)] = self._case.now
         if change.kind != JOBS or change.old is None or not by_operator(change) or change.event == "DELETED":
             return
         plan = plan_of(status_of(change.raw))
         if plan and plan != plan_of(status_of(change.old)):
             self._check(change.raw, plan)
+            for check, words in self._obstacles(change.raw, plan):
+                self._case.fail(check, f"{key_of(change.raw)[1]}: run {plan['run']} is planned, {words}")
+
+    def _note(self, change: Change) -> None:
+        key = change.kind, uid_of(change.raw)
+        holds = _holds_root(change.raw) if change.kind == JOBS else _lives(change.raw)
+        if not holds or change.event == "DELETED":
+            self._since_when.pop(key, None)
+        else:
+            self._since_when.setdefault(key, self._case.now)
+        if change.kind == PODS and by_operator(change) and change.old is not None and terminated(change.old):
+            opened = outcome(change.old).get("opened")  # whoever deletes a pod has read its last words
+            if isinstance(opened, int) and opened <= NUMBERS_AT_MOST:
+                job = owner_of(change.raw)
+                self._opened[job] = max(self._opened[job], opened)
 
     def _check(self, job: Json, plan: Json) -> None:
         uid, (namespace, name), run = uid_of(job), key_of(job), int(plan["run"])
@@ -38,3 +89,44 @@ class Plans(Promise):
         each = int(plan["world"]) // len(plan["members"])
         if [one["rank"] for one in plan["members"]] != list(range(0, int(plan["world"]), each)):
             self._case.fail("master", f"{name}: run {run} has the ranks {[one['rank'] for one in plan['members']]}")
+
+    def _obstacles(self, job: Json, plan: Json) -> Iterator[tuple[str, str]]:
+        uid, run = uid_of(job), int(plan["run"])
+        if run <= self._opened[uid]:
+            yield "numbers", f"and an outcome has told that the log knows of run {self._opened[uid]}"
+        if self._case.deaf:
+            return
+        yield from self._rivals(job)
+        mended = self._case.now - self._since_when.get((BUDGETS, uid), -1e9) > KNOWN_SECONDS
+        budget = next((one for one in self._world.server.each(BUDGETS) if owner_of(one) == uid), None)
+        least = ((budget or {}).get("spec") or {}).get("minAvailable", 0)
+        protected = len(plan["members"]) if not plan.get("takesOver") else 1  # joiners are counted before they are told
+        if mended and (not isinstance(least, int) or least < protected):
+            yield "bare", f"and the budget asks for {least} of {len(plan['members'])} members"
+
+    def _rivals(self, job: Json) -> Iterator[tuple[str, str]]:
+        """Whoever may write to the root beside it."""
+        uid, (namespace, name) = uid_of(job), key_of(job)
+        for other in self._world.server.each(JOBS):
+            if uid_of(other) != uid and root_of(other) == root_of(job) and self._is_known(JOBS, other):
+                yield "shared-root", f"and {key_of(other)[1]}, whose run is on, has the same root"
+        if self._case.fired(*_HIDDEN):
+            return
+        for pod in self._world.server.all(PODS, namespace, f"perdure.dev/job={name}"):
+            if owner_of(pod) not in ("", uid) and self._is_known(PODS, pod) and self._is_reached(pod):
+                yield "two-jobs", f"and {key_of(pod)[1]} of an earlier job of its name lives"
+
+    def _is_known(self, kind: str, raw: Json) -> bool:
+        return self._case.now - self._since_when.get((kind, uid_of(raw)), self._case.now) > KNOWN_SECONDS
+
+    def _is_reached(self, pod: Json) -> bool:
+        node = self._world.server.find(NODES, "", node_of(pod))
+        return node is not None and is_ready(node) and not self._case.ever_excused(node_of(pod))
+
+
+def _holds_root(job: Json) -> bool:
+    return not finished(job) and bool(plan_of(status_of(job)))
+
+
+def _lives(pod: Json) -> bool:
+    return bool(node_of(pod)) and "perdure.dev/job" in labels_of(pod) and not terminal(pod) and not terminated(pod)

@@ -19,6 +19,13 @@ def status_of(job: Json) -> Json:
     return job.get("status") or {}
 
 
+def root_of(job: Json) -> tuple[str, ...]:
+    """Where it writes: a bucket's name means another place at another endpoint, a folder in another claim."""
+    checkpoint, pod = job["spec"]["checkpoint"], job["spec"]["template"]["spec"]
+    claims = [str((one.get("persistentVolumeClaim") or {}).get("claimName", "")) for one in pod.get("volumes") or ()]
+    return checkpoint["uri"], (checkpoint.get("s3") or {}).get("endpoint", ""), *sorted(filter(None, claims))
+
+
 def finished(job: Json) -> bool:
     return status_of(job).get("phase") in FINISHED
 

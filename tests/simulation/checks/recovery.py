@@ -6,7 +6,16 @@ from collections import defaultdict
 from typing import Final
 
 from tests.simulation.checks.case import Case, Promise
-from tests.simulation.checks.reading import condition, current, finished, plan_of, status_of, training, upcoming
+from tests.simulation.checks.reading import (
+    condition,
+    current,
+    finished,
+    plan_of,
+    root_of,
+    status_of,
+    training,
+    upcoming,
+)
 from tests.simulation.objects import JOBS, NODES, PODS, Json, is_ready, key_of, node_of, seconds_of, terminating, uid_of
 from tests.simulation.world import Fact
 
@@ -86,7 +95,7 @@ class Recovery(Promise):
         """A job that nothing is in the way of begins to prepare a run."""
         status, uid = status_of(job), uid_of(job)
         prepared = plan_of(status) or upcoming(status).get("members")
-        others = [one for one in self._world.server.each(JOBS) if uid_of(one) != uid and _root(one) == _root(job)]
+        others = [one for one in self._world.server.each(JOBS) if uid_of(one) != uid and root_of(one) == root_of(job)]
         pause = int((status.get("failures") or {}).get("consecutive") or 0)
         free = idle and not others and not pause and _can_start(job)
         words = f"{key_of(job)[1]} is not prepared to run, and nothing is in its way: {condition(status, 'Running')}"
@@ -127,11 +136,6 @@ class Recovery(Promise):
             given = lost + self._case.patience(LOST_NODE_SECONDS)
             holds = dark and not outage and not self._case.fired("all-kubelets-silent")
             self._lasting("given-up", f"{uid_of(job)} {name} {current(status).get('run')}", holds, given, words)
-
-
-def _root(job: Json) -> tuple[str, str]:
-    checkpoint = job["spec"]["checkpoint"]
-    return checkpoint["uri"], (checkpoint.get("s3") or {}).get("endpoint", "")
 
 
 def _can_start(job: Json) -> bool:

@@ -56,6 +56,13 @@ async def api_slow(scene: Scene, rng: random.Random) -> None:
     await _calls(scene, rng, (5, 60), slow=rng.choice((0.1, 0.5)))
 
 
+@fault(150)
+async def api_slow_for_one_kind(scene: Scene, rng: random.Random) -> None:
+    """Leases are renewed in time all the same."""
+    kind = rng.choice((JOBS, PODS, PODS))
+    await _calls(scene, rng, (20, 90), slow=0.7, slow_kind=kind)
+
+
 @fault(250)
 async def api_down(scene: Scene, rng: random.Random) -> None:
     await _calls(scene, rng, (3, 40), down=True)

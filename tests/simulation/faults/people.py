@@ -215,13 +215,18 @@ async def stranger_with_my_root(scene: Scene, rng: random.Random) -> None:
         body["spec"]["suspend"] = True
     else:
         body["spec"]["template"]["spec"]["containers"][0]["image"] = ""
-    if kind == "elsewhere":
+    if kind == "elsewhere" and (volumes := body["spec"]["template"]["spec"].get("volumes")):
+        volumes[0]["persistentVolumeClaim"]["claimName"] = "elsewhere"
+    elif kind == "elsewhere":
         body["spec"]["checkpoint"]["s3"] = {"endpoint": "https://elsewhere.example"}
     server = scene.world.server
-    server.create(JOBS, "strangers", body, by="user")
+    namespace = (
+        user.key[0] if "volumes" in body["spec"]["template"]["spec"] else "strangers"
+    )  # a claim is a namespace's
+    server.create(JOBS, namespace, body, by="user")
     user.delete()
     await asyncio.sleep(5.0)
     user.apply()
     if kind == "for a while":
-        leave = partial(server.delete, JOBS, "strangers", body["metadata"]["name"], by="user")
+        leave = partial(server.delete, JOBS, namespace, body["metadata"]["name"], by="user")
         scene.world.after(rng.uniform(5, 60), leave)

@@ -237,7 +237,8 @@ def _readable(record: JobRecord) -> tuple[TrainingJobSpec, TrainingJobStatus]:
 
 
 def _ends(last: PodView) -> bool:
-    return last.deleting or last.terminated is not None or last.phase in ("Succeeded", "Failed")
+    """What is only being deleted may have lost its label, and still run."""
+    return last.terminated is not None or last.phase in ("Succeeded", "Failed")
 
 
 def _foreign_pods(record: JobRecord, pods: Sequence[PodRecord]) -> tuple[str, ...]:

@@ -87,8 +87,13 @@ class JobRecord(Record):
 
     @property
     def claim(self) -> tuple[int, str, Key]:
-        """The least of those that share a root may have it: who has members, then who pauses, then who is older."""
-        return (0 if self.members else 1 if self._pauses else 2), self.created, self.key
+        """The least of those that share a root may have it: whose run is on, who has members, who pauses, who is older.
+
+        Members that have no run yet do not write: a job whose owner has just given it another's root lets that one be.
+        """
+        trains = self.status is not None and self.status.current is not None
+        rank = 0 if trains else 1 if self.members else 2 if self._pauses else 3
+        return rank, self.created, self.key
 
     @property
     def _pauses(self) -> bool:

@@ -165,6 +165,15 @@ def test_who_has_members_keeps_the_root_even_if_an_older_job_is_resumed() -> Non
     assert _other(made, "another").same_uri == ("ns/digits",)
 
 
+def test_whose_run_is_on_keeps_the_root_before_an_older_job_that_has_members_for_its_next() -> None:
+    made = sharing()
+    plan = {"run": 1, "world": 1, "master": "10.0.0.1:29501", "seconds": 5, "wait": 0, "members": []}
+    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status={"current": {"run": 1, "plan": plan}}))
+    made.cluster.change(JOBS, "ns", "another", lambda raw: raw.update(status=naming("m")))
+    assert look(made).same_uri == ()
+    assert _other(made, "another").same_uri == ("ns/digits",)
+
+
 def test_who_pauses_keeps_the_root_and_who_was_suspended_has_given_it_up() -> None:
     made, pausing = sharing(), {"run": 3, "startTime": "2026-01-02T03:04:05Z"}
     made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status=pausing))
@@ -347,9 +356,8 @@ def _losing_its_label(made: Stage, name: str) -> None:
     watch("DELETED", PODS, raw)
 
 
-@pytest.mark.parametrize("process", ["saw it", "is new"])
-def test_a_member_whose_label_was_removed_is_not_taken_for_gone(process: str) -> None:
-    made = stage()
+def _member(made: Stage) -> str:
+    """The pod of a run of one."""
     seen = look(made)
     name = f"digits-{seen.uid[:4]}-0"
     create_pod(made, name, owner=seen.uid)
@@ -358,6 +366,18 @@ def test_a_member_whose_label_was_removed_is_not_taken_for_gone(process: str) ->
     status = TrainingJobStatus(current=CurrentRun(run=1, plan=plan)).model_dump(mode="json", by_alias=True)
     made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status=status))
     look(made)
+    return name
+
+
+@pytest.mark.parametrize("deleting", [False, True], ids=["lives", "is being deleted"])
+@pytest.mark.parametrize("process", ["saw it", "is new"])
+def test_a_member_whose_label_was_removed_is_not_taken_for_gone(process: str, deleting: bool) -> None:
+    made = stage()
+    name = _member(made)
+    if deleting:
+        at = {"deletionTimestamp": "2026-01-02T03:04:35Z", "deletionGracePeriodSeconds": 30}
+        made.cluster.change(PODS, "ns", name, lambda raw: raw["metadata"].update(at))
+        assert look(made).pods[0].deleting
     _losing_its_label(made, name)
     if process == "is new":
         made = made.restarted()

@@ -1,0 +1,77 @@
+"""A member of the next run is replaced for a reason: its pod has ended or is being deleted, its node goes away, the
+template is another. Nobody gives up a pod that is well because a read was overtaken by the watch.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.simulation.apiserver import Change
+from tests.simulation.checks.case import Case, Promise, by_operator
+from tests.simulation.checks.reading import status_of, terminated, upcoming
+from tests.simulation.objects import (
+    JOBS,
+    NODES,
+    PODS,
+    Json,
+    is_ready,
+    key_of,
+    node_of,
+    owner_of,
+    seconds_of,
+    terminating,
+    uid_of,
+)
+
+MEMORY_SECONDS: Final = 90.0
+"""News of a node, or of the spec, may be so old."""
+NEWS_SECONDS: Final = 1.0
+_UNSURE: Final = ("late-write", "lost-answer", "timeout", "relabel", "orphan-job", "status-restored")
+"""A pod may appear after it was given up for not having appeared, or be there unseen."""
+
+
+class Replacing(Promise):
+    """Looked at when status drops a name."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self._troubled: dict[str, float] = {}
+        """When a node was last seen, or left, in another state than well."""
+        self._edited: dict[str, float] = {}
+        """When the spec of a job, by uid, was changed."""
+
+    def on_change(self, change: Change) -> None:
+        if change.kind == NODES and not (
+            change.event != "DELETED" and _is_well(change.raw) and (change.old is None or _is_well(change.old))
+        ):
+            self._troubled[key_of(change.raw)[1]] = self._case.now
+        if change.kind != JOBS or change.old is None:
+            return
+        if change.raw["spec"] != change.old["spec"]:
+            self._edited[uid_of(change.raw)] = self._case.now
+        if by_operator(change) and change.event != "DELETED":
+            self._check(change.raw, upcoming(status_of(change.old)), upcoming(status_of(change.raw)))
+
+    def _check(self, job: Json, before: Json, after: Json) -> None:
+        if not after or after.get("run") != before.get("run") or self._is_recent(self._edited, uid_of(job)):
+            return
+        if self._case.fired(*_UNSURE) or any("operator" in fault for fault in self._world.fired):
+            return
+        for name in sorted(set(before.get("members") or ()) - set(after.get("members") or ())):
+            pod = self._world.server.find(PODS, key_of(job)[0], name)
+            if pod is not None and owner_of(pod) == uid_of(job) and self._is_fit(pod):
+                self._case.fail("groundless", f"{name} is replaced, and nothing is wrong with it")
+
+    def _is_fit(self, pod: Json) -> bool:
+        if terminating(pod) or terminated(pod):
+            return False
+        young = self._case.now - seconds_of(pod["metadata"]["creationTimestamp"]) < NEWS_SECONDS
+        return not young and not (node_of(pod) and self._is_recent(self._troubled, node_of(pod)))
+
+    def _is_recent(self, when: dict[str, float], what: str) -> bool:
+        return self._case.now - when.get(what, -1e9) < MEMORY_SECONDS
+
+
+def _is_well(node: Json) -> bool:
+    spec = node.get("spec") or {}
+    return is_ready(node) and not spec.get("unschedulable") and not spec.get("taints") and not terminating(node)
