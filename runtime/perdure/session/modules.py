@@ -64,10 +64,10 @@ class Module:
             _refuse_unwritable(full, value)
             if raw not in parameters:
                 replicated[full] = value
-            elif (first := stored.setdefault(parameters[raw], full)) == full:
-                shared[full] = value
-            else:
+            elif (first := stored.setdefault(parameters[raw], full)) != full and _is_one(shared[first], value):
                 extra[name] = TwinRef(first)
+            else:
+                shared[full] = value
         return {"extra": extra, "grown": self._grown()}
 
     def targets(self, saved: Mapping[str, Any], items: Mapping[str, Item]) -> Iterator[tuple[str, Tensor]]:
@@ -179,6 +179,12 @@ def _refuse_unwritable(name: str, tensor: Tensor) -> None:
             f"tensor {name} has elements that share memory (it is expanded), so nothing can be read into it: register "
             f"a copy of it, made with .clone() or .contiguous()"
         )
+
+
+def _is_one(tensor: Tensor, other: Tensor) -> bool:
+    """Whether they are views of one memory: a hook of the module's may give something else for one of the names."""
+    kinds = [(each.data_ptr(), each.dtype, each.shape, each.stride()) for each in (tensor, other)]
+    return kinds[0] == kinds[1]
 
 
 def _shape(buffer: Tensor | None) -> list[int] | None:

@@ -231,6 +231,16 @@ def test_tied_weights_are_stored_once_and_fit_a_module_that_ties_them_or_not(tie
     assert (second.head.weight is second.embedding.weight) is tied
 
 
+def test_what_a_module_gives_under_a_further_name_of_a_weight_is_stored_if_it_is_something_else() -> None:
+    class Rounded(Tied):
+        def state_dict(self, *args: Any, **options: Any) -> Any:
+            found = super().state_dict(*args, **options)
+            found["head.weight"] = found["head.weight"].round()
+            return found
+
+    assert items(saved(registry(net=Rounded()))) == {"net.embedding.weight", "net.head.weight"}
+
+
 def test_weights_that_were_stored_under_each_name_fit_a_module_that_ties_them() -> None:
     first, second = Tied(tied=False), Tied()
     first.head.weight = nn.Parameter(first.embedding.weight.detach().clone())
