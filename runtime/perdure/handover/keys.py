@@ -91,7 +91,7 @@ class Keys:
     def say(self, word: Word) -> None:
         """To whoever has no bridge yet."""
         with peer_lost("the word was said"):
-            self.store.set(WORD, word.write())
+            self.store.set(WORD, word.write().decode())
 
     def word(self) -> Word | None:
         """What somebody has said there."""
