@@ -208,6 +208,12 @@ def _everybody_is_here(store: Store, settings: Settings, deadline: Deadline) -> 
         await_keys(store, [f"here/{rank}"], deadline, f"rank {rank} of {settings.world} has not come")
 
 
+def look_for_keys(store: Store, keys: list[str], deadline: Deadline, awaited: str, *, every: float) -> None:
+    """The same where they may be long in coming: torch's own wait complains each time."""
+    while not store.check(keys):
+        time.sleep(min(every, deadline.check(awaited)))
+
+
 def await_keys(store: Store, keys: list[str], deadline: Deadline, awaited: str) -> None:
     """Returns when all the keys are set."""
     while True:

@@ -1,54 +1,28 @@
-"""The connections of one attempt: its store at the decider, the bridge of all parties, the newer run's groups.
+"""The connections of one attempt: the bridge of all parties, on which state, votes and words go, and the new groups.
 
-All of it is made in a thread of the old ranks while they train; newcomers have nothing else to do. A bridge serves
-one attempt: whatever fails on it is PeerLost and ends the attempt, never the training. Nothing of the session is known
-here. Called by the session's side of a hand-over.
+They are made in a thread of the old ranks while they train; newcomers have nothing else to do. A bridge serves one
+attempt: whatever fails on it is PeerLost and ends the attempt, never the training. Nothing of the session is known
+here. Called by perdure.session.effects.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 import torch
 
-from perdure.checkpoint.entry import ENTRY_BYTES
-from perdure.contract import Handover, HandoverWord
-from perdure.errors import PeerLost, UserError
+from perdure.errors import PeerLost
 from perdure.group.gloo import GlooPeers, peer_lost
-from perdure.group.rendezvous import Deadline, Groups, Place, await_keys, connect_ranks, open_place
+from perdure.group.rendezvous import Deadline, Groups, connect_ranks
 from perdure.group.world import Group, connect_group
+from perdure.handover.keys import WORD_BYTES, Keys, Word
 from perdure.handover.parties import Attempt, Party
+from perdure.handover.timing import QUIET_SECONDS
 from perdure.settings import Settings
-
-if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store
-
-QUIET_SECONDS: Final = 10.0
-"""How long a party may be silent in the stop."""
-WRITER: Final = "writer"
-WORD_TAG: Final = 1
-"""Tags tell messages apart whose order is nobody's: state has 0."""
-WORD_BYTES: Final = ENTRY_BYTES * 2 + 1024
-"""An entry's quotes are escaped."""
-STOPPED: Final = "stopped"
-"""The key that tells newcomers that the old ranks stand still, and send."""
-
-
-@dataclass(frozen=True)
-class Word:
-    """What the decider says of the attempt."""
-
-    word: HandoverWord
-    why: str = ""
-    seq: int = 0
-    entry: str = ""
-    """With go: the log's entry that says so, and its number."""
 
 
 @dataclass
@@ -57,12 +31,12 @@ class Bridge:
 
     attempt: Attempt
     party: Party
-    store: Store
     group: Group
+    """For state and votes: silence ends it."""
+    words: Group
+    """For words, which nobody may say for long: it ends when a process does."""
     groups: Groups | None
     """Of the newer run; None at a leaver."""
-    writer: str
-    """How the newer run's entries in the log are marked."""
     connected: float
     """Seconds it took to connect, beside the training."""
 
@@ -71,87 +45,54 @@ class Bridge:
         self._said: list[Any] = []
         """What is under way needs its memory."""
 
-    @property
-    def size(self) -> int:
-        """How many parties there are."""
-        return len(self.attempt.parties)
-
-    def stand_still(self) -> None:
-        """Tells newcomers that the old ranks are in the stop."""
-        with peer_lost("the stop was announced"):
-            self.store.set(STOPPED, "1")
-
-    def await_stop(self, deadline: Deadline) -> None:
-        """Returns when the old ranks are in the stop."""
-        with peer_lost("the old ranks' stop was awaited"):
-            await_keys(self.store, [STOPPED], deadline, "the old ranks have not stopped for the hand-over")
-
-    def vote(self, seconds: float) -> None:
+    def vote(self) -> None:
         """Says that this party is ready to go, and returns when all parties have said so; PeerLost if one has not."""
-        votes = torch.ones(1, dtype=torch.int64)
+        votes = torch.ones(1, dtype=torch.int64, device="cpu")
         with peer_lost("the votes were counted"):
-            self.group.allreduce([votes]).wait(timedelta(seconds=seconds))
-        if int(votes.item()) != self.size:
-            raise PeerLost(f"{int(votes.item())} of {self.size} parties have voted")
+            self.group.allreduce([votes]).wait()
+        if int(votes.item()) != len(self.attempt.parties):
+            raise PeerLost(f"{int(votes.item())} of {len(self.attempt.parties)} parties have voted")
 
     def say(self, word: Word) -> None:
-        """The decider's word, to all others; nobody is waited for."""
-        text = json.dumps([word.word, word.why, word.seq, word.entry]).encode()
-        data = torch.frombuffer(bytearray(text.ljust(WORD_BYTES)), dtype=torch.uint8)
+        """The decider to all others, everybody else to the decider; nobody is waited for, and some may be gone."""
+        data = torch.frombuffer(bytearray(word.write()), dtype=torch.uint8)
         for other in self.attempt.parties:
-            if other.number != self.party.number:
+            if other.number != self.party.number and (other.decides or self.party.decides):
                 with contextlib.suppress(PeerLost), peer_lost("the word was said"):
-                    self._said.append((self.group.send([data], other.number, WORD_TAG), data))
+                    self._said.append((self.words.send([data], other.number, 0), data))
 
-    def hear(self, seconds: float) -> Word:
-        """The decider's word. PeerLost if its link closes, or nothing comes."""
+    def hear(self, party: int) -> Word:
+        """What a party says. PeerLost if its process ends."""
         data = torch.zeros(WORD_BYTES, dtype=torch.uint8, device="cpu")
-        with peer_lost("the decider's word was awaited"):
-            self.group.recv([data], self.attempt.decider, WORD_TAG).wait(timedelta(seconds=seconds))
-        word, why, seq, entry = json.loads(bytes(data.numpy()))
-        return Word(HandoverWord(word), why, seq, entry)
-
-    def seen(self) -> None:
-        """This party knows what has happened, and needs the store no more."""
-        with peer_lost("the decider's store was told"):
-            self.store.set(f"seen/{self.party.number}", "1")
-
-    def all_seen(self) -> bool:
-        """Whether every party has said so."""
-        with peer_lost("the parties' words were read"):
-            return bool(self.store.check([f"seen/{party.number}" for party in self.attempt.parties]))
+        with peer_lost("a word was awaited"):
+            self.words.recv([data], party, 0).wait()
+        return Word.read(bytes(data.numpy()))
 
 
 def connect_bridge(
+    keys: Keys,
     attempt: Attempt,
     party: Party,
-    block: Handover,
     settings: Settings,
     *,
-    warm: str,
-    writer: str,
+    seconds: float,
     timeout: timedelta,
-    give_up: Callable[[], None],
+    deadline: Deadline,
 ) -> Bridge:
-    """Returns when all parties have come and are connected, and the newer run's groups with them.
+    """Connects all parties, which are there, and the newer run's groups. PeerLost if one is gone.
 
-    `settings` are this process's in the newer run (a leaver's: of the older one), `warm` is what all parties must hold
-    alike: UserError where they do not; `writer` is how the newer run's rank 0 marks its entries. PeerLost when the
-    attempt's time is up; `give_up` raises to end it before.
+    `settings` are this process's in the newer run. Words are awaited for `seconds`, a collective of the newer run for
+    `timeout`.
     """
-    deadline = Deadline(block.limit, give_up)
-    store = open_place(_place(block, attempt, party), timedelta(seconds=block.limit), deadline)
-    if party.new == 0:
-        store.set(WRITER, writer)
-    _all_warm(store, attempt, party, warm, deadline)
     begun = time.monotonic()
     size = len(attempt.parties)
-    bridge_timeout = timedelta(seconds=max(QUIET_SECONDS, deadline.check("the bridge")))
     with peer_lost("the bridge was made"):
-        group = connect_group(store, "bridge", rank=party.number, size=size, timeout=bridge_timeout)
+        group, words = (
+            connect_group(keys.store, name, rank=party.number, size=size, timeout=timedelta(seconds=patience))
+            for name, patience in (("bridge", QUIET_SECONDS), ("words", seconds))
+        )
     groups = None if party.new is None else connect_ranks(settings, timeout=timeout, deadline=deadline)
-    writer = bytes(store.get(WRITER)).decode()
-    return Bridge(attempt, party, store, group, groups, writer, time.monotonic() - begun)
+    return Bridge(attempt, party, group, words, groups, time.monotonic() - begun)
 
 
 def settings_of(attempt: Attempt, party: Party, settings: Settings, master: str) -> Settings:
@@ -163,26 +104,3 @@ def settings_of(attempt: Attempt, party: Party, settings: Settings, master: str)
     return replace(
         settings, run=attempt.next, rank=party.new, world=attempt.new_world, master=address, handover=None, wait=0.0
     )
-
-
-def _place(block: Handover, attempt: Attempt, party: Party) -> Place:
-    host, _, port = block.master.rpartition(":")
-    who = f"the decider of run {attempt.next}'s hand-over"
-    return Place((host, int(port)), party.decides, block.token, block.token, who)
-
-
-def _all_warm(store: Store, attempt: Attempt, party: Party, warm: str, deadline: Deadline) -> None:
-    store.set(f"warm/{party.number}", json.dumps(warm))
-    for other in attempt.parties:
-        key = f"warm/{other.number}"
-        await_keys(store, [key], deadline, f"party {other.number}, {_called(other)}, has not come")
-        found = json.loads(bytes(store.get(key)))
-        if found != warm:
-            raise UserError(
-                f"party {other.number}, {_called(other)}, holds other things than party {party.number}, "
-                f"{_called(party)}: {found} and {warm}: start newcomers from the same image and script"
-            )
-
-
-def _called(party: Party) -> str:
-    return f"rank {party.old} of the living run" if party.new is None else f"rank {party.new} to be"

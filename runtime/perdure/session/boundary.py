@@ -145,8 +145,9 @@ class Boundary:
     def leave(self) -> NoReturn:
         """All ranks save and leave. A script that has caught that stands where it was: it is raised again."""
         self.go_on()
+        self.handing.leaving()
         try:
-            save_and_leave(self._run)
+            save_and_leave(self._run, self.handing.saved)
         except BaseException as error:
             self._departing = error
             raise
@@ -185,15 +186,19 @@ class Boundary:
         self._trace_request()
         if not self.leaving and not self._run.joining:
             by_the_clock = kind is CheckpointCall.STEP and self._run.schedule.by_the_clock()
-            votes = Votes(self._run.requests.seen, by_the_clock, exhausted, self.handing.look())
+            votes = Votes(self._wants_exit, by_the_clock, exhausted, self.handing.look())
             self._note(self._run.agreement.check(self._progress.step, kind, votes))
 
     def _check_at_once(self, kind: CheckpointCall) -> None:
         """The same where all are to read what all say right here."""
         self._trace_request()
         if not self.leaving and not self._run.joining:
-            votes = Votes(exit=self._run.requests.seen, attempt=self.handing.look())
+            votes = Votes(exit=self._wants_exit, attempt=self.handing.look())
             self._note(self._run.agreement.at_once(self._progress.step, kind, votes))
+
+    @property
+    def _wants_exit(self) -> bool:
+        return self._run.requests.seen or self.handing.exit_wanted
 
     def _note(self, agreed: Votes) -> None:
         self.leaving = agreed.exit

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 from perdure.channel import Voting, vote_acknowledged
 from perdure.checkpoint.codec import decode
@@ -23,15 +24,17 @@ from perdure.checkpoint.takeover import Takeover
 from perdure.checkpoint.verdict import Verdict
 from perdure.checkpoint.writer import Writer
 from perdure.contract import CommitRef, Handover, HandoverWord
-from perdure.handover.bridge import Bridge, Word, connect_bridge, settings_of
+from perdure.errors import PeerLost, StorageError
+from perdure.group.rendezvous import Deadline
+from perdure.handover.bridge import Bridge, connect_bridge, settings_of
+from perdure.handover.keys import Keys, Word, open_keys
 from perdure.handover.parties import Attempt, Part, Party
+from perdure.handover.timing import QUIET_SECONDS
 from perdure.handover.transfer import Key, describe, parcels, receive, send
 from perdure.session.leaving import check_places, place
 from perdure.session.membership import change_ranks, make_writer, take_over_log
 from perdure.session.rng import derive
 from perdure.session.run import Run
-
-ACK_LOOKS_SECONDS: Final = 0.002
 
 
 @dataclass(frozen=True)
@@ -91,14 +94,22 @@ class Effects:
         """In the newer run; a leaver's are those of the older one."""
         self.parts: dict[str, float] = {}
         """Seconds by part."""
-        self.given_up = False
         self.header: Header | None = None
+        self._keys: Keys | None = None
         self._bridge: Bridge | None = None
+        self._deadline = Deadline(block.limit, lambda: None)
         self._writer: Writer | None = None
         self._takeover: Takeover | None = None
         self._kept: State | None = None
         """What a stayer that becomes rank 0 has got of the one before it."""
         self._mark = time.monotonic()
+
+    @property
+    def keys(self) -> Keys:
+        """The attempt's store."""
+        if self._keys is None:
+            raise RuntimeError("the attempt's store is not found yet")
+        return self._keys
 
     @property
     def bridge(self) -> Bridge:
@@ -109,21 +120,60 @@ class Effects:
 
     # Beside the training.
 
-    def connect(self, warm: str, give_up: Callable[[], None]) -> None:
-        """Waits for all parties to be warm and alike, and connects them, and the newer run's groups."""
+    def get_warm(self, warm: str, give_up: Callable[[], None]) -> None:
+        """Returns when all parties are warm, and hold the same things as this one."""
+        self._deadline = Deadline(self.block.limit, give_up)
         if self.party.new == 0:
             self._writer = make_writer(self.run, self.settings)
+        self._keys = open_keys(self.block, self.attempt, self.party, give_up)
+        self._keys.await_warm(warm, self._writer.id if self._writer else "", self._deadline)
+
+    def connect(self) -> None:
+        """Connects all parties, and the newer run's groups."""
         self._bridge = connect_bridge(
+            self.keys,
             self.attempt,
             self.party,
-            self.block,
             self.settings,
-            warm=warm,
-            writer=self._writer.id if self._writer else "",
+            seconds=self.block.limit + 3 * QUIET_SECONDS,
             timeout=timedelta(seconds=self.run.timeout),
-            give_up=give_up,
+            deadline=self._deadline,
         )
         self.parts["connect"] = self._bridge.connected
+
+    def store_answers(self) -> bool:
+        """Whether the object store does."""
+        try:
+            Log(self.run.store).head()
+        except StorageError:
+            return False
+        return True
+
+    def abort(self) -> None:
+        """The newer run never opens: later entries of the older one say so."""
+        checkpointer = self.run.opened_checkpointer
+        if checkpointer and checkpointer.writer and self.party.old is not None:
+            checkpointer.writer.aborted = max(checkpointer.writer.aborted, self.attempt.next)
+
+    # Words.
+
+    def say(self, word: Word) -> None:
+        """To the others, as far as they can be reached."""
+        with suppress(PeerLost):
+            if self._bridge:
+                self._bridge.say(word)
+            elif self._keys:
+                self._keys.say(word)
+
+    def early_word(self) -> Word | None:
+        """What was said before the bridge stood."""
+        return self._keys.word() if self._keys else None
+
+    def seen(self) -> None:
+        """This party needs the decider's store no more."""
+        with suppress(PeerLost):
+            if self._keys:
+                self._keys.seen()
 
     # In the stop.
 
@@ -139,7 +189,7 @@ class Effects:
     def give(self, stop: Stop) -> None:
         """As an old rank: sends what a commit made here would hold. Nothing of this rank changes."""
         bridge = self.bridge
-        bridge.stand_still()
+        self.keys.stand_still()
         own, state = self._own_part()
         header = Header.read(bridge.peers.broadcast(own and self._describe(stop, *own)))
         self.header = header
@@ -153,8 +203,10 @@ class Effects:
         self.lap("state")
 
     def take(self) -> State:
-        """As a newcomer: receives it into this script's own tensors."""
+        """As a newcomer: waits for the old ranks to stand still, and receives it into this script's own tensors."""
         bridge, registry = self.bridge, self.run.registry
+        self.keys.await_stop(self._deadline)
+        self.begin()
         header = Header.read(bridge.peers.broadcast(None))
         self.header = header
         self.lap("header")
@@ -176,9 +228,9 @@ class Effects:
             return True
         return vote_acknowledged(settings.offer_file, self.attempt.next)
 
-    def vote(self, seconds: float) -> None:
+    def vote(self) -> None:
         """Says that this party is ready; returns when all have said so."""
-        self.bridge.vote(seconds)
+        self.bridge.vote()
         self.lap("vote")
 
     # The log.
@@ -197,7 +249,17 @@ class Effects:
     def append_opened(self) -> Verdict:
         """As the decider: one PUT. OPEN means that a commit of the older run was first: again."""
         step = self.header.position.step if self.header else self.run.progress.step
-        return self.takeover.open(self.attempt.new_world, step, self.bridge.writer)
+        found = self.takeover.open(self.attempt.new_world, step, self.keys.writer)
+        self.lap("append")
+        return found
+
+    def append_refused(self) -> Verdict:
+        """Settles what nobody knows: one PUT. OPEN means that a commit of the older run was first: again."""
+        return self.takeover.refuse()
+
+    def read_log(self) -> Verdict:
+        """What the log says of the attempt."""
+        return self.takeover.look()
 
     def word(self) -> Word:
         """What the log's entry says, for those that hear it on the bridge."""
@@ -211,21 +273,22 @@ class Effects:
     def install(self, word: Word) -> None:
         """Go: this process is of the newer run from here on."""
         run, header = self.run, self.header
-        before = run.world
         change_ranks(run, self.bridge, self.settings)
         take_over_log(run, self._writer, word)
         if header and self.party.part is Part.STAYER:
-            self._go_on(before, header)
+            self._go_on(header)
         self.lap("install")
 
-    def _go_on(self, before: int, header: Header) -> None:
+    def derive_generators(self) -> None:
+        """As in any run of another size than the one it goes on with."""
+        derive(self.run.seed, self.run.progress.step, self.run.rank)
+
+    def _go_on(self, header: Header) -> None:
         """What restoring a commit made here would have changed in a stayer."""
         run = self.run
         if self._kept:
             run.registry.load(self._kept)
         run.schedule.take_over(run.rank, header.age)
-        if before != run.world:
-            derive(run.seed, header.position.step, run.rank)
 
     def _own_part(self) -> tuple[tuple[Any, Any, State] | None, State | None]:
         """What rank 0 needs for the header, and the tensors to be sent. Collective over the old ranks."""

@@ -1,64 +1,98 @@
 """How an old rank takes part in a hand-over: it looks for offers while it trains, and stops where all are ready.
 
-Everything up to the stop goes on in a thread. In the stop nothing of this rank changes before it knows go; whatever
-else comes out of it, training goes on as if nothing had been, or the ranks save and leave. Owned by the session's run;
-called by perdure.session.boundary.
+Everything up to the stop goes on in threads. In the stop nothing of this rank changes before it knows go; whatever else
+comes of it, training goes on as if nothing had been, or the ranks save and leave. Called by perdure.session.boundary.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import NoReturn
+import time
+from typing import Final, NoReturn
 
-from perdure.channel import HandoverEnded, TookOver, read_offer
-from perdure.checkpoint.verdict import Verdict
+from perdure.channel import HandoverEnded, read_offer
 from perdure.contract import ExitKind, HandoverWord, Leave, Train
-from perdure.errors import PerdureError
-from perdure.handover.bridge import QUIET_SECONDS, Word
+from perdure.errors import Fenced, PeerLost, PerdureError
+from perdure.handover import events as ev
+from perdure.handover.machine import Phase
 from perdure.handover.parties import Part, attempt_of
+from perdure.handover.timing import QUIET_SECONDS, Timetable
+from perdure.session.driving import Driver, took_over
 from perdure.session.effects import Effects, Stop
 from perdure.session.hooks import HookName
 from perdure.session.leaving import Exit
 from perdure.session.run import Run
 
-
-class _GivenUp(Exception):
-    """Nobody waits for the attempt any more."""
+SAVE_SECONDS: Final = 60.0
+"""What an exit save may take, where nobody has said how long this process has."""
 
 
 class Handing:
-    """One old rank's attempts."""
+    """One old rank's attempts, one after the other."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._stamp: tuple[int, int] | None = None
-        self._effects: Effects | None = None
-        self._connected = threading.Event()
+        self._driver: Driver | None = None
         self._tried = 0
-        """The highest run that was offered, and is decided here."""
+        """The highest run that was offered."""
+        self.ready = threading.Event()
+        """Set while this rank would hand over; for whoever has to know."""
+        self.exit_wanted = False
+        """Whether an attempt that came to nothing leaves no other way than to save and leave."""
+        run.requests.on_request(self._requested)
 
     def look(self) -> int:
         """Which run this rank is ready to become at the next hand-out; 0: none."""
         if self._is_new():
             self._read()
-        return self._effects.attempt.next if self._effects and self._connected.is_set() else 0
+        return self._driver.named if self._driver else 0
 
     def hand_over(self, stop: Stop) -> bool:
         """All old ranks stand here, ready: returns as a rank of the newer run, or of the older one; a leaver exits.
 
         True if the ranks are to save and leave instead.
         """
-        effects = self._effects
-        if effects is None:
-            raise RuntimeError("no hand-over is ready")
-        effects.begin()
-        word = self._try(effects, stop)
-        self._effects = None
-        self._tried = effects.attempt.next
-        self._connected.clear()
-        if word.word is HandoverWord.GO:
-            return self._go(effects, word)
-        return self._stay(effects, word)
+        driver = self._driver
+        if driver is None:
+            raise RuntimeError("the ranks stand still for a hand-over that this one does not know")
+        driver.effects.begin()
+        driver.feed(ev.Stopped())
+        while True:
+            match driver.next_act():
+                case ev.Move():
+                    _give(driver, stop)
+                case ev.Install():
+                    self._install(driver)
+                    return False
+                case ev.TrainOn() if driver.phase is Phase.ABORTED:
+                    return False
+                case ev.SaveAndExit():
+                    return True
+                case ev.Exit(kind, why):
+                    self._exit(driver, kind, why)
+
+    def leaving(self) -> None:
+        """The ranks have agreed to save and leave."""
+        if self._driver:
+            self._driver.feed(ev.ExitAgreed())
+
+    def goal_reached(self) -> None:
+        """The training is done."""
+        if self._driver:
+            self._driver.feed(ev.GoalReached())
+
+    def saved(self) -> None:
+        """The older run has ended in the log: a decider stays until nobody needs its store."""
+        driver, self._driver = self._driver, None
+        if driver is None:
+            return
+        driver.feed(ev.Saved())
+        while driver.phase is Phase.LINGERING:
+            if isinstance(driver.next_act(), ev.Exit):
+                return
+
+    # Offers.
 
     def _is_new(self) -> bool:
         file = self._run.settings.offer_file
@@ -75,86 +109,76 @@ class Handing:
     def _read(self) -> None:
         run = self._run
         offer = read_offer(run.settings.offer_file) if run.settings.offer_file else None
-        if offer is None or offer.handover is None or offer.handover.run != run.settings.run:
+        if offer is None or offer.handover is None or offer.run <= max(self._tried, run.settings.run or 0):
             return
-        if offer.run <= self._tried or (self._effects and offer.run <= self._effects.attempt.next):
+        if self._driver:
+            self._driver.feed(ev.Newer(offer.handover.run))
+        if offer.handover.run != run.settings.run:
             return
-        if self._effects:
-            self._effects.given_up = True
+        self._tried = offer.run
         try:
-            self._effects = self._prepare(offer)
+            self._begin(offer)
         except PerdureError as error:
-            self._tried = offer.run
             run.tell(HandoverEnded(offer.run, HandoverWord.ABORT, str(error)))
 
-    def _prepare(self, offer: Train | Leave) -> Effects:
-        run, block = self._run, offer.handover
+    def _begin(self, offer: Train | Leave) -> None:
+        run, block, now = self._run, offer.handover, time.monotonic()
         if block is None:
-            raise RuntimeError("the offer has no block")
+            return
         attempt = attempt_of(block, offer.run)
-        effects = Effects(run, attempt, attempt.of_old(run.rank), block, getattr(offer, "master", ""))
-        warm = run.registry.kind()
-        self._connected = threading.Event()
-        threading.Thread(target=self._connect, args=(effects, warm), name="perdure-handover", daemon=True).start()
-        return effects
+        master = offer.master if isinstance(offer, Train) else ""
+        effects = Effects(run, attempt, attempt.of_old(run.rank), block, master)
+        seconds = max(offer.seconds, block.limit) + (0 if offer.seconds else SAVE_SECONDS)
+        save = sum(run.timings.seconds.get(part, 0.0) for part in ("stage", "upload", "commit"))
+        timetable = Timetable(now + block.limit, now + seconds + QUIET_SECONDS, save)
+        if self._driver:
+            self._driver.finish()
+        self._driver = Driver(effects, timetable, ask_exit=self._want_exit, ready=self.ready)
+        self._driver.begin(run.registry.kind())
 
-    def _connect(self, effects: Effects, warm: str) -> None:
-        def give_up() -> None:
-            if effects.given_up:
-                raise _GivenUp
+    def _want_exit(self) -> None:
+        self.exit_wanted = True
 
-        try:
-            effects.connect(warm, give_up)
-        except _GivenUp:
+    def _requested(self) -> None:
+        """From another thread: somebody asks this process to leave."""
+        driver, left = self._driver, self._run.requests.left()
+        if driver is None:
             return
-        except PerdureError as error:
-            self._run.tell(HandoverEnded(effects.attempt.next, HandoverWord.ABORT, str(error)))
-            return
-        self._connected.set()
+        if left is not None and driver.effects.party.part is Part.LEAVER:
+            driver.shorten(time.monotonic() + left)
+        driver.feed(ev.Sigterm())
 
-    def _try(self, effects: Effects, stop: Stop) -> Word:
-        try:
-            effects.give(stop)
-            effects.vote(QUIET_SECONDS)
-            if not effects.party.decides:
-                return effects.bridge.hear(effects.block.limit + QUIET_SECONDS)
-            word = self._decide(effects)
-            effects.bridge.say(word)
-            return word
-        except PerdureError as error:
-            return Word(HandoverWord.ABORT, str(error))
+    # What comes of the stop.
 
-    def _decide(self, effects: Effects) -> Word:
-        verdict = effects.append_opened()
-        while verdict is Verdict.OPEN:
-            verdict = effects.append_opened()
-        effects.lap("append")
-        return effects.word() if verdict is Verdict.GO else Word(HandoverWord.ABORT, f"the log says {verdict.value}")
-
-    def _go(self, effects: Effects, word: Word) -> bool:
-        run = self._run
-        effects.bridge.seen()
-        if effects.party.part is Part.LEAVER:
-            self._leave(effects)
+    def _install(self, driver: Driver) -> None:
+        run, effects, word = self._run, driver.effects, driver.word
+        if word is None:
+            raise RuntimeError("nobody has said go")
         effects.install(word)
-        attempt = effects.attempt
-        run.tell(TookOver(attempt.next, run.rank, run.world, run.progress.step, effects.parts))
-        if attempt.world != attempt.new_world:
+        self._driver, self.exit_wanted = None, False
+        self.ready.clear()
+        run.tell(took_over(effects))
+        if effects.attempt.world != effects.attempt.new_world:
             run.hooks.run(HookName.RANKS)
-        return False
+            effects.derive_generators()
 
-    def _leave(self, effects: Effects) -> NoReturn:
+    def _exit(self, driver: Driver, kind: ExitKind, why: str) -> NoReturn:
         run = self._run
-        run.pulse.stop()
-        run.hooks.run(HookName.LEAVING, f"handed over to run {effects.attempt.next}")
-        run.tell(run.ending(ExitKind.HANDED_OVER))
-        run.checkpointer.write_trace(run.requests.left)
-        raise Exit
+        if kind is ExitKind.HANDED_OVER:
+            run.pulse.stop()
+            run.hooks.run(HookName.LEAVING, f"handed over to run {driver.effects.attempt.next}")
+            run.tell(run.ending(kind))
+            run.checkpointer.write_trace(run.requests.left)
+            raise Exit
+        if kind is ExitKind.FENCED:
+            raise Fenced(why)
+        raise PeerLost(why)
 
-    def _stay(self, effects: Effects, word: Word) -> bool:
-        run, attempt = self._run, effects.attempt
-        words = run.peers.gather(word.word.value)
-        if writer := run.checkpointer.writer:
-            writer.aborted = max(writer.aborted, attempt.next)
-        run.tell(HandoverEnded(attempt.next, word.word, word.why))
-        return HandoverWord.RESTART.value in words
+
+def _give(driver: Driver, stop: Stop) -> None:
+    try:
+        driver.effects.give(stop)
+    except PerdureError as error:
+        driver.feed(ev.Unable(str(error)))
+    else:
+        driver.feed(ev.Moved())

@@ -16,7 +16,7 @@ from perdure.channel import Committed
 from perdure.checkpoint.checkpointer import GOAL_SECONDS
 from perdure.checkpoint.opening import say
 from perdure.contract import ExitKind
-from perdure.errors import UserError
+from perdure.errors import HandoverFailed, UserError
 from perdure.session.boundary import Boundary
 from perdure.session.collecting import collected
 from perdure.session.departure import Departure, departure, loop
@@ -124,6 +124,11 @@ class Job:
 
     def finish(self, status: Status) -> None:
         """The script's work is done: this is recorded, if its last loop has reached its goal. Collective."""
+        if self._run.joining:
+            raise HandoverFailed(
+                "the script has ended before its first batch, while the living run it was to join still trains: "
+                "start newcomers with the same script"
+            )
         self._settle()
         if self._run.reporter.ended:
             return
@@ -275,6 +280,7 @@ class Job:
         run.stopping.clock.stop()
         self._quiet.enter_context(run.pulse.paused())
         run.requests.before_first_step(None)
+        self._boundary.handing.goal_reached()
         if not progress.saved:
             run.checkpointer.final(progress.position(), "goal", self._time_for_goal())
             progress.saved = True

@@ -6,6 +6,7 @@ Called by `Session` as the first thing of all; nothing is restored here.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from datetime import timedelta
 
 import torch
@@ -25,6 +26,14 @@ def attach(run: Run) -> None:
     why = not_live(run)
     run.tell(Attached(os.getpid(), not why, why))
     run.requests.listen()
+
+
+def meet_in_place(run: Run) -> None:
+    """The newer run does not take the living one over: its ranks meet as ever, and wait for the older one's end."""
+    run.settings, run.joining = replace(run.settings, handover=None), False
+    meet(run, run.timeout)
+    for replica in run.replicas:
+        replica.adapt(run.world)
 
 
 def not_live(run: Run) -> str:

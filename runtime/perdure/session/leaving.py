@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import NoReturn
 
 from perdure.checkpoint.opening import say
@@ -28,9 +29,10 @@ class Exit(SystemExit):
         super().__init__(0)
 
 
-def save_and_leave(run: Run) -> NoReturn:
-    """All ranks save and leave, at one place. Collective."""
+def save_and_leave(run: Run, saved: Callable[[], None]) -> NoReturn:
+    """All ranks save and leave, at one place; `saved` may keep this process for a while. Collective."""
     save_finally(run)
+    saved()
     raise Exit
 
 

@@ -14,7 +14,8 @@ from perdure.group.agreement import Agreement
 from perdure.group.pulse import Pulse
 from perdure.group.rendezvous import install_groups
 from perdure.group.world import uninstall
-from perdure.handover.bridge import Bridge, Word
+from perdure.handover.bridge import Bridge
+from perdure.handover.keys import Word
 from perdure.session.leaving import lose_peers
 from perdure.session.run import Run
 from perdure.settings import Settings

@@ -1,23 +1,28 @@
 """How a process joins a living run: its state comes in `restore()`, its ranks with the first batch.
 
 Between the two it has no group: what the script does there no other rank does, and a collective would pair with the
-old ranks' gradients. So its vote is given when the script asks for the batch that the old ranks stand at. Until it
-knows go it is no rank of anything, and its end costs nobody anything.
+old ranks' gradients. So it votes when the script asks for the batch that the old ranks stand at. Until it knows go it
+is no rank of anything, and its end costs nobody anything.
 
 Called by perdure.session.resuming and perdure.session.boundary.
 """
 
 from __future__ import annotations
 
-from perdure.channel import TookOver
+import os
+import sys
+import time
+from typing import NoReturn
+
+from perdure.checkpoint.opening import say
 from perdure.checkpoint.state import State
-from perdure.contract import HandoverWord
-from perdure.errors import HandoverFailed
-from perdure.group.rendezvous import Deadline
-from perdure.handover.bridge import QUIET_SECONDS
+from perdure.contract import ExitKind
+from perdure.errors import Fenced, HandoverFailed, PeerLost, PerdureError
+from perdure.handover import events as ev
 from perdure.handover.parties import attempt_of
+from perdure.handover.timing import QUIET_SECONDS, Timetable
+from perdure.session.driving import Driver, GivenUp, took_over
 from perdure.session.effects import Effects, Header
-from perdure.session.leaving import give_up
 from perdure.session.run import Run
 
 
@@ -25,52 +30,110 @@ class Newcomer:
     """One process that joins."""
 
     def __init__(self, run: Run) -> None:
-        settings, block = run.settings, run.settings.handover
+        settings, block, now = run.settings, run.settings.handover, time.monotonic()
         if block is None or settings.run is None:
             raise RuntimeError("this process was not started for a hand-over")
         attempt = attempt_of(block, settings.run)
         host, port = settings.master or ("", 0)
         self._run = run
-        self._effects = Effects(run, attempt, attempt.of_new(settings.rank), block, f"{host}:{port}")
+        effects = Effects(run, attempt, attempt.of_new(settings.rank), block, f"{host}:{port}")
+        timetable = Timetable(now + block.limit, now + block.limit + 3 * QUIET_SECONDS)
+        self._driver = Driver(effects, timetable, ask_exit=lambda: None)
+        self._driver.abandoned = self._end_at_once
+        run.requests.on_request(lambda: self._driver.feed(ev.Sigterm()))
 
     @property
     def header(self) -> Header:
         """What old rank 0 has told."""
-        if self._effects.header is None:
+        header = self._driver.effects.header
+        if header is None:
             raise RuntimeError("no state was received")
-        return self._effects.header
+        return header
 
     @property
     def old_world(self) -> int:
         """How many ranks the living run has."""
-        return self._effects.attempt.world
+        return self._driver.effects.attempt.world
 
-    def receive(self) -> State:
-        """Waits until the old ranks stand still for this process, and takes their state."""
-        run, effects = self._run, self._effects
-        effects.connect(run.registry.kind(), lambda: give_up(run))
-        effects.bridge.await_stop(Deadline(effects.block.limit, lambda: give_up(run)))
-        effects.begin()
-        return effects.take()
+    def receive(self) -> State | None:
+        """Waits until the old ranks stand still for this process, and takes their state.
+
+        None if the newer run begins in place instead. HandoverFailed if nothing comes of it.
+        """
+        self._driver.begin(self._run.registry.kind())
+        while True:
+            match self._driver.next_act():
+                case ev.Move():
+                    state = self._take()
+                    if state:
+                        return state
+                case ev.JoinInPlace():
+                    self._driver.finish()
+                    return None
+                case ev.Exit(kind, why):
+                    self._fail(kind, why)
 
     def first_batch(self, source: str) -> bool:
         """The script asks `source` for a batch: False if it is not the one that the old ranks stand at.
 
         Otherwise this process is a rank of the newer run when it returns. HandoverFailed if it is not to be one.
         """
-        run, effects = self._run, self._effects
         if source != self.header.source:
             return False
-        effects.lap("script")
-        effects.vote(QUIET_SECONDS)
-        word = effects.bridge.hear(effects.block.limit + QUIET_SECONDS)
-        effects.lap("word")
-        if word.word is not HandoverWord.GO:
-            raise HandoverFailed(f"run {effects.attempt.next} does not take over run {effects.attempt.run}: {word.why}")
-        effects.bridge.seen()
+        driver = self._driver
+        driver.effects.lap("script")
+        driver.feed(ev.FirstBatch())
+        while True:
+            match driver.next_act():
+                case ev.Install():
+                    self._install()
+                    return True
+                case ev.JoinInPlace():
+                    self._fail(ExitKind.HANDOVER_FAILED, "the newer run begins in place")
+                case ev.Exit(kind, why):
+                    self._fail(kind, why)
+
+    def unable(self, why: str) -> None:
+        """This script cannot take part any more."""
+        self._driver.feed(ev.Unable(why))
+
+    def _take(self) -> State | None:
+        try:
+            state = self._driver.effects.take()
+        except GivenUp:
+            return None
+        except PerdureError as error:
+            self._driver.feed(ev.Unable(str(error)))
+            return None
+        self._driver.feed(ev.Moved())
+        return state
+
+    def _install(self) -> None:
+        run, driver = self._run, self._driver
+        effects, word = driver.effects, driver.word
+        if word is None:
+            raise RuntimeError("nobody has said go")
         effects.install(word)
         run.joining = False
         run.progress.saved = self.header.saved
         run.schedule.take_over(run.rank, self.header.age)
-        run.tell(TookOver(effects.attempt.next, run.rank, run.world, run.progress.step, effects.parts))
-        return True
+        run.tell(took_over(effects))
+
+    def _fail(self, kind: ExitKind, why: str) -> NoReturn:
+        self._driver.finish()
+        attempt = self._driver.effects.attempt
+        text = f"run {attempt.next} does not take over run {attempt.run}: {self._driver.why or why}"
+        match kind:
+            case ExitKind.FENCED:
+                raise Fenced(text)
+            case ExitKind.PEER_LOST:
+                raise PeerLost(text)
+        raise HandoverFailed(text)
+
+    def _end_at_once(self, action: ev.Exit) -> None:
+        """From another thread: nothing comes of it, and the main thread is in the script."""
+        run = self._run
+        say(f"this process does not join the living run: {self._driver.why or action.why}")
+        run.tell(run.ending(action.kind))
+        sys.stdout.flush()
+        os._exit(1)

@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from perdure.channel import Exiting
 from perdure.contract import CommitRef, ErrorKind, ErrorName, ExitKind, Failure
-from perdure.errors import Fenced, LogLost, PeerLost, PerdureError, RootTakenOver, StorageError
+from perdure.errors import Fenced, HandoverFailed, LogLost, PeerLost, PerdureError, RootTakenOver, StorageError
 from perdure.telemetry.events import Events
 from perdure.telemetry.sinks import AgentPipe
 from perdure.words import shortened
@@ -102,6 +102,8 @@ def tell_error(
     outcome, failure = classify(error)
     if outcome is ExitKind.PEER_LOST and asked_early():
         outcome = ExitKind.STOPPED
+    if now.outcome is ExitKind.HANDOVER_FAILED and outcome is ExitKind.FAILED:
+        outcome, failure = now.outcome, None if isinstance(error, HandoverFailed) else failure
     opened = max(now.opened, getattr(error, "opened", 0))
     commit = CommitRef(*error.found) if isinstance(error, LogLost) and error.found else now.commit
     reporter.tell(replace(now, outcome=outcome, error=failure, opened=opened, commit=commit))

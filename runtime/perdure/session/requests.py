@@ -53,6 +53,7 @@ class Requests:
         self._wakeup: tuple[int, int, int] | None = None
         self._lock = threading.Lock()
         self._before_first_step: Callable[[], None] | None = None
+        self._listener: Callable[[], None] = lambda: None
 
     @property
     def seen(self) -> bool:
@@ -121,6 +122,10 @@ class Requests:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._previous.clear()
 
+    def on_request(self, act: Callable[[], None]) -> None:
+        """`act` is called from another thread for each signal that asks this process to leave."""
+        self._listener = act
+
     def before_first_step(self, act: Callable[[], None] | None) -> None:
         """`act` is called from another thread when a request comes, until this is called again with None.
 
@@ -166,6 +171,7 @@ class Requests:
             if signal.SIGINT in numbers:
                 self._note_interruption()
             if self.seen:
+                self._listener()
                 self._act()
         os.close(reader)
 

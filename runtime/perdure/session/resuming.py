@@ -42,12 +42,17 @@ def resume(run: Run, *, seed: int) -> None:
     _tell_script(run, loaded)
 
 
-def receive(run: Run, *, seed: int) -> Newcomer:
-    """Puts everything where the living run stands that this process is to join; it is no rank of it yet."""
+def receive(run: Run, *, seed: int) -> Newcomer | None:
+    """Puts everything where the living run stands that this process is to join; it is no rank of it yet.
+
+    None if the newer run begins in place instead.
+    """
     run.seed = seed
     newcomer = Newcomer(run)
     with run.timings.part("rendezvous"):
         state = newcomer.receive()
+    if state is None:
+        return None
     header, number = newcomer.header, run.settings.run or 0
     _begin(run, Opening(number, number, header.goal, None))
     with run.timings.part("restore"):

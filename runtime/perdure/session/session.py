@@ -46,7 +46,7 @@ from perdure.session.departure import has_ended, main_frame
 from perdure.session.ending import tell_failed
 from perdure.session.hooks import HookName, read_name
 from perdure.session.job import Job, Status
-from perdure.session.joining import attach, meet
+from perdure.session.joining import attach, meet, meet_in_place
 from perdure.session.options import checked
 from perdure.session.progress import RESERVED
 from perdure.session.reporting import Watch, exit_status, tell_error
@@ -262,7 +262,9 @@ class Session:
         """
         if self._run.opening is None and self._run.joining:
             self._boundary.newcomer = receive(self._run, seed=self._seed)
-        elif self._run.opening is None:
+            if self._boundary.newcomer is None:
+                meet_in_place(self._run)
+        if self._run.opening is None:
             resume(self._run, seed=self._seed)
             if self.rank == 0 and self.world > wrapping.WORLD_WITH_ONE_ORDER and not self._deterministic:
                 say(
@@ -359,7 +361,8 @@ class Session:
 
     def _tell_error(self, error: BaseException) -> ExitKind:
         run = self._run
-        return tell_error(run.reporter, lambda: run.ending(ExitKind.FAILED), error, run.requests.came_early)
+        kind = ExitKind.HANDOVER_FAILED if run.joining else ExitKind.FAILED
+        return tell_error(run.reporter, lambda: run.ending(kind), error, run.requests.came_early)
 
     def _at_exit(self) -> None:
         """The interpreter's end: a script without `with` has done its work, unless it has failed."""

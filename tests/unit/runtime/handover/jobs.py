@@ -43,15 +43,20 @@ class Job:
             self._start(f"old{rank}", _rank(1, rank, self.world, port))
         return self
 
-    def offered(self, world: int, joins: tuple[int, ...], leavers: tuple[int, ...], **more: str) -> Job:
-        """Its ranks are offered to become run 2, with these newcomers, which are started, and without these leavers."""
-        self._wait_at = WAIT_AT
+    def offered(
+        self, world: int, joins: tuple[int, ...], leavers: tuple[int, ...], *, wait: bool = True, **newcomer: Any
+    ) -> Job:
+        """Its ranks are offered to become run 2, with these newcomers, which are started, and without these leavers.
+
+        `newcomer` are arguments of the newcomers' script alone; without `wait` nobody waits for being ready.
+        """
+        self._wait_at = WAIT_AT if wait else None
         port, address = free_port(), f"127.0.0.1:{free_port()}"
         block = Handover(1, self.world, joins, leavers, address, LIMIT, f"token-{self.name}")
         for party in attempt_of(block, 2).parties:
             if party.part is Part.NEWCOMER and party.new is not None:
-                told = {"PERDURE_HANDOVER": json.dumps(write_handover(block)), **more}
-                self._start(f"new{party.new}", _rank(2, party.new, world, port) | told)
+                told = {"PERDURE_HANDOVER": json.dumps(write_handover(block))}
+                self._start(f"new{party.new}", _rank(2, party.new, world, port) | told, newcomer)
             else:
                 write_offer(self._offer_file(f"old{party.old}"), _offer(party, world, port, block))
         return self
@@ -83,10 +88,10 @@ class Job:
     def _offer_file(self, name: str) -> Path:
         return self.nursery.folder / f"{self.name}-{name}.offer"
 
-    def _start(self, name: str, environ: Mapping[str, str]) -> None:
+    def _start(self, name: str, environ: Mapping[str, str], newcomer: Mapping[str, Any] | None = None) -> None:
         told = {"PERDURE_TRACE": "1", "PERDURE_CHECK_SECONDS": "0", **environ}
         told["PERDURE_HANDOVER_FILE"] = str(self._offer_file(name))
-        arguments = {**self._arguments, "wait_at": None if "PERDURE_HANDOVER" in environ else self._wait_at}
+        arguments = self._arguments | ({"wait_at": self._wait_at} if newcomer is None else dict(newcomer))
         self.pids[name] = self.nursery.start(f"{self.name}-{name}", "train", arguments, told)
 
 

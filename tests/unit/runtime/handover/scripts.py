@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 from typing import Any
 
 import torch
@@ -46,9 +47,14 @@ def train(
     workers: int = 0,
     options: dict[str, Any] | None = None,
     wait_at: int | None = None,
+    die: str = "",
 ) -> dict[str, Any]:
-    """Trains to the end; at step `wait_at` every old rank waits until its part of the hand-over is ready."""
+    """Trains to the end; at step `wait_at` every old rank waits until its part of the hand-over is ready.
+
+    `die` is where this process kills itself, or raises.
+    """
     torch.set_num_threads(1)
+    dies(die, "cold")
     told: list[str] = []
     with Session.from_env(root, deterministic=deterministic) as session:
         net = network(model)
@@ -60,6 +66,11 @@ def train(
         session.on("ranks", lambda: told.append(f"ranks {session.rank}/{session.world}"))
         batches = session.loader(dataset(), BATCH, num_workers=workers)
         began = None
+        if die:
+            session.restore()
+        dies(die, "restored")
+        if die == "error":
+            raise ValueError("no data on this node")
         try:
             for _ in session.epochs(epochs):
                 for inputs, labels in batches:
@@ -87,9 +98,13 @@ def train(
         }
 
 
+def dies(die: str, here: str) -> None:
+    if die == here:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def await_ready(session: Session) -> None:
     """Returns when this rank would vote for the hand-over that it was offered."""
-    handing = session._boundary.handing
-    handing.look()
-    if os.environ.get("PERDURE_HANDOVER") is None and not handing._connected.wait(60):
+    session._boundary.handing.look()
+    if not session._boundary.handing.ready.wait(60):
         raise TimeoutError("the hand-over was never ready")
