@@ -5,6 +5,7 @@ Called once by the session's `restore`.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -61,12 +62,12 @@ def _told(resume: Resume) -> dict[str, Any]:
 
 def _wait_for_turn(writer: Writer, settings: Settings, give_up: Callable[[], None]) -> Resume:
     begun, said = time.monotonic(), ""
-    started = settings.started or begun
+    waits_from = _waits_from(settings, begun)
     while True:
         give_up()
         now = time.monotonic()
         try:
-            answer = writer.try_open(settings.world, wait_over=now - started >= settings.wait)
+            answer = writer.try_open(settings.world, wait_over=now - waits_from >= settings.wait)
         except StorageRefused:
             raise
         except StorageError as error:
@@ -79,6 +80,17 @@ def _wait_for_turn(writer: Writer, settings: Settings, give_up: Callable[[], Non
             return answer
         said = _say_once(answer, said)
         time.sleep(ASK_AGAIN_SECONDS)
+
+
+def _waits_from(settings: Settings, begun: float) -> float:
+    """From when on this run waits for the one before it: the group stands at `begun`.
+
+    A newcomer knows nothing of that run while its ranks may still stand in the hand-over, and it is not to be cut off.
+    Where a stayer is in the group its own older trainer has ended; where only newcomers are, nobody knows it.
+    """
+    if settings.handover is None:
+        return settings.started or begun
+    return math.inf if len(settings.handover.joins) == settings.world else begun
 
 
 def _say_once(answer: NotYet, said: str) -> str:

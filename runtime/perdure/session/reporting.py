@@ -20,7 +20,16 @@ import torch.distributed as dist
 
 from perdure.channel import Exiting
 from perdure.contract import CommitRef, ErrorKind, ErrorName, ExitKind, Failure
-from perdure.errors import Fenced, HandoverFailed, LogLost, PeerLost, PerdureError, RootTakenOver, StorageError
+from perdure.errors import (
+    Fenced,
+    HandoverFailed,
+    HandoverRefused,
+    LogLost,
+    PeerLost,
+    PerdureError,
+    RootTakenOver,
+    StorageError,
+)
 from perdure.telemetry.events import Events
 from perdure.telemetry.sinks import AgentPipe
 from perdure.words import shortened
@@ -35,12 +44,15 @@ _PEER_GONE: Final = re.compile(
 """How a collective says that it lost another rank: its exceptions have no class of their own for it."""
 
 
+_FENCED: Final = {RootTakenOver: ExitKind.ROOT_TAKEN_OVER, HandoverRefused: ExitKind.HANDOVER_FAILED}
+
+
 def classify(error: BaseException) -> tuple[ExitKind, Failure | None]:
     """The outcome an uncaught exception stands for."""
     causes = list(_causes(error))
     fenced = next((cause for cause in causes if isinstance(cause, Fenced)), None)
     if fenced:
-        kind = ExitKind.ROOT_TAKEN_OVER if isinstance(fenced, RootTakenOver) else ExitKind.FENCED
+        kind = next((kind for error, kind in _FENCED.items() if isinstance(fenced, error)), ExitKind.FENCED)
         return kind, Failure(ErrorKind.EXCEPTION, type(fenced).__name__, str(fenced))
     if any(_is_lost_peer(cause) for cause in causes):
         return ExitKind.PEER_LOST, None

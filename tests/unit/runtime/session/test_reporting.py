@@ -11,7 +11,17 @@ import torch.distributed as dist
 
 from perdure.channel import Exiting, Stepped, read_report
 from perdure.contract import CommitRef, ErrorKind, ErrorName, ExitKind
-from perdure.errors import Corrupt, Fenced, LogLost, PeerLost, RootTakenOver, StorageError, StorageRefused, UserError
+from perdure.errors import (
+    Corrupt,
+    Fenced,
+    HandoverRefused,
+    LogLost,
+    PeerLost,
+    RootTakenOver,
+    StorageError,
+    StorageRefused,
+    UserError,
+)
 from perdure.session.reporting import Reporter, Watch, classify, tell_error
 from perdure.telemetry import events
 
@@ -45,6 +55,7 @@ def raised(error: BaseException, cause: BaseException | None = None) -> BaseExce
         (RuntimeError("NCCL communicator was aborted on rank 1"), ExitKind.PEER_LOST, None),
         (Fenced("run 4", opened=4), ExitKind.FENCED, ErrorKind.EXCEPTION),
         (RootTakenOver("uid b"), ExitKind.ROOT_TAKEN_OVER, ErrorKind.EXCEPTION),
+        (HandoverRefused("run 4"), ExitKind.HANDOVER_FAILED, ErrorKind.EXCEPTION),
     ],
 )
 def test_an_exception_stands_for_an_outcome(error: BaseException, outcome: ExitKind, kind: ErrorKind | None) -> None:
