@@ -115,7 +115,7 @@ class Recovery(Promise):
         whole = healthy and plan and len(ranks) == int(plan["world"]) == self._living[run]
         words = f"{key_of(job)[1]}: all of run {run[1]} are there, nobody of an older run lives, and it does not begin"
         waits = bool(whole) and run not in self._opened and not older
-        known = float(plan["wait"]) if uid in self._killed else 0.0
+        known = float(plan.get("wait") or 0.0) if uid in self._killed else 0.0
         self._lasting("opening", uid, waits, OPENING_SECONDS + known, words)
 
     def _look_at_steps(self, job: Json, *, idle: bool) -> None:

@@ -16,6 +16,7 @@ from tests.simulation.checks.reading import (
     finished,
     intent,
     plan_of,
+    plans,
     run_told,
     status_of,
     terminated,
@@ -73,6 +74,8 @@ class Takeover(Promise):
         status = next((self._case.status(uid) for uid in owners), {})
         if self._case.fired(*_UNSURE) or self._case.deaf or not intent(status).get("prepare"):
             return
+        if upcoming(status).get("plan"):  # it is offered to the run that is on
+            return
         ended = {one.get("name") for one in current(status).get("outcomes") or ()}
         members = {one["uid"] for one in plan_of(status).get("members") or () if one["name"] not in ended}
         if uid_of(pod) in members and run_told(pod) > int(plan_of(status)["run"]):
@@ -88,9 +91,10 @@ class Takeover(Promise):
                 "I8",
                 f"{len(upcoming(after)['members'])} members are allotted, {job['spec'].get('replicas')} are wanted",
             )
-        old, new = plan_of(before), plan_of(after)
-        if old and new and new["run"] != old["run"] and int(new.get("takesOver") or 0) == int(old["run"]):
-            yield from self._seats(job, old, new)
+        old, known = plan_of(before), {int(plan["run"]) for plan in plans(before)}
+        for new in plans(after):
+            if old and int(new["run"]) not in known and int(new.get("takesOver") or 0) == int(old["run"]):
+                yield from self._seats(job, old, new)
         was, now = intent(before), intent(after)
         fell = was.get("prepare") and now.get("leave") and now["disruption"] == was["disruption"]
         if fell and not now.get("fell") and now["disruption"] not in _ALL_LEAVE and self._stayers(job, old):
