@@ -74,7 +74,7 @@ def test_a_standby_is_ready_and_leaves_when_told() -> None:
 
     ready, end = in_virtual_time(story)
     assert ready
-    assert end.exit_code == 0
+    assert end.exit_code == 1  # it has saved nothing
 
 
 def test_a_killed_peer_is_noticed_and_the_next_run_goes_on_from_the_last_commit() -> None:
