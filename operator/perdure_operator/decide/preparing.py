@@ -73,7 +73,7 @@ def take_over(draft: Draft) -> Draft:
 def give_up(draft: Draft) -> Draft:
     """When the time for standbys is over everybody saves and leaves; those that are there are used afterwards."""
     current, intent = draft.current, draft.intent
-    if current is None or intent is None or not intent.prepare:
+    if current is None or intent is None or not intent.prepare or (draft.status.next and draft.status.next.plan):
         return draft
     until, found = ready_by(current, intent), reason_to_end(draft, current)
     if until is None or found is None:

@@ -12,6 +12,7 @@ looks        whoever was refused looks again, and not too often
 writes       every write follows from what status says
 plans        a run's plan can be carried out
 replacing    members of the next run are replaced for a reason
+takeover     the old run trains until the next one is planned; seats and ranks are kept
 claims       what the operator says is so
 debts        what it owes by now
 outages      members are not given up because nobody sees their nodes
@@ -41,6 +42,7 @@ from tests.simulation.checks.plans import Plans
 from tests.simulation.checks.recovery import Recovery
 from tests.simulation.checks.replacing import Replacing
 from tests.simulation.checks.runs import Runs
+from tests.simulation.checks.takeover import Takeover
 from tests.simulation.checks.waiting import Waiting
 from tests.simulation.checks.writes import Writes
 from tests.simulation.objects import JOBS, key_of, uid_of
@@ -56,6 +58,7 @@ OTHERS: Final[tuple[Callable[[Case], Promise], ...]] = (
     Writes,
     Plans,
     Replacing,
+    Takeover,
     Waiting,
     Claims,
     Debts,

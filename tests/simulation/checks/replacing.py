@@ -8,7 +8,7 @@ from typing import Final
 
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise, by_operator
-from tests.simulation.checks.reading import status_of, terminated, upcoming
+from tests.simulation.checks.reading import intent, status_of, terminated, upcoming
 from tests.simulation.objects import (
     JOBS,
     NODES,
@@ -49,7 +49,7 @@ class Replacing(Promise):
             return
         if change.raw["spec"] != change.old["spec"]:
             self._edited[uid_of(change.raw)] = self._case.now
-        if by_operator(change) and change.event != "DELETED":
+        if by_operator(change) and change.event != "DELETED" and not intent(status_of(change.old)).get("prepare"):
             self._check(change.raw, upcoming(status_of(change.old)), upcoming(status_of(change.raw)))
 
     def _check(self, job: Json, before: Json, after: Json) -> None:

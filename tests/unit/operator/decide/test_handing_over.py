@@ -63,6 +63,15 @@ class TestOffer:
         assert set(trains(plan)) == {"digits-ab12-0", "digits-ab12-2"}
         assert set(leaves(plan)) == {"digits-ab12-1"}
 
+    def test_standbys_that_are_ready_when_their_time_is_over_take_over_and_nobody_is_asked_to_leave_as_well(
+        self,
+    ) -> None:
+        plan = _ready(_running()).after(60).plan()  # nobody led meanwhile
+        assert plan.status is not None
+        assert stage_of(plan.status) is Stage.HANDING_OVER
+        assert plan.status.run == 2
+        assert set(leaves(plan)) == {"digits-ab12-1"}
+
     def test_everybody_is_told_the_same_offer(self) -> None:
         here = _offered()
         told = [here.assignment(number) for number in (0, 1, 2)]

@@ -1,0 +1,138 @@
+"""Make before break: the old run trains until the next one is planned, who can stay keeps the seat and the rank, a
+standby is no member before it has one, and whoever falls back to leaving first says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from tests.simulation.apiserver import Change
+from tests.simulation.checks.case import Case, Promise, by_operator
+from tests.simulation.checks.reading import (
+    ROLE,
+    assignment,
+    current,
+    finished,
+    intent,
+    plan_of,
+    plans,
+    run_told,
+    status_of,
+    terminated,
+    upcoming,
+)
+from tests.simulation.objects import (
+    JOBS,
+    NODES,
+    PODS,
+    Json,
+    is_ready,
+    key_of,
+    labels_of,
+    node_of,
+    terminating,
+    uid_of,
+)
+
+MEMORY_SECONDS: Final = 90.0
+"""News of a node, of a pod, or of the spec may be so old."""
+_ALL_LEAVE: Final = ("Suspend", "Stop", "MemberLost", "MemberDeleted")
+"""Nobody goes on, or somebody is gone before standbys could be there."""
+_UNSURE: Final = ("status-restored", "relabel", "late-write", "orphan-job")
+
+
+class Takeover(Promise):
+    """Looked at when the operator writes."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self._troubled: dict[str, float] = {}
+        """When a node, or a pod by uid, was last seen in another state than well."""
+        self._edited: dict[str, float] = {}
+        """When the spec of a job, by uid, was changed."""
+
+    def on_change(self, change: Change) -> None:
+        raw, old = change.raw, change.old
+        if change.kind == NODES and not (_is_well(raw) and change.event != "DELETED"):
+            self._troubled[key_of(raw)[1]] = self._case.now
+        elif change.kind == PODS:
+            if terminating(raw) or terminated(raw) or not is_ready(raw):
+                self._troubled[uid_of(raw)] = self._case.now
+            if by_operator(change) and old is not None and change.event == "MODIFIED":
+                self._check_pod(raw, old)
+        elif change.kind == JOBS and old is not None and change.event != "DELETED":
+            if raw["spec"] != old["spec"] or terminating(raw):
+                self._edited[uid_of(raw)] = self._case.now
+            if by_operator(change) and not finished(raw) and not self._case.fired(*_UNSURE):
+                for check, words in self._broken(raw, status_of(old), status_of(raw)):
+                    self._case.fail(check, f"{key_of(raw)[1]}: {words}")
+
+    def _check_pod(self, pod: Json, old: Json) -> None:
+        """Before the plan nobody of the run that is on is asked to leave, and no standby is called a member."""
+        owners = {uid for uid in self._case.jobs if f"-{uid[:4]}-" in key_of(pod)[1]}
+        status = next((self._case.status(uid) for uid in owners), {})
+        if self._case.fired(*_UNSURE) or self._case.deaf or not intent(status).get("prepare"):
+            return
+        if upcoming(status).get("plan"):  # it is offered to the run that is on
+            return
+        ended = {one.get("name") for one in current(status).get("outcomes") or ()}
+        members = {one["uid"] for one in plan_of(status).get("members") or () if one["name"] not in ended}
+        if uid_of(pod) in members and run_told(pod) > int(plan_of(status)["run"]):
+            words = f"{key_of(pod)[1]} trains, no standby has taken over, and it is told {assignment(pod)}"
+            self._case.fail("break-before-make", words)
+        promoted = labels_of(pod).get(ROLE) == "member" != labels_of(old).get(ROLE)
+        if promoted and key_of(pod)[1] in (upcoming(status).get("members") or ()):
+            self._case.fail("early-member", f"standby {key_of(pod)[1]} is called a member before its run is planned")
+
+    def _broken(self, job: Json, before: Json, after: Json) -> Iterator[tuple[str, str]]:
+        if len(upcoming(after).get("members") or ()) > int(job["spec"].get("replicas", 1)):
+            yield (
+                "I8",
+                f"{len(upcoming(after)['members'])} members are allotted, {job['spec'].get('replicas')} are wanted",
+            )
+        old, known = plan_of(before), {int(plan["run"]) for plan in plans(before)}
+        for new in plans(after):
+            if old and int(new["run"]) not in known and int(new.get("takesOver") or 0) == int(old["run"]):
+                yield from self._seats(job, old, new)
+        was, now = intent(before), intent(after)
+        fell = was.get("prepare") and now.get("leave") and now["disruption"] == was["disruption"]
+        if fell and not now.get("fell") and now["disruption"] not in _ALL_LEAVE and self._stayers(job, old):
+            yield "silent-fall", f"standbys were awaited for {was['cause']}, everybody leaves, and nobody says why"
+
+    def _seats(self, job: Json, old: Json, new: Json) -> Iterator[tuple[str, str]]:
+        stay = {one["uid"]: one for one in new["members"]}
+        alike = len(old["members"]) == len(new["members"]) and old["world"] == new["world"]
+        if alike:
+            moved = [
+                one["name"] for one in old["members"] if one["uid"] in stay and stay[one["uid"]]["rank"] != one["rank"]
+            ]
+            if moved:
+                yield "seats", f"{moved} stay in run {new['run']} and get other ranks"
+            lost = [one["name"] for one in self._stayers(job, old) if one["uid"] not in stay]
+            if lost:
+                yield "seats", f"{lost} could go on in run {new['run']}, and have to leave"
+        going = {one["uid"] for one in new.get("leavers") or ()}
+        both = sorted(one["name"] for one in new["members"] if one["uid"] in going)
+        if both:
+            yield "seats", f"{both} are members of run {new['run']} and leave it"
+
+    def _stayers(self, job: Json, plan: Json) -> list[dict[str, Any]]:
+        """Members of this plan for which nothing has been wrong for long."""
+        if self._is_recent(self._edited, uid_of(job)) or self._case.deaf:
+            return []
+        return [one for one in plan.get("members") or () if self._is_fit(key_of(job)[0], one)]
+
+    def _is_fit(self, namespace: str, member: Json) -> bool:
+        pod = self._world.server.find(PODS, namespace, member["name"])
+        if pod is None or uid_of(pod) != member["uid"] or not is_ready(pod) or terminating(pod) or terminated(pod):
+            return False
+        return not self._is_recent(self._troubled, node_of(pod)) and not self._is_recent(self._troubled, uid_of(pod))
+
+    def _is_recent(self, when: dict[str, float], what: str) -> bool:
+        return self._case.now - when.get(what, -1e9) < MEMORY_SECONDS
+
+
+def _is_well(node: Json) -> bool:
+    spec = node.get("spec") or {}
+    return is_ready(node) and not spec.get("unschedulable") and not spec.get("taints") and not terminating(node)
