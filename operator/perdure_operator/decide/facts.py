@@ -189,7 +189,7 @@ def leavers(draft: Draft) -> list[PodView]:
     previous, pods = draft.status.previous, own(draft.snapshot)
     if previous is None:
         return []
-    return [pods[m.name] for m in previous.members if m.name in pods and not outcome_of(previous, m.name)]
+    return [pods[m.name] for m in previous.members if m.name in pods]
 
 
 def still_running(draft: Draft) -> list[PodView]:
@@ -217,8 +217,7 @@ def unexpected(snapshot: Snapshot, current: CurrentRun) -> list[MemberOutcome]:
 
 def ended_in_log(run: CurrentRun | PreviousRun) -> bool:
     """Whether the log shows how the run ended: by its final commit, or by rank 0 that closed it."""
-    members = run.plan.members if isinstance(run, CurrentRun) else run.members
-    first = next((member.name for member in members if member.rank == 0), "")
+    first = run.first if isinstance(run, PreviousRun) else next((m.name for m in run.plan.members), "")
     for one in run.outcomes:
         if one.run == run.run and one.outcome in (ExitKind.CHECKPOINTED, ExitKind.COMPLETED, ExitKind.HANDED_OVER):
             return True

@@ -187,7 +187,7 @@ def _departing(draft: Draft) -> tuple[RunPlan | None, list[PodView], Intent | No
     """The plan that members leave with, those of them that have not ended, and how long they may take."""
     upcoming, previous, current = draft.status.next, draft.status.previous, draft.current
     if upcoming and upcoming.plan and draft.intent:
-        names = {member.name for member in upcoming.plan.leavers}
+        names = upcoming.plan.leavers
         pods = [pod for pod in still_running(draft) if pod.name in names]
         return upcoming.plan, pods, request(draft.intent, upcoming.plan, draft.now)
     if previous is None:
