@@ -135,5 +135,7 @@ def _last_seconds(draft: Draft, current: CurrentRun) -> int:
 def fall_back(draft: Draft, current: CurrentRun, found: Found, held: Waiting) -> Draft:
     """No standby was ready in time: as if there were none."""
     draft = commit_to_leave(draft, current, found, fell=f"no standby was ready in time: {held.reason}")
+    if held.reason is Reason.STARTING_MEMBERS and draft.intent:  # they are only slow
+        draft = draft.update_current(intent=draft.intent.model_copy(update={"ahead": True}))
     words = f"no standby was ready in time, all members save and leave: {held.message}"
     return replace(draft.tell(Reason.STANDBYS_NOT_READY, words, warning=True), waiting=None)

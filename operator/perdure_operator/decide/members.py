@@ -44,6 +44,11 @@ def allocate(draft: Draft) -> Draft:
     return draft.update(next_member=first + len(new), start_time=draft.status.start_time or draft.now)
 
 
+def allocate_ahead(draft: Draft) -> Draft:
+    """While members leave, those who follow them start already, where nothing but time was missing."""
+    return allocate(draft) if draft.intent and draft.intent.ahead else draft
+
+
 def promote(draft: Draft) -> Draft:
     """Write the plan once every member is Ready; until then tell what the slowest one waits for."""
     members = draft.next_members

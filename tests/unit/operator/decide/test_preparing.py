@@ -208,6 +208,16 @@ class TestTooLate:
         assert _ranks(after) == {"2": 0, "3": 1}
         assert after.now.run == 2
 
+    def test_others_start_while_the_old_ones_save_where_nothing_but_time_was_missing(self) -> None:
+        plan = _preparing().after(30).plan()
+        assert creates(plan) == ["digits-ab12-3"]
+        assert set(leaves(plan)) == {"digits-ab12-0", "digits-ab12-1"}
+
+    def test_nobody_else_starts_where_there_is_no_room(self) -> None:
+        here = _running(nodes=2).cordon("n2").settle().after(1).settle()
+        here = here.pod(2, node="", unschedulable="0/2 nodes are available").after(30)
+        assert creates(here.plan()) == []
+
     def test_it_looks_again_when_the_time_is_over(self) -> None:
         assert _preparing().plan().requeue_after == 30
 
