@@ -28,6 +28,11 @@ from perdure_operator.state.snapshot import (
 CAUSE_LENGTH: Final = 500
 """Of a cause that status keeps."""
 
+EDIT_SECONDS: Final = 10
+"""An edit of the spec ends a pause no sooner: two that set the spec in turns edit it all the time."""
+ROW_SECONDS: Final = 60
+"""And a row of replacements no sooner."""
+
 _NAMES_SHOWN: Final = 8
 _NEVER: Final = datetime.max.replace(tzinfo=UTC)
 _OUTAGE_SHARE: Final = 0.55
@@ -234,7 +239,8 @@ def add_lost_run(lost: tuple[int, ...], run: int) -> tuple[int, ...]:
 def one_more(draft: Draft, old: Replacements | None, cause: str) -> Replacements:
     """The row of replacements with this one; an edit of the spec begins another."""
     generation = draft.snapshot.generation
-    count = old.count + 1 if old and old.generation == generation else 1
+    goes_on = old and (old.generation == generation or draft.now < later(old.last_time, ROW_SECONDS))
+    count = old.count + 1 if old and goes_on else 1
     return Replacements(count=count, last_time=draft.now, generation=generation, cause=cause[:CAUSE_LENGTH])
 
 
