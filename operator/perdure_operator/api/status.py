@@ -55,6 +55,48 @@ class Disruption(StrEnum):
         return cls.OTHER
 
 
+class Takeover(StrEnum):
+    """How a run took over from the one before it.
+
+    A word of a newer operator, after a rollback, is read as unknown: it is only shown.
+    """
+
+    START = "start"  # nobody ran before, or the job was suspended
+    LIVE = "live"  # between two batches, and nobody stopped
+    IN_PLACE = "in place"  # those who stayed saved, and went on in their pods
+    RECREATE = "recreate"  # all saved and left, and all members are new
+    UNKNOWN = "unknown"  # live or in place: nobody has told yet
+
+    @classmethod
+    def _missing_(cls, value: object) -> Takeover:  # noqa: ARG003
+        return cls.UNKNOWN
+
+
+class HistoryEntry(TolerantModel):
+    """How one run took over from the one before it."""
+
+    run: int
+    """The run's number."""
+    size: int
+    """How many members it has."""
+    changed: tuple[str, ...] = ()
+    """Members that came (+) and went (-), at most 8 of them."""
+    changes: int = 0
+    """How many came and went in all."""
+    cause: str = ""
+    """Why the run before it ended."""
+    how: Takeover = Takeover.UNKNOWN
+    """How it took over."""
+    why: str = ""
+    """Why not in a better way."""
+    pause: float | None = None
+    """Seconds from the last step of the run before to its first batch; absent until a member has told."""
+    steps_lost: int = 0
+    """Steps of the run before it that are in no commit."""
+    time: datetime | None = None
+    """When it was the one that is on."""
+
+
 class Assigned(TolerantModel):
     """One member of a run's plan: the pod by name and uid, and the rank of its first process."""
 
@@ -117,9 +159,8 @@ class RunPlan(TolerantModel):
     """The newest commit that outcomes had told of: a run that finds less in the log refuses to begin."""
     members: tuple[Assigned, ...]
     """The members in the order of their ranks."""
-    leavers: tuple[Assigned, ...] = ()
-    """Members of the run before it that do not go on, with the ranks they had: they are told to leave with this plan.
-    """
+    leavers: tuple[str, ...] = ()
+    """Names of members of the run before it that do not go on: they are told to leave with this plan."""
     takes_over: int = 0
     """The run whose living pods it goes on in; 0 where all its members are new."""
     handover: HandoverOffer | None = None
@@ -152,6 +193,8 @@ class Intent(TolerantModel):
     """False while quiet seconds collect more nodes and the signal may still be withdrawn; True is final."""
     fell: str = ""
     """Why no standby took over, where some were awaited."""
+    ahead: bool = False
+    """True: the next members are made while these leave, for there is room for them."""
     seconds: int = 0
     """How long each trainer may take to save, from `leave` on; only shortened, when a member is deleted or lost."""
     lost: tuple[int, ...] = ()
@@ -190,7 +233,7 @@ class MemberOutcome(TolerantModel):
     infrastructure: bool = False
     """True where the pod or its node vanished, or the container was killed from outside."""
     pause: float | None = None
-    """Seconds from the last step of one run to the first batch of the next, in the last hand-over it took part in."""
+    """Seconds from the last step of the run to the first batch of the one that has taken over from it alive."""
 
 
 class CurrentRun(TolerantModel):
@@ -237,7 +280,9 @@ class NextRun(TolerantModel):
     undecided: tuple[int, ...] = ()
     """The runs that those would have begun: nobody may go on with one."""
     fell: str = ""
-    """Why the run that is on is not handed over alive."""
+    """Why no better way was taken from the run before to this one."""
+    steps_lost: int = 0
+    """Steps of the run before it that are in no commit."""
     replacements: Replacements | None = None
     """Members that could not train and were replaced; counted anew for each run."""
     disruption: Disruption | None = None
@@ -260,10 +305,12 @@ class PreviousRun(TolerantModel):
 
     run: int
     """The run's number."""
-    members: tuple[Assigned, ...]
-    """Those of its members that do not go on, the ended ones included."""
+    first: str = ""
+    """The name of the member that had its rank 0."""
+    members: tuple[Assigned, ...] = ()
+    """Those of its members that do not go on and have not ended yet."""
     outcomes: tuple[MemberOutcome, ...] = ()
-    """How they ended so far."""
+    """How the others of them ended."""
     intent: Intent
     """Why they leave, and how long they may take."""
     replacements: Replacements | None = None
@@ -372,6 +419,10 @@ class TrainingJobStatus(TolerantModel):
     """Members of the run that is on and alive, for the scale subresource."""
     selector: str = ""
     """Selects the job's members, for the scale subresource."""
+    how: Takeover | None = None
+    """How the newest run took over from the one before it."""
+    history: tuple[HistoryEntry, ...] = ()
+    """The newest 20 runs, oldest first."""
     failures: Failures = Failures()
     """Budgets used up so far."""
     start_time: datetime | None = None

@@ -36,7 +36,7 @@ from perdure_operator.decide.leaving import (
     track_unready_nodes,
     wait_for_exits,
 )
-from perdure_operator.decide.members import allocate, assign, create, discard, promote, relabel
+from perdure_operator.decide.members import allocate, allocate_ahead, assign, create, discard, promote, relabel
 from perdure_operator.decide.preparing import give_up, reconsider, take_over, train_on
 from perdure_operator.decide.replacing import pace, replace_unfit
 from perdure_operator.decide.stage import Stage, stage_of
@@ -87,7 +87,7 @@ STAGES: Final[Mapping[Stage, tuple[Policy, ...]]] = {
         close_previous,  # of which nobody is left
     ),
     Stage.HANDING_OVER: (try_template, settle),
-    Stage.LEAVING: (try_template, replace_unfit, wait_for_exits, close_run),
+    Stage.LEAVING: (try_template, replace_unfit, allocate_ahead, wait_for_exits, close_run),
     Stage.FINISHED: (keep_finished,),
 }
 LEADS_TO: Final[Mapping[Stage, frozenset[Stage]]] = {

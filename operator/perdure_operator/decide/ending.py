@@ -30,6 +30,7 @@ from perdure_operator.decide.facts import (
     own,
     terminated,
 )
+from perdure_operator.decide.history import amend, learn_from
 from perdure_operator.decide.outcomes import end_of, highest_opened, learn, read_end, told
 from perdure_operator.state.snapshot import PodView
 
@@ -53,8 +54,10 @@ def record_leavers(draft: Draft) -> Draft:
     if previous is None:
         return draft
     draft, found = _new_outcomes(draft, previous, previous.members)
+    ended = {one.name for one in found}
+    members = tuple(member for member in previous.members if member.name not in ended)
     outcomes = _brief([*previous.outcomes, *found])
-    draft = draft.update(previous=previous.model_copy(update={"outcomes": outcomes}))
+    draft = draft.update(previous=previous.model_copy(update={"members": members, "outcomes": outcomes}))
     return draft.update(opened=highest_opened(draft.status.opened, own(draft.snapshot)))
 
 
@@ -76,6 +79,7 @@ def _new_outcomes(
 def _learn_live(draft: Draft, pod: PodView | None) -> Draft:
     """A script that cannot be handed over alive is not asked again to, before its template changes."""
     said = told(pod) if pod else None
+    draft = learn_from(draft, said) if said else draft
     if pod is None or said is None or said.live is not False:
         return draft
     return draft.update(live_refused=LiveRefused(template=pod.template_hash, why=said.live_why))
@@ -118,19 +122,25 @@ def close_run(draft: Draft) -> Draft:
     current = draft.current
     if current is None or any(not outcome_of(current, member.name) for member in current.plan.members):
         return draft
+    lost = draft.status.steps_lost
     draft, verdict, message = _account_for(draft.update(current=None), current)
+    if upcoming := draft.status.next:
+        draft = draft.update(next=upcoming.model_copy(update={"steps_lost": draft.status.steps_lost - lost}))
     return charge(_keep_pace(draft, current, verdict, message), verdict)
 
 
 def close_previous(draft: Draft) -> Draft:
     """As `close_run`, for the run that another has taken over from: once all who do not go on have ended."""
     previous = draft.status.previous
-    if previous is None or any(not outcome_of(previous, member.name) for member in previous.members):
+    if previous is None or previous.members:
         return draft
     draft = draft.update(previous=None)
     if not previous.outcomes:
         return draft  # nobody has left: how it ended says whoever goes on
+    lost = draft.status.steps_lost
     draft, verdict, _ = _account_for(draft, previous)
+    if newest := draft.current:
+        draft = amend(draft, newest.run, steps_lost=draft.status.steps_lost - lost)
     return charge(draft, verdict)
 
 

@@ -28,6 +28,11 @@ from perdure_operator.state.snapshot import (
 CAUSE_LENGTH: Final = 500
 """Of a cause that status keeps."""
 
+EDIT_SECONDS: Final = 10
+"""An edit of the spec ends a pause no sooner: two that set the spec in turns edit it all the time."""
+ROW_SECONDS: Final = 60
+"""And a row of replacements no sooner."""
+
 _NAMES_SHOWN: Final = 8
 _NEVER: Final = datetime.max.replace(tzinfo=UTC)
 _OUTAGE_SHARE: Final = 0.55
@@ -189,7 +194,7 @@ def leavers(draft: Draft) -> list[PodView]:
     previous, pods = draft.status.previous, own(draft.snapshot)
     if previous is None:
         return []
-    return [pods[m.name] for m in previous.members if m.name in pods and not outcome_of(previous, m.name)]
+    return [pods[m.name] for m in previous.members if m.name in pods]
 
 
 def still_running(draft: Draft) -> list[PodView]:
@@ -217,8 +222,7 @@ def unexpected(snapshot: Snapshot, current: CurrentRun) -> list[MemberOutcome]:
 
 def ended_in_log(run: CurrentRun | PreviousRun) -> bool:
     """Whether the log shows how the run ended: by its final commit, or by rank 0 that closed it."""
-    members = run.plan.members if isinstance(run, CurrentRun) else run.members
-    first = next((member.name for member in members if member.rank == 0), "")
+    first = run.first if isinstance(run, PreviousRun) else next((m.name for m in run.plan.members), "")
     for one in run.outcomes:
         if one.run == run.run and one.outcome in (ExitKind.CHECKPOINTED, ExitKind.COMPLETED, ExitKind.HANDED_OVER):
             return True
@@ -235,7 +239,8 @@ def add_lost_run(lost: tuple[int, ...], run: int) -> tuple[int, ...]:
 def one_more(draft: Draft, old: Replacements | None, cause: str) -> Replacements:
     """The row of replacements with this one; an edit of the spec begins another."""
     generation = draft.snapshot.generation
-    count = old.count + 1 if old and old.generation == generation else 1
+    goes_on = old and (old.generation == generation or draft.now < later(old.last_time, ROW_SECONDS))
+    count = old.count + 1 if old and goes_on else 1
     return Replacements(count=count, last_time=draft.now, generation=generation, cause=cause[:CAUSE_LENGTH])
 
 

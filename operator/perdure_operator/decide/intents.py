@@ -14,7 +14,7 @@ from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, NextRun
 from perdure_operator.decide.blame import backoff_until, charge, judge
 from perdure_operator.decide.disruptions import Found
-from perdure_operator.decide.draft import Draft, later, next_run
+from perdure_operator.decide.draft import Draft, Waiting, later, next_run
 from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
 from perdure_operator.decide.facts import add_lost_run, still_running
 from perdure_operator.decide.succession import succession
@@ -96,7 +96,8 @@ def commit_to_leave(draft: Draft, current: CurrentRun, found: Found, fell: str =
         deadline=later(draft.now, seconds + LATE_MARGIN_SECONDS),
     )
     known = status.next if status.next and found.disruption not in _EVERYBODY else NextRun(run=0)
-    upcoming = known.model_copy(update={"run": next_run(status), "disruption": found.disruption, "cause": found.cause})
+    words = {"disruption": found.disruption, "cause": found.cause, "fell": fell}
+    upcoming = known.model_copy(update={"run": next_run(status), "plan": None, **words})
     if old is None or old.disruption is not found.disruption:
         draft = draft.tell(Reason(found.disruption), found.cause)
     draft = draft.update_current(intent=intent).update(next=upcoming, run=upcoming.run)
@@ -131,7 +132,10 @@ def _last_seconds(draft: Draft, current: CurrentRun) -> int:
     return 0 if begun else draft.snapshot.spec.disruption.exit_timeout_seconds
 
 
-def fall_back(draft: Draft, current: CurrentRun, found: Found, why: str) -> Draft:
+def fall_back(draft: Draft, current: CurrentRun, found: Found, held: Waiting) -> Draft:
     """No standby was ready in time: as if there were none."""
-    draft = commit_to_leave(draft, current, found, fell=why)
-    return replace(draft.tell(Reason.STANDBYS_NOT_READY, why, warning=True), waiting=None)
+    draft = commit_to_leave(draft, current, found, fell=f"no standby was ready in time: {held.reason}")
+    if held.reason is Reason.STARTING_MEMBERS and draft.intent:  # they are only slow
+        draft = draft.update_current(intent=draft.intent.model_copy(update={"ahead": True}))
+    words = f"no standby was ready in time, all members save and leave: {held.message}"
+    return replace(draft.tell(Reason.STANDBYS_NOT_READY, words, warning=True), waiting=None)

@@ -13,7 +13,7 @@ from typing import Final
 from perdure.contract import ExitKind, Role
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome, RunPlan, Unready
-from perdure_operator.decide.assignments import leave, leave_with
+from perdure_operator.decide.assignments import leave, leave_with, run_told
 from perdure_operator.decide.disruptions import reason_to_end
 from perdure_operator.decide.draft import Draft, clock, later
 from perdure_operator.decide.exit_problems import (
@@ -154,7 +154,8 @@ def ask_to_leave(draft: Draft) -> Draft:
     if intent is None or not intent.leave or upcoming is None or draft.now >= (intent.deadline or draft.now):
         return draft
     untold, text = _untold(draft, intent), leave(upcoming.run, intent)
-    deleted = cannot_be_asked(draft, intent, untold)
+    unasked = [pod for pod in untold if run_told(pod.assignment) < upcoming.run]  # the others only have less time now
+    deleted = cannot_be_asked(draft, intent, unasked)
     requests = [_request(pod, text) for pod in untold if pod not in deleted]
     draft = draft.act(f"asked to save and leave: {intent.cause}", *requests)
     why = f"asked by SIGTERM, for its assignment cannot be changed: {intent.cause}"
@@ -187,7 +188,7 @@ def _departing(draft: Draft) -> tuple[RunPlan | None, list[PodView], Intent | No
     """The plan that members leave with, those of them that have not ended, and how long they may take."""
     upcoming, previous, current = draft.status.next, draft.status.previous, draft.current
     if upcoming and upcoming.plan and draft.intent:
-        names = {member.name for member in upcoming.plan.leavers}
+        names = upcoming.plan.leavers
         pods = [pod for pod in still_running(draft) if pod.name in names]
         return upcoming.plan, pods, request(draft.intent, upcoming.plan, draft.now)
     if previous is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from perdure.contract import Role
 from perdure_operator.api import names
 from perdure_operator.api.reasons import Reason
-from perdure_operator.api.status import CurrentRun
+from perdure_operator.api.status import CurrentRun, Disruption, Takeover
 from perdure_operator.decide.assignments import run_told, shutdown, train
 from perdure_operator.decide.draft import Draft, clock
 from perdure_operator.decide.exit_problems import await_leavers, await_told
@@ -24,6 +24,7 @@ from perdure_operator.decide.facts import (
     refused_change,
     terminated,
 )
+from perdure_operator.decide.history import begin
 from perdure_operator.decide.placement import can_train, grace_of, placeholders, stays_apart
 from perdure_operator.decide.plans import new_plan
 from perdure_operator.decide.startup_problems import not_ready
@@ -43,6 +44,11 @@ def allocate(draft: Draft) -> Draft:
     return draft.update(next_member=first + len(new), start_time=draft.status.start_time or draft.now)
 
 
+def allocate_ahead(draft: Draft) -> Draft:
+    """While members leave, those who follow them start already, where nothing but time was missing."""
+    return allocate(draft) if draft.intent and draft.intent.ahead else draft
+
+
 def promote(draft: Draft) -> Draft:
     """Write the plan once every member is Ready; until then tell what the slowest one waits for."""
     members = draft.next_members
@@ -56,6 +62,10 @@ def promote(draft: Draft) -> Draft:
         return await_leavers(draft, draft.status.previous)
     plan = new_plan(draft, [pods[name] for name in members])
     row = draft.status.next.replacements if draft.status.next else None
+    upcoming = draft.status.next
+    begun = not draft.status.history or (upcoming and upcoming.disruption is Disruption.SUSPEND)
+    how = Takeover.START if begun else Takeover.RECREATE
+    draft = begin(draft, plan, None, how, upcoming.fell if upcoming else "")
     draft = draft.update(current=CurrentRun(run=plan.run, plan=plan, replacements=row), next=None, run=plan.run)
     return draft.tell(Reason.RUN_PLANNED, f"run {plan.run}: {len(plan.members)} members, {plan.world} processes")
 
@@ -136,8 +146,14 @@ def discard(draft: Draft) -> Draft:
 
 def _names_in_use(draft: Draft) -> set[str]:
     planned = {member.name for member in draft.current.plan.members} if draft.current else set()
-    leaving = {member.name for member in draft.status.previous.members} if draft.status.previous else set()
-    return planned | leaving | set(draft.next_members)
+    return planned | set(draft.next_members) | _of_previous(draft)
+
+
+def _of_previous(draft: Draft) -> set[str]:
+    previous = draft.status.previous
+    if previous is None:
+        return set()
+    return {member.name for member in previous.members} | {outcome.name for outcome in previous.outcomes}
 
 
 def _has_ended(draft: Draft, pod: PodView) -> bool:

@@ -11,7 +11,7 @@ from datetime import datetime
 from math import floor
 from typing import Final
 
-from perdure.contract import WAIT_MARGIN_SECONDS
+from perdure.contract import WAIT_MARGIN_SECONDS, ExitKind
 from perdure_operator.api.status import (
     Assigned,
     CurrentRun,
@@ -21,11 +21,13 @@ from perdure_operator.api.status import (
     NextRun,
     PreviousRun,
     RunPlan,
+    Takeover,
 )
 from perdure_operator.decide.assignments import fits
 from perdure_operator.decide.draft import Draft, later, next_run
 from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
 from perdure_operator.decide.facts import add_lost_run, own
+from perdure_operator.decide.history import amend, begin
 from perdure_operator.decide.succession import Succession
 from perdure_operator.state.snapshot import PodView
 
@@ -55,7 +57,9 @@ def plan_in_place(draft: Draft, heirs: Succession, lost: bool) -> RunPlan:
     runs = add_lost_run(plan.lost, before) if lost else plan.lost
     for run in draft.status.next.undecided if draft.status.next else ():
         runs = add_lost_run(runs, run)
-    return plan.model_copy(update={"leavers": heirs.leaves, "takes_over": before, "lost": runs})
+    return plan.model_copy(
+        update={"leavers": tuple(member.name for member in heirs.leaves), "takes_over": before, "lost": runs}
+    )
 
 
 def live_plan(draft: Draft, heirs: Succession) -> RunPlan | None:
@@ -79,12 +83,16 @@ def live_plan(draft: Draft, heirs: Succession) -> RunPlan | None:
     return plan if fits(plan) else None
 
 
-def succeed(draft: Draft, current: CurrentRun, plan: RunPlan, intent: Intent, *, unconfirmed: bool = False) -> Draft:
+def succeed(
+    draft: Draft, current: CurrentRun, plan: RunPlan, intent: Intent, *, why: str = "", unconfirmed: bool = False
+) -> Draft:
     """The run of this plan is the one that is on; the one before it is kept until those who leave have ended."""
     go_on = {member.name for member in plan.members}
+    ended = {one.name for one in current.outcomes}
     previous = PreviousRun(
         run=current.run,
-        members=tuple(member for member in current.plan.members if member.name not in go_on),
+        first=current.plan.members[0].name,
+        members=tuple(member for member in current.plan.members if member.name not in go_on | ended),
         outcomes=tuple(one for one in current.outcomes if one.name not in go_on),
         intent=request(intent, plan, draft.now),
         replacements=current.replacements,
@@ -97,7 +105,20 @@ def succeed(draft: Draft, current: CurrentRun, plan: RunPlan, intent: Intent, *,
         replacements=row,
         unconfirmed=unconfirmed,
     )
+    draft = begin(draft, plan, current.plan, _way(current, plan), why)
+    if pauses := [one.pause for one in current.outcomes if one.pause is not None]:
+        draft = amend(draft, plan.run, pause=max(pauses))
     return draft.update(current=run, previous=previous, next=None, run=plan.run, lost=plan.lost)
+
+
+def _way(current: CurrentRun, plan: RunPlan) -> Takeover:
+    """How the run of this plan took over, as far as those tell who have ended."""
+    if plan.handover is None:
+        return Takeover.IN_PLACE
+    kinds = {one.outcome for one in current.outcomes}
+    if ExitKind.HANDED_OVER in kinds:
+        return Takeover.LIVE
+    return Takeover.IN_PLACE if ExitKind.CHECKPOINTED in kinds else Takeover.UNKNOWN
 
 
 def request(intent: Intent, plan: RunPlan, now: datetime) -> Intent:

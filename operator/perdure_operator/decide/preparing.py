@@ -14,7 +14,7 @@ from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, NextRun, RunPlan
 from perdure_operator.decide.assignments import run_told
 from perdure_operator.decide.disruptions import final_reason, reason_to_end
-from perdure_operator.decide.draft import Draft, clock, next_run
+from perdure_operator.decide.draft import Draft, Waiting, clock, next_run
 from perdure_operator.decide.exit_problems import await_leavers
 from perdure_operator.decide.facts import joined, own, refused, size_of, wanted_size
 from perdure_operator.decide.intents import commit_to_leave, fall_back, limited, may_prepare, nobody_goes_on, ready_by
@@ -72,16 +72,16 @@ def take_over(draft: Draft) -> Draft:
 
 def give_up(draft: Draft) -> Draft:
     """When the time for standbys is over everybody saves and leaves; those that are there are used afterwards."""
-    current, intent = draft.current, draft.intent
-    if current is None or intent is None or not intent.prepare or (draft.status.next and draft.status.next.plan):
+    current, intent, upcoming = draft.current, draft.intent, draft.status.next
+    if current is None or intent is None or not intent.prepare or (upcoming and upcoming.plan):
         return draft
     until, found = ready_by(current, intent), reason_to_end(draft, current)
     if until is None or found is None:
         return draft
     if draft.now < until:
         return draft.wake(until)
-    held = draft.waiting.message if draft.waiting else "they are not Ready"
-    return fall_back(draft, current, found, f"no standby has taken over by {clock(until)}: {held}")
+    held = draft.waiting or Waiting(Reason.STARTING_MEMBERS, "they are not Ready")
+    return fall_back(draft, current, found, held)
 
 
 def train_on(draft: Draft) -> Draft:
@@ -103,8 +103,9 @@ def _planned(draft: Draft, current: CurrentRun, intent: Intent, heirs: Successio
         draft = draft.update(next=upcoming.model_copy(update={"plan": plan}), run=plan.run)
         return draft.tell(Reason.RUN_PLANNED, _words(plan, heirs, f"it takes over run {current.run} alive"))
     plan = plan_in_place(draft, heirs, lost=intent.disruption is Disruption.MEMBER_LOST)
-    how = f"run {current.run} saves and they go on in their pods: {why or 'an assignment has no room for more'}"
-    return succeed(draft, current, plan, intent).tell(Reason.RUN_PLANNED, _words(plan, heirs, how))
+    why = why or "an assignment has no room for more"
+    how = f"run {current.run} saves and they go on in their pods: {why}"
+    return succeed(draft, current, plan, intent, why=why).tell(Reason.RUN_PLANNED, _words(plan, heirs, how))
 
 
 def _not_live(draft: Draft, current: CurrentRun, intent: Intent, heirs: Succession) -> str:

@@ -13,8 +13,8 @@ from perdure.contract import ExitKind
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import NextRun, Replacements
 from perdure_operator.decide.blame import charge, judge_standbys
-from perdure_operator.decide.draft import Draft, clock, doubled, next_run
-from perdure_operator.decide.facts import joined, made_from_another, node_of, one_more, own, terminated
+from perdure_operator.decide.draft import Draft, clock, doubled, later, next_run
+from perdure_operator.decide.facts import EDIT_SECONDS, joined, made_from_another, node_of, one_more, own, terminated
 from perdure_operator.decide.outcomes import end_of
 from perdure_operator.decide.placement import unusable_node
 from perdure_operator.decide.signals import signal_of_node
@@ -51,7 +51,9 @@ def pace(draft: Draft) -> Draft:
     if replaced is None or len(draft.next_members) >= succession(draft).joins:
         return draft
     until = _pause_until(replaced)
-    if draft.now >= until or replaced.generation != draft.snapshot.generation:
+    if replaced.generation != draft.snapshot.generation:
+        until = min(until, later(replaced.last_time, EDIT_SECONDS))
+    if draft.now >= until:
         return draft
     message = (
         f"{replaced.count} times in a row members could not train and were replaced: {replaced.cause}; "

@@ -62,6 +62,7 @@ _COLUMNS: Final = (
     ("Phase", "string", ".status.phase", "Where the job is in its life."),
     ("Run", "integer", ".status.run", "The newest run."),
     ("Members", "integer", ".status.replicas", "Members of the run that is on, alive now."),
+    ("How", "string", ".status.how", "How the newest run took over: live, in place or by new members."),
     ("Step", "integer", ".status.step", "Step of the last commit that an outcome has told."),
     ("Why", "string", f"{_RUNNING}.reason", "Reason of the condition Running: what is awaited, where it is False."),
     ("Age", "date", ".metadata.creationTimestamp", "Time since the job was created."),

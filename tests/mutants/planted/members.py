@@ -161,7 +161,7 @@ MEMBERS: Final = (
     Mutant(
         "replacements are not counted",
         "operator/perdure_operator/decide/facts.py",
-        "count = old.count + 1 if old and old.generation == generation else 1",
+        "count = old.count + 1 if old and goes_on else 1",
         "count = 1",
         ("reaper", "node-deleted-without-taint"),
     ),

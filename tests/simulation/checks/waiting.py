@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tests.simulation.checks.case import Case, Promise
-from tests.simulation.checks.reading import condition, current, finished, intent, plans, status_of
+from tests.simulation.checks.reading import condition, current, finished, intent, plans, status_of, upcoming
 from tests.simulation.objects import EPOCH, JOBS, PODS, Json, key_of, seconds_of, terminal, terminating, uid_of
 
 OVERDUE_SECONDS: Final = 75.0
@@ -52,6 +52,8 @@ class Waiting(Promise):
 
     def _is_preparing(self, status: Json) -> bool:
         """Standbys start, and their time is not over."""
+        if upcoming(status).get("plan"):
+            return True  # somebody was told
         until = intent(status).get("readyBy")
         return bool(intent(status).get("prepare")) and not (until and seconds_of(until) < self._case.now)
 

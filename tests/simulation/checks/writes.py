@@ -135,7 +135,7 @@ class Writes(Promise):
             if run_told(pod) < run_told(old) and not self._case.fired("status-restored"):
                 self._case.fail("stale-write", f"{name} is told of run {run_told(pod)} after run {run_told(old)}")
             said = [one.status for one in self._said(owner_of(pod))]
-            if "run" in told and said and not any(_follows(told, uid_of(pod), status) for status in said):
+            if "run" in told and said and not any(_follows(told, name, uid_of(pod), status) for status in said):
                 self._case.fail("stale-write", f"{name} is told {told}, and status does not say so")
             if told.get("leave"):
                 self._check_request(pod, told)
@@ -238,14 +238,13 @@ def _end_of(pod: Json) -> str:
     return str(pod["metadata"].get("deletionTimestamp") or "")
 
 
-def _follows(told: Json, uid: str, status: Json) -> bool:
+def _follows(told: Json, name: str, uid: str, status: Json) -> bool:
     """Whether this status is a reason to say that to this pod."""
     told_by = [plan for plan in plans(status) if int(plan["run"]) == int(told["run"])]
-    part = "leavers" if told.get("leave") else "members"
-    if any(uid in {one["uid"] for one in plan.get(part) or ()} for plan in told_by):
-        return True
     if not told.get("leave"):
-        return False
+        return any(uid in {one["uid"] for one in plan["members"]} for plan in told_by)
+    if any(name in (plan.get("leavers") or ()) for plan in told_by):
+        return True
     if told.get("cause") == "written off" and uid not in {one["uid"] for plan in told_by for one in plan["members"]}:
         return max(int(one.get("run") or 0) for one in (status, upcoming(status))) >= int(told["run"])
     asked = bool(intent(status).get("leave") or intent(status).get("prepare")) or not plan_of(status)

@@ -142,6 +142,8 @@ class Scene:
     world: World
     namespace: str
     dies_after: int | None = None
+    standbys: bool = False
+    """Whether a new member is awaited while the old ones train."""
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def __post_init__(self) -> None:
@@ -154,16 +156,22 @@ class Scene:
         nodes = [f"{self.namespace}-n{number}" for number in range(3)]
         for node in nodes:
             await self._node(node)
-        await self.world.api.create(JOBS, self.namespace, job(NAME))
+        spec = {"disruption": {"replacementTimeoutSeconds": 30}} if self.standbys else {}
+        await self.world.api.create(JOBS, self.namespace, job(NAME, **spec))
         await self.operate()
         await self._kubelets_start(nodes[:2])
         await self.operate()
         await self._cordon(nodes[0])
         await self.operate()
         await self._wait(2)
-        await self._members_save(step=7)
-        await self.operate()
-        await self._kubelets_start(nodes[1:])
+        if self.standbys:
+            await self._kubelets_start(nodes[2:])
+            await self.operate()
+            await self._members_save(step=7, of=nodes[0])
+        else:
+            await self._members_save(step=7)
+            await self.operate()
+            await self._kubelets_start(nodes[1:])
         await self.operate()
 
     async def end_state(self) -> dict[str, Any]:
@@ -240,8 +248,8 @@ class Scene:
                 await self.world.bind(self.namespace, name, nodes[index % len(nodes)])
                 await self._report(name, _running(index))
 
-    async def _members_save(self, step: int) -> None:
-        pods = await self.world.api.list(PODS, self.namespace)
+    async def _members_save(self, step: int, of: str = "") -> None:
+        pods = [pod for pod in await self.world.api.list(PODS, self.namespace) if of in ("", pod["spec"]["nodeName"])]
         for rank, raw in enumerate(sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))):
             outcome = Outcome(ExitKind.CHECKPOINTED, run=1, rank=rank, step=step, commit=CommitRef(3, step), opened=1)
             await self._report(raw["metadata"]["name"], _ended(write_outcome(outcome)))
@@ -252,9 +260,11 @@ class Scene:
         await self.world.api.replace_status(PODS, self.namespace, name, body)
 
 
-async def the_end_does_not_depend_on_a_crash(world: World, namespaces: Sequence[str]) -> None:
+async def the_end_does_not_depend_on_a_crash(
+    world: World, namespaces: Sequence[str], *, standbys: bool = False
+) -> None:
     """One undisturbed play, then one for each write the operator makes in it."""
-    undisturbed = Scene(world, f"{namespaces[0]}")
+    undisturbed = Scene(world, f"{namespaces[0]}", standbys=standbys)
     await undisturbed.play()
     expected = await undisturbed.end_state()
     assert expected["pods are the plan's"], expected
@@ -262,7 +272,7 @@ async def the_end_does_not_depend_on_a_crash(world: World, namespaces: Sequence[
     writes = undisturbed.api.writes
 
     async def crash_after(number: int) -> None:
-        scene = Scene(world, namespaces[number], dies_after=number)
+        scene = Scene(world, namespaces[number], dies_after=number, standbys=standbys)
         await scene.play()
         assert scene.crashed
         assert await scene.end_state() == expected, f"after a crash behind write {number}: {writes[number - 1]}"

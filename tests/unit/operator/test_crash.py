@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+import pytest
+
 from perdure_operator.cluster.protocol import PODS
 from tests.support.memory_cluster import MemoryCluster
 from tests.unit.operator.crash import the_end_does_not_depend_on_a_crash
@@ -22,6 +24,7 @@ class MemoryWorld:
         self.api.change(PODS, namespace, pod, lambda raw: raw["spec"].update(nodeName=node))
 
 
-def test_a_crash_after_any_write_leads_to_the_same_end() -> None:
+@pytest.mark.parametrize("standbys", [False, True], ids=["everybody leaves", "a standby takes over"])
+def test_a_crash_after_any_write_leads_to_the_same_end(standbys: bool) -> None:
     namespaces = [f"ns-{number}" for number in range(100)]
-    asyncio.run(the_end_does_not_depend_on_a_crash(MemoryWorld(), namespaces))
+    asyncio.run(the_end_does_not_depend_on_a_crash(MemoryWorld(), namespaces, standbys=standbys))

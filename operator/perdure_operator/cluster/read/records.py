@@ -70,8 +70,7 @@ class JobRecord(Record):
         members = {member.name for member in current.plan.members} if current else set()
         ended = {outcome.name for outcome in current.outcomes} if current else set()
         leaving = {member.name for member in previous.members} if previous else set()
-        left = {outcome.name for outcome in previous.outcomes} if previous else set()
-        return frozenset((members - ended) | (leaving - left))
+        return frozenset((members - ended) | leaving)
 
     @property
     def to_come(self) -> frozenset[str]:

@@ -12,7 +12,7 @@ from perdure_operator.api.status import Phase
 from perdure_operator.decide.placement import IDLE_GRACE_SECONDS
 from perdure_operator.state.decision import Assign, DeletePod
 from perdure_operator.state.snapshot import RefusalKind
-from tests.support.jobs import Job, deletes, job, leaves, trains
+from tests.support.jobs import Job, deletes, job, killed, leaves, trains
 
 DENIED = 'admission webhook "w" denied the request'
 
@@ -101,6 +101,10 @@ class TestRefusedToTellToLeave:
         saved = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
         assert saved.now.steps_lost == 0
         assert saved.condition(ConditionType.SAVED).status == "True"
+
+    def test_members_that_were_told_are_not_deleted_because_they_cannot_be_told_to_be_quicker(self) -> None:
+        here = job().running(world=3).leaving("n1").after(11).ended(0, ExitKind.FAILED, run=1, error=killed())
+        assert deletes(_denied(here, 1).plan()) == []
 
     def test_members_that_could_be_told_are_not_deleted(self) -> None:
         here = job().running(world=2).cordon("n1").settle().after(1).step(writes=2)

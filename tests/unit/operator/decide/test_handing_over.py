@@ -8,12 +8,22 @@ from typing import Any
 
 import pytest
 
-from perdure.contract import ExitKind, Handover, HandoverRecord, HandoverWord, Leave, Train
+from perdure.contract import (
+    CommitRef,
+    ExitKind,
+    Handover,
+    HandoverRecord,
+    HandoverWord,
+    Leave,
+    Outcome,
+    Train,
+    write_outcome,
+)
 from perdure_operator.api.reasons import ConditionType
-from perdure_operator.api.status import Disruption, LiveRefused, Phase, RunPlan
+from perdure_operator.api.status import Assigned, Disruption, LiveRefused, Phase, RunPlan, Takeover
 from perdure_operator.decide.stage import Stage, stage_of
-from perdure_operator.state.snapshot import NodeView
-from tests.support.jobs import PATIENT, UID, Job, assigns, deletes, job, killed, leaves, raised, trains
+from perdure_operator.state.snapshot import NodeView, PodView, Terminated
+from tests.support.jobs import PATIENT, START, UID, Job, assigns, deletes, job, killed, leaves, raised, trains
 
 GONE = {"run": 1, "step": 20, "commit": (4, 10), "opened": 2}
 SAVED = {"run": 1, "step": 20, "commit": (4, 20)}
@@ -302,6 +312,11 @@ class TestNoEvidence:
         here = _offered().missing(2).settle()
         assert here.names() == ["0", "1", "3"]
 
+    def test_standbys_that_are_ready_when_their_time_is_over_are_handed_over_to(self) -> None:
+        here = _ready(_running()).after(30)
+        assert here.plan().status == here.step().now
+        assert _stage(here.settle()) is Stage.HANDING_OVER
+
     def test_a_script_error_of_a_newcomer_costs_no_failure(self) -> None:
         here = _offered().ended(2, ExitKind.FAILED, run=2, error=raised()).settle()
         assert here.now.failures.code == 0
@@ -332,3 +347,109 @@ def test_after_a_crash_between_any_two_writes_the_successor_comes_to_the_same_en
         )
         assert after.now.failures == undisturbed.now.failures
         assert len(after.living()) == len(undisturbed.living())
+
+
+class TestHistory:
+    def test_a_first_run_begins_it(self) -> None:
+        (entry,) = _running().now.history
+        assert (entry.run, entry.size, entry.how, entry.changes) == (1, 2, Takeover.START, 2)
+        assert entry.changed == ("+digits-ab12-0", "+digits-ab12-1")
+
+    def test_a_hand_over_tells_who_came_and_went_and_how_long_nobody_trained(self) -> None:
+        went = (HandoverRecord(2, HandoverWord.GO, parts={"pause": 0.05}),)
+        here = _offered().ended(1, ExitKind.HANDED_OVER, handovers=went, **GONE).settle()
+        entry = here.now.history[-1]
+        assert (entry.run, entry.how, entry.pause, entry.steps_lost) == (2, Takeover.LIVE, 0.05, 0)
+        assert entry.changed == ("+digits-ab12-2", "-digits-ab12-1")
+        assert entry.cause == "node n2 is cordoned"
+        assert here.now.how is Takeover.LIVE
+
+    def test_one_whose_members_saved_went_over_in_place(self) -> None:
+        here = _offered().ended(1, ExitKind.CHECKPOINTED, **SAVED).settle()
+        assert here.now.history[-1].how is Takeover.IN_PLACE
+
+    def test_in_place_it_says_why_not_live(self) -> None:
+        here = _running().status(live_refused=LiveRefused(template="t1", why="its model is sharded"))
+        entry = _ready(here).settle().now.history[-1]
+        assert (entry.how, entry.why) == (Takeover.IN_PLACE, "its model is sharded")
+
+    def test_anew_it_says_why_no_standby_took_over_and_what_was_lost(self) -> None:
+        here = _running().cordon("n2").settle().after(1).settle().after(30).settle()
+        here = here.ended(0, ExitKind.EXIT_TIMEOUT, run=1, step=20, commit=(3, 10))
+        here = here.ended(1, ExitKind.EXIT_TIMEOUT, run=1, step=20, commit=(3, 10)).settle().ready().settle()
+        entry = here.now.history[-1]
+        assert (entry.run, entry.how, entry.steps_lost) == (2, Takeover.RECREATE, 10)
+        assert entry.why == "no standby was ready in time: StartingMembers"
+
+    def test_whether_it_was_live_may_be_told_much_later(self) -> None:
+        here = _running().spec(replicas=3).settle().after(1).settle().ready().settle().after(1245).settle()
+        assert here.now.history[-1].how is Takeover.UNKNOWN
+        went = (HandoverRecord(2, HandoverWord.GO, parts={"pause": 0.04}),)
+        late = here.ended(2, ExitKind.FAILED, run=2, opened=2, handovers=went, error=killed()).settle()
+        assert (late.now.history[-1].how, late.now.history[-1].pause) == (Takeover.LIVE, 0.04)
+
+    def test_the_newest_twenty_are_kept(self) -> None:
+        here = job().running(world=1)
+        for _ in range(25):
+            here = here.deleted(here.members[0]).settle().all_ended(ExitKind.CHECKPOINTED, **SAVED).settle()
+            here = here.after(300).settle().ready().settle()
+        assert [entry.run for entry in here.now.history] == list(range(7, 27))
+
+
+def _long(number: int, prefix: str = "a-training-job") -> str:
+    return f"{prefix}-ab12-{number}"
+
+
+def _assigned(first: int, many: int = 1000) -> tuple[Assigned, ...]:
+    """Names as long as people and clouds give them."""
+    return tuple(
+        Assigned(
+            name=_long(first + index),
+            uid=f"ab12cd34-0000-4000-8000-{index:012}",
+            rank=index,
+            node=f"ip-10-0-{index // 256}-{index % 256}.eu-central-1.compute.internal",
+        )
+        for index in range(many)
+    )
+
+
+def _big() -> Job:
+    """A thousand members, all of which leave, and twenty moves before."""
+    here = _offered(world=2)
+    assert here.now.current is not None
+    assert here.now.next is not None
+    plan = _plan(here)
+    assert plan.handover is not None
+    offer = plan.handover.model_copy(update={"joins": tuple(range(1000)), "leavers": tuple(range(1000))})
+    leavers = tuple(member.name for member in _assigned(0))
+    plan = plan.model_copy(update={"members": _assigned(1000), "leavers": leavers, "handover": offer})
+    old = here.now.current.plan.model_copy(update={"members": _assigned(0)})
+    entry = here.now.history[-1].model_copy(
+        update={"changed": tuple(_long(number) for number in range(8)), "why": "w" * 160, "cause": "c" * 160}
+    )
+    return here.status(
+        current=here.now.current.model_copy(update={"plan": old}),
+        next=here.now.next.model_copy(update={"plan": plan, "members": tuple(m.name for m in plan.members)}),
+        history=(entry,) * 20,
+    )
+
+
+def _bytes(here: Job) -> int:
+    return len(here.now.model_dump_json(by_alias=True, exclude_none=True).encode())
+
+
+def test_the_status_of_a_thousand_members_that_all_move_stays_small() -> None:
+    here = _big()
+    assert _bytes(here) < 512 * 1024
+    assert here.now.next is not None
+    pods = [
+        PodView(name=one.name, uid=one.uid, owner_uid=UID, role="member", node=one.node, phase="Running", ready=True)
+        for one in (*_assigned(0), *_assigned(1000))
+    ]
+    words = write_outcome(Outcome(ExitKind.HANDED_OVER, run=1, rank=0, step=10**6, commit=CommitRef(10**4, 10**6)))
+    over = Terminated(exit_code=0, message=words, finished_at=START)
+    ended = [pod.model_copy(update={"terminated": over, "phase": "Succeeded"}) for pod in pods[:999]]
+    after = here.having(pods=(*ended, *pods[999:])).step(writes=1)
+    assert after.now.previous is not None
+    assert len(after.now.previous.outcomes) == 999
+    assert _bytes(after) < 512 * 1024

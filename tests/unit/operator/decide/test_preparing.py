@@ -198,7 +198,7 @@ class TestTooLate:
         assert set(leaves(plan)) == {"digits-ab12-0", "digits-ab12-1"}
         assert "StandbysNotReady" in {event.reason for event in plan.events}
         after = here.settle()
-        assert "no standby has taken over by 12:00:31Z" in after.condition(ConditionType.DISRUPTED).message
+        assert "no standby was ready in time: StartingMembers" in after.condition(ConditionType.DISRUPTED).message
 
     def test_standbys_that_are_there_are_used_afterwards(self) -> None:
         here = _preparing().after(30).settle()
@@ -207,6 +207,16 @@ class TestTooLate:
         after = here.ready().settle()
         assert _ranks(after) == {"2": 0, "3": 1}
         assert after.now.run == 2
+
+    def test_others_start_while_the_old_ones_save_where_nothing_but_time_was_missing(self) -> None:
+        plan = _preparing().after(30).plan()
+        assert creates(plan) == ["digits-ab12-3"]
+        assert set(leaves(plan)) == {"digits-ab12-0", "digits-ab12-1"}
+
+    def test_nobody_else_starts_where_there_is_no_room(self) -> None:
+        here = _running(nodes=2).cordon("n2").settle().after(1).settle()
+        here = here.pod(2, node="", unschedulable="0/2 nodes are available").after(30)
+        assert creates(here.plan()) == []
 
     def test_it_looks_again_when_the_time_is_over(self) -> None:
         assert _preparing().plan().requeue_after == 30

@@ -69,7 +69,13 @@ class TestPace:
     def test_an_edit_of_the_spec_ends_the_pause(self) -> None:
         here = _reaped(_reaped_in_a_row(5))
         assert here.members == ()
-        assert here.spec(replicas=2).settle().members != ()
+        assert here.spec(replicas=2).after(10).settle().members != ()
+
+    def test_edits_that_never_end_do_not_make_it_a_storm(self) -> None:
+        here = job().starting(world=2)
+        for _ in range(60):
+            here = _reaped(here).spec(replicas=2).after(1).settle()
+        assert here.now.next_member < 25
 
     def test_a_planned_run_ends_the_row(self) -> None:
         here = _reaped_in_a_row(5).ready().settle()

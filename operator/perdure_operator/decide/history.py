@@ -1,0 +1,56 @@
+"""How each run took over from the one before it, for people: the newest runs, in status. Nothing is decided from it.
+
+Written when a run is the one that is on, and completed when those who left it have told what it cost. Called by the
+policies that know.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from perdure.contract import HandoverWord, Outcome
+from perdure.words import shortened
+from perdure_operator.api.status import HistoryEntry, RunPlan, Takeover
+from perdure_operator.decide.draft import Draft
+
+RUNS: Final = 20
+MEMBERS: Final = 8
+WORDS: Final = 160
+
+
+def begin(draft: Draft, plan: RunPlan, before: RunPlan | None, how: Takeover, why: str = "") -> Draft:
+    """With an entry for the run of this plan; `before` is the plan of the run it follows, where that is still known."""
+    old, new = ({member.name for member in one.members} if one else set() for one in (before, plan))
+    came = [f"+{member.name}" for member in plan.members if member.name not in old]
+    went = [f"-{member.name}" for member in (before.members if before else ()) if member.name not in new]
+    changed = [*came[: MEMBERS // 2 if went else MEMBERS], *went]
+    upcoming = draft.status.next
+    entry = HistoryEntry(
+        run=plan.run,
+        size=len(plan.members),
+        changed=tuple(changed[:MEMBERS]),
+        changes=len(came) + len(went),
+        cause=shortened(plan.cause, WORDS),
+        how=how,
+        why=shortened(why, WORDS),
+        steps_lost=upcoming.steps_lost if upcoming else 0,
+        time=draft.now,
+    )
+    return draft.update(history=(*draft.status.history, entry)[-RUNS:], how=how)
+
+
+def amend(draft: Draft, run: int, **fields: Any) -> Draft:
+    """With these fields of the run's entry, if it is still there."""
+    entries = tuple(one.model_copy(update=fields) if one.run == run else one for one in draft.status.history)
+    newest = entries[-1].how if entries else draft.status.how
+    return draft if entries == draft.status.history else draft.update(history=entries, how=newest)
+
+
+def learn_from(draft: Draft, outcome: Outcome) -> Draft:
+    """What a member tells of the hand-overs that it took part in."""
+    for record in outcome.handovers:
+        if record.word is HandoverWord.GO:
+            draft = amend(draft, record.run, how=Takeover.LIVE, why="", pause=record.parts.get("pause"))
+        elif record.word is HandoverWord.RESTART:
+            draft = amend(draft, record.run, how=Takeover.IN_PLACE, why=shortened(record.why, WORDS))
+    return draft
