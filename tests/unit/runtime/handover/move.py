@@ -115,6 +115,7 @@ class Move:
     # What happens to parties.
 
     def warm(self, number: int) -> None:
+        self.tell(number, on.StoreSeen(True))
         self.tell(number, on.AllWarm())
         self.job.at(3.0 + self.random.uniform(0, 0.3), lambda: self.tell(number, on.Connected()))
 
@@ -247,7 +248,7 @@ class Move:
         if not ready:
             return
         states = [process.state for process in self.old]
-        if self.exits or any(s.asked and (s.phase is Phase.ABORTED or not s.leaves) for s in states):
+        if self.exits or any(s.exits if s.phase is Phase.ABORTED else s.asked and not s.leaves for s in states):
             self.together(on.ExitAgreed())
         elif all(named(state) == self.attempt.next for state in states):
             self.together(on.Stopped())
