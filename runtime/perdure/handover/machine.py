@@ -20,7 +20,10 @@ def begin(attempt: Attempt, number: int) -> Step:
     """Party `number` takes part from now on."""
     me = attempt.parties[number]
     others = frozenset(party.number for party in attempt.parties) - {number}
-    return State(attempt, me, needed=others if me.decides else frozenset()), (SetWarm(),)
+    if not me.decides:
+        return State(attempt, me), (SetWarm(),)
+    # No stop before the store that is to decide has been seen to answer.
+    return State(attempt, me, silent=True, needed=others), (SetWarm(),)
 
 
 def step(state: State, event: Happening) -> Step:

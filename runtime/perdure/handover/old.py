@@ -39,7 +39,6 @@ from perdure.handover.events import (
     Vote,
 )
 from perdure.handover.returning import (
-    asks_exit,
     exits_before_the_stop,
     gave_up,
     in_the_round,
@@ -58,6 +57,8 @@ NEWER_RUN = "a newer run was planned"
 
 def step_old(state: State, event: Happening) -> Step:
     """What an old rank does."""
+    if isinstance(event, Newer):
+        state = replace(state, newer=event)
     if isinstance(event, (SeenBy, Gone)):
         state, closing = _not_needed_by(state, event.party)
         next_state, actions = _in_phase(state, event)
@@ -108,7 +109,7 @@ def _prepares(state: State, event: Happening) -> Step:
         case Sigterm():
             return stay(state, asked=True)
     why = _why_not(state, event)
-    return gave_up(_asked(state, event), why, say=not isinstance(event, Heard)) if why else stay(state)
+    return gave_up(state, why, say=not isinstance(event, Heard)) if why else stay(state)
 
 
 def _stands(state: State, event: Happening) -> Step:
@@ -134,14 +135,13 @@ def _stands(state: State, event: Happening) -> Step:
             # The decider has the same limit, and may say restart.
             return stay(state, late=True)
     why = _why_not(state, event)
-    return say_and_return(_asked(state, event), HandoverWord.ABORT, why) if why else stay(state)
+    return say_and_return(state, HandoverWord.ABORT, why) if why else stay(state)
 
 
 def _voted(state: State, event: Happening) -> Step:
     """Whoever asks it for anything now is heard when the word is known."""
-    match event:
-        case Sigterm() | Newer():
-            return stay(state, asked=asks_exit(state, event))
+    if isinstance(event, Sigterm):
+        return stay(state, asked=True)
     if state.phase is Phase.DECIDING:
         return after_the_put(state, event)
     if state.decides:
@@ -185,7 +185,3 @@ def _why_not(state: State, event: Happening) -> str:
         case Passed(Alarm.LIMIT | Alarm.QUIET):
             return "the limit has passed"
     return ""
-
-
-def _asked(state: State, event: Happening) -> State:
-    return replace(state, asked=asks_exit(state, event)) if isinstance(event, Newer) else state

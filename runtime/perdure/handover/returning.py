@@ -15,7 +15,6 @@ from perdure.handover.events import (
     ExitAgreed,
     GoalReached,
     Happening,
-    Newer,
     Passed,
     Round,
     RoundDone,
@@ -44,7 +43,7 @@ def read_and_return(state: State, word: HandoverWord, why: str) -> Step:  # noqa
     if word is HandoverWord.RESTART:
         choice = Choice.RESTART
     else:
-        choice = Choice.EXIT if state.asked or (state.late and state.forced) else Choice.TRAIN
+        choice = Choice.EXIT if state.exits or (state.late and state.forced) else Choice.TRAIN
     return to(state, Phase.ROUND, SetSeen(), Round(choice))
 
 
@@ -54,7 +53,7 @@ def in_the_round(state: State, event: Happening) -> Step:
         case RoundDone(None):
             return lost(state, "the older run's ranks could not agree how to go on")
         case RoundDone(Choice.TRAIN):
-            asks = (AskExit(),) if state.asked else ()
+            asks = (AskExit(),) if state.exits else ()
             told = _told(state, HandoverWord.ABORT, "the attempt was aborted")
             return to(state, Phase.ABORTED, *told, TrainOn(state.attempt.next), *asks, told=True)
         case RoundDone(Choice.EXIT):
@@ -63,8 +62,8 @@ def in_the_round(state: State, event: Happening) -> Step:
         case RoundDone(Choice.RESTART):
             told = _told(state, HandoverWord.RESTART, "the newer run begins in place")
             return to(state, Phase.SAVING, *told, SaveAndExit(), told=True)
-        case Sigterm() | Newer():
-            return stay(state, asked=asks_exit(state, event))
+        case Sigterm():
+            return stay(state, asked=True)
         case Passed(Alarm.DEADLINE):
             return lost(state, "the older run's ranks did not agree in time how to go on")
     return stay(state)
@@ -73,7 +72,7 @@ def in_the_round(state: State, event: Happening) -> Step:
 def gave_up(state: State, why: str, *, say: bool) -> Step:
     """The attempt is over for this old rank before the stop: it names it no more, and trains on."""
     said: tuple[Action, ...] = (Say(HandoverWord.ABORT, why),) if say else ()
-    asks = (AskExit(),) if state.asked else ()
+    asks = (AskExit(),) if state.exits else ()
     told = _told(state, HandoverWord.ABORT, why)
     return to(state, Phase.ABORTED, *said, SetSeen(), *told, TrainOn(state.attempt.next), *asks, told=True)
 
@@ -84,14 +83,14 @@ def trains_on(state: State, event: Happening) -> Step:
         case Stopped():
             # The others had not heard it when the vector named the attempt.
             return say_and_return(state, HandoverWord.ABORT, "given up before the stop")
-        case Passed(Alarm.LAST_CALL) if state.forced and not state.asked:
+        case Passed(Alarm.LAST_CALL) if state.forced and not state.asked and state.newer is None:
             return stay(state, AskExit(), asked=True)
         case Passed(Alarm.LIMIT):
             return stay(state, late=True)
         case ExitAgreed():
             return to(state, Phase.SAVING, SaveAndExit(state.attempt.next))
-        case Sigterm() | Newer():
-            return stay(state, asked=asks_exit(state, event))
+        case Sigterm():
+            return stay(state, asked=True)
     return stay(state)
 
 
@@ -118,15 +117,6 @@ def exits_before_the_stop(state: State) -> Step:
     said = (Say(HandoverWord.RESTART, why),) if state.decides else ()
     told = _told(state, HandoverWord.RESTART, why)
     return to(state, Phase.SAVING, *said, SetSeen(), *told, SaveAndExit(), told=True)
-
-
-def asks_exit(state: State, event: Sigterm | Newer) -> bool:
-    """Whether the older run has to end, should the attempt come to nothing."""
-    match event:
-        case Newer(takes_over):
-            return state.asked or takes_over not in (state.attempt.run, state.attempt.next)
-        case _:
-            return True
 
 
 def _told(state: State, word: HandoverWord, why: str) -> tuple[Action, ...]:

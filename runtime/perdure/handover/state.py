@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from perdure.contract import ExitKind
-from perdure.handover.events import Action
+from perdure.handover.events import Action, Newer
 from perdure.handover.parties import Attempt, Part, Party
 
 
@@ -51,7 +51,9 @@ class State:
     silent: bool = False
     """Decider: the object store has not answered lately."""
     asked: bool = False
-    """The older run is to end for another reason than this attempt."""
+    """This pod is to end, or time is over: the older run has to end if the attempt comes to nothing."""
+    newer: Newer | None = None
+    """The newest assignment above this attempt's run."""
     late: bool = False
     """The limit has passed."""
     settles: bool = False
@@ -67,6 +69,14 @@ class State:
     def forced(self) -> bool:
         """Whether somebody has to leave, attempt or not."""
         return bool(self.attempt.leavers)
+
+    @property
+    def exits(self) -> bool:
+        """Whether the older run has to end once it is known that the attempt came to nothing.
+
+        A newer run that takes the older one over does not ask for its end; one that builds on this attempt then does.
+        """
+        return self.asked or (self.newer is not None and self.newer.takes_over != self.attempt.run)
 
     @property
     def decides(self) -> bool:

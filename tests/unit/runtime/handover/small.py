@@ -146,7 +146,8 @@ class Setting:
             clock=0, cut=empty, plan=None, newer=empty, faults=tuple(self.faults.get(fault, 0) for fault in FAULTS),
         )  # fmt: skip
         for number in self.everybody:
-            world = self.after(self.after(world, number, on.AllWarm()), number, on.Connected())
+            for event in (on.StoreSeen(True), on.AllWarm(), on.Connected()):
+                world = self.after(world, number, event)
         return world
 
     def after(self, world: World, number: int, event: on.Happening) -> World:

@@ -21,7 +21,7 @@ THREE = Attempt(3, 4, 3, (2,), (2,))
 D, LEAVER, NEWCOMER = 0, 1, 2
 GO, ABORT, RESTART = HandoverWord.GO, HandoverWord.ABORT, HandoverWord.RESTART
 
-READY = (on.AllWarm(), on.Connected())
+READY = (on.StoreSeen(True), on.AllWarm(), on.Connected())
 TO_THE_VOTE: tuple[on.Happening, ...] = (*READY, on.Stopped(), on.Moved(), on.FirstBatch(), on.Acknowledged())
 
 
@@ -90,6 +90,8 @@ class TestTheWay:
         machine = Machine(GROWN, D, on.AllWarm())
         assert named(machine.state) == 0
         machine.sees(on.Connected())
+        assert named(machine.state) == 0
+        machine.sees(on.StoreSeen(True))
         assert named(machine.state) == 4
         machine.sees(on.StoreSeen(False))
         assert named(machine.state) == 0
@@ -270,9 +272,22 @@ class TestRequests:
         for make in (prepared, standing, voted):
             for number in range(3):
                 machine = make(number)
-                before = machine.state
+                before = machine.phase
                 assert machine.sees(on.Newer(4)) == ()
-                assert machine.state == before
+                assert machine.phase is before
+
+    def test_it_is_a_request_to_end_the_older_run_once_that_word_is_abort(self) -> None:
+        """Its plan holds in both worlds; in this one the run it builds on never was."""
+        for make in (prepared, standing, voted):
+            machine = make(LEAVER)
+            machine.sees(on.Newer(4))
+            asks = machine.sees(on.Heard(ABORT))[-1]
+            assert asks in (on.AskExit(), on.Round(Choice.EXIT))
+
+    def test_a_newer_assignment_says_what_comes_next_and_no_last_call(self) -> None:
+        machine = prepared(LEAVER)
+        machine.sees(on.Heard(ABORT), on.Newer(3))
+        assert machine.sees(on.Passed(Alarm.LAST_CALL)) == ()
 
     def test_a_newer_attempt_for_the_same_run_is_no_request_to_end_it(self) -> None:
         machine = standing(LEAVER)
