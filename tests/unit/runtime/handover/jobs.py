@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from perdure.channel import write_offer
-from perdure.contract import Handover, Leave, Train, write_handover
+from perdure.contract import Handover, Leave, Train, write_assignment, write_handover
 from perdure.handover.parties import Part, Party, attempt_of
 from tests.unit.runtime.handover.nursery import Nursery
 
 WAIT_AT = 4
+AGAIN_AT = 12
 LIMIT = 60
 COMPARED = ("steps", "weights", "buffers", "optimizer", "rate", "random")
 
@@ -35,6 +36,7 @@ class Job:
         self.pids: dict[str, int] = {}
         self._arguments = {"root": str(self.root), **arguments}
         self._wait_at: int | None = None
+        self._again: dict[str, tuple[int, str]] = {}
 
     def begin(self) -> Job:
         """Starts its ranks."""
@@ -58,7 +60,15 @@ class Job:
                 told = {"PERDURE_HANDOVER": json.dumps(write_handover(block))}
                 self._start(f"new{party.new}", _rank(2, party.new, world, port) | told, newcomer)
             else:
-                write_offer(self._offer_file(f"old{party.old}"), _offer(party, world, port, block))
+                write_offer(self._offer_file(f"old{party.old}"), _offer(2, party, world, port, block))
+        return self
+
+    def offered_again(self, names: tuple[str, ...], leavers: tuple[int, ...]) -> Job:
+        """Run 2, whose ranks these processes are, is offered to go on without some of them, at step AGAIN_AT."""
+        left, port = len(names) - len(leavers), free_port()
+        block = Handover(2, len(names), (), leavers, f"127.0.0.1:{free_port()}", LIMIT, f"again-{self.name}")
+        for party, name in zip(attempt_of(block, 3).parties, names, strict=True):
+            self._again[name] = AGAIN_AT, write_assignment(_offer(3, party, left, port, block))
         return self
 
     def end(self) -> dict[str, Any]:
@@ -91,7 +101,8 @@ class Job:
     def _start(self, name: str, environ: Mapping[str, str], newcomer: Mapping[str, Any] | None = None) -> None:
         told = {"PERDURE_TRACE": "1", "PERDURE_CHECK_SECONDS": "0", **environ}
         told["PERDURE_HANDOVER_FILE"] = str(self._offer_file(name))
-        arguments = self._arguments | ({"wait_at": self._wait_at} if newcomer is None else dict(newcomer))
+        own = {"wait_at": self._wait_at} if newcomer is None else dict(newcomer)
+        arguments = self._arguments | own | ({"again": self._again[name]} if name in self._again else {})
         self.pids[name] = self.nursery.start(f"{self.name}-{name}", "train", arguments, told)
 
 
@@ -114,7 +125,7 @@ def _rank(run: int, rank: int, world: int, port: int) -> dict[str, str]:
     return {name: str(value) for name, value in found.items()} | {"MASTER_ADDR": "127.0.0.1"}
 
 
-def _offer(party: Party, world: int, port: int, block: Handover) -> Train | Leave:
+def _offer(run: int, party: Party, world: int, port: int, block: Handover) -> Train | Leave:
     if party.new is None:
-        return Leave(2, handover=block)
-    return Train(2, party.new, world, f"127.0.0.1:{port}", handover=block)
+        return Leave(run, handover=block)
+    return Train(run, party.new, world, f"127.0.0.1:{port}", handover=block)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -48,10 +49,11 @@ def train(
     options: dict[str, Any] | None = None,
     wait_at: int | None = None,
     die: str = "",
+    again: tuple[int, str] | None = None,
 ) -> dict[str, Any]:
     """Trains to the end; at step `wait_at` every old rank waits until its part of the hand-over is ready.
 
-    `die` is where this process kills itself, or raises.
+    `die` is where this process kills itself, or raises; `again` another offer, and the step at which it comes.
     """
     torch.set_num_threads(1)
     dies(die, "cold")
@@ -78,7 +80,9 @@ def train(
                     optimizer.zero_grad()
                     session.weighted(cross_entropy(wrapped(inputs), labels)).backward()
                     optimizer.step()
-                    if session.steps_done == wait_at:
+                    if again and session.steps_done == again[0]:
+                        Path(os.environ["PERDURE_HANDOVER_FILE"]).write_text(again[1])
+                    if session.steps_done == wait_at or (again and session.steps_done == again[0]):
                         await_ready(session)
                     session.step()
                     scheduler.step()

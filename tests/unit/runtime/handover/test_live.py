@@ -86,6 +86,18 @@ def test_a_run_of_another_size_goes_on_with_every_sample_once(nursery: Nursery, 
     assert worlds == {at: move.old if at <= step else move.new for at in worlds}
 
 
+def test_a_run_grows_and_shrinks_again(nursery: Nursery) -> None:
+    job = Job(nursery, "2-to-3-to-2", 2).offered_again(("old0", "old1", "new2"), (0,)).offered(3, (2,), ()).begin()
+    results = job.end()
+    assert [(run, over) for run, over, _ in opened(job)] == [(1, None), (2, 1), (3, 2)]
+    assert samples(job) == {epoch: Counter(range(SAMPLES)) for epoch in range(3)}
+    assert {name: found.get("told") for name, found in results.items()} == {
+        "old0": None,
+        "old1": ["ranks 1/3", "ranks 0/2"],
+        "new2": ["ranks 2/3", "ranks 1/2"],
+    }
+
+
 def samples(job: Job) -> dict[int, Counter[int]]:
     """How often each sample was trained on, by epoch."""
     found: dict[int, Counter[int]] = {}
