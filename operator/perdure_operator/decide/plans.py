@@ -142,7 +142,7 @@ def _seated(draft: Draft, heirs: Succession, stays: list[PodView], joins: list[P
     if len(stays) + len(joins) != len(old):
         return [*stays, *joins]
     by_name, new = {pod.name: pod for pod in stays}, iter(joins)
-    return [by_name[member.name] if member in heirs.stays else next(new) for member in old]
+    return [by_name[member.name] if member.name in by_name else next(new) for member in old]
 
 
 def _plan(draft: Draft, pods: Sequence[PodView], seconds: int) -> RunPlan:

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 from perdure_operator.api.status import Assigned
 from perdure_operator.decide.draft import Draft
-from perdure_operator.decide.facts import made_from_another, node_of, outcome_of, own, wanted_size
-from perdure_operator.decide.signals import signal_of_node
-from perdure_operator.state.snapshot import PodView
+from perdure_operator.decide.facts import made_from_another, own, wanted_size
+from perdure_operator.decide.signals import signals_of_nodes
 
 
 @dataclass(frozen=True)
@@ -31,16 +30,13 @@ def succession(draft: Draft) -> Succession:
     current, wanted = draft.current, wanted_size(draft.snapshot)
     if current is None or (current.intent and current.intent.leave):
         return Succession(joins=wanted.members)
-    pods = own(draft.snapshot)
-    alive = [one for one in current.plan.members if one.name in pods and not outcome_of(current, one.name)]
+    pods, ended = own(draft.snapshot), {one.name for one in current.outcomes}
+    alive = [one for one in current.plan.members if one.name in pods and one.name not in ended]
     alike = current.plan.world * wanted.members == wanted.world * len(current.plan.members)
-    fit = [one for one in alive if alike and _stays(draft, pods[one.name])]
-    stays = tuple(fit[: wanted.members])
-    leaves = tuple(one for one in alive if one not in stays)
+    here = [pods[one.name] for one in alive]
+    unfit = {signal.pod for signal in signals_of_nodes(draft.snapshot, here)}
+    unfit |= {pod.name for pod in here if pod.deleting or made_from_another(draft, pod)}
+    stays = tuple([one for one in alive if alike and one.name not in unfit][: wanted.members])
+    names = {one.name for one in stays}
+    leaves = tuple(one for one in alive if one.name not in names)
     return Succession(stays, leaves, wanted.members - len(stays))
-
-
-def _stays(draft: Draft, pod: PodView) -> bool:
-    if pod.deleting or made_from_another(draft, pod):
-        return False
-    return signal_of_node(node_of(draft.snapshot, pod), pod) is None
