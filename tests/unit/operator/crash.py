@@ -156,7 +156,7 @@ class Scene:
         nodes = [f"{self.namespace}-n{number}" for number in range(3)]
         for node in nodes:
             await self._node(node)
-        spec: dict[str, Any] = {"disruption": {"replacementTimeoutSeconds": 30}} if self.standbys else {}
+        spec: Json = {"disruption": {"replacementTimeoutSeconds": 30}} if self.standbys else {}
         await self.world.api.create(JOBS, self.namespace, job(NAME, **spec))
         await self.operate()
         await self._kubelets_start(nodes[:2])
