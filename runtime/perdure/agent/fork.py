@@ -10,6 +10,7 @@ import. `become` is everything that a new interpreter would have set up for the 
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import gc
 import importlib
@@ -172,6 +173,7 @@ def _begin(channel: socket.socket) -> None:
 def run(program: Program, command: Sequence[str]) -> None:
     """Runs the program in a `__main__` of its own; ends the process as an interpreter does where it raises."""
     gc.enable()
+    atexit.register(gc.unfreeze)  # the last of the handlers: what nobody collects at the end, libraries tell as leaks
     _reseed()
     sys.argv, sys.orig_argv = program.argv, list(command)
     sys.modules["__main__"] = module = types.ModuleType("__main__")

@@ -15,6 +15,7 @@ import selectors
 import signal
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -172,24 +173,29 @@ class Zygote:
         """The new process, which has begun; None where there is none, and will be none."""
         if self._control is None:
             return None
-        request = os.memfd_create("perdure-start")
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.settimeout(self._answer_seconds)
         try:
-            os.write(request, json.dumps(dict(environment)).encode())
-            socket.send_fds(self._control, [b"fork"], [theirs.fileno(), request, report, stderr])
-            theirs.close()
-            answer = ours.recv(64)
-            if answer:
-                ours.send(b"go")
-                return int(answer)
-            self._give_up("it could not fork")
+            pid = self._asked(self._control, environment, report, stderr)
         except TimeoutError:
             self._give_up(f"it did not fork within {self._answer_seconds:g} s")
         except OSError as error:
-            self._give_up(f"it does not answer: {error.strerror}")
-        finally:
-            theirs.close()
-            ours.close()
-            os.close(request)
+            self._give_up(f"it cannot be asked: {error.strerror}")
+        else:
+            if pid is None:
+                self._give_up("it could not fork")
+            return pid
         return None
+
+    def _asked(self, control: socket.socket, environment: Mapping[str, str], report: int, stderr: int) -> int | None:
+        """The new process, told to begin; None where the zygote could not fork. OSError, TimeoutError."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, tempfile.TemporaryFile() as request:  # a file, because a socket takes only so much at once
+            with theirs:
+                request.write(json.dumps(dict(environment)).encode())
+                request.flush()
+                socket.send_fds(control, [b"fork"], [theirs.fileno(), request.fileno(), report, stderr])
+            ours.settimeout(self._answer_seconds)
+            answer = ours.recv(64)
+            if not answer:
+                return None
+            ours.send(b"go")
+            return int(answer)

@@ -113,6 +113,11 @@ class TestAForkedTrainerIsAsAnExecutedOne:
         _, text = alike(tmp_path, sys.executable, str(PROGRAMS), "loaders", modules=modules)
         assert text.split("\n")[:2] == ["fork [4, 5, 6]", "spawn [4, 5, 6]"]
 
+    def test_in_what_libraries_say_at_its_end(self, tmp_path: Path) -> None:
+        """Some count what nobody has collected."""
+        (tmp_path / "train.py").write_text("import perdure.session.session, torch._dynamo\n")
+        assert alike(tmp_path, sys.executable, "train.py", modules=list(MODULES))[1] == ""
+
 
 def test_no_two_trainers_draw_the_same_random_numbers(tmp_path: Path) -> None:
     _, text = starts(tmp_path, sys.executable, str(PROGRAMS), "drawn", modules=["torch"], times=2)
