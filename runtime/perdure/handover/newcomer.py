@@ -113,6 +113,6 @@ def _why_not(state: State, event: Happening) -> str:
             return "a newer run was planned"
         case Passed(Alarm.ACK) if state.phase is Phase.TELLING:
             return "the newcomer's agent did not acknowledge the vote"
-        case Passed(Alarm.QUIET | Alarm.DEADLINE):
+        case Passed(Alarm.DEADLINE):
             return "nothing came of the attempt in time"
     return ""

@@ -103,13 +103,15 @@ def _prepares(state: State, event: Happening) -> Step:
             return exits_before_the_stop(state)
         case GoalReached():
             return reached(state, event)
-        case Passed(Alarm.LIMIT) | NotLive() if state.forced:
+        case Passed(Alarm.LIMIT | Alarm.QUIET) | NotLive() if state.forced:
             # The agreed exit then makes the decider say restart.
             return stay(state, *(() if state.late else (AskExit(),)), late=True)
         case Sigterm():
             return stay(state, asked=True)
     why = _why_not(state, event)
-    return gave_up(state, why, say=not isinstance(event, Heard)) if why else stay(state)
+    # The decider says again what it hears, for those who have no link to whoever said it.
+    say = state.decides or not isinstance(event, Heard)
+    return gave_up(state, why, say=say) if why else stay(state)
 
 
 def _stands(state: State, event: Happening) -> Step:

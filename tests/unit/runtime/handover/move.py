@@ -19,7 +19,7 @@ from perdure.checkpoint.verdict import Verdict
 from perdure.checkpoint.writer import Writer
 from perdure.errors import StorageError
 from perdure.handover import events as on
-from perdure.handover.events import Choice
+from perdure.handover.events import Alarm, Choice
 from perdure.handover.machine import Phase, State, begin, named, step
 from perdure.handover.parties import Attempt
 from perdure.handover.state import STANDING
@@ -300,9 +300,15 @@ class Move:
         for number, process in enumerate(self.parties):
             stands = process.alive and not process.frozen and process.state.phase in STANDING
             process.stood = (process.stood or self.job.now) if stands else None
-            if process.stood is not None and self.job.now > process.times.deadline + 1.0:
-                raise Broken(f"party {number} stands in {process.state.phase} beyond its deadline")
+            if process.stood is not None and self.job.now > self.patience(process):
+                raise Broken(f"party {number} still stands in {process.state.phase}")
         self.finish()
+
+    def patience(self, process: Process) -> float:
+        """Up to when a party may stand still: where all is well but a word or a link, until the log is settled."""
+        if self.job.harmed or self.job.unreliable:
+            return process.times.deadline + 1.0
+        return (process.times.at(Alarm.QUIET) or 0.0) + 3.0
 
     def finish(self) -> None:
         """The job after this attempt, once it is known what that is."""

@@ -44,6 +44,10 @@ def test_where_no_process_dies_nothing_is_lost_whatever_the_store_does(seed: int
     assert "lost" not in words(range(1000 * seed, 1000 * seed + 60), deadly=False)
 
 
+def test_where_only_links_and_people_interfere_nobody_stands_still_for_long(seed: int) -> None:
+    assert "lost" not in words(range(1000 * seed, 1000 * seed + 60), deadly=False, unreliable=False)
+
+
 @pytest.mark.chaos
 def test_many_histories(seed: int) -> None:
     words(range(seed, seed + 20_000))

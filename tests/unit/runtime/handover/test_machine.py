@@ -167,7 +167,8 @@ class TestAbort:
             assert machine.phase is Phase.ABORTED
 
     def test_the_decider_says_again_what_it_hears(self) -> None:
-        assert said(voted(D).sees(on.Heard(ABORT, "x"))) is ABORT
+        for make in (prepared, standing, voted):
+            assert said(make(D).sees(on.Heard(ABORT, "x"))) is ABORT
 
     @pytest.mark.parametrize(
         "event",
@@ -349,7 +350,15 @@ class TestAskingTheLog:
         assert machine.sees(on.LogAnswered(Verdict.OPEN)) == (on.ReadLog(again=True),)
         assert machine.sees(on.LogAnswered(Verdict.ENDED))[-1] == on.JoinInPlace()
         other = standing(NEWCOMER)
-        assert ended(other.sees(on.Passed(Alarm.LIMIT), on.Passed(Alarm.QUIET))) is ExitKind.HANDOVER_FAILED
+        assert other.sees(on.Passed(Alarm.LIMIT), on.Passed(Alarm.QUIET)) == ()
+        assert ended(other.sees(on.Passed(Alarm.DEADLINE))) is ExitKind.HANDOVER_FAILED
+
+    def test_an_exit_that_takes_long_to_be_agreed_still_is_a_restart(self) -> None:
+        """Steps may be longer than the time after which the log is settled."""
+        machine = prepared(D)
+        assert machine.sees(on.Passed(Alarm.LIMIT)) == (on.AskExit(),)
+        assert machine.sees(on.Passed(Alarm.QUIET)) == ()
+        assert said(machine.sees(on.ExitAgreed())) is RESTART
 
 
 class TestThePut:
