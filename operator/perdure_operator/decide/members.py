@@ -45,8 +45,12 @@ def allocate(draft: Draft) -> Draft:
 
 
 def allocate_ahead(draft: Draft) -> Draft:
-    """While members leave, those who follow them start already, where nothing but time was missing."""
-    return allocate(draft) if draft.intent and draft.intent.ahead else draft
+    """While members leave, those who follow them start already, where nothing but time was missing.
+
+    Once one of them had to be replaced the others wait for the pauses of the next stage.
+    """
+    replaced = draft.status.next is not None and draft.status.next.replacements is not None
+    return allocate(draft) if draft.intent and draft.intent.ahead and not replaced else draft
 
 
 def promote(draft: Draft) -> Draft:

@@ -96,11 +96,11 @@ MEMBERS: Final = (
         ("edit-budget",),
     ),
     Mutant(
-        "a budget with maxUnavailable is taken for ours",
-        f"{_CLUSTER}read/parse.py",
-        'if spec.get("maxUnavailable") is not None:',
-        'if spec.get("maxUnavailable") == "":',
-        ("edit-budget", "drain"),
+        "a budget that a user has given maxUnavailable is mended in one field only",
+        f"{_CLUSTER}write/writes.py",
+        'return [*tests, {"op": "replace", "path": "/spec", "value": spec}]',
+        'return [*tests, {"op": "add", "path": "/spec/minAvailable", "value": spec["minAvailable"]}]',
+        ("edit-budget",),
     ),
     Mutant(
         "a foreign pod with our labels opens the budget",

@@ -213,6 +213,11 @@ class TestTooLate:
         assert creates(plan) == ["digits-ab12-3"]
         assert set(leaves(plan)) == {"digits-ab12-0", "digits-ab12-1"}
 
+    def test_whatever_takes_those_that_started_early_is_not_fed_with_others_while_the_old_ones_save(self) -> None:
+        here = _preparing().after(30).settle()
+        assert _stage(here) is Stage.LEAVING
+        assert creates(here.deleted(2).deleted(3).plan()) == []
+
     def test_nobody_else_starts_where_there_is_no_room(self) -> None:
         here = _running(nodes=2).cordon("n2").settle().after(1).settle()
         here = here.pod(2, node="", unschedulable="0/2 nodes are available").after(30)
