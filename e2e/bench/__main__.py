@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from e2e.bench import leader, moves, report, runtime, sampling, scale, start, step
+from e2e.bench import handover, leader, moves, report, runtime, sampling, scale, start, step
 from e2e.cluster import ClusterError
 from e2e.harness.evidence import NoEvidence
 from e2e.harness.kubectl import KubectlError
@@ -24,6 +24,7 @@ TITLES = {
     "sampling": "What the order of samples costs",
     "moves": "What a drain costs a training job",
     "leader": "How long nobody leads when the leader's node is drained",
+    "handover": "How long nobody trains when ranks are replaced in the living processes",
     "start": "What a trainer's imports cost, with the zygote and without",
     "runtime": "What an exit save and a restore of 1 GiB cost, one rank, in a folder",
     "scale": "What many jobs cost, beside JobSet with the same pods",
@@ -41,6 +42,7 @@ def main() -> int:
         "sampling": sampling.measure,
         "moves": moves.measure,
         "leader": leader.measure,
+        "handover": handover.measure,
         "start": start.measure,
         "runtime": runtime.measure,
         "scale": lambda progress: scale.measure(progress, arguments.jobs),

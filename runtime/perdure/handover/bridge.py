@@ -53,20 +53,27 @@ class Bridge:
         if int(votes.item()) != len(self.attempt.parties):
             raise PeerLost(f"{int(votes.item())} of {len(self.attempt.parties)} parties have voted")
 
-    def say(self, word: Word) -> None:
-        """The decider to all others, everybody else to the decider; nobody is waited for, and some may be gone."""
-        data = torch.frombuffer(bytearray(word.write()), dtype=torch.uint8)
+    def say(self, word: Word | None) -> None:
+        """The decider to all others, everybody else to the decider; nobody is waited for, and some may be gone.
+
+        None: this party knows what has happened, and says nothing any more. The decider's words are its last.
+        """
+        data = torch.frombuffer(bytearray(word.write() if word else b" " * WORD_BYTES), dtype=torch.uint8)
         for other in self.attempt.parties:
             if other.number != self.party.number and (other.decides or self.party.decides):
                 with contextlib.suppress(PeerLost), peer_lost("the word was said"):
                     self._said.append((self.words.send([data], other.number, 0), data))
 
-    def hear(self, party: int) -> Word:
-        """What a party says. PeerLost if its process ends."""
+    def hear(self, party: int) -> Word | None:
+        """What a party says; None if it says nothing any more. PeerLost if its process ends.
+
+        Nobody may be waiting here when the interpreter ends: torch would bring the process down.
+        """
         data = torch.zeros(WORD_BYTES, dtype=torch.uint8, device="cpu")
         with peer_lost("a word was awaited"):
             self.words.recv([data], party, 0).wait()
-        return Word.read(bytes(data.numpy()))
+        text = bytes(data.numpy())
+        return Word.read(text) if text.strip() else None
 
 
 def connect_bridge(

@@ -13,7 +13,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -30,8 +29,6 @@ from perdure.session.effects import Effects
 
 LOOK_SECONDS: Final = 0.002
 """How often the agent's answer is looked for: somebody waits."""
-SEEN_SECONDS: Final = 0.1
-"""How often the decider looks who still needs its store."""
 STORE_SECONDS: Final = 2.0
 """How often the decider asks the object store for an answer, and anybody again after none."""
 AGAIN_SECONDS: Final = 0.2
@@ -231,27 +228,22 @@ class Driver:
             self._thread(self._listen, other)
         if effects.party.decides:
             self._thread(self._watch_store)
-            self._thread(self._watch_seen)
         self.feed(ev.Connected())
 
     def _listen(self, party: int) -> None:
         """Until it has said something, or is gone."""
         decider = self.effects.attempt.decider
         try:
-            while not self._over.is_set():
-                word = self.effects.bridge.hear(party)
+            while word := self.effects.bridge.hear(party):
                 if word.word is HandoverWord.GO:
                     self.word = word
                 self.feed(ev.Heard(word.word, word.why))
+                if party == decider:
+                    return
         except PeerLost:
             self.feed(ev.LinkClosed() if party == decider else ev.Gone(party))
-
-    def _watch_seen(self) -> None:
-        """As the decider: who needs its store no more."""
-        while self._state.needed and not self._over.wait(SEEN_SECONDS):
-            with suppress(PeerLost):
-                for party in self.effects.keys.seen_by(self._state.needed):
-                    self.feed(ev.SeenBy(party))
+        else:
+            self.feed(ev.SeenBy(party))
 
     def _watch_store(self) -> None:
         while not self._over.wait(STORE_SECONDS) and self.phase is Phase.PREPARING:

@@ -172,8 +172,8 @@ class Effects:
     def seen(self) -> None:
         """This party needs the decider's store no more."""
         with suppress(PeerLost):
-            if self._keys:
-                self._keys.seen()
+            if self._bridge and not self.party.decides:
+                self._bridge.say(None)
 
     # In the stop.
 

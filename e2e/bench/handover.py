@@ -1,0 +1,125 @@
+"""What a live hand-over costs: processes of this machine, no agents, no cluster; how long nobody trains, and on what.
+
+The pause is from a stayer's last step of the older run to its first batch of the newer one. Beside it, in the same
+round, what a bare transfer of the same bytes takes over the same connections: no hand-over can be faster.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from e2e.bench.report import FOLDER, Figure
+from e2e.prepare import Progress
+from perdure.channel import write_offer
+from perdure.contract import Handover, Leave, Train, write_handover
+from perdure.handover.parties import Part, attempt_of
+
+LIMIT = 300
+ROUNDS = {"small": 5, "large": 3}
+PARTS = ("header", "state", "vote", "append", "install")
+
+
+class Move(NamedTuple):
+    """From `old` ranks to `new` ones."""
+
+    name: str
+    old: int
+    new: int
+    joins: tuple[int, ...]
+    leavers: tuple[int, ...]
+
+
+MOVES = (
+    Move("2 to 2, rank 1", 2, 2, (1,), (1,)),
+    Move("2 to 2, rank 0", 2, 2, (0,), (0,)),
+    Move("2 to 3", 2, 3, (2,), ()),
+    Move("3 to 2", 3, 2, (), (2,)),
+)
+
+
+def measure(progress: Progress, rounds: Mapping[str, int] = ROUNDS) -> tuple[list[Figure], dict[str, Any]]:
+    """Every move in turn, several rounds: what else the machine does meets all of them."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    found: dict[tuple[str, Move], list[dict[str, float]]] = {}
+    for model, times in rounds.items():
+        for number in range(times):
+            for move in MOVES:
+                progress.say(f"round {number + 1} of {times}: {model} model, {move.name}")
+                with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+                    found.setdefault((model, move), []).append(_cost(Path(folder), model, move))
+    return _figures(found), {"cores": os.cpu_count(), "rounds": dict(rounds)}
+
+
+def _figures(found: Mapping[tuple[str, Move], list[dict[str, float]]]) -> list[Figure]:
+    figures = []
+    for (model, move), costs in found.items():
+        name = f"{model}, {move.name}"
+        bare = [cost["bare"] for cost in costs if cost["bare"]]
+        baseline = (sorted(bare)[len(bare) // 2] * 1e3, "bare transfer of the same bytes") if bare else (None, "")
+        figures.append(Figure(f"{name}: pause", "ms", tuple(cost["pause"] * 1e3 for cost in costs), *baseline))
+        for part in PARTS:
+            samples = tuple(cost.get(part, 0.0) * 1e3 for cost in costs)
+            figures.append(Figure(f"{name}: {part}", "ms", samples))
+        if move.joins:
+            figures.append(Figure(f"{name}: state", "MB", tuple(cost["bytes"] / 1e6 for cost in costs)))
+    return figures
+
+
+def _cost(folder: Path, model: str, move: Move) -> dict[str, float]:
+    port, block = _port(), Handover(1, move.old, move.joins, move.leavers, f"127.0.0.1:{_port()}", LIMIT, "bench")
+    environs, master = {}, _port()
+    for party in attempt_of(block, 2).parties:
+        if party.part is Part.NEWCOMER:
+            told = {"PERDURE_HANDOVER": json.dumps(write_handover(block))}
+            environs[f"new{party.new}"] = _rank(2, party.new or 0, move.new, port) | told
+            continue
+        offer = Leave(2, handover=block)
+        if party.new is not None:
+            write_offer(folder / f"old{party.old}", Train(2, party.new, move.new, f"127.0.0.1:{port}", handover=block))
+        else:
+            write_offer(folder / f"old{party.old}", offer)
+        environs[f"old{party.old}"] = _rank(1, party.old or 0, move.old, master)
+    processes = {name: _start(folder, name, model, environ) for name, environ in environs.items()}
+    outputs = {name: process.communicate(timeout=600) for name, process in processes.items()}
+    if failed := [name for name, process in processes.items() if process.returncode]:
+        raise RuntimeError(f"the bench of {move.name} failed:\n{outputs[failed[0]][1][-3000:]}")
+    told = [json.loads(line) for out, _ in outputs.values() for line in out.splitlines() if line.startswith("{")]
+    stayers = [one for one in told if "pause" in one]
+    return max(stayers, key=lambda one: one["pause"]) | {"bare": max((one.get("bare", 0.0) for one in told), default=0)}
+
+
+def _start(folder: Path, name: str, model: str, environ: Mapping[str, str]) -> subprocess.Popen[str]:
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("PERDURE_")}
+    told = {"PERDURE_ROOT": (folder / "root").as_uri(), "PERDURE_HANDOVER_FILE": str(folder / name)}
+    argv = [sys.executable, "-m", "e2e.bench.handing", model]
+    return subprocess.Popen(
+        argv,
+        env={**inherited, "OMP_NUM_THREADS": "1", **told, **environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _rank(run: int, rank: int, world: int, port: int) -> dict[str, str]:
+    found = {"PERDURE_RUN": run, "RANK": rank, "WORLD_SIZE": world, "MASTER_PORT": port, "PERDURE_CHECK_SECONDS": 0}
+    return {name: str(value) for name, value in found.items()} | {"MASTER_ADDR": "127.0.0.1"}
+
+
+def _port() -> int:
+    """Below the ports that the kernel hands out by itself."""
+    while True:
+        port = random.randrange(20000, 30000)  # noqa: S311
+        with socket.socket() as one, suppress(OSError):
+            one.bind(("", port))
+            return port
