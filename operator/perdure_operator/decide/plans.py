@@ -52,7 +52,7 @@ def plan_in_place(draft: Draft, heirs: Succession, lost: bool) -> RunPlan:
     current, pods = draft.current, own(draft.snapshot)
     stays = [pods[member.name] for member in heirs.stays]
     joins = [pods[name] for name in draft.next_members]
-    plan = _plan(draft, _seated(draft, heirs, stays, joins), _seconds(draft, heirs))
+    plan = _plan(draft, _seated(draft, stays, joins), _seconds(draft, heirs))
     before = current.run if current else 0
     runs = add_lost_run(plan.lost, before) if lost else plan.lost
     for run in draft.status.next.undecided if draft.status.next else ():
@@ -136,7 +136,7 @@ def _address(pod: PodView, port: int) -> str:
     return f"[{pod.ip}]:{port}" if ":" in pod.ip else f"{pod.ip}:{port}"
 
 
-def _seated(draft: Draft, heirs: Succession, stays: list[PodView], joins: list[PodView]) -> list[PodView]:
+def _seated(draft: Draft, stays: list[PodView], joins: list[PodView]) -> list[PodView]:
     """In the order of their ranks: of equal size the new ones take the places of those who go, else they come last."""
     old = draft.current.plan.members if draft.current else ()
     if len(stays) + len(joins) != len(old):

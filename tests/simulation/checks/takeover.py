@@ -112,8 +112,7 @@ class Takeover(Promise):
             lost = [one["name"] for one in self._stayers(job, old) if one["uid"] not in stay]
             if lost:
                 yield "seats", f"{lost} could go on in run {new['run']}, and have to leave"
-        going = {one["uid"] for one in new.get("leavers") or ()}
-        both = sorted(one["name"] for one in new["members"] if one["uid"] in going)
+        both = sorted({one["name"] for one in new["members"]} & set(new.get("leavers") or ()))
         if both:
             yield "seats", f"{both} are members of run {new['run']} and leave it"
 
