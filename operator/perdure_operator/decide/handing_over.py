@@ -34,7 +34,9 @@ def settle(draft: Draft) -> Draft:
     if current.outcomes or draft.status.opened >= plan.run:
         return succeed(draft, current, plan, intent)
     if failed := _ended_newcomers(draft, upcoming, plan):
-        return _try_again(draft, upcoming, plan, intent, failed)
+        if draft.now < _decided_by(draft, plan):
+            return _try_again(draft, upcoming, plan, intent, failed)
+        return succeed(draft, current, plan, intent, unconfirmed=True)
     if draft.now >= known:
         return succeed(draft, current, plan, intent)
     return _move_on(draft, current, plan, intent).wake(known)
@@ -49,6 +51,12 @@ def confirm(draft: Draft) -> Draft:
     if draft.status.opened >= current.run or draft.now >= known:
         return draft.update_current(unconfirmed=False)
     return draft.wake(known)
+
+
+def _decided_by(draft: Draft, plan: RunPlan) -> datetime:
+    """Who has ended later most likely was a member of the newer run."""
+    limit = plan.handover.limit if plan.handover else 0
+    return later(plan.assigned_time or draft.now, limit + NEWS_SECONDS)
 
 
 def _known_by(draft: Draft, plan: RunPlan) -> datetime:

@@ -300,6 +300,17 @@ class TestNoEvidence:
         assert after.run_plan is not None
         assert (after.run_plan.run, after.run_plan.handover, after.run_plan.lost) == (3, None, ())
 
+    def test_a_newcomer_that_dies_long_after_the_limit_is_a_lost_member_of_the_newer_run(self) -> None:
+        here = _running().spec(replicas=3).settle().after(1).settle().ready().settle().after(330)
+        here = here.ended(2, ExitKind.FAILED, run=2, error=killed()).settle()
+        assert here.now.current is not None
+        assert here.now.current.run == 2
+        assert here.intent is not None
+        assert here.intent.disruption is Disruption.MEMBER_LOST
+        after = here.after(2).settle().ready().settle()
+        assert after.run_plan is not None
+        assert (after.run_plan.run, after.run_plan.lost, after.run_plan.handover) == (3, (2,), None)
+
     def test_suspending_asks_all_at_once_whichever_run_is_on(self) -> None:
         here = _offered().spec(suspend=True).settle()
         told = here.assignment(0)
