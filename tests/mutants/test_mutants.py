@@ -26,8 +26,8 @@ SIX: Final = (
     "a Lease is taken before it has ended",
     "two runs in a row use the same port",
     "steps of another run are lost by this one",
-    "a run that has lost a member is not named as lost to the others",
-    "each failure is retried after a second, without back-off",
+    "a renewal counts from its answer",
+    "a pod is told something else than was decided about",
 )
 AIMED: Final = 3
 

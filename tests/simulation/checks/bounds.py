@@ -7,7 +7,7 @@ from typing import Final
 
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise, by_operator
-from tests.simulation.checks.reading import ROLE, assignment, status_of, training, upcoming
+from tests.simulation.checks.reading import ROLE, assignment, intent, plan_of, status_of, training, upcoming
 from tests.simulation.objects import (
     EVENTS,
     JOBS,
@@ -50,6 +50,8 @@ class Bounds(Promise):
         """Pods by job, run and node that goes away."""
         self._alone: dict[str, int] = {}
         self._last_round: dict[str, float] = {}
+        self._pauses: dict[str, float] = {}
+        """By uid of the job: how long after a member was lost the run that goes on without it was planned."""
 
     def on_change(self, change: Change) -> None:
         if change.kind in (EVENTS, LEASES):
@@ -88,9 +90,22 @@ class Bounds(Promise):
             words = f"{self._sent[where]} pods for run {where[1]} come to {where[2]}, which goes away"
             self._case.fail("misplaced", f"{self._case.jobs[uid]}: {words}")
 
+    def _check_pause(self, uid: str, before: Json, after: Json) -> None:
+        """The next run is planned in living pods before the one that failed has been counted."""
+        lost, plan = intent(before), plan_of(after)
+        if lost.get("disruption") == "MemberLost" and plan and plan.get("run") != plan_of(before).get("run"):
+            self._pauses[uid] = self._case.now - seconds_of(lost["since"])
+        row, old = (int((one.get("failures") or {}).get("consecutive") or 0) for one in (after, before))
+        if row > old and uid in self._pauses:
+            paused, due = self._pauses.pop(uid), min(2 ** (row - 1), PAUSE_AT_MOST_SECONDS)
+            if paused < due - 2.0:
+                words = f"{row} failures in a row, and the next run is planned {paused:.0f} s after the last"
+                self._case.fail("no-pause", f"{self._case.jobs[uid]}: {words}")
+
     def _on_round(self, change: Change, uid: str) -> None:
         if change.old is None or status_of(change.raw) == status_of(change.old):
             return
+        self._check_pause(uid, status_of(change.old), status_of(change.raw))
         self.rounds += 1
         now = self._case.now
         self._alone[uid] = self._alone.get(uid, 0) + 1 if now - self._last_round.get(uid, -1e9) < 5.0 else 1
