@@ -77,6 +77,7 @@ STAGES: Final[Mapping[Stage, tuple[Policy, ...]]] = {
     Stage.PREPARING: (
         reconsider,
         replace_unfit,  # standbys
+        keep_root_to_one_job,
         check_template,
         back_off,
         pace,

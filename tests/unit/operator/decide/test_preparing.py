@@ -102,6 +102,12 @@ class TestStandbys:
         here = job().running(world=2).leaving("n1")
         assert _stage(here) is Stage.LEAVING
 
+    def test_another_live_job_at_the_same_root_is_no_place_to_go_on_at(self) -> None:
+        here = _preparing().ready().having(same_uri=("default/other",)).settle()
+        assert here.run_plan == _running().run_plan
+        assert "default/other" in here.condition(ConditionType.DISRUPTED).message
+        assert _stage(here.after(30).settle()) is Stage.LEAVING
+
 
 class TestTakeover:
     def test_plan_budget_labels_and_requests_come_in_this_order(self) -> None:
