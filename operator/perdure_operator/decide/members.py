@@ -76,7 +76,7 @@ def promote(draft: Draft) -> Draft:
 
 def create(draft: Draft) -> Draft:
     """A name without a pod here has never been used: what vanished has been replaced before."""
-    if draft.blocked or (draft.status.next and draft.status.next.plan):  # who was planned with has been there
+    if draft.blocked:
         return draft
     pods = own(draft.snapshot)
     missing = [name for name in draft.next_members if name not in pods]
