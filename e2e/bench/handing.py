@@ -1,7 +1,6 @@
 """The script of `e2e.bench.handover`: trains until its ranks have changed and a little longer, and says what it cost.
 
-`python -m e2e.bench.handing small|large`. A stayer's last line is JSON: the pause, its parts, the bytes of the state;
-with newcomers, what sending those bytes from one old rank to one newcomer takes by itself, on the same bridge.
+`python -m e2e.bench.handing small|large`. A stayer's last line is JSON: the pause, its parts, the bytes of the state.
 """
 
 from __future__ import annotations

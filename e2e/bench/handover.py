@@ -1,7 +1,6 @@
 """What a live hand-over costs: processes of this machine, no agents, no cluster; how long nobody trains, and on what.
 
-The pause is from a stayer's last step of the older run to its first batch of the newer one. Beside it, in the same
-round, what a bare transfer of the same bytes takes over the same connections: no hand-over can be faster.
+The pause is from a stayer's last step of the older run to its first batch of the newer one, with its parts.
 """
 
 from __future__ import annotations
@@ -64,9 +63,7 @@ def _figures(found: Mapping[tuple[str, Move], list[dict[str, float]]]) -> list[F
     figures = []
     for (model, move), costs in found.items():
         name = f"{model}, {move.name}"
-        bare = [cost["bare"] for cost in costs if cost["bare"]]
-        baseline = (sorted(bare)[len(bare) // 2] * 1e3, "bare transfer of the same bytes") if bare else (None, "")
-        figures.append(Figure(f"{name}: pause", "ms", tuple(cost["pause"] * 1e3 for cost in costs), *baseline))
+        figures.append(Figure(f"{name}: pause", "ms", tuple(cost["pause"] * 1e3 for cost in costs)))
         for part in PARTS:
             samples = tuple(cost.get(part, 0.0) * 1e3 for cost in costs)
             figures.append(Figure(f"{name}: {part}", "ms", samples))
@@ -93,9 +90,9 @@ def _cost(folder: Path, model: str, move: Move) -> dict[str, float]:
     outputs = {name: process.communicate(timeout=600) for name, process in processes.items()}
     if failed := [name for name, process in processes.items() if process.returncode]:
         raise RuntimeError(f"the bench of {move.name} failed:\n{outputs[failed[0]][1][-3000:]}")
-    told = [json.loads(line) for out, _ in outputs.values() for line in out.splitlines() if line.startswith("{")]
-    stayers = [one for one in told if "pause" in one]
-    return max(stayers, key=lambda one: one["pause"]) | {"bare": max((one.get("bare", 0.0) for one in told), default=0)}
+    lines = [line for out, _ in outputs.values() for line in out.splitlines() if line.startswith("{")]
+    stayers: list[dict[str, float]] = [json.loads(line) for line in lines]
+    return max(stayers, key=lambda one: one["pause"])
 
 
 def _start(folder: Path, name: str, model: str, environ: Mapping[str, str]) -> subprocess.Popen[str]:

@@ -8,7 +8,7 @@ perdure.session.effects.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
@@ -108,6 +108,16 @@ class Keys:
         with peer_lost("the old ranks' stop was awaited"):
             awaited = "the old ranks have not stopped for the hand-over"
             look_for_keys(self.store, [STOPPED], deadline, awaited, every=STOP_SECONDS)
+
+    def seen(self) -> None:
+        """This party knows what has happened, and needs the store no more."""
+        with peer_lost("the decider's store was told"):
+            self.store.set(f"seen/{self._party.number}", "1")
+
+    def seen_by(self, parties: Iterable[int]) -> list[int]:
+        """Those of them that have said so."""
+        with peer_lost("the parties' words were read"):
+            return [party for party in parties if self.store.check([f"seen/{party}"])]
 
 
 def open_keys(block: Handover, attempt: Attempt, party: Party, give_up: Callable[[], None]) -> Keys:

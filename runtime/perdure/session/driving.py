@@ -26,9 +26,12 @@ from perdure.handover.keys import Word
 from perdure.handover.machine import Phase, State, begin, named, step
 from perdure.handover.timing import ACK_SECONDS, Timetable
 from perdure.session.effects import Effects
+from perdure.session.liveness import hidden_obstacle, obstacle, tell_attached
 
 LOOK_SECONDS: Final = 0.002
 """How often the agent's answer is looked for: somebody waits."""
+SEEN_SECONDS: Final = 0.1
+"""How often a decider without a bridge looks who still needs its store."""
 STORE_SECONDS: Final = 2.0
 """How often the decider asks the object store for an answer, and anybody again after none."""
 AGAIN_SECONDS: Final = 0.2
@@ -168,6 +171,8 @@ class Driver:
             case ev.Say(word, why):
                 self.why = self.why or why
                 self.effects.say(self._word(word, why))
+                if self.effects.party.decides and not self.effects.connected:
+                    self._thread(self._watch_seen)
             case ev.CloseStore():
                 pass  # it goes with the bridge
 
@@ -211,7 +216,12 @@ class Driver:
     def _prepare(self) -> None:
         effects = self.effects
         try:
-            effects.get_warm(self._warm, self._give_up)
+            effects.find_store(self._give_up)
+            if why := obstacle(effects.run) or hidden_obstacle(effects.run):
+                tell_attached(effects.run)
+                self.feed(ev.NotLive(why))
+                return
+            effects.get_warm(self._warm)
             if effects.party.decides:
                 self.feed(ev.StoreSeen(effects.store_answers()))
             self.feed(ev.AllWarm())
@@ -244,6 +254,12 @@ class Driver:
             self.feed(ev.LinkClosed() if party == decider else ev.Gone(party))
         else:
             self.feed(ev.SeenBy(party))
+
+    def _watch_seen(self) -> None:
+        """As the decider that has said something before there was a bridge."""
+        while self._state.needed and not self._over.wait(SEEN_SECONDS):
+            for party in self.effects.seen_by(self._state.needed):
+                self.feed(ev.SeenBy(party))
 
     def _watch_store(self) -> None:
         while not self._over.wait(STORE_SECONDS) and self.phase is Phase.PREPARING:

@@ -8,7 +8,7 @@ wait for another party raise PeerLost, those of the log StorageError; none of th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -120,13 +120,16 @@ class Effects:
 
     # Beside the training.
 
-    def get_warm(self, warm: str, give_up: Callable[[], None]) -> None:
-        """Returns when all parties are warm, and hold the same things as this one."""
+    def find_store(self, give_up: Callable[[], None]) -> None:
+        """Returns when the decider listens."""
         self._deadline = Deadline(self.block.limit, give_up)
         if self.party.new == 0:
             self._writer = make_writer(self.run, self.settings)
         self._keys = open_keys(self.block, self.attempt, self.party, give_up)
-        self._keys.await_warm(warm, self._writer.id if self._writer else "", self._deadline)
+
+    def get_warm(self, warm: str) -> None:
+        """Returns when all parties are warm, and hold the same things as this one."""
+        self.keys.await_warm(warm, self._writer.id if self._writer else "", self._deadline)
 
     def connect(self) -> None:
         """Connects all parties, and the newer run's groups."""
@@ -165,6 +168,11 @@ class Effects:
             elif self._keys:
                 self._keys.say(word)
 
+    @property
+    def connected(self) -> bool:
+        """Whether the bridge stands."""
+        return self._bridge is not None
+
     def early_word(self) -> Word | None:
         """What was said before the bridge stood."""
         return self._keys.word() if self._keys else None
@@ -172,8 +180,18 @@ class Effects:
     def seen(self) -> None:
         """This party needs the decider's store no more."""
         with suppress(PeerLost):
-            if self._bridge and not self.party.decides:
+            if self.party.decides:
+                return
+            if self._bridge:
                 self._bridge.say(None)
+            elif self._keys:
+                self._keys.seen()
+
+    def seen_by(self, parties: Iterable[int]) -> list[int]:
+        """As the decider: those of them that have no bridge, and need its store no more."""
+        with suppress(PeerLost):
+            return self._keys.seen_by(parties) if self._keys else []
+        return []
 
     # In the stop.
 

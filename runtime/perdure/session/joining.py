@@ -9,13 +9,11 @@ import os
 from dataclasses import replace
 from datetime import timedelta
 
-import torch
-
-from perdure.channel import Attached
 from perdure.group.agreement import Agreement
 from perdure.group.peers import Alone
 from perdure.group.rendezvous import Deadline, rendezvous
 from perdure.session.leaving import give_up
+from perdure.session.liveness import tell_attached
 from perdure.session.membership import make_pulse
 from perdure.session.run import Run
 from perdure.store import open_store
@@ -23,8 +21,7 @@ from perdure.store import open_store
 
 def attach(run: Run) -> None:
     """From here on a request is noted, and the agent knows whom it can ask to save."""
-    why = not_live(run)
-    run.tell(Attached(os.getpid(), not why, why))
+    tell_attached(run)
     run.requests.listen()
 
 
@@ -34,17 +31,6 @@ def meet_in_place(run: Run) -> None:
     meet(run, run.timeout)
     for replica in run.replicas:
         replica.adapt(run.world)
-
-
-def not_live(run: Run) -> str:
-    """Why this process cannot change its ranks while it trains, or nothing."""
-    if run.settings.run is None:
-        return "nobody has numbered this run"
-    if run.settings.master_is_elsewhere:
-        return "torchrun has started the ranks, and keeps their store"
-    if torch.cuda.is_available():
-        return "on GPUs ranks cannot be connected beside a living run yet"
-    return ""
 
 
 def meet(run: Run, timeout: float) -> None:

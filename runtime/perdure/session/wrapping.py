@@ -89,6 +89,11 @@ class Replica(nn.Module):
             called.register_comm_hook(state, hook)
 
     @property
+    def inside(self) -> list[nn.Module]:
+        """What is called now."""
+        return self._called
+
+    @property
     def lasting(self) -> str:
         """Why it cannot be made anew for other ranks, or nothing."""
         if self._hook:

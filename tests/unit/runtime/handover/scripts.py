@@ -5,16 +5,20 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
+from perdure.channel import HandoverEnded
 from perdure.session.leaving import Exit
 from perdure.session.session import Session
+from perdure.telemetry.events import Event
 
 SAMPLES = 102
 BATCH = 16
@@ -50,15 +54,20 @@ def train(
     wait_at: int | None = None,
     die: str = "",
     again: tuple[int, str] | None = None,
+    group: bool = False,
+    wait_for_end: bool = False,
 ) -> dict[str, Any]:
-    """Trains to the end; at step `wait_at` every old rank waits until its part of the hand-over is ready.
+    """Trains to the end; at step `wait_at` every old rank waits until its part of the hand-over is ready, or
+    with `wait_for_end` until it has come to nothing.
 
-    `die` is where this process kills itself, or raises; `again` another offer, and the step at which it comes.
+    With `group` it has one of its own. `die` is where this process kills itself, or raises; `again` is another offer,
+    and the step at which it comes.
     """
     torch.set_num_threads(1)
     dies(die, "cold")
     told: list[str] = []
     with Session.from_env(root, deterministic=deterministic) as session:
+        own = dist.new_group() if group and dist.is_initialized() else None
         net = network(model)
         torch.manual_seed(session.rank)  # dropout of its own on every rank
         wrapped = session.wrap(net, **(options or {}))
@@ -66,6 +75,8 @@ def train(
         scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [8, 14], 0.1)
         session.register(model=wrapped, optimizer=optimizer, scheduler=scheduler)
         session.on("ranks", lambda: told.append(f"ranks {session.rank}/{session.world}"))
+        ended = Ended()
+        session._run.reporter.add(ended)
         batches = session.loader(dataset(), BATCH, num_workers=workers)
         began = None
         if die:
@@ -82,7 +93,9 @@ def train(
                     optimizer.step()
                     if again and session.steps_done == again[0]:
                         Path(os.environ["PERDURE_HANDOVER_FILE"]).write_text(again[1])
-                    if session.steps_done == wait_at or (again and session.steps_done == again[0]):
+                    if wait_for_end and session.steps_done == wait_at:
+                        ended.once.wait(60)
+                    elif session.steps_done == wait_at or (again and session.steps_done == again[0]):
                         await_ready(session)
                     session.step()
                     scheduler.step()
@@ -99,7 +112,19 @@ def train(
             "rate": optimizer.param_groups[0]["lr"],
             "random": torch.rand(1).item(),
             "told": told,
+            "own": own is not None,
         }
+
+
+class Ended:
+    """Listens for an attempt that has come to nothing."""
+
+    def __init__(self) -> None:
+        self.once = threading.Event()
+
+    def take(self, event: Event) -> None:
+        if isinstance(event, HandoverEnded):
+            self.once.set()
 
 
 def dies(die: str, here: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
@@ -20,6 +21,7 @@ class Fault(NamedTuple):
     newcomer: dict[str, Any]
     status: int
     says: str
+    old: Mapping[str, Any] = MappingProxyType({})
     wait: bool = True
 
 
@@ -27,7 +29,7 @@ FAULTS = {
     "killed-before-it-is-warm": Fault({"die": "cold"}, -signal.SIGKILL, "", wait=False),
     "killed-with-the-state": Fault({"die": "restored"}, -signal.SIGKILL, ""),
     "error-before-its-first-batch": Fault({"die": "error"}, 1, "no data on this node"),
-    "another-model": Fault({"model": "norm"}, 1, "has other models", wait=False),
+    "another-model": Fault({"model": "norm"}, 1, "has other models", {"wait_for_end": True}),
 }
 
 
@@ -43,10 +45,26 @@ def undisturbed(nursery: Nursery) -> dict[int, Any]:
     return by_rank(Job(nursery, "undisturbed", 2).begin().end())
 
 
+def test_what_cannot_change_its_ranks_saves_and_goes_on_in_new_processes(
+    nursery: Nursery, undisturbed: dict[int, Any]
+) -> None:
+    job = Job(nursery, "own-group", 2, group=True).offered(2, (0, 1), (0, 1), wait=False).begin()
+    results = job.end()
+    assert by_rank(results) == undisturbed
+    ended = [line for line in job.trace if line.get("event") == "handover-ended"]
+    assert {(line["rank"], line["next"], line["word"]) for line in ended} == {(0, 2, "restart"), (1, 2, "restart")}
+    assert {name: set(found) for name, found in results.items() if name.startswith("old")} == {
+        "old0": {"left", "began"},
+        "old1": {"left", "began"},
+    }
+    opened = [(entry["run"], entry.get("takesOver")) for entry in job.log if entry["kind"] == "Opened"]
+    assert opened == [(1, None), (2, None)]
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_old_ranks_train_on_bit_for_bit(nursery: Nursery, undisturbed: dict[int, Any], name: str) -> None:
     fault = FAULTS[name]
-    job = Job(nursery, name, 2).offered(*REPLACED, wait=fault.wait, **fault.newcomer).begin()
+    job = Job(nursery, name, 2, **fault.old).offered(*REPLACED, wait=fault.wait, **fault.newcomer).begin()
     assert job.ended() == {"new1": fault.status, "old0": 0, "old1": 0}, job.output("old0") + job.output("new1")
     assert by_rank({rank: nursery.result(f"{name}-{rank}") for rank in ("old0", "old1")}) == undisturbed
     assert [entry["run"] for entry in job.log if entry["kind"] == "Opened"] == [1]
