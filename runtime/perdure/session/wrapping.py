@@ -32,7 +32,8 @@ class Replica(nn.Module):
     """A model as training calls it, in whatever world: the script keeps this, and what is inside is made anew.
 
     `module` is the script's own. With several ranks it is called through DistributedDataParallel; that one is made
-    anew where the ranks change, for an old one keeps buckets that other ranks do not have.
+    anew where the ranks change, for an old one keeps buckets that other ranks do not have, and where parameters are
+    frozen or unfrozen: it averages the gradients of those alone, and waits for all those, that it was made with.
     """
 
     module: nn.Module
@@ -45,7 +46,9 @@ class Replica(nn.Module):
         self._deterministic = deterministic
         self._options = _placed(module, options)
         self._hook: tuple[Any, Any] | None = None
-        self._trains = any(parameter.requires_grad for parameter in module.parameters())
+        self._world = 1
+        self._made_with: list[tuple[nn.Parameter, bool]] = []
+        """The parameters, and whether each was trained, when what is called now was made."""
 
     def adapt(self, world: int, *, equal: bool = False) -> None:
         """Makes what training calls in a world of this size; `equal`: all ranks have the same weights already."""
@@ -53,7 +56,9 @@ class Replica(nn.Module):
         if isinstance(before, DistributedDataParallel):
             before._remove_autograd_hooks()  # noqa: SLF001 - else both would reduce
         self._called[0] = self.module
-        if world > 1 and self._trains:
+        self._world = world
+        self._made_with = [(parameter, parameter.requires_grad) for parameter in self.module.parameters()]
+        if world > 1 and any(trained for _, trained in self._made_with):
             options = {"init_sync": False, **self._options} if equal else self._options
             self._called[0] = self._distributed(world, options)
             self._called[0].training = self.training  # not by train(): parts of the model may be frozen
@@ -68,7 +73,15 @@ class Replica(nn.Module):
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Calls the model, and has the ranks' gradients averaged in the backward pass."""
+        if self._world > 1 and torch.is_grad_enabled() and not torch.compiler.is_compiling() and self._thawed():
+            self.adapt(self._world, equal=True)
         return self._called[0](*inputs, **named)
+
+    def _thawed(self) -> bool:
+        """Whether the script trains other parameters than before, as every rank's does, outside of `no_sync`."""
+        if not getattr(self._called[0], "require_backward_grad_sync", True):
+            return False
+        return any(parameter.requires_grad != trained for parameter, trained in self._made_with)
 
     def train(self, mode: bool = True) -> Self:
         """For training, or for evaluation."""

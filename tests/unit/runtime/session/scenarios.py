@@ -101,6 +101,27 @@ def train(
         }
 
 
+def thaw(root: str) -> dict[str, Any]:
+    """Trains the last layer alone, then both, then the first alone, on whatever is this rank's share."""
+    seen = []
+    with joined(root) as session:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+        net[0].requires_grad_(requires_grad=False)
+        model = session.wrap(net)
+        session.register(model=model, optimizer=(optimizer := torch.optim.SGD(model.parameters(), lr=0.1)))
+        for epoch in session.epochs(3):
+            net[0].requires_grad_(epoch >= 1)
+            net[2].requires_grad_(epoch < 2)  # noqa: PLR2004
+            for inputs, labels in session.loader(dataset(), 51):
+                optimizer.zero_grad()
+                session.weighted(cross_entropy(model(inputs), labels)).backward()
+                optimizer.step()
+                session.step()
+            seen.append([weights(net[0]), weights(net[2])])
+    return {"layers": seen}
+
+
 def life(root: str, *, ask: int | None = None, leave: int | None = None) -> dict[str, Any]:
     """What hooks are told; rank `ask` alone wants to stop in the second epoch, all leave after step `leave`."""
     told: list[str] = []

@@ -38,6 +38,7 @@ def scenes(root: Path) -> list[Scene]:
         ),
         Scene("exhausted", "exhausted", 2, {"root": str(root / "exhausted")}),
         Scene("subgroup", "subgroup", 3, {"root": str(root / "subgroup")}),
+        Scene("thaw", "thaw", 2, {"root": str(root / "thaw")}),
         train("two", 2, "two"),
         train("two-first", 2, "two-parts", terminate=(1, 9)),
         train("two-second", 2, "two-parts"),
@@ -120,6 +121,13 @@ def test_what_a_step_said_is_not_lost_in_a_save_that_follows(played: Results) ->
 
 def test_gradients_are_summed_in_rank_order_over_the_group_that_wrap_was_given(played: Results) -> None:
     assert played["subgroup"] == [[1.5], [1.5], [3.0]]
+
+
+def test_a_layer_that_is_frozen_or_unfrozen_while_training_stays_equal_on_all_ranks(played: Results) -> None:
+    first, second = played["thaw"]
+    assert first == second, first
+    layers = list(zip(*first["layers"], strict=True))
+    assert [len(set(hashes)) for hashes in layers] == [3, 2], "frozen layers stay, the others are trained"
 
 
 def test_two_ranks_resume_to_the_result_of_an_undisturbed_run(played: Results) -> None:
