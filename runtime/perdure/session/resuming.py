@@ -9,6 +9,7 @@ from perdure.channel import Opened
 from perdure.checkpoint.checkpointer import Checkpointer
 from perdure.checkpoint.opening import Opening, load_newest, open_run, say
 from perdure.checkpoint.state import Loaded, Position, State
+from perdure.contract import CommitRef
 from perdure.session.hooks import HookName
 from perdure.session.leaving import give_up, stop_without_step
 from perdure.session.liveness import obstacle, tell_attached
@@ -63,7 +64,8 @@ def receive(run: Run, *, seed: int) -> Newcomer | None:
         run.checkpointer.commit = header.commit
         run.checkpointer.rehearse()
     run.tell(Resumed(run.progress.step))
-    run.hooks.run(HookName.RESUMED, header.commit)
+    # No commit was made here: it is named by where the living run stands, behind the newest that there is.
+    run.hooks.run(HookName.RESUMED, CommitRef(header.commit.seq if header.commit else 0, header.position.step))
     if newcomer.old_world != run.world:
         run.hooks.run(HookName.RANKS)
     return newcomer

@@ -74,6 +74,7 @@ def train(
         optimizer = torch.optim.Adam(wrapped.parameters(), lr=1e-2)
         scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [8, 14], 0.1)
         session.register(model=wrapped, optimizer=optimizer, scheduler=scheduler)
+        session.on("resumed", lambda commit: told.append(f"resumed {commit.step}"))
         session.on("ranks", lambda: told.append(f"ranks {session.rank}/{session.world}"))
         ended = Ended()
         session._run.reporter.add(ended)

@@ -89,12 +89,13 @@ def test_a_run_of_another_size_goes_on_with_every_sample_once(nursery: Nursery, 
 def test_a_run_grows_and_shrinks_again(nursery: Nursery) -> None:
     job = Job(nursery, "2-to-3-to-2", 2).offered_again(("old0", "old1", "new2"), (0,)).offered(3, (2,), ()).begin()
     results = job.end()
-    assert [(run, over) for run, over, _ in opened(job)] == [(1, None), (2, 1), (3, 2)]
+    found = opened(job)
+    assert [(run, over) for run, over, _ in found] == [(1, None), (2, 1), (3, 2)]
     assert samples(job) == {epoch: Counter(range(SAMPLES)) for epoch in range(3)}
-    assert {name: found.get("told") for name, found in results.items()} == {
+    assert {name: result.get("told") for name, result in results.items()} == {
         "old0": None,
         "old1": ["ranks 1/3", "ranks 0/2"],
-        "new2": ["ranks 2/3", "ranks 1/2"],
+        "new2": [f"resumed {found[1][2]}", "ranks 2/3", "ranks 1/2"],
     }
 
 
