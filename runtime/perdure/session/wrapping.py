@@ -63,6 +63,10 @@ class Replica(nn.Module):
             self._called[0] = self._distributed(world, options)
             self._called[0].training = self.training  # not by train(): parts of the model may be frozen
 
+    def let_go(self) -> None:
+        """Keeps no group of ranks any more: what is called from here on is the script's model."""
+        self.adapt(1)
+
     def _distributed(self, world: int, options: dict[str, Any]) -> DistributedDataParallel:
         wrapped = DistributedDataParallel(self.module, **options)
         if self._hook:

@@ -112,7 +112,7 @@ def thaw(root: str) -> dict[str, Any]:
         session.register(model=model, optimizer=(optimizer := torch.optim.SGD(model.parameters(), lr=0.1)))
         for epoch in session.epochs(3):
             net[0].requires_grad_(epoch >= 1)
-            net[2].requires_grad_(epoch < 2)  # noqa: PLR2004
+            net[2].requires_grad_(epoch < 2)
             for inputs, labels in session.loader(dataset(), 51):
                 optimizer.zero_grad()
                 session.weighted(cross_entropy(model(inputs), labels)).backward()
