@@ -69,8 +69,8 @@ def take_over(draft: Draft) -> Draft:
         return await_leavers(draft, draft.status.previous)
     found = reason_to_end(draft, current)
     if found and not heirs.stays and any(made_from_another(draft, pods[one.name]) for one in heirs.leaves):
-        # What has changed may be the root itself: whether that is free is known once they have left.
-        return commit_to_leave(draft, current, found, fell="all members are made from another template")
+        # What has changed may be the root itself: whoever has members there has a claim, so they all go first.
+        return commit_to_leave(draft, current, found, fell="all members are made from another template").allot(())
     return _planned(draft, current, intent, heirs)
 
 
