@@ -1,49 +1,85 @@
-"""What a drain costs: until every trainer knows, until the drain is over, and how long training pauses, part by part.
+"""What a drain costs: until the job knows, until the drain is over, and how long training pauses, part by part.
 
-One job on a cluster of its own is drained MOVES times. Everything is read from watches, traces and outcomes, like in
-the scenarios.
+One job a way, on a cluster of their own, is drained again and again: live, in place, and with everybody leaving.
+Everything is read from watches, traces and outcomes, like in the scenarios.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 from e2e.bench.report import Figure
 from e2e.harness import evidence, observed, timeline
 from e2e.harness.drain import Drained, uncordon
-from e2e.harness.evidence import Gap, Mark, NoEvidence
-from e2e.harness.job import Job, Manifest, with_container
+from e2e.harness.evidence import Gap, NoEvidence
+from e2e.harness.handover import Way, way_of
+from e2e.harness.job import Job, Manifest, merged, with_container
 from e2e.harness.lab import Lab, digits
 from e2e.harness.watching import Seen, Watch
 from e2e.prepare import Progress
 
 CLUSTER = "bench"
-MOVES = 3
+MOVES: Final[Mapping[Way, int]] = {Way.LIVE: 10, Way.IN_PLACE: 5, Way.RECREATE: 3}
 SECONDS = 180.0
-SEEN_BOUND = 1.5
+STANDBY_BOUND = 1.5
 ENDLESS = ["python", "train.py", "--epochs", "1000000"]
 SAVES = {"everySteps": None, "everySeconds": 3600}
+ENVIRON: Final[Mapping[Way, Mapping[str, str]]] = {Way.IN_PLACE: {"PERDURE_LIVE": "no"}}
+ALL_LEAVE = {"spec": {"disruption": {"replacementTimeoutSeconds": 0}}}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the drains of one job have left behind."""
+
+    history: Sequence[Seen]
+    gaps: Sequence[Gap]
+    drains: Sequence[Drained]
+    cold: float
+    """Seconds from the first the watch saw of the job to its first step."""
 
 
 def measure(progress: Progress) -> tuple[list[Figure], dict[str, Any]]:
     """Boots, drains, measures; nothing stays behind."""
     with Lab.up(CLUSTER, progress, owner=os.getpid()) as lab:
-        job = lab.job(manifest(), "bench")
-        watch = Watch(job.kubectl, job.namespace, job.describe, ("trainingjobs", "pods", "nodes"))
-        with watch:
-            job.apply()
-            _trains(job, watch, 1)
-            drains = [_drain(lab, job, watch, run, progress) for run in range(1, MOVES + 1)]
-            _suspend(job, watch)  # the last run's outcomes are told when it ends
-            return _figures(job, watch.history, drains), {"moves": MOVES, "members": 2, "cores": os.cpu_count()}
+        found = {way: _moved(lab, way, progress) for way in MOVES}
+    moves = {way.value: number for way, number in MOVES.items()}
+    return list(_figures(found)), {"moves": moves, "members": 2, "cores": os.cpu_count()}
 
 
-def manifest() -> Manifest:
-    """The digits job, training until it is deleted, saving only when it must."""
-    return with_container(digits({"spec": {"checkpoint": SAVES}}), {"PERDURE_TRACE": "1"}, command=ENDLESS)
+def manifest(way: Way) -> Manifest:
+    """The digits job, training until it is deleted, saving only when it must, moved in this way."""
+    changes = merged({"spec": {"checkpoint": {**SAVES, "uri": f"s3://perdure/{way}"}}}, _changes(way))
+    return with_container(digits(changes), {"PERDURE_TRACE": "1", **ENVIRON.get(way, {})}, command=ENDLESS)
+
+
+def _changes(way: Way) -> Manifest:
+    return ALL_LEAVE if way is Way.RECREATE else {}
+
+
+def _moved(lab: Lab, way: Way, progress: Progress) -> Measured:
+    job = lab.job(manifest(way), f"bench-{way}")
+    watch = Watch(job.kubectl, job.namespace, job.describe, ("trainingjobs", "pods", "nodes"))
+    with watch:
+        job.apply()
+        _trains(job, watch, 1)
+        drains = []
+        for run in range(1, MOVES[way] + 1):
+            progress.say(f"kubectl drain of a member's node: {way}, {run} of {MOVES[way]}")
+            drains.append(_drain(lab, job, watch, run))
+        _suspend(job, watch)  # the last run's outcomes are told when it ends
+    trace, entries = job.root.trace(), job.root.entries()
+    job.delete()
+    gaps = evidence.gaps(trace.steps)
+    ways = [way_of(watch.history, entries, gap) for gap in gaps]
+    if ways != [way] * len(drains):
+        raise NoEvidence(f"{len(drains)} drains of a job that moves {way} went over {ways}")
+    cold = min(step.time for step in trace.steps) - watch.history[0].time
+    return Measured(watch.history, gaps, drains, cold)
 
 
 def _trains(job: Job, watch: Watch, run: int) -> None:
@@ -51,11 +87,10 @@ def _trains(job: Job, watch: Watch, run: int) -> None:
     job.root.wait_for_step(run, seconds=SECONDS)
 
 
-def _drain(lab: Lab, job: Job, watch: Watch, run: int, progress: Progress) -> Drained:
+def _drain(lab: Lab, job: Job, watch: Watch, run: int) -> Drained:
     nodes = [str(observed.member_of_rank(watch.history, rank)["spec"]["nodeName"]) for rank in (1, 0)]
     leaders = lab.operator.leader()["spec"]["nodeName"]
     node = next(node for node in nodes if node != leaders)  # a change of leaders would be measured too
-    progress.say(f"kubectl drain {node} --ignore-daemonsets ({run} of {MOVES})")
     with lab.drain(node) as drain:
         drained = drain.finish()
     _trains(job, watch, run + 1)
@@ -70,36 +105,39 @@ def _suspend(job: Job, watch: Watch) -> None:
     watch.wait("the job is suspended", observed.in_phase("Suspended"), seconds=SECONDS)
 
 
-def _figures(job: Job, history: Sequence[Seen], drains: Sequence[Drained]) -> list[Figure]:
-    trace = job.root.trace()
-    gaps = evidence.gaps(trace.steps)
-    if len(gaps) != len(drains):
-        raise NoEvidence(f"{len(drains)} drains and {len(gaps)} pauses in the trace")
-    seen = [_seconds_until_all_know(trace.marks, history, drain, gap) for drain, gap in zip(drains, gaps, strict=True)]
-    agreed = [timeline.seconds_of(history, gap.before_run).get("agree", 0.0) for gap in gaps]
-    cold = min(step.time for step in trace.steps) - history[0].time
-    return [
-        Figure("cordon to request seen by all", "s", tuple(seen), SEEN_BOUND, "the bound, with its quiet second"),
-        Figure("drain", "s", tuple(drain.seconds for drain in drains), 5.0, "kubectl's pause between two tries"),
-        Figure("agree, while training", "s", tuple(agreed)),
-        Figure("training pause", "s", tuple(gap.seconds for gap in gaps), cold, "apply to first step, the same job"),
-        *_parts(history, gaps),
-    ]
+def _figures(found: Mapping[Way, Measured]) -> Iterator[Figure]:
+    everybody = found[Way.RECREATE]
+    slowest = Figure("", "s", tuple(gap.seconds for gap in everybody.gaps)).median
+    for way, measured in found.items():
+        pauses = tuple(gap.seconds for gap in measured.gaps)
+        yield Figure(f"training pause, {way}", "s", pauses, slowest, "everybody leaves, median of this run")
+        yield from _parts(measured)
+    for way, measured in found.items():
+        seconds = tuple(drain.seconds for drain in measured.drains)
+        yield Figure(f"drain, {way}", "s", seconds, 5.0, "kubectl's pause between two tries")
+    live = found[Way.LIVE]
+    created = tuple(_seconds_to_standby(live.history, drain) for drain in live.drains)
+    yield Figure("cordon to standby created", "s", created, STANDBY_BOUND, "the bound, with its quiet second")
+    yield Figure("apply to first step", "s", tuple(measured.cold for measured in found.values()))
 
 
-def _parts(history: Sequence[Seen], gaps: Sequence[Gap]) -> list[Figure]:
-    split = [timeline.pause_parts(history, gap) for gap in gaps]
-    names = dict.fromkeys(part.name for parts in split for part in parts)
+def _parts(measured: Measured) -> Iterator[Figure]:
+    split = [timeline.pause_parts(measured.history, gap) for gap in measured.gaps]
     found = [{part.name: part.seconds for part in parts} for parts in split]
-    return [Figure(f"  {name}", "s", tuple(parts.get(name, 0.0) for parts in found)) for name in names]
+    names = dict.fromkeys(name for parts in found for name in parts)
+    return (Figure(f"  {name}", "s", tuple(parts.get(name, 0.0) for parts in found)) for name in names)
 
 
-def _seconds_until_all_know(marks: Sequence[Mark], history: Sequence[Seen], drain: Drained, gap: Gap) -> float:
-    known = [mark.time for mark in marks if mark.name == "request-seen" and mark.run == gap.before_run]
+def _seconds_to_standby(history: Sequence[Seen], drain: Drained) -> float:
+    """From the cordon to the first pod that is created after it."""
     cordoned = observed.first(history, _cordons(drain))
-    if not known or cordoned is None:
-        raise NoEvidence(f"no trainer of run {gap.before_run} has noted the request, or no watch saw the cordon")
-    return max(known) - cordoned.time
+    if cordoned is None:
+        raise NoEvidence(f"no watch saw the cordon of {drain.node}")
+    since = cordoned.time
+    created = observed.first(history, lambda seen: seen.kind == "Pod" and seen.type == "ADDED" and seen.time > since)
+    if created is None:
+        raise NoEvidence(f"no pod was created after {drain.node} was cordoned")
+    return created.time - since
 
 
 def _cordons(drain: Drained) -> Callable[[Seen], bool]:

@@ -108,6 +108,20 @@ class Lab:
         """The pod's processes on this machine, with their command lines."""
         return operator.commands(self.cluster.pod_processes(str(pod["metadata"]["uid"])))
 
+    def trainers(self, pod: Mapping[str, Any], script: str) -> list[int]:
+        """Of these the ones that run the script, executed or forked from the zygote."""
+        found = self.processes(pod)
+        executed = f"python {script}"
+        return [pid for pid, command in found.items() if command.startswith(executed) or runs_as(pid) == script[:15]]
+
+
+def runs_as(pid: int) -> str:
+    """The process's name, which a forked trainer has from its script; empty where it has ended."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
 
 def bucket_of(s3: S3) -> Bucket:
     """How pods and this machine reach that server."""

@@ -38,9 +38,10 @@ def in_phase(*phases: str) -> Condition:
 
 
 def has_intent(history: Sequence[Seen]) -> Object | None:
-    """The newest status, once a status has held an intent that is final."""
+    """The newest status, once a status has held an intent to prepare a move, or one that is final."""
     for seen in reversed(history):
-        if seen.kind == "TrainingJob" and intent(seen.object.get("status", {})).get("leave"):
+        found = intent(seen.object.get("status", {})) if seen.kind == "TrainingJob" else {}
+        if found.get("leave") or found.get("prepare"):
             return seen.object
     return None
 

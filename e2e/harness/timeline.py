@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from e2e.harness import observed
 from e2e.harness.drain import Drained
 from e2e.harness.evidence import Entry, Gap
 from e2e.harness.watching import Object, Seen
+
+_NO_PARTS: Final = frozenset({"connect", "pause"})
+"""Of a hand-over: while its ranks connect they train, and the pause is the whole."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,8 @@ def pause_parts(history: Sequence[Seen], gap: Gap) -> list[Part]:
     `agree` is not among them: while the ranks agree on a step, they train. What nobody has told is no part of zero
     seconds: it is in the rest.
     """
+    if told := handover_parts(history, gap.after_run):
+        return _with_rest([Part(name, seconds) for name, seconds in told.items() if name not in _NO_PARTS], gap)
     ended = [seen.time for seen in _firsts(history, lambda pod: _ended_in(pod, gap.before_run))]
     ranked = [seen.time for seen in _firsts(history, lambda pod: _ranked_in(pod, gap.after_run))]
     if not ended or not ranked:
@@ -129,7 +135,18 @@ def pause_parts(history: Sequence[Seen], gap: Gap) -> list[Part]:
         Part("pod start", max(ranked) - max(ended)),
         *(Part(name, arriving[name]) for name in ("start", "import", "rendezvous", "restore") if name in arriving),
     ]
+    return _with_rest(parts, gap)
+
+
+def _with_rest(parts: Sequence[Part], gap: Gap) -> list[Part]:
     return [*parts, Part("rest", gap.seconds - sum(part.seconds for part in parts))]
+
+
+def handover_parts(history: Sequence[Seen], run: int) -> Mapping[str, float]:
+    """What the member that stood still longest has measured while this run took over; empty where nobody has told."""
+    records = [record for outcome in observed.outcomes(history) for record in outcome.get("handovers", ())]
+    parts = [record["parts"] for record in records if (record["run"], record["word"]) == (run, "go")]
+    return dict(max(parts, key=lambda seconds: float(seconds.get("pause", 0.0)), default={}))
 
 
 def seconds_of(history: Sequence[Seen], run: int) -> Mapping[str, float]:

@@ -195,6 +195,11 @@ class Log:
                 self._changed.wait(left)
             return found[:times]
 
+    def count(self, pattern: str) -> int:
+        """In how many lines `pattern` has been found so far."""
+        with self._changed:
+            return len(list(self._found(pattern)))
+
     def whole(self, *, seconds: float) -> list[str]:
         """Every line, once the log has ended. Late after `seconds`."""
         deadline = time.monotonic() + seconds

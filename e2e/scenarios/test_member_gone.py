@@ -28,8 +28,7 @@ def test_a_killed_trainer_costs_the_steps_since_the_last_commit(
 ) -> None:
     with train(trouble=Trouble(environ={"PACE_SECONDS": "0.3"})) as training:
         training.trains(steps=13)  # the last commit is that of step 10, and the next is two seconds away
-        processes = lab.processes(training.member(rank=1))
-        operator.kill(pid for pid, command in processes.items() if command.startswith("python paced.py"))
+        operator.kill(lab.trainers(training.member(rank=1), "paced.py"))
         status = training.completes()
     verdict = training.verdict()
     assert (status["failures"]["code"], status["failures"]["infrastructure"]) == (0, 1)

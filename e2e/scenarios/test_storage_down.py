@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 
 from e2e.cluster.s3 import S3
+from e2e.harness import observed
+from e2e.harness.handover import Way
 from e2e.harness.lab import Lab, bucket_of
 from e2e.harness.shared_run import SharedRun
 from e2e.scenarios.conftest import Train, Undisturbed
@@ -18,6 +20,8 @@ pytestmark = pytest.mark.cluster
 PATIENT = {"checkpoint": {"everySteps": None, "everySeconds": 3600}, "disruption": {"exitTimeoutSeconds": 240}}
 OWN = "s3-to-be-taken-away"
 OWN_PORT = 9001
+NOT_LIVE = {"PERDURE_LIVE": "no"}
+STEP = r"PACE run 1: \d+ steps"
 FAILED_SAVE = r"exit save failed \(attempt (\d+) of step"
 
 
@@ -36,7 +40,7 @@ def test_a_drain_waits_for_a_store_that_comes_back(
     lab: Lab, train: Train, undisturbed: Undisturbed, s3: S3, outage: tuple[Callable[[S3], None], Callable[[S3], None]]
 ) -> None:
     take_away, give_back = outage
-    with train(trouble=Trouble(spec=PATIENT, s3=s3)) as training:
+    with train(trouble=Trouble(spec=PATIENT, s3=s3, environ=NOT_LIVE)) as training:
         training.trains(steps=12)
         members = [training.member(rank)["metadata"]["name"] for rank in (0, 1)]
         with training.log(rank=0) as log, lab.drain(training.node(rank=1)) as drain:
@@ -54,6 +58,27 @@ def test_a_drain_waits_for_a_store_that_comes_back(
     assert all(member in awaited["message"] for member in members)
     assert "until" in awaited["message"]
     assert drained.status == 0, drained.output
+    assert training.verdict() == nothing_lost(undisturbed(Config()))
+
+
+def test_a_hand_over_waits_for_a_store_that_comes_back_while_everybody_trains(
+    lab: Lab, train: Train, undisturbed: Undisturbed, s3: S3
+) -> None:
+    with train(trouble=Trouble(spec=PATIENT, s3=s3)) as training:
+        training.trains(steps=12)
+        with training.log(rank=0) as log, lab.drain(training.node(rank=1)) as drain:
+            s3.kill()
+            try:
+                training.watch.wait("the members are told", observed.asked_to_leave, seconds=90)
+                log.wait(STEP, times=log.count(STEP) + 2, seconds=60)  # they train on
+                waited = drain.still_waits()
+            finally:
+                s3.start()
+            drained = drain.finish()
+        training.completes()
+    assert waited
+    assert drained.status == 0, drained.output
+    assert training.ways() == [Way.LIVE]
     assert training.verdict() == nothing_lost(undisturbed(Config()))
 
 

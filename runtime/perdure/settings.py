@@ -68,6 +68,8 @@ class Settings:
     rendezvous: float = DEFAULT_RENDEZVOUS_SECONDS
     check_seconds: float = DEFAULT_CHECK_SECONDS
     """How often the ranks agree whether to stop, about; 0: at every step."""
+    live: bool = True
+    """Whether ranks may change while this process trains."""
     trace: bool = False
     report_fd: int | None = None
     request_file: Path | None = None
@@ -104,6 +106,7 @@ def read_settings(environ: Mapping[str, str], root: str | Path | None = None) ->
         grace=_number(environ, Env.GRACE_SECONDS, float(DEFAULT_GRACE_SECONDS)),
         rendezvous=_number(environ, Env.RENDEZVOUS_SECONDS, float(DEFAULT_RENDEZVOUS_SECONDS)),
         check_seconds=_number(environ, Env.CHECK_SECONDS, DEFAULT_CHECK_SECONDS),
+        live=environ.get(Env.LIVE) != "no",
         trace=environ.get(Env.TRACE) == "1",
         report_fd=_optional(environ, Env.REPORT_FD, 0),
         request_file=Path(request_file) if request_file else None,

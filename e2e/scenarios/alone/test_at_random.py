@@ -37,7 +37,7 @@ def a_deleted_member(lab: Lab, training: Training, rank: int) -> None:
 def a_killed_leader_in_a_drain(lab: Lab, training: Training, rank: int) -> None:
     node, run = training.node(rank), training.run()
     with lab.drain(node) as drain:
-        training.watch.wait("the members are asked", lambda h: observed.asked_to_leave(h, run), seconds=30)
+        training.watch.wait("the members are asked", lambda h: observed.asked_to_leave(h, run), seconds=90)
         lab.operator.kill(lab.operator.leader())
         drained = drain.finish()
     assert drained.status == 0, drained.output

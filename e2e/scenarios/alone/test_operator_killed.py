@@ -25,7 +25,7 @@ def test_a_leader_killed_in_the_middle_of_a_move(
     with train(trouble=SLOW) as training:
         training.trains(steps=3)
         with lab.drain(training.node(rank=1)) as drain:
-            training.watch.wait(what, moment, seconds=30)
+            training.watch.wait(what, moment, seconds=90)
             lab.operator.kill(lab.operator.leader())
             drained = drain.finish()
         training.completes()

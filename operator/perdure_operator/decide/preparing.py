@@ -16,7 +16,7 @@ from perdure_operator.decide.assignments import run_told
 from perdure_operator.decide.disruptions import final_reason, reason_to_end
 from perdure_operator.decide.draft import Draft, Waiting, clock, next_run
 from perdure_operator.decide.exit_problems import await_leavers
-from perdure_operator.decide.facts import joined, own, refused, size_of, wanted_size
+from perdure_operator.decide.facts import joined, made_from_another, own, refused, size_of, wanted_size
 from perdure_operator.decide.intents import commit_to_leave, fall_back, limited, may_prepare, nobody_goes_on, ready_by
 from perdure_operator.decide.placement import can_train
 from perdure_operator.decide.plans import ATTEMPTS, live_plan, plan_in_place, succeed
@@ -67,6 +67,10 @@ def take_over(draft: Draft) -> Draft:
         return draft.wait(Reason.BACKOFF, words, intent.not_before)
     if draft.status.previous:
         return await_leavers(draft, draft.status.previous)
+    found = reason_to_end(draft, current)
+    if found and not heirs.stays and any(made_from_another(draft, pods[one.name]) for one in heirs.leaves):
+        # What has changed may be the root itself: whoever has members there has a claim, so they all go first.
+        return commit_to_leave(draft, current, found, fell="all members are made from another template").allot(())
     return _planned(draft, current, intent, heirs)
 
 

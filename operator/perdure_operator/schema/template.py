@@ -17,7 +17,7 @@ from perdure_operator.api.names import ASSIGNMENT_VOLUME, CREDENTIALS_VOLUME
 from perdure_operator.schema import pod
 from perdure_operator.schema.cel import VALIDATIONS, Json, Rule, checked, forbidden
 
-USER_ENV: Final = (Env.TRACE, Env.RENDEZVOUS_SECONDS, Env.CHECK_SECONDS, Env.PRELOAD)
+USER_ENV: Final = (Env.TRACE, Env.RENDEZVOUS_SECONDS, Env.CHECK_SECONDS, Env.PRELOAD, Env.LIVE)
 """The variables named PERDURE_* that are the user's to set."""
 
 DESCRIPTION: Final = (

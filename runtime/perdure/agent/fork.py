@@ -175,6 +175,7 @@ def run(program: Program, command: Sequence[str]) -> None:
     gc.enable()
     atexit.register(gc.unfreeze)  # the last of the handlers: what nobody collects at the end, libraries tell as leaks
     _reseed()
+    linux.name_process(Path(program.target).name)  # its command line is the zygote's
     sys.argv, sys.orig_argv = program.argv, list(command)
     sys.modules["__main__"] = module = types.ModuleType("__main__")
     module.__dict__.update(__annotations__={}, __builtins__=builtins)

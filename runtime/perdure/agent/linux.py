@@ -16,6 +16,7 @@ from typing import Final
 from perdure.agent.paths import CGROUPS
 
 _PR_SET_PDEATHSIG: Final = 1
+_PR_SET_NAME: Final = 15
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
@@ -29,6 +30,11 @@ def adopt_orphans() -> None:
 def die_with_parent() -> None:
     """Called in a child between fork and exec: SIGKILL when the agent is gone."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def name_process(name: str) -> None:
+    """What `top` and /proc/PID/comm show of this process: the first 15 bytes of it."""
+    _prctl(_PR_SET_NAME, name.encode(errors="replace"), 0, 0, 0)
 
 
 def _parents_and_sessions() -> dict[int, tuple[int, int]]:

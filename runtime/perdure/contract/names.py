@@ -56,6 +56,7 @@ class Env:
         "PERDURE_CHECK_SECONDS"  # how often ranks agree whether to stop; 0: at each step (users set it)
     )
     PRELOAD: Final = "PERDURE_PRELOAD"  # modules the zygote imports beside its own; "none": no zygote (users set it)
+    LIVE: Final = "PERDURE_LIVE"  # "no": members are replaced in place, never between two batches (users set it)
     TRACE: Final = "PERDURE_TRACE"  # "1": record per step the time and the sample ids of the batch (users set it)
 
     # Set by the agent for each trainer process, beside torch's own RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,

@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data.distributed import DistributedSampler
 
 from perdure.channel import Attached
+from perdure.contract import Env
 from perdure.group.world import foreign
 from perdure.session.run import Run
 
@@ -38,6 +39,8 @@ def tell_attached(run: Run) -> None:
 
 def obstacle(run: Run) -> str:
     """Why this process cannot change its ranks while it trains, as far as that is seen at once, or nothing."""
+    if not run.settings.live:
+        return f"{Env.LIVE}=no"
     if run.settings.run is None:
         return "nobody has numbered this run"
     if run.settings.master_is_elsewhere:

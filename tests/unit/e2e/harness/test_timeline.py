@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from e2e.harness.drain import Drained
@@ -101,3 +103,16 @@ def test_a_part_that_nobody_has_told_is_not_a_part_of_no_time() -> None:
     parts = pause_parts(MOVED[:-1], GAP)
     assert [part.name for part in parts] == ["save", "exit", "pod start", "rest"]
     assert sum(part.seconds for part in parts) == pytest.approx(GAP.seconds)
+
+
+def test_the_parts_of_a_live_pause_are_those_of_the_member_that_stood_still_longest() -> None:
+    def record(run: int, word: str, **parts: float) -> dict[str, Any]:
+        return {"run": run, "word": word, "why": "", "parts": parts}
+
+    quick, slow = record(2, "go", pause=0.02, vote=0.01), record(2, "go", pause=0.05, connect=3.0, vote=0.04)
+    history = [
+        pod(1, "a", outcome=ended(2, "completed", handovers=[record(2, "abort", pause=9.0), quick])),
+        pod(1, "b", outcome=ended(1, "handed-over", handovers=[slow])),
+    ]
+    parts = pause_parts(history, Gap(1, 2, 3, 4, 10.0, 10.06))
+    assert [(part.name, round(part.seconds, 3)) for part in parts] == [("vote", 0.04), ("rest", 0.02)]

@@ -177,7 +177,7 @@ class TestNoOffer:
 
     def test_another_template_is_another_program(self) -> None:
         here = _running().having(template_hash="t2").settle()
-        assert "one template" in self._in_place(_ready(here))
+        assert _stage(_ready(here).settle()) is Stage.LEAVING
 
     def test_without_a_session_nobody_can_hand_over(self) -> None:
         assert "no Session" in self._in_place(_ready(_running(completion="ExitCode")))

@@ -89,8 +89,10 @@ class TestStandbys:
         here = _preparing().having(template_hash="t2").settle()
         assert here.now.next is not None
         assert here.now.next.members == ("digits-ab12-3", "digits-ab12-4")
-        after = here.ready().settle()
-        assert set(_ranks(after)) == {"3", "4"}
+        left = here.ready().settle()
+        assert _stage(left) is Stage.LEAVING  # and then the gates are asked, whether the new root is free
+        left = left.ended(0, ExitKind.CHECKPOINTED, **SAVED).ended(1, ExitKind.CHECKPOINTED, **SAVED).settle()
+        assert set(_ranks(left.ready().settle())) == {"5", "6"}
 
     def test_one_that_a_quota_refuses_is_named_and_in_the_end_all_leave(self) -> None:
         here = _running().refused(2).cordon("n2").settle().after(1).step().step()

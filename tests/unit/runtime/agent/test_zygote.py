@@ -124,6 +124,11 @@ def test_no_two_trainers_draw_the_same_random_numbers(tmp_path: Path) -> None:
     assert len(set(re.findall(r"0\.\d+", text))) == 6
 
 
+def test_a_forked_trainer_goes_by_the_name_of_its_script(tmp_path: Path) -> None:
+    (tmp_path / "training.py").write_text("print(open('/proc/self/comm').read())")
+    assert "training.py" in starts(tmp_path, sys.executable, "training.py", modules=LIGHT)[1].splitlines()
+
+
 class TestWhatIsExecuted:
     @pytest.mark.parametrize(
         "command",

@@ -10,9 +10,17 @@ import pytest
 from perdure.agent.environ import Place, process_environment
 from perdure.contract import CommitRef, Env, Train
 from perdure.errors import UserError
+from perdure.session.liveness import obstacle
+from perdure.session.run import Run
 from perdure.settings import Cadence, read_settings
 
 RANKS = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
+
+
+def test_a_script_may_refuse_to_change_ranks_while_it_trains() -> None:
+    run = Run(read_settings({Env.RUN: "1", Env.LIVE: "no"}))
+    assert obstacle(run) == "PERDURE_LIVE=no"
+    assert obstacle(Run(read_settings({Env.RUN: "1"}))) == ""
 
 
 def test_a_laptop_says_nothing_and_gets_a_run_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
