@@ -343,7 +343,8 @@ class Session:
         """Gives back signals, hooks and process groups; the interpreter's end does it by itself."""
         run = self._run
         atexit.unregister(self._at_exit)
-        run.pulse.stop()
+        if hasattr(run, "pulse"):  # else it has met nobody
+            run.pulse.stop()
         run.requests.before_first_step(None)
         run.requests.release()
         self._watch.stop()

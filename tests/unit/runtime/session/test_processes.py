@@ -138,15 +138,26 @@ def test_a_script_with_a_hook_of_its_own_has_its_error_told_at_the_end(tmp_path:
         assert "the script's own hook" in wrong.end()
 
 
-def test_a_users_mistake_is_one_message_and_no_traceback(tmp_path: Path) -> None:
-    with script(tmp_path, "-c", MISTAKE) as wrong:
+OWN_GROUP = """
+import os, torch.distributed as dist, perdure
+os.environ |= {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+perdure.Session.from_env()
+"""
+
+
+@pytest.mark.parametrize(
+    ("mistake", "remedy"), [(MISTAKE, "register(model=...)"), (OWN_GROUP, "remove init_process_group")]
+)
+def test_a_users_mistake_is_one_message_and_no_traceback(tmp_path: Path, mistake: str, remedy: str) -> None:
+    with script(tmp_path, "-c", mistake) as wrong:
         ending = wrong.until(Exiting)
         assert isinstance(ending, Exiting)
         assert ending.error is not None
         assert (ending.outcome, ending.error.name) == (ExitKind.FAILED, "UserError")
         said = wrong.end()
         assert wrong.process.returncode == 1
-    assert "register(model=...)" in said
+    assert remedy in said
     assert "Traceback" not in said
 
 
