@@ -20,6 +20,7 @@ from perdure.contract import (
     ErrorKind,
     ExitKind,
     Failure,
+    Handover,
     Leave,
     Outcome,
     Standby,
@@ -56,10 +57,14 @@ def recorded(name: str) -> list[Any]:
     ]
 
 
+OFFER = Handover(3, 2, (1,), (1,), "10.9.0.1:29604", 60, "ab" * 16)
 TODAYS_ASSIGNMENTS: dict[str, Assignment] = {
     "standby": Standby(),
     "leave": Leave(3, "node n2 is cordoned", 120, (1, 2)),
     "train": Train(4, 1, 2, "10.9.0.1:29504", "node n2 is cordoned", 120, 135, (3,), floor=CommitRef(12, 96)),
+    # To an older agent an offer is what it is without its block: a newer run, hence a request to save.
+    "offer": Train(4, 1, 2, "10.9.0.1:29504", "node n2 is cordoned", 120, 135, (3,), handover=OFFER),
+    "offer to leave": Leave(4, "node n2 is cordoned", 120, (3,), handover=OFFER),
 }
 
 
