@@ -60,7 +60,7 @@ def full(name: str = "full") -> Json:
             resumeAnyway=True,
         ),
         completion="ExitCode",
-        disruption={"exitTimeoutSeconds": 120},
+        disruption={"exitTimeoutSeconds": 120, "replacementTimeoutSeconds": 45},
         failure={
             "maxCodeFailures": 0,
             "maxInfrastructureFailures": 7,

@@ -17,14 +17,19 @@ from perdure_operator.api.status import (
     Disruption,
     Failures,
     Floor,
+    HandoverOffer,
+    HistoryEntry,
     Intent,
+    LiveRefused,
     LostLog,
     MemberOutcome,
     NextRun,
     Phase,
+    PreviousRun,
     Replacements,
     RootProblem,
     RunPlan,
+    Takeover,
     TrainingJobStatus,
     Unready,
 )
@@ -41,6 +46,54 @@ pytestmark = pytest.mark.api
 
 NOON = datetime(2026, 11, 21, 12, 0, 0, 250000, tzinfo=UTC)
 
+MOVING = Intent(
+    disruption=Disruption.NODE_LEAVING,
+    cause="n2 is cordoned",
+    nodes=("n2",),
+    since=NOON,
+    newest=NOON,
+    prepare=True,
+    ready_by=NOON,
+    not_before=NOON,
+    fell="digits-3f2a-4 was not Ready in time",
+    ahead=True,
+    leave=True,
+    seconds=600,
+    lost=(5,),
+    deadline=NOON,
+)
+ENDED = MemberOutcome(
+    name="digits-3f2a-3",
+    uid="u3",
+    outcome="failed",
+    run=7,
+    step=120,
+    epoch=3,
+    commit_seq=9,
+    commit_step=100,
+    error_kind="exception",
+    error_name="ValueError",
+    error_tail="ValueError: no",
+    time=NOON,
+    infrastructure=True,
+    pause=0.04,
+)
+OFFER = HandoverOffer(run=6, world=2, joins=(0,), leavers=(0,), master="10.0.0.1:29606", limit=300, token="ab12")
+PLAN = RunPlan(
+    run=7,
+    world=2,
+    master="10.0.0.1:29507",
+    cause="n1 is cordoned",
+    seconds=600,
+    wait=615,
+    lost=(5,),
+    floor=Floor(seq=8, step=90),
+    members=(Assigned(name="digits-3f2a-2", uid="u2", rank=0, node="n1"),),
+    leavers=("digits-3f2a-1",),
+    takes_over=6,
+    handover=OFFER,
+    assigned_time=NOON,
+)
 ROW = Replacements(count=2, last_time=NOON, generation=3, cause="digits-3f2a-4 was deleted")
 STATUS = TrainingJobStatus(
     observed_generation=3,
@@ -52,55 +105,41 @@ STATUS = TrainingJobStatus(
     next_member=4,
     current=CurrentRun(
         run=7,
-        plan=RunPlan(
-            run=7,
-            world=2,
-            master="10.0.0.1:29507",
-            cause="n1 is cordoned",
-            seconds=600,
-            wait=615,
-            lost=(5,),
-            floor=Floor(seq=8, step=90),
-            members=(Assigned(name="digits-3f2a-2", uid="u2", rank=0, node="n1"),),
-            assigned_time=NOON,
-        ),
-        intent=Intent(
-            disruption=Disruption.NODE_LEAVING,
-            cause="n2 is cordoned",
-            nodes=("n2",),
-            since=NOON,
-            newest=NOON,
-            leave=True,
-            seconds=600,
-            lost=(5,),
-            deadline=NOON,
-        ),
-        outcomes=(
-            MemberOutcome(
-                name="digits-3f2a-3",
-                uid="u3",
-                outcome="failed",
-                run=7,
-                step=120,
-                epoch=3,
-                commit_seq=9,
-                commit_step=100,
-                error_kind="exception",
-                error_name="ValueError",
-                error_tail="ValueError: no",
-                time=NOON,
-                infrastructure=True,
-            ),
-        ),
+        plan=PLAN,
+        intent=MOVING,
+        outcomes=(ENDED,),
+        unconfirmed=True,
         replacements=ROW,
     ),
     next=NextRun(
         run=8,
         members=("digits-3f2a-4",),
+        plan=PLAN.model_copy(update={"run": 8}),
+        attempts=1,
+        undecided=(7,),
+        fell="two attempts have failed",
         disruption=Disruption.NODE_LEAVING,
         cause="n2 is cordoned",
         replacements=ROW,
     ),
+    previous=PreviousRun(
+        run=6, first="digits-3f2a-1", members=PLAN.members, outcomes=(ENDED,), intent=MOVING, replacements=ROW
+    ),
+    how=Takeover.LIVE,
+    history=(
+        HistoryEntry(
+            run=7,
+            size=2,
+            changed=("+digits-3f2a-2", "-digits-3f2a-1"),
+            changes=2,
+            cause="n1 is cordoned",
+            how=Takeover.LIVE,
+            why="nothing is better",
+            pause=0.04,
+            time=NOON,
+        ),
+    ),
+    live_refused=LiveRefused(template="abc", why="a DeviceMesh of the script's own"),
     lost=(5,),
     opened=7,
     step=100,
@@ -380,8 +419,8 @@ def test_kubectl_get_shows_where_a_job_is_and_what_it_waits_for(jobs: Jobs) -> N
     status = STATUS.model_copy(update={"conditions": (waiting,)})
     jobs.write_status("digits", status.model_dump(mode="json", by_alias=True, exclude_none=True))
     head, line = jobs.kubectl("get", "ptj").stdout.splitlines()
-    assert head.split() == ["NAME", "PHASE", "RUN", "MEMBERS", "STEP", "WHY", "AGE"]
-    assert line.split()[:6] == ["digits", "Vacating", "8", "2", "100", "Unschedulable"]
+    assert head.split() == ["NAME", "PHASE", "RUN", "MEMBERS", "HOW", "STEP", "WHY", "AGE"]
+    assert line.split()[:7] == ["digits", "Vacating", "8", "2", "live", "100", "Unschedulable"]
     assert jobs.kubectl("get", "ptj", "--output=wide").stdout.rstrip().endswith("no node for digits-ab12-0")
 
 

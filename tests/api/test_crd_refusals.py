@@ -130,6 +130,12 @@ BAD = (
         "spec.disruption.exitTimeoutSeconds",
         "must be 5 to 86400",
     ),
+    Bad(
+        "endless standbys",
+        job(disruption={"replacementTimeoutSeconds": 86401}),
+        "spec.disruption.replacementTimeoutSeconds",
+        "must be 0 to 86400",
+    ),
     Bad("negative code", job(failure={"maxCodeFailures": -1}), "spec.failure.maxCodeFailures", "must be 0 or more"),
     Bad(
         "negative infrastructure",
