@@ -16,7 +16,7 @@ from perdure.checkpoint.state import State
 from perdure.contract import ExitKind
 from perdure.errors import UserError
 from perdure.group.agreement import Agreement
-from perdure.group.peers import Peers
+from perdure.group.peers import Peers, Solo
 from perdure.group.pulse import Pulse
 from perdure.session import rng
 from perdure.session.hooks import HookName, Hooks
@@ -97,6 +97,15 @@ class Run:
     def state(self) -> State:
         """What a save made now holds."""
         return self.registry.state({"rng": self.progress.generators.state(), "asked": self.stopping.asked})
+
+    def let_go(self) -> None:
+        """Frees the groups, which ends the connections: whoever still waits for this rank is told by that."""
+        for replica in self.replicas:
+            replica.adapt(1)
+        self.peers, self.agreement = Solo(), Agreement(None)
+        if self.opened_checkpointer:
+            self.opened_checkpointer.peers = self.peers
+        self.retired.clear()
 
     def tell(self, event: Event) -> None:
         """Tells the agent, the trace and whoever else listens."""

@@ -356,6 +356,7 @@ class Session:
         if dist.is_initialized():
             with contextlib.suppress(RuntimeError):
                 dist.destroy_process_group()
+        run.let_go()
         fall_silent()
 
     def _finish(self, status: Status = Status.GOOD) -> None:
