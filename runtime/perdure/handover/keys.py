@@ -88,6 +88,12 @@ class Keys:
         with peer_lost("the writer's mark was read"):
             return bytes(self.store.get(WRITER)).decode()
 
+    def missing(self) -> list[int]:
+        """Who has never said that it is warm."""
+        with peer_lost("the parties were counted"):
+            parties = (party.number for party in self._attempt.parties)
+            return [party for party in parties if not self.store.check([f"warm/{party}"])]
+
     def say(self, word: Word) -> None:
         """To whoever has no bridge yet."""
         with peer_lost("the word was said"):

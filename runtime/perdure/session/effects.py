@@ -168,6 +168,12 @@ class Effects:
             elif self._keys:
                 self._keys.say(word)
 
+    def missing(self) -> list[int]:
+        """As the decider: who has never come."""
+        with suppress(PeerLost):
+            return self._keys.missing() if self._keys else []
+        return []
+
     @property
     def connected(self) -> bool:
         """Whether the bridge stands."""

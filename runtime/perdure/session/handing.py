@@ -23,6 +23,10 @@ from perdure.session.hooks import HookName
 from perdure.session.leaving import Exit
 from perdure.session.run import Run
 
+LINGER_LOOKS_SECONDS: Final = 0.05
+"""How often a decider that may go looks whether somebody still needs its store; they look as often for its word."""
+MISSING_SECONDS: Final = 3.0
+"""How long it stays for newcomers that have not come at all."""
 SAVE_SECONDS: Final = 60.0
 """What an exit save may take, where nobody has said how long this process has."""
 
@@ -88,9 +92,15 @@ class Handing:
         if driver is None:
             return
         driver.feed(ev.Saved())
+        attempt = driver.effects.attempt
+        for party in range(attempt.world):
+            driver.feed(ev.SeenBy(party))  # the old ranks have agreed on it
+        begun = time.monotonic()
         while driver.phase is Phase.LINGERING:
-            if isinstance(driver.next_act(), ev.Exit):
+            here = set(driver.state.needed) - set(driver.effects.missing())
+            if time.monotonic() - begun > (QUIET_SECONDS if here else MISSING_SECONDS):
                 return
+            time.sleep(LINGER_LOOKS_SECONDS)
 
     # Offers.
 
