@@ -101,7 +101,7 @@ class Run:
     def let_go(self) -> None:
         """Frees the groups, which ends the connections: whoever still waits for this rank is told by that."""
         for replica in self.replicas:
-            replica.adapt(1)
+            replica.let_go()
         self.peers, self.agreement = Solo(), Agreement(None)
         if self.opened_checkpointer:
             self.opened_checkpointer.peers = self.peers

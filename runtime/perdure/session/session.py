@@ -351,8 +351,6 @@ class Session:
         run.trace.close()
         with contextlib.suppress(PerdureError):
             run.trace.flush()
-        for replica in run.replicas:
-            replica.let_go()
         if dist.is_initialized():
             with contextlib.suppress(RuntimeError):
                 dist.destroy_process_group()
