@@ -32,6 +32,7 @@ from perdure_operator.decide.leaving import (
     ask_to_leave,
     debounce,
     disrupt,
+    name_leavers,
     tell_leavers,
     track_unready_nodes,
     wait_for_exits,
@@ -72,7 +73,7 @@ GATES: Final[tuple[Policy, ...]] = (
 STAGES: Final[Mapping[Stage, tuple[Policy, ...]]] = {
     Stage.BETWEEN: (release, *GATES, warn_of_sidecars, allocate, promote),
     Stage.STARTING: (release, replace_unfit, *GATES, allocate, promote),
-    Stage.RUNNING: (try_template, disrupt),
+    Stage.RUNNING: (name_leavers, try_template, disrupt),
     Stage.QUIET: (debounce,),
     Stage.PREPARING: (
         reconsider,

@@ -19,6 +19,7 @@ from perdure_operator.decide.draft import Draft, clock, later
 from perdure_operator.decide.exit_problems import (
     LATE_MARGIN_SECONDS,
     await_deleted,
+    await_leavers,
     await_told,
     cannot_be_asked,
     patience_ends,
@@ -142,6 +143,14 @@ def wait_for_exits(draft: Draft) -> Draft:
         late = f"the time for the exit save is over for {listed(pods)}: whoever is left is deleted at {clock(deadline)}"
         return draft.wait(Reason.EXIT_SAVE, late)
     return draft.wait(Reason.EXIT_SAVE, f"waiting for the exit save of {listed(pods)} until {clock(saved)}")
+
+
+def name_leavers(draft: Draft) -> Draft:
+    """A run that goes on in place does not train before those who leave have saved: people are told whom it awaits."""
+    previous = draft.status.previous
+    if previous is None or not leavers(draft) or draft.current is None or draft.current.plan.handover:
+        return draft
+    return await_leavers(draft, previous)
 
 
 def ask_to_leave(draft: Draft) -> Draft:

@@ -39,6 +39,17 @@ def _ranks(here: Job) -> dict[str, int]:
     return {member.name.rpartition("-")[2]: member.rank for member in here.run_plan.members}
 
 
+class TestWhatIsSaidInPlace:
+    def test_whose_exit_save_the_next_run_awaits_is_named_until_it_is_over(self) -> None:
+        here = _planned()
+        condition = here.condition(ConditionType.RUNNING)
+        assert (condition.status, condition.reason) == ("False", "ExitSave")
+        assert "digits-ab12-1" in condition.message
+        assert "until" in condition.message
+        after = here.ended(1, ExitKind.CHECKPOINTED, **SAVED).settle()
+        assert after.condition(ConditionType.RUNNING).reason == "Assigned"
+
+
 class TestStandbys:
     def test_after_the_quiet_second_one_standby_starts_for_each_leaver_and_nobody_is_told_anything(self) -> None:
         plan = _running().cordon("n2").settle().after(1).plan()
