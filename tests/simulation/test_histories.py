@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-HISTORIES = int(os.environ.get("PERDURE_HISTORIES", "1000"))
+HISTORIES = int(os.environ.get("PERDURE_HISTORIES", "300"))
 ROOT = Path(__file__).parents[2]
 
 
