@@ -11,7 +11,9 @@ from e2e.scenarios.training import Config, Trouble, nothing_lost
 
 pytestmark = pytest.mark.cluster
 
-SLOW = Trouble(environ={"PACE_SECONDS": "0.3", "PACED_RUNS": "3"})  # it still trains when the newcomer is warm
+SLOW = Trouble(environ={"PACE_SECONDS": "0.3"})  # it still trains when the newcomer is warm
+SLOW_TWICE = Trouble(environ={"PACE_SECONDS": "0.3", "PACED_RUNS": "2"})
+LONG = Config(epochs=6)
 
 
 @pytest.mark.parametrize("rank", [1, 0], ids=["a-rank-that-follows", "rank-0"])
@@ -31,7 +33,7 @@ def test_a_drained_member_is_replaced_while_everybody_trains(
 
 
 def test_both_nodes_drained_one_after_the_other(lab: Lab, train: Train, undisturbed: Undisturbed) -> None:
-    with train(trouble=SLOW) as training:
+    with train(LONG, SLOW_TWICE) as training:
         training.trains(steps=4)
         first = training.node(rank=0)
         for rank in (1, 0):
@@ -42,4 +44,4 @@ def test_both_nodes_drained_one_after_the_other(lab: Lab, train: Train, undistur
         assert first not in {training.node(0), training.node(1)}
         training.completes()
     assert training.ways() == [Way.LIVE, Way.LIVE]
-    assert training.verdict() == nothing_lost(undisturbed(Config()))
+    assert training.verdict() == nothing_lost(undisturbed(LONG))

@@ -20,6 +20,7 @@ def test_a_training_scaled_down_and_up_trains_each_batch_as_if_nothing_had_happe
         training.trains(steps=8)
         training.scales(replicas=2)
         training.trains(steps=8, run=2)
+        training.has_pods(2)  # a leaver is a member until it has ended
         selected = training.selected()
         members = training.members()
         training.scales(replicas=3)

@@ -143,6 +143,15 @@ class Training:
         """Waits until every member of a newer run has its rank."""
         self.watch.wait(f"run {after + 1}", lambda h: observed.training_run(h, after + 1), seconds=START_SECONDS)
 
+    def has_pods(self, count: int) -> None:
+        """Waits until there are just so many."""
+
+        def there(history: Sequence[Seen]) -> list[Object] | None:
+            found = observed.pods(history)
+            return found if len(found) == count else None
+
+        self.watch.wait(f"{count} pods", there, seconds=START_SECONDS)
+
     def uids(self) -> list[str]:
         """Of the pods that exist."""
         return sorted(pod["metadata"]["uid"] for pod in observed.pods(self.watch.history))
