@@ -20,7 +20,7 @@ pytestmark = pytest.mark.cluster
 PATIENT = {"checkpoint": {"everySteps": None, "everySeconds": 3600}, "disruption": {"exitTimeoutSeconds": 240}}
 OWN = "s3-to-be-taken-away"
 OWN_PORT = 9001
-NOT_LIVE = {"PERDURE_LIVE": "no"}
+ALL_LEAVE = {**PATIENT, "disruption": {"exitTimeoutSeconds": 240, "replacementTimeoutSeconds": 0}}
 STEP = r"PACE run 1: \d+ steps"
 FAILED_SAVE = r"exit save failed \(attempt (\d+) of step"
 
@@ -40,7 +40,7 @@ def test_a_drain_waits_for_a_store_that_comes_back(
     lab: Lab, train: Train, undisturbed: Undisturbed, s3: S3, outage: tuple[Callable[[S3], None], Callable[[S3], None]]
 ) -> None:
     take_away, give_back = outage
-    with train(trouble=Trouble(spec=PATIENT, s3=s3, environ=NOT_LIVE)) as training:
+    with train(trouble=Trouble(spec=ALL_LEAVE, s3=s3)) as training:
         training.trains(steps=12)
         members = [training.member(rank)["metadata"]["name"] for rank in (0, 1)]
         with training.log(rank=0) as log, lab.drain(training.node(rank=1)) as drain:

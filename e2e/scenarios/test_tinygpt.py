@@ -19,7 +19,7 @@ pytestmark = pytest.mark.cluster
 
 NAMESPACE = "case-tinygpt"
 MEMBERS = 2
-ARGUMENTS = ("--epochs=1", "--export=/dev/shm/tinygpt.safetensors")
+ARGUMENTS = ("--epochs=4", "--export=/dev/shm/tinygpt.safetensors")
 START_SECONDS = 90
 FINISH_SECONDS = 240
 
