@@ -125,7 +125,7 @@ def pause_parts(history: Sequence[Seen], gap: Gap) -> list[Part]:
         return _with_rest([Part(name, seconds) for name, seconds in told.items() if name not in _NO_PARTS], gap)
     ended = [seen.time for seen in _firsts(history, lambda pod: _ended_in(pod, gap.before_run))]
     ranked = [seen.time for seen in _firsts(history, lambda pod: _ranked_in(pod, gap.after_run))]
-    if not ended or not ranked:
+    if not ended or not ranked or max(ended) > max(ranked):  # who was told before the others had ended was not started
         return [Part("unknown", gap.seconds)]
     leaving, arriving = seconds_of(history, gap.before_run), seconds_of(history, gap.after_run)
     save = sum(leaving.get(name, 0.0) for name in ("stage", "upload", "commit"))
