@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import tempfile
 from typing import Any
 
 from e2e.bench.report import Figure
+from e2e.harness.local_run import free_port
 from e2e.prepare import Progress
 
 SECONDS = 300.0
@@ -60,10 +60,8 @@ def _percent(ours: tuple[float, ...], bare: tuple[float, ...], part: int) -> flo
 
 def _trained(world: int, seconds: float) -> dict[str, list[float]]:
     """Runs the ranks; what rank 0 has printed."""
-    with tempfile.TemporaryDirectory() as root, socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
-        held.close()
+    with tempfile.TemporaryDirectory() as root:
+        port = free_port()
         ranks = [_start(rank, world, port, root, seconds) for rank in range(world)]
         outputs = [rank.communicate(timeout=SECONDS) for rank in ranks]
     failed = [errors for rank, (_, errors) in zip(ranks, outputs, strict=True) if rank.returncode]

@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from typing import Final, Self
 from e2e.harness.local_run import free_port
 from e2e.harness.root import Root
 from e2e.harness.watching import Late
+from perdure.channel import write_whole
 from perdure.contract import Assignment, Handover, Leave, Outcome, Standby, Train, read_outcome, write_assignment
 
 SECONDS: Final = 120.0
@@ -143,7 +143,4 @@ class LocalMembers:
 
 def put_assignment(folder: Path, assignment: Assignment) -> None:
     """The file that the kubelet keeps in the pod."""
-    fd, temporary = tempfile.mkstemp(dir=folder)
-    with os.fdopen(fd, "w") as file:
-        file.write(write_assignment(assignment))
-    Path(temporary).rename(folder / "assignment")
+    write_whole(folder / "assignment", write_assignment(assignment))

@@ -133,6 +133,12 @@ def outcome_of(pod: Object) -> Mapping[str, Any] | None:
     return body if isinstance(body, dict) and "outcome" in body else None
 
 
+def all_ended(history: Sequence[Seen]) -> list[Object] | None:
+    """The pods that exist, once each has left its outcome."""
+    found = pods(history)
+    return found if found and all(map(outcome_of, found)) else None
+
+
 def first(history: Sequence[Seen], matches: Callable[[Seen], bool]) -> Seen | None:
     """The first event that matches."""
     return next((seen for seen in history if matches(seen)), None)

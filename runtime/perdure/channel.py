@@ -56,7 +56,7 @@ class Request:
 
 def write_request(path: Path, request: Request) -> None:
     """Puts the request where a trainer looks for it, whole or not at all."""
-    _put(path, json.dumps({"GracefulExit": 1, "cause": request.cause, "deadline": request.deadline}))
+    write_whole(path, json.dumps({"GracefulExit": 1, "cause": request.cause, "deadline": request.deadline}))
 
 
 def read_request(path: Path) -> Request | None:
@@ -75,7 +75,7 @@ def read_request(path: Path) -> Request | None:
 
 def write_offer(path: Path, assignment: Train | Leave) -> None:
     """Puts an assignment with a hand-over where a trainer looks for it, whole or not at all; the newest counts."""
-    _put(path, write_assignment(assignment))
+    write_whole(path, write_assignment(assignment))
 
 
 def read_offer(path: Path) -> Train | Leave | None:
@@ -89,7 +89,7 @@ def read_offer(path: Path) -> Train | Leave | None:
 
 def acknowledge_vote(path: Path, run: int) -> None:
     """The agent knows that the trainer votes for `run`; `path` is that of the offer."""
-    _put(_vote_file(path), str(run))
+    write_whole(_vote_file(path), str(run))
 
 
 def vote_acknowledged(path: Path, run: int) -> bool:
@@ -104,7 +104,8 @@ def _vote_file(path: Path) -> Path:
     return path.with_name(f"{path.name}.voting")
 
 
-def _put(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
+    """Puts a file where somebody looks for it, whole or not at all."""
     fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     with os.fdopen(fd, "w") as file:
         file.write(text)

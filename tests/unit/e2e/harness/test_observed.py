@@ -71,3 +71,11 @@ def test_a_condition_is_found_even_if_it_has_passed() -> None:
     history = [job(1, conditions=[condition]), job(2, conditions=[])]
     assert observed.has_condition("ExitSavePending")(history) == condition
     assert observed.has_condition("ExitTimeout")(history) is None
+
+
+def test_a_job_is_over_before_all_its_pods_are() -> None:
+    history = [pod(1, "a"), pod(1, "b"), pod(2, "a", outcome=ended(1))]
+    assert observed.all_ended([]) is None
+    assert observed.all_ended(history) is None
+    assert observed.all_ended([*history, pod(3, "b", deleted=True)]) is not None
+    assert observed.all_ended([*history, pod(3, "b", outcome=ended(1))]) is not None
