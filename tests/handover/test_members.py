@@ -45,6 +45,9 @@ def test_a_newcomer_takes_the_leavers_place_between_two_batches(
     entries, steps = job.root.entries(), job.root.trace().steps
     assert left.outcome is ExitKind.HANDED_OVER
     assert [one.outcome for one in ended] == [ExitKind.COMPLETED, ExitKind.COMPLETED]
+    stood_still = [record.parts["pause"] for one in ended for record in one.handovers if "pause" in record.parts]
+    assert len(stood_still) == 1  # the stayer's: a newcomer has nothing to stop
+    assert stood_still[0] > 0
     assert evidence.took_over(entries, 2)
     assert lost(entries, steps, epochs=EPOCHS) == NOTHING
     assert job.root.weight_hash() == undisturbed.weights

@@ -316,5 +316,7 @@ class Driver:
 
 def took_over(effects: Effects) -> TookOver:
     """What the agent is told once this process is of the newer run."""
-    run = effects.run
-    return TookOver(effects.attempt.next, run.rank, run.world, run.progress.step, effects.parts)
+    run, parts = effects.run, dict(effects.parts)
+    if effects.party.old is not None:  # a newcomer has nothing to stop
+        parts["pause"] = sum(seconds for part, seconds in parts.items() if part != "connect")
+    return TookOver(effects.attempt.next, run.rank, run.world, run.progress.step, parts)
