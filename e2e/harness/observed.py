@@ -105,6 +105,13 @@ def member_of_rank(history: Sequence[Seen], rank: int) -> Object:
     return next(pod for pod in pods(history) if pod["metadata"]["uid"] == uid)
 
 
+def planned_in(history: Sequence[Seen], run: int) -> set[str]:
+    """The uids of the pods that this run was planned with."""
+    plans = (seen.object.get("status", {}).get("current") or {} for seen in history if seen.kind == "TrainingJob")
+    found = [now["plan"] for now in plans if (now.get("plan") or {}).get("run") == run]
+    return {str(member["uid"]) for plan in found for member in plan["members"]}
+
+
 def ranked_in(history: Sequence[Seen], run: int) -> dict[str, int]:
     """By name, the pods that were ever told to be a rank of this run, and which."""
     told = ((seen.name, assignment(seen.object)) for seen in history if seen.kind == "Pod")

@@ -156,6 +156,10 @@ class Training:
         """Of the pods that exist."""
         return sorted(pod["metadata"]["uid"] for pod in observed.pods(self.watch.history))
 
+    def planned(self, run: int) -> set[str]:
+        """The uids of the pods that this run was planned with."""
+        return observed.planned_in(self.watch.history, run)
+
     def scales(self, *, replicas: int) -> None:
         """kubectl scale."""
         words = ["--namespace", self.job.namespace, f"--replicas={replicas}"]

@@ -75,13 +75,14 @@ class Bounds(Promise):
     def _on_others_pod(self, change: Change, old: Json) -> None:
         """Successors are not sent to a node that goes away, again and again.
 
-        Whoever takes away the one that holds the place there has made room for all that wait.
+        Whoever takes away one that is there has made room for all that wait: it may be the one that holds the
+        place, or one that would have held it had an operator been there to see where it came to.
         """
         node, uid = self._world.node(node_of(change.raw)), owner_of(change.raw)
         if node is None or uid not in self._case.jobs or not terminating(node):
             return
         where = uid, int(self._case.status(uid).get("run") or 0), node_of(change.raw)
-        if terminating(change.raw) and not terminating(old) and labels_of(old).get(ROLE) == "former":
+        if terminating(change.raw) and not terminating(old) and node_of(old):
             self._sent[where] = 0
         if node_of(old):
             return
