@@ -1,5 +1,6 @@
 """The operator with up to 1,000 jobs on 200 fake nodes, and JobSet with the same pods in the same run.
 
+The same pods made by hand, with nobody to look after them, say how fast this control plane could be at all.
 Everything that is said of the operator comes from outside it: watches, the API server's audit log, /proc. JobSet gets a
 control plane of its own, as new as ours, and no limit on its clients. `python -m e2e.bench scale --jobs 100 300 1000`.
 """
@@ -19,7 +20,7 @@ from typing import Any
 
 from e2e.bench import scale_audit, scale_decide
 from e2e.bench.report import Figure
-from e2e.bench.scale_load import MEMBERS, create, job_sets, namespaces, training_jobs
+from e2e.bench.scale_load import MEMBERS, bare_pods, create, job_sets, namespaces, training_jobs
 from e2e.bench.scale_plane import Plane, plane, start_jobset, user_of, wait_for_crd
 from e2e.bench.scale_watch import (
     RUNNING_PODS,
@@ -81,16 +82,18 @@ class Ours:
 
 def measure(progress: Progress, sizes: Sequence[int] = JOBS) -> tuple[list[Figure], dict[str, Any]]:
     """Every size, ours and JobSet's one after the other."""
-    ours, theirs = [], []
+    ours, theirs, bare = [], [], []
     for jobs in sizes:
         ours.append(_ours(progress, jobs, cordons=jobs == max(sizes)))
         theirs.append(_theirs(progress, jobs))
-    figures = [figure for one, other in zip(ours, theirs, strict=True) for figure in _compared(one, other)]
+        bare.append(_bare(progress, jobs))
+    rows = zip(ours, theirs, bare, strict=True)
+    figures = [figure for one, other, none in rows for figure in _compared(one, other, none)]
     figures += [*_of_largest(max(ours, key=lambda one: one.started.jobs)), *_slopes(ours)]
     with plane(NODES) as where:
         _start_operator(where)
         figures += scale_decide.figures(where, progress)
-    return figures, _facts(ours, theirs)
+    return figures, _facts(ours, theirs, bare)
 
 
 def _ours(progress: Progress, jobs: int, *, cordons: bool) -> Ours:
@@ -100,7 +103,7 @@ def _ours(progress: Progress, jobs: int, *, cordons: bool) -> Ours:
         progress.say(f"Perdure: {jobs} jobs x {MEMBERS} members on {NODES} nodes")
         began = time.time()
         with Count(server, RUNNING_PODS) as pods, Count(server, TRAINING_JOBS, in_phase_running) as ready:
-            started = _start(where, training_jobs(jobs), pods, ready, (pid,))
+            started = _start(where, jobs, training_jobs(jobs), (pid,), pods=pods, ready=ready)
         progress.say(f"  all pods run after {started.pods:.1f} s, all jobs say so after {started.ready:.1f} s")
         seen = list(scale_audit.requests(server.audit_log, began))
         calls = scale_audit.calls(seen, user_of(OPERATOR))
@@ -116,23 +119,40 @@ def _theirs(progress: Progress, jobs: int) -> Started:
         _until("JobSet's webhooks answer", lambda: _accepts(where))
         progress.say(f"JobSet: {jobs} JobSets x {MEMBERS} pods")
         with Count(where.server, RUNNING_PODS) as pods:
-            started = _start(where, job_sets(jobs), pods, None, (manager, where.job_controller))
+            makers = manager, where.job_controller
+            started = _start(where, jobs, job_sets(jobs), makers, pods=pods)
+        progress.say(f"  all pods run after {started.pods:.1f} s")
+        return started
+
+
+def _bare(progress: Progress, jobs: int) -> Started:
+    with plane(NODES) as where:
+        create(where.server, namespaces())
+        progress.say(f"nobody: {jobs * MEMBERS} pods")
+        with Count(where.server, RUNNING_PODS) as pods:
+            started = _start(where, jobs, bare_pods(jobs), (), pods=pods)
         progress.say(f"  all pods run after {started.pods:.1f} s")
         return started
 
 
 def _start(
-    where: Plane, objects: Sequence[dict[str, Any]], pods: Count, ready: Count | None, makers: Sequence[int]
+    where: Plane,
+    jobs: int,
+    objects: Sequence[dict[str, Any]],
+    makers: Sequence[int],
+    *,
+    pods: Count,
+    ready: Count | None = None,
 ) -> Started:
     before, others = sum(map(cpu_seconds, makers)), cpu_seconds(where.controllers)
     began = time.time()
     create(where.server, objects)
     submitted = time.time()
-    run = pods.wait(len(objects) * MEMBERS, seconds=SECONDS)
-    said = ready.wait(len(objects), seconds=SECONDS) if ready else run
+    run = pods.wait(jobs * MEMBERS, seconds=SECONDS)
+    said = ready.wait(jobs, seconds=SECONDS) if ready else run
     cpu = sum(map(cpu_seconds, makers)) - before
     meanwhile = cpu_seconds(where.controllers) - others
-    return Started(len(objects), submitted - began, run - began, said - began, cpu, meanwhile)
+    return Started(jobs, submitted - began, run - began, said - began, cpu, meanwhile)
 
 
 def _start_operator(where: Plane) -> int:
@@ -201,7 +221,7 @@ def _jobs_by_node(where: Plane) -> dict[str, set[tuple[str, str]]]:
     return found
 
 
-def _compared(ours: Ours, theirs: Started) -> list[Figure]:
+def _compared(ours: Ours, theirs: Started, bare: Started) -> list[Figure]:
     mine, jobs = ours.started, ours.started.jobs
     per_pod, their_per_pod = (1000 * one.cpu / one.pod_count for one in (mine, theirs))
     calls = sum(ours.calls.values())
@@ -209,6 +229,7 @@ def _compared(ours: Ours, theirs: Started) -> list[Figure]:
         Figure(
             f"{jobs} jobs: all pods Running", "s", (mine.pods,), theirs.pods, _ratio(mine.pods, theirs.pods, TIME_RATIO)
         ),
+        Figure(f"{jobs} jobs: the same pods by hand", "s", (bare.pods,), theirs.pods, "JobSet in the same run"),
         Figure(f"{jobs} jobs: all jobs Running", "s", (mine.ready,)),
         Figure(f"{jobs} jobs: CPU per pod", "ms", (per_pod,), their_per_pod, _ratio(per_pod, their_per_pod, CPU_RATIO)),
         Figure(f"{jobs} jobs: API calls per job", "", (calls / jobs,)),
@@ -246,7 +267,7 @@ def _slopes(ours: Sequence[Ours]) -> list[Figure]:
     ]
 
 
-def _facts(ours: Sequence[Ours], theirs: Sequence[Started]) -> dict[str, Any]:
+def _facts(ours: Sequence[Ours], theirs: Sequence[Started], bare: Sequence[Started]) -> dict[str, Any]:
     return {
         "nodes": NODES,
         "members": MEMBERS,
@@ -254,4 +275,5 @@ def _facts(ours: Sequence[Ours], theirs: Sequence[Started]) -> dict[str, Any]:
         "load": os.getloadavg(),
         "ours": [vars(one.started) | {"calls": one.calls, "idle": one.idle} for one in ours],
         "jobset": [vars(one) for one in theirs],
+        "bare": [vars(one) for one in bare],
     }

@@ -1,4 +1,4 @@
-"""The load of the scale bench: jobs for Perdure, the same pods for JobSet, and how both are sent."""
+"""The load of the scale bench: jobs for Perdure, the same pods for JobSet and for nobody, and how all are sent."""
 
 from __future__ import annotations
 
@@ -46,15 +46,27 @@ def _training_job(number: int, members: int) -> Json:
     return digits(changes)
 
 
+def bare_pods(jobs: int) -> list[Json]:
+    """The same pods, kept by nobody."""
+    return [_bare_pod(job, member) for job in range(jobs) for member in range(MEMBERS)]
+
+
+def _bare_pod(job: int, member: int) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"job-{job:04d}-{member}", "namespace": namespace_of(job)},
+        "spec": _pod()["spec"],
+    }
+
+
 def job_sets(count: int) -> list[Json]:
     """The same pods, kept by JobSet."""
     return [_job_set(number) for number in range(count)]
 
 
 def _job_set(number: int) -> Json:
-    pod = digits()["spec"]["template"]
-    pod = {**pod, "spec": {**pod["spec"], "restartPolicy": "Never"}}
-    job = {"parallelism": MEMBERS, "completions": MEMBERS, "backoffLimit": 0, "template": pod}
+    job = {"parallelism": MEMBERS, "completions": MEMBERS, "backoffLimit": 0, "template": _pod()}
     replicated = {"name": "members", "replicas": 1, "template": {"spec": job}}
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -62,6 +74,11 @@ def _job_set(number: int) -> Json:
         "metadata": {"name": f"job-{number:04d}", "namespace": namespace_of(number)},
         "spec": {"replicatedJobs": [replicated]},
     }
+
+
+def _pod() -> Json:
+    template = digits()["spec"]["template"]
+    return {**template, "spec": {**template["spec"], "restartPolicy": "Never"}}
 
 
 def create(server: ApiServer, objects: Sequence[Json]) -> None:
