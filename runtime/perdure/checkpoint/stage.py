@@ -80,7 +80,7 @@ def _item(part: str, name: str, tensor: Tensor, header: Mapping[str, Any], head:
 
 
 def _reader(header: bytes, order: list[Tensor]) -> Callable[[], Iterator[memoryview]]:
-    """The file's bytes in full blocks, out of one buffer."""
+    """The file's bytes in full blocks: where they lie, if they lie there in one piece, else gathered in one buffer."""
 
     def blocks() -> Iterator[memoryview]:
         buffer = memoryview(bytearray(upload.BLOCK_BYTES))
@@ -88,6 +88,10 @@ def _reader(header: bytes, order: list[Tensor]) -> Callable[[], Iterator[memoryv
         for piece in _bytes(header, order):
             left = piece
             while left:
+                if not filled and len(left) >= len(buffer):
+                    yield left[: len(buffer)]
+                    left = left[len(buffer) :]
+                    continue
                 taken = min(len(left), len(buffer) - filled)
                 buffer[filled : filled + taken] = left[:taken]
                 left, filled = left[taken:], filled + taken
@@ -103,4 +107,8 @@ def _reader(header: bytes, order: list[Tensor]) -> Callable[[], Iterator[memoryv
 def _bytes(header: bytes, order: list[Tensor]) -> Iterator[memoryview]:
     yield memoryview(header)
     for tensor in order:
-        yield from tensors.read(tensor)
+        flat = tensors.flat_bytes(tensor)
+        if flat is None:
+            yield from tensors.read(tensor)
+        else:
+            yield flat.numpy().data

@@ -17,13 +17,15 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from io import BufferedReader
+from io import BufferedReader, BufferedWriter
 from pathlib import Path
 from typing import Final
 
 from perdure.errors import StorageError, StorageRefused, UserError
 from perdure.store import KeyExists, NoSuchKey, ObjectInfo
 
+LARGE_BYTES: Final = 1024 * 1024
+"""Blocks of at least so many bytes go to the disk one by one; what is smaller, all at once."""
 INCOMING = ".incoming"
 """Objects on their way; what a killed process leaves here is never listed."""
 
@@ -146,6 +148,8 @@ class FileStore:
             with temporary.open("xb") as file:
                 for block in blocks:
                     file.write(block)
+                    if len(block) >= LARGE_BYTES:
+                        _begin_writing(file, len(block))
                 file.flush()
                 os.fsync(file.fileno())
             yield temporary
@@ -197,6 +201,16 @@ def _link(temporary: Path, path: Path) -> None:
                 f"use a local disk, NFS or s3:// for the checkpoints"
             ) from error
         raise
+
+
+def _begin_writing(file: BufferedWriter, size: int) -> None:
+    """Lets the disk work on the last `size` bytes while the next are made, instead of on all at the end.
+
+    Of POSIX_FADV_DONTNEED Linux takes this part at once: what is dirty is not dropped, its writing begins.
+    """
+    if hasattr(os, "posix_fadvise"):
+        with suppress(OSError):  # it is advice: a file system may know nothing of it
+            os.posix_fadvise(file.fileno(), file.tell() - size, size, os.POSIX_FADV_DONTNEED)
 
 
 def _sync_folder(folder: Path) -> None:
