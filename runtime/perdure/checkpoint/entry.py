@@ -42,16 +42,26 @@ class ManifestRef:
 
 
 @dataclass(frozen=True)
+class ImageRef:
+    """Where the training of a lost run stood, as its survivors have kept it."""
+
+    run: int
+    step: int
+
+
+@dataclass(frozen=True)
 class Opened:
     """A run begins with `world` ranks; `resumes` is the newest commit at that moment.
 
-    With `takes_over` this entry is a live hand-over: that run was alive, and it trains on as this one from `step`.
+    With `takes_over` this entry is a live hand-over: that run was alive, and it trains on as this one from `step`. With
+    `image` the run begins there, beyond that commit, and its first commit will hold it.
     """
 
     world: int
     resumes: int | None
     takes_over: int | None = None
     step: int | None = None
+    image: ImageRef | None = None
 
 
 @dataclass(frozen=True)
@@ -205,9 +215,10 @@ def read_entry(seq: int, data: bytes) -> Entry:
 def _fields(entry: Entry) -> dict[str, Any]:
     """What the entry's kind has of its own. What came with later versions is there only where it says something."""
     match entry.event:
-        case Opened(world, resumes, takes_over, step):
+        case Opened(world, resumes, takes_over, step, image):
             fields: dict[str, Any] = {"world": world, "resumes": resumes}
             fields |= {} if takes_over is None else {"takesOver": takes_over, "step": step}
+            fields |= {} if image is None else {"image": asdict(image)}
         case event:
             fields = asdict(event)
     return {**fields, "aborted": entry.aborted} if entry.aborted else fields
@@ -230,10 +241,11 @@ def _check_seal(seq: int, data: bytes) -> None:
 def _event(body: Mapping[str, Any]) -> Event:
     match body["kind"]:
         case "Opened":
-            taken = body.get("takesOver")
-            if taken is None:
-                return Opened(int(body["world"]), body["resumes"])
-            return Opened(int(body["world"]), body["resumes"], int(taken), int(body["step"]))
+            taken, image = body.get("takesOver"), body.get("image")
+            if taken is not None:
+                return Opened(int(body["world"]), body["resumes"], int(taken), int(body["step"]))
+            begun = ImageRef(int(image["run"]), int(image["step"])) if image else None
+            return Opened(int(body["world"]), body["resumes"], image=begun)
         case "Refused":
             return Refused(int(body["refuses"]))
         case "Committed":

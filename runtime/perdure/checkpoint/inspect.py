@@ -98,9 +98,10 @@ def _line(entry: Entry) -> str:
 
 def _what(event: Event) -> str:
     match event:
-        case Opened(world, resumes, takes_over, step):
-            over = "" if takes_over is None else f" takes over run {takes_over} at step {step}"
-            return f"Opened world={world} resumes={'nothing' if resumes is None else f'entry {resumes}'}{over}"
+        case Opened(world, resumes, takes_over, step, image):
+            more = "" if takes_over is None else f" takes over run {takes_over} at step {step}"
+            more += f" begins from the image of run {image.run}, step {image.step}" if image else ""
+            return f"Opened world={world} resumes={'nothing' if resumes is None else f'entry {resumes}'}{more}"
         case Refused(refuses):
             return f"Refused run {refuses}"
         case Committed(step, epoch, _, final, reason):

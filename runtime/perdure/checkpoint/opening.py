@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeVar
 
+from perdure.checkpoint.entry import ImageRef
+from perdure.checkpoint.image import Offer
 from perdure.checkpoint.load import Receiver, load
 from perdure.checkpoint.log import Log
 from perdure.checkpoint.state import Loaded
@@ -39,35 +41,46 @@ class Opening:
     """The goal that was reached before, or None."""
     writer: Writer | None
     """On rank 0."""
+    image: ImageRef | None = None
+    """What it begins from, beyond the newest commit."""
 
 
-def open_run(settings: Settings, store: Store, peers: Peers, give_up: Callable[[], None]) -> Opening:
-    """Returns when Opened is in the log. Fenced, RootTakenOver or LogLost if this run may not open."""
+def open_run(
+    settings: Settings, store: Store, peers: Peers, give_up: Callable[[], None], images: Sequence[Offer] = ()
+) -> Opening:
+    """Returns when Opened is in the log. Fenced, RootTakenOver or LogLost if this run may not open.
+
+    `images` are those of all ranks.
+    """
     writer = None
     if peers.rank == 0:
         writer = Writer(Log(store), uid=settings.uid, run=settings.run, lost=settings.lost, floor=settings.floor)
 
     def act() -> dict[str, Any]:
-        return _told(_wait_for_turn(writer, settings, give_up)) if writer else {}
+        return _told(_wait_for_turn(writer, settings, give_up, images)) if writer else {}
 
     told = on_rank0(peers, act)
-    return Opening(told["run"], told["run"], told["goal"], writer)
+    image = ImageRef(**told["image"]) if told["image"] else None
+    return Opening(told["run"], told["run"], told["goal"], writer, image)
 
 
 def _told(resume: Resume) -> dict[str, Any]:
     for skipped in resume.skipped:
         say(f"log: {skipped}")
-    return {"run": resume.run, "goal": resume.completed.goal if resume.completed else None}
+    if resume.no_image:
+        say(f"the newest commit counts: {resume.no_image}")
+    image = asdict(resume.image) if resume.image else None
+    return {"run": resume.run, "goal": resume.completed.goal if resume.completed else None, "image": image}
 
 
-def _wait_for_turn(writer: Writer, settings: Settings, give_up: Callable[[], None]) -> Resume:
+def _wait_for_turn(writer: Writer, settings: Settings, give_up: Callable[[], None], images: Sequence[Offer]) -> Resume:
     begun, said = time.monotonic(), ""
     waits_from = _waits_from(settings, begun)
     while True:
         give_up()
         now = time.monotonic()
         try:
-            answer = writer.try_open(settings.world, wait_over=now - waits_from >= settings.wait)
+            answer = writer.try_open(settings.world, wait_over=now - waits_from >= settings.wait, images=images)
         except StorageRefused:
             raise
         except StorageError as error:

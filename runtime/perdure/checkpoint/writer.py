@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import takewhile
@@ -24,6 +24,7 @@ from perdure.checkpoint.entry import (
     Completed,
     Entry,
     Event,
+    ImageRef,
     ManifestRef,
     Opened,
     Refused,
@@ -32,6 +33,7 @@ from perdure.checkpoint.entry import (
     write_entry,
 )
 from perdure.checkpoint.floor import refuse_older
+from perdure.checkpoint.image import Begun, Choice, Offer, choose
 from perdure.checkpoint.log import Commits, Head, Log, Place, Slot, place_of
 from perdure.checkpoint.state import Position
 from perdure.contract import CommitRef
@@ -53,6 +55,10 @@ class Resume:
     """The goal that was reached, if no commit came after it."""
     skipped: tuple[str, ...]
     """Unreadable entries and foreign keys: to be reported."""
+    image: ImageRef | None = None
+    """What it begins from instead: it commits this before it trains, or ends."""
+    no_image: str = ""
+    """Why an image that was offered is not used."""
 
 
 @dataclass(frozen=True)
@@ -113,10 +119,10 @@ class Writer:
         """Up to where it has read the log. May be asked from any thread."""
         return self._place
 
-    def try_open(self, world: int, *, wait_over: bool) -> Resume | NotYet:
+    def try_open(self, world: int, *, wait_over: bool, images: Sequence[Offer] = ()) -> Resume | NotYet:
         """Appends Opened if it is this run's turn: the run before has ended, or is lost, or `wait_over`.
 
-        LogLost if the floor is not there.
+        `images` are those that its ranks have at hand. LogLost if the floor is not there.
         """
         for _ in range(OPENING_TRIES):
             head = self.log.head() or Head(0, "", None)
@@ -132,17 +138,21 @@ class Writer:
                 else:
                     refuse_unreadable_end(self.log, head)
                 self._stand_behind(head)
+                choice = self._choose(own, images)
                 try:
-                    self._append(Opened(world, self._place.last_commit))
+                    own = self._append(Opened(world, self._place.last_commit, image=choice.image))
                 except _Taken:
                     continue
             elif head.seq != own.seq:
                 self._fenced(Slot(head.seq, head.crc, head.entry))
             else:
+                choice = Choice()
                 self._stand_behind(head)
             self.opened = max(self.opened, self.run)
             found = (*head.skipped, *doubts(self.log, head))
-            return Resume(self.run, self.commits(), self._completed(head), tuple(dict.fromkeys(found)))
+            image = own.event.image if isinstance(own.event, Opened) else None
+            skipped = tuple(dict.fromkeys(found))
+            return Resume(self.run, self.commits(), self._completed(head), skipped, image, choice.why)
         return NotYet("others keep appending to the log")
 
     def take_up(self, slot: Slot) -> None:
@@ -215,6 +225,36 @@ class Writer:
         if own.ends_run or own.run in self._lost or wait_over:
             return ""
         return f"run {own.run} has not ended: entry {own.seq} is its last"
+
+    def _choose(self, own: Entry | None, images: Sequence[Offer]) -> Choice:
+        """Which of `images` this run begins from. `own` is the newest entry of this uid."""
+        if not images:
+            return Choice()
+        newest = self._place.last_commit
+        committed = self.log.slot(newest) if newest else None
+        step = 0
+        if newest:
+            if not committed or not committed.entry or not isinstance(committed.entry.event, Committed):
+                return Choice(why=f"the newest commit, entry {newest}, cannot be read")
+            step = committed.entry.event.step
+        return choose(images, uid=self._uid, line=list(self._line(own)), committed=step)
+
+    def _line(self, own: Entry | None) -> Iterator[Begun]:
+        """The run of this uid that opened last, then the ones it has taken over, as far as they can be read."""
+        seq, wanted = own.newest_opened if own else None, own.run if own else 0
+        while seq:
+            slot = self.log.slot(seq)
+            entry = slot.entry if slot else None
+            if not entry or entry.uid != self._uid or not isinstance(entry.event, Opened):
+                return
+            seq = entry.last_opened
+            if entry.run != wanted:
+                continue
+            event = entry.event
+            yield Begun(entry.run, event.takes_over, event.step or 0, event.image)
+            if event.takes_over is None:
+                return
+            wanted = event.takes_over
 
     def _stand_behind(self, head: Head) -> None:
         self._place = place_of(head)

@@ -16,6 +16,7 @@ from perdure.checkpoint.entry import (
     Completed,
     Entry,
     Event,
+    ImageRef,
     ManifestRef,
     Opened,
     Refused,
@@ -32,6 +33,7 @@ EVENTS: list[Event] = [
     Opened(4, 7),
     Opened(1, None),
     Opened(2, 7, 2, 181),
+    Opened(2, 7, image=ImageRef(2, 181)),
     Refused(4),
     Committed(180, 2, {"train": {"kind": "global", "consumed": 64}}, True, "drain", MANIFEST),
     Closed("no-step"),
@@ -47,7 +49,7 @@ def test_every_kind_is_read_as_it_was_written(event: Event) -> None:
 
 
 def test_an_entry_has_the_fields_the_format_names() -> None:
-    body = json.loads(write_entry(replace(ENTRY, event=EVENTS[4])))
+    body = json.loads(write_entry(replace(ENTRY, event=EVENTS[5])))
     common = {"kind", "seq", "prev", "uid", "run", "writer", "lastCommit", "lastOpened", "version", "time", "crc"}
     assert set(body) == common | {"step", "epoch", "cursors", "final", "reason", "manifest"}
     assert body["manifest"] == {"key": MANIFEST.key, "size": 512, "crc": "0123456789abcdef"}
@@ -59,6 +61,12 @@ def test_what_a_hand_over_adds_is_in_the_entry_only_where_it_says_something() ->
     taken = json.loads(write_entry(replace(ENTRY, event=Opened(2, 7, 2, 181))))
     assert (taken["takesOver"], taken["step"]) == (2, 181)
     assert json.loads(write_entry(replace(ENTRY, event=Closed("no-step"), aborted=4)))["aborted"] == 4
+
+
+def test_an_image_is_in_the_entry_of_the_run_that_begins_from_it_alone() -> None:
+    assert "image" not in json.loads(write_entry(ENTRY))
+    begun = json.loads(write_entry(replace(ENTRY, event=Opened(2, 7, image=ImageRef(2, 181)))))
+    assert (begun["resumes"], begun["image"]) == (7, {"run": 2, "step": 181})
 
 
 @pytest.mark.parametrize(("event", "refused"), [(Refused(4), 4), (Closed("no-step"), 3)], ids=["refused", "aborted"])

@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 
-from perdure.checkpoint.entry import Closed, Committed, Completed, key_of
+from perdure.checkpoint.entry import Closed, Committed, Completed, ImageRef, Opened, key_of
+from perdure.checkpoint.image import Offer, Stamp
 from perdure.checkpoint.log import Log
+from perdure.checkpoint.takeover import Takeover
 from perdure.checkpoint.writer import NotYet, Resume, Writer
 from perdure.contract import CommitRef
 from perdure.errors import Fenced, RootTakenOver, StorageError, UserError
 from perdure.store import Store, open_store
 from tests.support.store import CarelessStore, MemoryStore, UnorderedStore, WatchedStore, failing
-from tests.unit.runtime.checkpoint.world import MANIFEST, opened, position, story, writer
+from tests.unit.runtime.checkpoint.world import MANIFEST, UID, opened, position, story, writer
 
 NEW_UID = "ffff"
 
@@ -179,6 +181,102 @@ class TestOpening:
         store = MemoryStore()
         opened(store)
         assert store.list("") == [key_of(1)]
+
+
+def offer(run: int, step: int) -> Offer:
+    return Offer(1, Stamp(UID, run, step, 1, 2), "a")
+
+
+def begins_with(resume: Resume | NotYet) -> ImageRef | None:
+    assert isinstance(resume, Resume)
+    return resume.image
+
+
+class TestImage:
+    """What a lost run's survivors have kept: the rule itself is that of test_image."""
+
+    def test_the_run_after_a_lost_one_begins_from_its_image_and_the_log_says_so(self) -> None:
+        store = MemoryStore()
+        commit(opened(store), 100)
+        second = writer(store, 2, lost=[1])
+        assert begins_with(second.try_open(2, wait_over=False, images=[offer(1, 117)])) == ImageRef(1, 117)
+        slot = Log(store).slot(3)
+        assert slot
+        assert slot.entry
+        assert slot.entry.event == Opened(2, 2, image=ImageRef(1, 117))
+
+    def test_without_any_commit_too(self) -> None:
+        store = MemoryStore()
+        opened(store)
+        assert begins_with(writer(store, 2, lost=[1]).try_open(2, wait_over=False, images=[offer(1, 1)]))
+
+    def test_one_that_a_commit_has_reached_is_not_used_and_the_reason_is_told(self) -> None:
+        store = MemoryStore()
+        commit(opened(store), 100)
+        resume = writer(store, 2, lost=[1]).try_open(2, wait_over=False, images=[offer(1, 100)])
+        assert isinstance(resume, Resume)
+        assert (resume.image, resume.no_image) == (None, "the image of run 1, step 100 is in a commit")
+
+    def test_a_commit_that_comes_between_look_and_append_is_seen(self) -> None:
+        store = MemoryStore()
+        zombie = opened(store)
+
+        def around(verb: str, key: str, act: Callable[[], Any]) -> Any:
+            if verb == "put" and not committed:
+                committed.append(commit(zombie, 117))
+            return act()
+
+        committed: list[int] = []
+        second = writer(WatchedStore(store, around), 2, lost=[1])
+        resume = second.try_open(2, wait_over=False, images=[offer(1, 117)])
+        assert (begins_with(resume), newest_step(resume)) == (None, 117)
+
+    def test_a_run_that_dies_before_it_has_committed_its_image_leaves_it_to_the_next(self) -> None:
+        store = MemoryStore()
+        opened(store)
+        writer(store, 2, lost=[1]).try_open(2, wait_over=False, images=[offer(1, 117)])
+        third = writer(store, 3, lost=[2])
+        assert begins_with(third.try_open(2, wait_over=False, images=[offer(1, 117)])) == ImageRef(1, 117)
+
+    def test_a_run_that_has_begun_without_it_has_passed_it(self) -> None:
+        store = MemoryStore()
+        opened(store)
+        writer(store, 2, lost=[1]).try_open(2, wait_over=False)
+        third = writer(store, 3, lost=[2])
+        assert begins_with(third.try_open(2, wait_over=False, images=[offer(1, 117)])) is None
+
+    def test_whose_answer_got_lost_begins_from_what_it_has_written(self) -> None:
+        store = MemoryStore()
+        opened(store)
+
+        def around(verb: str, key: str, act: Callable[[], Any]) -> Any:
+            found = act()
+            if (verb, key) == ("put", key_of(2)):
+                raise StorageError("the answer was lost")
+            return found
+
+        second = writer(WatchedStore(store, around), 2, lost=[1])
+        with pytest.raises(StorageError):
+            second.try_open(2, wait_over=False, images=[offer(1, 117)])
+        assert begins_with(second.try_open(2, wait_over=False)) == ImageRef(1, 117)
+
+    def test_a_run_that_was_taken_over_is_found_below_the_one_that_did(self) -> None:
+        store = MemoryStore()
+        opened(store)
+        log = Log(store)
+        Takeover(log, uid=UID, run=1, next_run=2).open(2, 117, "b" * 32)
+        third = writer(store, 3, lost=[1, 2])
+        assert begins_with(third.try_open(2, wait_over=False, images=[offer(1, 117)])) == ImageRef(1, 117)
+
+    def test_a_newest_commit_that_cannot_be_read_leaves_the_order_unknown(self) -> None:
+        store = MemoryStore()
+        pen = opened(store)
+        commit(pen, 100)
+        pen.close("test")
+        store.objects[key_of(2)] = b"torn"
+        resume = writer(store, 2).try_open(2, wait_over=False, images=[offer(1, 117)])
+        assert isinstance(resume, Resume)
+        assert (resume.image, resume.no_image) == (None, "the newest commit, entry 2, cannot be read")
 
 
 class TestAnotherUid:

@@ -1,0 +1,207 @@
+"""A small world of runs that lose members: all that can happen to their images, in every order.
+
+What a rank holds is named by its history: which run has trained each step. So whether a run begins where it should is
+seen at once: on the way to where the run that opened last stood, and beyond the newest commit. Nobody throws an image
+away here, however old it is: the rule alone has to see what it is worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain, combinations
+
+from perdure.checkpoint.entry import ImageRef
+from perdure.checkpoint.image import Begun, Choice, Offer, Stamp, choose, holder_of
+
+UID = "job"
+SEATS = 2
+STEPS = 2
+RUNS = 4
+
+History = tuple[int, ...]
+"""Of each step the run that has trained it."""
+Rule = Callable[..., Choice]
+
+
+@dataclass(frozen=True)
+class Image:
+    run: int
+    history: History
+    rank: int
+
+
+@dataclass(frozen=True)
+class World:
+    """Between two events. A seat is a place for a pod, and a rank of whatever run there is."""
+
+    line: tuple[Begun, ...] = (Begun(1),)
+    """Opened runs, the newest first."""
+    committed: History = ()
+    living: tuple[History | None, ...] = ((),) * SEATS
+    """What the trainer of each seat holds; None: there is none, or it cannot go on without the others."""
+    images: tuple[Image | None, ...] = (None,) * SEATS
+    front: History = ()
+    """The furthest that a rank of the newest run has come."""
+    owed: bool = False
+    """The run has begun from an image, and has not committed it."""
+
+    @property
+    def run(self) -> int:
+        return self.line[0].run
+
+    @property
+    def members(self) -> list[int]:
+        """Whoever is in the run that is on."""
+        return [seat for seat, history in enumerate(self.living) if history is not None]
+
+    @property
+    def broken(self) -> bool:
+        return not self.members
+
+    def offers(self, members: tuple[int, ...]) -> list[Offer]:
+        return [
+            Offer(seat, Stamp(UID, image.run, len(image.history), image.rank, SEATS), str(image.history))
+            for seat, image in enumerate(self.images)
+            if image and seat in members
+        ]
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """A run that begins, and the world before it."""
+
+    before: World
+    after: World
+    members: tuple[int, ...]
+    choice: Choice
+
+    @property
+    def right(self) -> bool:
+        """It holds the newest commit, follows the newest run, and loses no step that somebody still has."""
+        begun, before = self.after.front, self.before
+        images = [before.images[seat] for seat in self.members]
+        kept = {image.history for image in images if image}
+        whole = begun == before.front or before.front not in kept or before.front == before.committed
+        return begun[: len(before.committed)] == before.committed and before.front[: len(begun)] == begun and whole
+
+
+def beginnings(rule: Rule = choose) -> Iterator[Beginning]:
+    """Each way in which a run begins after another, in every world that can be reached."""
+    known, waiting = {World()}, [World()]
+    while waiting:
+        world = waiting.pop()
+        following: list[World] = []
+        if world.broken:
+            for beginning in _next_runs(world, rule):
+                yield beginning
+                following.append(beginning.after)
+        else:
+            following.extend(_lives_on(world))
+        for after in following:
+            if after not in known:
+                known.add(after)
+                waiting.append(after)
+
+
+def _lives_on(world: World) -> Iterator[World]:
+    if world.owed:
+        yield replace(world, owed=False, committed=world.front)
+    else:
+        yield replace(world, committed=world.front)
+        if len(world.front) < STEPS:
+            stepped = (*world.front, world.run)
+            yield _some_ahead(world, tuple(range(SEATS)), stepped)
+            for ahead in _subsets(world.members):
+                yield from _losses(_some_ahead(world, ahead, stepped))
+        if world.run < RUNS:
+            yield from _taken_over(world)
+    yield from _losses(world)
+
+
+def _some_ahead(world: World, ahead: tuple[int, ...], stepped: History) -> World:
+    """The reduce of a step that was not done everywhere was done for some."""
+    living = tuple(
+        stepped if history is not None and seat in ahead else history for seat, history in enumerate(world.living)
+    )
+    return replace(world, living=living, front=stepped if ahead else world.front)
+
+
+def _taken_over(world: World) -> Iterator[World]:
+    """Another run takes over between two steps; one of its members may be new, and who is lost then may not know."""
+    begun = Begun(world.run + 1, world.run, len(world.front))
+    after = replace(world, line=(begun, *world.line))
+    for leaver in (None, *world.members):
+        here = after if leaver is None else _fresh(after, (leaver,))
+        here = replace(here, living=world.living)
+        yield here
+        yield from _losses(here, stamped=world.run)
+
+
+def _losses(world: World, stamped: int | None = None) -> Iterator[World]:
+    """Some seats lose their pods, with all that is in them; of the others some leave an image."""
+    for lost in _subsets(world.members):
+        left = [seat for seat in world.members if seat not in lost]
+        for kept in _subsets(() if world.owed else left):
+            images = list(_fresh(world, lost).images)
+            for seat in kept:
+                images[seat] = Image(stamped or world.run, world.living[seat] or (), seat)
+            yield replace(world, living=(None,) * SEATS, images=tuple(images))
+
+
+def _next_runs(world: World, rule: Rule) -> Iterator[Beginning]:
+    """The next run, whoever its members are, and whichever of them are new: others keep what they have."""
+    seats = [(seats, new) for seats in _subsets(range(SEATS)) for new in _subsets(seats)]
+    for members, replaced in seats if world.run < RUNS else ():
+        if not members:
+            continue
+        before = _fresh(world, replaced)
+        offers = before.offers(members)
+        choice = rule(offers, uid=UID, line=before.line, committed=len(before.committed))
+        begun, held = before.committed, None
+        if choice.image:
+            held = before.images[holder_of(choice.image, offers)]
+        if held:
+            begun = held.history
+        line = (Begun(world.run + 1, image=choice.image), *before.line)
+        living = tuple(begun if seat in members else None for seat in range(SEATS))
+        after = replace(before, line=line, living=living, front=begun, owed=held is not None)
+        yield Beginning(before, after, members, choice)
+
+
+def _fresh(world: World, seats: tuple[int, ...]) -> World:
+    images = tuple(None if seat in seats else image for seat, image in enumerate(world.images))
+    return replace(world, images=images)
+
+
+def _subsets(seats: Iterable[int]) -> Iterator[tuple[int, ...]]:
+    found = list(seats)
+    return chain.from_iterable(combinations(found, size) for size in range(len(found) + 1))
+
+
+def newest_step(offers: list[Offer], *, uid: str, line: tuple[Begun, ...], committed: int) -> Choice:
+    """A wrong rule: whoever has come furthest."""
+    best = max(((offer.stamp.step, offer.stamp.run) for offer in offers), default=(0, 0))
+    return Choice(ImageRef(best[1], best[0])) if best[0] > committed else Choice()
+
+
+def newest_run(offers: list[Offer], *, uid: str, line: tuple[Begun, ...], committed: int) -> Choice:
+    """A wrong rule: whoever was in the newest run of which there is an image."""
+    best = max(((offer.stamp.run, offer.stamp.step) for offer in offers), default=(0, 0))
+    return Choice(ImageRef(*best)) if best[1] > committed else Choice()
+
+
+def also_in_commits(offers: list[Offer], *, uid: str, line: tuple[Begun, ...], committed: int) -> Choice:
+    """A wrong rule: it does not look at the newest commit."""
+    return choose(offers, uid=uid, line=line, committed=0)
+
+
+def without_record(offers: list[Offer], *, uid: str, line: tuple[Begun, ...], committed: int) -> Choice:
+    """A wrong rule: it does not read what a run has begun from."""
+    bare = [replace(begun, image=None) for begun in line]
+    return choose(offers, uid=uid, line=bare, committed=committed)
+
+
+def last_run_alone(offers: list[Offer], *, uid: str, line: tuple[Begun, ...], committed: int) -> Choice:
+    """A wrong rule: it does not read what a run has taken over."""
+    return choose(offers, uid=uid, line=line[:1] and [replace(line[0], took_over=None)], committed=committed)
