@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
 import perdure.checkpoint.writer as writing
 from perdure.checkpoint import entry, manifest
-from perdure.checkpoint.log import Log, Slot
+from perdure.checkpoint.log import Log, Place, Slot
 from perdure.checkpoint.retention import retire
 from perdure.checkpoint.state import Position
 from perdure.checkpoint.writer import NotYet, Writer
@@ -38,25 +39,57 @@ SHARD_BLOCK: Final = 8 * 1024 * 1024
 Act = Callable[[], Awaitable[Any]]
 
 
+@dataclass(frozen=True)
+class Pen:
+    """A run's writer, and the tape on which its store runs."""
+
+    tape: Tape
+    writer: Writer
+
+
+def make_pen(host: MemberHost, settings: Settings) -> Pen:
+    """For a run's rank 0."""
+    tape = Tape(Access(host.bucket, settings.root, host.network, host.ip, host.rng))
+    with repeatable(writing, tape, host):
+        log, lost, floor = Log(tape), settings.lost, settings.floor
+        return Pen(tape, Writer(log, uid=settings.uid, run=settings.run, lost=lost, floor=floor))
+
+
 class Checkpoints:
     """What one process does with the store, together with the other ranks of its gang."""
 
-    def __init__(self, host: MemberHost, settings: Settings, gang: Gang, seat: Seat) -> None:
+    def __init__(self, host: MemberHost, settings: Settings, gang: Gang, seat: Seat, pen: Pen | None = None) -> None:
+        """`pen` is rank 0's, where it has one already."""
         self.commit: CommitRef | None = None
         """The newest commit this run has made or resumed from."""
         self.goal_before = 0
         """The goal that the log says was reached, in epochs."""
         self._host, self._settings, self._gang, self._seat = host, settings, gang, seat
         self._rng = host.rng
-        self._access = Access(host.bucket, settings.root, host.network, host.ip, host.rng)
-        self._tape = Tape(self._access)
+        if pen is None and settings.rank == 0:
+            pen = make_pen(host, settings)
+        self._tape = pen.tape if pen else Tape(Access(host.bucket, settings.root, host.network, host.ip, host.rng))
+        self._access = self._tape.access
         self._run = settings.run or 0
-        self._pen: Writer | None = None
-        if settings.rank == 0:
-            with self._repeatable():
-                self._pen = Writer(
-                    Log(self._tape), uid=settings.uid, run=settings.run, lost=settings.lost, floor=settings.floor
-                )
+        self._pen = pen.writer if pen else None
+
+    # handing over
+
+    @property
+    def place(self) -> Place:
+        """Up to where rank 0 has read the log."""
+        return self._writer.place
+
+    def abort(self, run: int) -> None:
+        """That run never opens: later entries say so."""
+        if self._pen:
+            self._pen.aborted = max(self._pen.aborted, run)
+
+    def take_over(self, entry: Slot, commit: CommitRef | None, goal: int) -> None:
+        """Go on where the older run stood; `entry` has opened this one."""
+        self.commit, self.goal_before = commit, goal
+        if self._pen:
+            self._pen.take_up(entry)
 
     # opening
 
@@ -265,27 +298,37 @@ class Checkpoints:
 
     async def _write(self, act: Callable[[], Any]) -> Any:
         def in_order() -> Any:
-            with self._repeatable():
+            with repeatable(writing, self._tape, self._host):
                 return act()
 
         return await self._tape.run(in_order, self._writer)
 
-    @contextmanager
-    def _repeatable(self) -> Iterator[None]:
-        """The writer's clock and its random numbers are the history's."""
-        tape, rng = self._tape, self._rng
-        moment = EPOCH + timedelta(seconds=self._host.monotonic())
-        shims = {
-            "datetime": SimpleNamespace(now=lambda _zone: tape.once(lambda: moment)),
-            "os": SimpleNamespace(urandom=rng.randbytes),
-            "secrets": SimpleNamespace(token_hex=lambda size: tape.once(lambda: rng.randbytes(size).hex())),
-        }
-        kept = {name: vars(writing)[name] for name in shims}
-        vars(writing).update(shims)
-        try:
-            yield
-        finally:
-            vars(writing).update(kept)
+
+@dataclass(frozen=True)
+class Membership:
+    """What a process is a rank of."""
+
+    settings: Settings
+    gang: Gang
+    seat: Seat
+    checkpoints: Checkpoints
+
+
+@contextmanager
+def repeatable(module: ModuleType, tape: Tape, host: MemberHost) -> Iterator[None]:
+    """Of a module that writes the log, the clock and the random numbers are the history's."""
+    moment = EPOCH + timedelta(seconds=host.monotonic())
+    shims = {
+        "datetime": SimpleNamespace(now=lambda _zone: tape.once(lambda: moment)),
+        "os": SimpleNamespace(urandom=host.rng.randbytes),
+        "secrets": SimpleNamespace(token_hex=lambda size: tape.once(lambda: host.rng.randbytes(size).hex())),
+    }
+    kept = {name: vars(module)[name] for name in shims if name in vars(module)}
+    vars(module).update({name: shims[name] for name in kept})
+    try:
+        yield
+    finally:
+        vars(module).update(kept)
 
 
 async def _result_of(act: Act) -> Any:

@@ -7,6 +7,9 @@ what the trainers really did. Each finding is one line that begins with the inva
     I2  nothing of a run is appended once a later run is open
     I4  an announced disruption that left time for a save costs no step
     I7  committed steps consume every sample of an epoch exactly once
+    H2  a run takes over the living one that opened last
+    H3  a run that was taken over trains no further
+    H9  a run whose hand-over was refused or aborted never opens
     log numbers without gaps, a chain of checksums, one writer per run, nothing changed or deleted, whole commits
 """
 
@@ -18,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tests.simulation.interface import Network
-from tests.simulation.witness import Trained, Trouble, Witness, roots
+from tests.simulation.witness import TakenOver, Trained, Trouble, Witness, roots
 
 TOP: Final = 9_999_999_999_999_999
 LATE_SECONDS: Final = 5.0
@@ -99,6 +102,8 @@ class LogReader:
     _writers: dict[Run, str] = field(default_factory=dict)
     _newest: dict[str, int] = field(default_factory=dict)
     """By uid the highest run that was opened."""
+    _refused: dict[str, int] = field(default_factory=dict)
+    """By uid the highest run that may never open."""
     _owner: str = ""
     _commit: Line | None = None
     """The newest."""
@@ -181,6 +186,9 @@ class LogReader:
         if line.kind == "Opened":
             if run <= newest:
                 yield f"I2: run {newest} was open already"
+            if run <= self._refused.get(uid, 0):
+                yield f"H9: no run up to {self._refused[uid]} may open"
+            yield from self._takeover(line, newest)
             self._newest[uid], self._owner = max(run, newest), uid
             self._writers[line.run] = str(line.body["writer"])
             return
@@ -188,11 +196,24 @@ class LogReader:
             yield f"I2: appended after run {newest} was opened" if newest else "log: the run was never opened"
         elif uid != self._owner:
             yield f"I2: the root belongs to uid {self._owner} now"
-        if self._writers.get(line.run, line.body["writer"]) != line.body["writer"]:
+        self._refused[uid] = max(
+            self._refused.get(uid, 0), int(line.body.get("aborted", 0)), int(line.body.get("refuses", 0))
+        )
+        if line.kind != "Refused" and self._writers.get(line.run, line.body["writer"]) != line.body["writer"]:
             yield "log: a second writer of one run"
         last = next((old for old in reversed(self.lines) if old.run == line.run), None)
         if last and last.ends and not (line.kind == "Completed" and last.kind == "Committed"):
             yield f"log: the run's turn ended with entry {last.seq}"
+
+    def _takeover(self, line: Line, newest: int) -> Iterable[str]:
+        """A living run is taken over, not one that has ended, and the newest there is."""
+        uid, taken = line.run[0], line.body.get("takesOver")
+        if taken is None:
+            return
+        if (uid, taken) != (self._owner, newest):
+            yield f"H2: it takes over run {taken}, and run {newest} was the last to open"
+        if any(old.ends for old in reversed(self.lines) if old.run == (uid, taken)):
+            yield f"H2: it takes over run {taken}, which had ended"
 
     def _links(self, line: Line) -> Iterable[str]:
         """What it says about the entries before it, and whether a commit is whole."""
@@ -244,7 +265,7 @@ def verdict(
     time for a save, beside those that `asked_in_time` finds. `done`: the job is said to be completed, so the log must
     say so too.
     """
-    found = [*reader.intact(), *_resumptions(reader, witness), *_samples(reader, witness)]
+    found = [*reader.intact(), *_resumptions(reader, witness), *_takeovers(reader, witness), *_samples(reader, witness)]
     found += _retired(reader, keep)
     found += _announced(reader, witness, {*announced, *asked_in_time(witness)})
     completed = [line for line in reader.lines if line.kind == "Completed"]
@@ -277,7 +298,7 @@ def figures(reader: LogReader, witness: Witness) -> Figures:
 def steps_lost(reader: LogReader, witness: Witness) -> dict[Run, int]:
     """Of each run that trained the steps that no commit holds and the next run did not go on from."""
     opened = [line.run for line in reader.lines if line.kind == "Opened"]
-    base = {(each.uid, each.run): each.step for each in witness.resumed}
+    base = _begun_at(witness)
     reached: dict[Run, int] = {}
     for each in witness.trained:
         run = each.uid, each.run
@@ -347,6 +368,26 @@ def _resumptions(reader: LogReader, witness: Witness) -> Iterable[str]:
             yield f"I1: run {run} went on from commit {seq} of step {step}, the newest was {newest[0]} of {newest[1]}"
 
 
+def _takeovers(reader: LogReader, witness: Witness) -> Iterable[str]:
+    """Each run that took over goes on where the one before stood, and that one trains no further."""
+    opened = {line.run: line.body for line in reader.lines if line.kind == "Opened"}
+    reached: dict[Run, int] = {}
+    for each in witness.trained:
+        reached[each.uid, each.run] = max(each.step, reached.get((each.uid, each.run), 0))
+    for uid, run, before, step in witness.taken:
+        body, last = opened.get((uid, run), {}), reached.get((uid, before), 0)
+        if (body.get("takesOver"), body.get("step")) != (before, step):
+            yield f"H2: run {run} took over run {before} at step {step}, and the log says {dict(body)}"
+        if last > step:
+            yield f"H3: run {before} trained up to step {last}, and run {run} took it over at step {step}"
+
+
+def _begun_at(witness: Witness) -> dict[Run, int]:
+    """The step at which each run began."""
+    resumed = {(each.uid, each.run): each.step for each in witness.resumed}
+    return resumed | {(each.uid, each.run): each.step for each in witness.taken}
+
+
 def _samples(reader: LogReader, witness: Witness) -> Iterable[str]:
     """I7: the committed steps in order, and the samples each of them consumed."""
     trained: dict[tuple[Run, int], Trained] = {}
@@ -355,12 +396,17 @@ def _samples(reader: LogReader, witness: Witness) -> Iterable[str]:
         if key in trained:
             yield f"I7: run {each.run} did step {each.step} twice"
         trained[key] = each
-    base = {(each.uid, each.run): each.step for each in witness.resumed}
+    base, taken = _begun_at(witness), {(each.uid, each.run): each for each in witness.taken}
     lineage: list[Run] = []
     """Of each committed step the run that did it; its place is the step less one."""
     for line in reader.commits():
+        for run, step in _uncommitted(line.run, taken):
+            begun = base.get(run, len(lineage))
+            lineage = [*lineage[:begun], *(run for _ in range(step - begun))]
+            base[run] = step
         start = base.get(line.run, len(lineage))
         base[line.run] = line.step
+        taken.pop(line.run, None)
         if line.step < start or start > len(lineage):
             yield f"I7: commit {line.seq} of step {line.step} goes on from step {start}, which nobody has committed"
             return
@@ -369,6 +415,16 @@ def _samples(reader: LogReader, witness: Witness) -> Iterable[str]:
         if record and not _stands_at(line.body["cursors"], record):
             yield f"I7: commit {line.seq} stands at {line.body['cursors']}, step {line.step} ended at {record}"
     yield from _walk([trained.get((run, step)) for step, run in enumerate(lineage, start=1)], _size(reader))
+
+
+def _uncommitted(run: Run, taken: Mapping[Run, TakenOver]) -> list[tuple[Run, int]]:
+    """Runs that this one goes on from without a commit in between, the oldest first, each with its last step."""
+    found: list[tuple[Run, int]] = []
+    while run in taken:
+        each = taken[run]
+        run = each.uid, each.before
+        found.insert(0, (run, each.step))
+    return found
 
 
 def _stands_at(cursors: Mapping[str, Any], record: Trained) -> bool:

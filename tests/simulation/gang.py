@@ -83,6 +83,8 @@ class Verdict:
     save: str = ""
     """The reason of a periodic commit."""
     goal: bool = False
+    attempt: int = 0
+    """The run that every rank is ready to become."""
 
 
 @dataclass(eq=False)
@@ -95,11 +97,20 @@ class Seat:
     requested: Callable[[], bool]
     stepped: Callable[[int], None]
     out_of_memory: Callable[[], None]
+    ready_for: Callable[[], int] = lambda: 0
+    """Which run the rank would become at the next hand-out."""
     leaving: bool = False
     """It closes the log before the first step, and steps no more."""
     hung: bool = False
+    frozen: bool = False
+    """Stopped, for a while."""
     gone: bool = False
     waiting: asyncio.Future[Any] | None = None
+
+    @property
+    def is_still(self) -> bool:
+        """Whether its process does nothing."""
+        return self.hung or self.frozen
 
 
 class Gang:
@@ -110,6 +121,8 @@ class Gang:
         self.track = Track.of(behaviour)
         self.seats: dict[int, Seat] = {}
         self.arrived = Changes()
+        self.offered = False
+        """Whether any rank was ever offered a hand-over."""
         self._network, self._behaviour, self._told = network, behaviour, told
         self._said: dict[int, Any] = {}
         self._training = False
@@ -117,6 +130,7 @@ class Gang:
         self._stepping = False
         self._stalled_since: float | None = None
         self._pending_exit = False
+        self._pending_attempt = 0
         self._gone = 0
 
     # meeting
@@ -213,19 +227,33 @@ class Gang:
         self._wake_in(pace, stepping=True)
 
     def _check(self) -> Verdict | None:
-        """What all ranks agree on after a step; said in one step, read in the next, but in a world of one."""
+        """What all ranks agree on after a step; said in one step, read in the next, but in a world of one.
+
+        Where all were ready to become another run, the newest word is read, too: it alone counts for that.
+        """
         said = any(seat.requested() for seat in self.seats.values())
-        agreed, self._pending_exit = (said, False) if self.world == 1 else (self._pending_exit, said)
+        named = self._named() if self.offered else 0
+        agreed, attempt = self._pending_exit, self._pending_attempt
+        self._pending_exit, self._pending_attempt = said, named
+        if self.world == 1 or (attempt and not agreed):
+            agreed, attempt, self._pending_exit, self._pending_attempt = said, named, False, 0
+        else:
+            attempt = 0
         goal = self.track.at_goal
         if agreed and not goal:
             return Verdict(exit=True)
         due = "goal" if agreed else "cadence" if self._told.due(self.track.step) else ""
-        return Verdict(save=due, goal=goal) if due or goal else None
+        return Verdict(save=due, goal=goal, attempt=0 if goal else attempt) if due or goal or attempt else None
+
+    def _named(self) -> int:
+        """The run that all ranks name, 0 where they do not name the same."""
+        named = {seat.ready_for() for seat in self.seats.values()}
+        return named.pop() if len(named) == 1 else 0
 
     def _trouble(self) -> bool:
         """Whether the script's own faults keep a rank from finishing this step."""
         behaviour, step = self._behaviour, self.track.step + 1
-        if any(seat.hung for seat in self.seats.values()):
+        if any(seat.is_still for seat in self.seats.values()):
             return True
         if behaviour.oom_at_step == step:
             self._told.trouble("out of memory")
@@ -239,7 +267,7 @@ class Gang:
                     seat.waiting.set_exception(ScriptError(f"step {step}: loss is nan"))
                     return True
                 seat.hung = seat.hung or luck > 1 - behaviour.hang_per_step
-        return any(seat.hung for seat in self.seats.values())
+        return any(seat.is_still for seat in self.seats.values())
 
     def _finish(self, result: Any) -> None:
         self._said = {}
@@ -264,7 +292,7 @@ class Gang:
         if not self._gone:
             return
         for seat in list(self.seats.values()):
-            if _waits(seat) and seat.waiting and not seat.hung:
+            if _waits(seat) and seat.waiting and not seat.is_still:
                 lost = self.lost_by(seat)
                 if lost:
                     seat.waiting.set_exception(PeerLost(f"rank {lost.rank} is gone"))
@@ -277,7 +305,7 @@ class Gang:
         self._stalled_since = loop.time() if self._stalled_since is None else self._stalled_since
         if loop.time() - self._stalled_since >= COLLECTIVE_SECONDS:
             for seat in list(self.seats.values()):
-                if _waits(seat) and seat.waiting and not seat.hung:
+                if _waits(seat) and seat.waiting and not seat.is_still:
                     seat.waiting.set_exception(PeerLost(f"no answer for {COLLECTIVE_SECONDS:g} s"))
             return
         self._wake_in(STALLED_SECONDS, stepping=False)

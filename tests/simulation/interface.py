@@ -48,6 +48,10 @@ class Behaviour:
     """The kernel kills a rank at this step, each time."""
     blames_itself: bool = False
     """A rank that has lost a peer raises an exception of its own, as scripts without a Session do."""
+    live: bool = False
+    """Whether the script can change its membership in place, as far as its Session says when it attaches."""
+    balks: bool = False
+    """Whether that turns out to be wrong when it is tried."""
     exits_without_session: bool = False
     """The process ends with status 0 before a Session attaches."""
 

@@ -191,16 +191,11 @@ class _Agent:
                 self._host.mark_ready()
             case Start(train):
                 self._start(train)
-            case Ask(_, cause, deadline, _, again):
-                for process in self._processes:
-                    process.ask(Request(cause, deadline), signal=not again)
-            case Offer() | Acknowledge():
-                pass  # simulated trainers look for no offers
-            case Kill():
-                for process in self._processes:
-                    process.kill()
             case Finish(outcome):
                 self._finish(outcome)
+            case Ask() | Offer() | Acknowledge() | Kill():
+                for process in self._processes:
+                    _act_on(process, action)
             case _:
                 assert_never(action)
 
@@ -250,6 +245,18 @@ class _Agent:
     def _finish(self, outcome: Outcome) -> None:
         code = 0 if outcome.outcome in CLEAN else 1
         self._exit = MemberExit(code, "Error" if code else "Completed", write_outcome(outcome))
+
+
+def _act_on(process: Process, action: Ask | Offer | Acknowledge | Kill) -> None:
+    match action:
+        case Ask(_, cause, deadline, _, again):
+            process.ask(Request(cause, deadline), signal=not again)
+        case Offer(_, assignment):
+            process.offer(assignment)
+        case Acknowledge(_, run):
+            process.acknowledge(run)
+        case Kill():
+            process.kill()
 
 
 def _read(text: str) -> AssignmentRead | Unreadable:

@@ -311,4 +311,4 @@ def _attributes(thing: object) -> dict[str, Any]:
 
 
 def _copied(attributes: dict[str, Any]) -> dict[str, Any]:
-    return {name: set(value) if isinstance(value, set) else value for name, value in attributes.items()}
+    return {name: value.copy() if isinstance(value, set | dict) else value for name, value in attributes.items()}

@@ -11,23 +11,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, NoReturn
 
 from perdure.channel import Attached, Committed, Exiting, Opened, Report, Request, Stepped
-from perdure.contract import ErrorKind, ExitKind, Failure
-from perdure.errors import Fenced, PeerLost, PerdureError, RootTakenOver, StorageError
+from perdure.contract import ErrorKind, ExitKind, Failure, Leave, Train
+from perdure.errors import Fenced, HandoverFailed, PeerLost, PerdureError, RootTakenOver, StorageError
 from perdure.settings import Settings
-from tests.simulation.checkpoints import LOOK_AGAIN_SECONDS, Checkpoints, committed_in
+from tests.simulation.checkpoints import LOOK_AGAIN_SECONDS, Checkpoints, Membership, committed_in
 from tests.simulation.gang import LOADER, Fabric, Gang, ScriptError, Seat, Told
+from tests.simulation.handing import Handing
 from tests.simulation.interface import MemberHost
 from tests.simulation.store import OUTSIDE
 from tests.simulation.witness import Asked as WasAsked
-from tests.simulation.witness import Resumed, Trouble, Witness
+from tests.simulation.witness import Resumed, TakenOver, Trouble, Witness
 
 GOAL_SECONDS: Final = 600.0
 KILLED: Final = -9
 TERMINATED: Final = -15
+NOT_LIVE: Final = "process groups of the script's own: mesh_dp"
 NO_SESSION: Final = "python: can't open file 'nosuch.py'\n"
 
 
@@ -60,20 +62,28 @@ class Process:
         self.over = False
         self.failed: BaseException | None = None
         """A mistake of the simulation itself."""
-        self._host, self._settings, self._pid, self._run = host, settings, pid, settings.run or 0
+        self.host, self.settings, self.pid, self._run = host, settings, pid, settings.run or 0
+        self.saved_at = 0.0
+        self.save_seconds = 0.0
+        """What a save has taken; 0: unknown."""
+        self.membership: Membership | None = None
         self._tell_agent, self._ended, self._out_of_memory = tell, ended, out_of_memory
         self._fabric = Fabric.of(host.network)
         self._witness = Witness.of(host.network, settings.root)
-        self._witness.started.setdefault((settings.uid, self._run), asyncio.get_running_loop().time())
+        if settings.handover is None:  # a newcomer is of no run before it is installed
+            self._witness.started.setdefault((settings.uid, self._run), asyncio.get_running_loop().time())
         self._request: Asked | None = None
         self._attached = self._opened = self._before_first_step = False
         self._ending: Exiting | None = None
         self._step = 0
         self._told_step: int | None = None
-        self._saved_at = 0.0
+        self._handing = Handing(self)
+        self._frozen = False
         self._seconds: dict[str, float] = {}
         self._gang: Gang | None = None
         self._seat: Seat | None = None
+        self._met: Gang | None = None
+        """The gang that rank 0 has listened for."""
         self._checkpoints: Checkpoints | None = None
         self._task = asyncio.get_running_loop().create_task(self._live())
 
@@ -87,17 +97,43 @@ class Process:
             if signal:
                 self.kill(TERMINATED)
             return
-        at = self._request.at if self._request else self._host.monotonic()
+        at = self._request.at if self._request else self.host.monotonic()
         if self._told_step is not None and not self._ending:
-            self._witness.asked.append(self._asked(request.deadline - self._host.monotonic()))
+            self._witness.asked.append(self._asked(request.deadline - self.host.monotonic()))
         self._request = Asked(at, request.cause, request.deadline)
+        self._handing.requested(request)
         self._act_before_first_step()
+
+    def offer(self, assignment: Train | Leave) -> None:
+        """The offer's file is there: the ranks look for it when they check."""
+        self._handing.offer(assignment)
+        if self._gang:
+            self._gang.offered = True
+
+    def acknowledge(self, run: int) -> None:
+        """The agent knows of the vote; it tells by a file that is looked for all the time."""
+        loop, seconds = asyncio.get_running_loop(), self.host.rng.uniform(0.001, 0.02)
+        loop.call_later(seconds, self._handing.acknowledged, run, context=OUTSIDE)
+
+    def freeze(self, seconds: float) -> None:
+        """SIGSTOP, and SIGCONT later."""
+        if self.over:
+            return
+        self._still(True)
+        self._witness.trouble.append(Trouble(self._now, "a process is stopped"))
+        self._handing.freeze(seconds)
+        asyncio.get_running_loop().call_later(seconds, self._still, False, context=OUTSIDE)
+
+    def _still(self, frozen: bool) -> None:
+        self._frozen = frozen
+        if self._seat:
+            self._seat.frozen = frozen
 
     def kill(self, status: int = KILLED) -> None:
         """It is gone at once; the agent learns of it a moment later."""
         if not self.over:
             self._end("SIGKILL" if status == KILLED else "SIGTERM")
-            seconds = self._host.rng.uniform(0.005, 0.05)
+            seconds = self.host.rng.uniform(0.005, 0.05)
             asyncio.get_running_loop().call_later(seconds, self._ended_with, status, "", context=OUTSIDE)
 
     def vanish(self) -> None:
@@ -107,9 +143,9 @@ class Process:
             self._end("container")
 
     def _asked(self, seconds: float) -> WasAsked:
-        behaviour = self._host.behaviour
+        behaviour = self.host.behaviour
         needed = 3 * behaviour.save_seconds + 5 * behaviour.step_seconds + 5.0
-        return WasAsked(self._settings.uid, self._run, self._now, seconds, needed)
+        return WasAsked(self.settings.uid, self._run, self._now, seconds, needed)
 
     @property
     def _now(self) -> float:
@@ -119,13 +155,14 @@ class Process:
     def _end(self, how: str) -> None:
         self.over = True
         self._task.cancel()
-        settings = self._settings
+        settings = self.settings
         self._witness.ended[settings.uid, self._run] = self._now
-        self._host.tell("trainer-ended", run=self._run, rank=settings.rank, uid=settings.uid, how=how)
+        self.host.tell("trainer-ended", run=self._run, rank=settings.rank, uid=settings.uid, how=how)
+        if self._met:
+            self._fabric.close(self._met)
         if self._gang and self._seat:
-            if self._seat.rank == 0:
-                self._fabric.close(self._gang)
             self._gang.leave(self._seat)
+        self._handing.vanish()
 
     def _ended_with(self, status: int, tail: str) -> None:
         if self._told_step is not None and self._step > self._told_step:
@@ -142,12 +179,12 @@ class Process:
             pass
         except (PerdureError, ScriptError) as error:
             status, opened = 1, getattr(error, "opened", 0)
-            own = isinstance(error, PeerLost) and self._host.behaviour.blames_itself
+            own = isinstance(error, PeerLost) and self.host.behaviour.blames_itself
             self._tell(self._exiting(*_classified(ScriptError("connection reset") if own else error), opened=opened))
         except Exception as error:  # noqa: BLE001  (the member raises it)
             self.failed = error
         if self._attached:
-            await asyncio.sleep(self._host.rng.uniform(0.02, 0.3))
+            await asyncio.sleep(self.host.rng.uniform(0.02, 0.3))
         self._exit(status, tail)
 
     def _exit(self, status: int, tail: str) -> None:
@@ -156,15 +193,28 @@ class Process:
 
     async def _script(self) -> str:
         """Returns what it has written to stderr."""
-        host, settings = self._host, self._settings
+        host, settings = self.host, self.settings
         host.tell("trainer-started", run=self._run, rank=settings.rank, uid=settings.uid)
         await asyncio.sleep(host.behaviour.import_seconds * host.rng.uniform(0.7, 1.5))
         if host.behaviour.exits_without_session:
             return NO_SESSION
         self._attached = True
-        self._tell(Attached(self._pid))
+        self._tell(Attached(self.pid, host.behaviour.live, "" if host.behaviour.live else NOT_LIVE))
+        due = await self._handing.join()
+        if due is not None:
+            await self._save_if_due(due)
+        else:
+            await self._begin()
+        await self._train()
+        return ""
+
+    async def _begin(self) -> None:
+        """The run is one of its own: its ranks meet, and go on from the newest commit."""
+        self.settings = settings = replace(self.settings, handover=None)
+        self._witness.started.setdefault((settings.uid, self._run), self._now)
         gang, seat = await self._meet()
-        self._checkpoints = checkpoints = Checkpoints(host, settings, gang, seat)
+        self._checkpoints = checkpoints = Checkpoints(self.host, settings, gang, seat)
+        self.membership = Membership(settings, gang, seat, checkpoints)
         await checkpoints.open(self._give_up)
         self._opened = True
         self._tell(Opened(self._run))
@@ -172,8 +222,62 @@ class Process:
         self._act_before_first_step()
         await self._restore(gang, checkpoints)
         self._tell(Opened(self._run, checkpoints.commit))
-        await self._train(gang, seat, checkpoints)
-        return ""
+
+    # session.membership
+
+    def tell(self, report: Report) -> None:
+        """To the agent, at once: what an attempt has come to."""
+        self._tell(report)
+
+    def abort(self, run: int) -> None:
+        """The older run's later entries say that this one never opens."""
+        if self._checkpoints:
+            self._checkpoints.abort(run)
+
+    def place(self) -> tuple[Gang, Seat]:
+        """In the run that it trains."""
+        if self._gang is None or self._seat is None:
+            raise RuntimeError("this process is a rank of nothing")
+        return self._gang, self._seat
+
+    def seat(self, rank: int) -> Seat:
+        """A place in a run."""
+        return Seat(
+            rank,
+            self.host.ip,
+            self.host.rng,
+            requested=lambda: self._request is not None or self._handing.exit_wanted,
+            stepped=self._stepped,
+            out_of_memory=self._out_of_memory,
+            ready_for=self._handing.look,
+            frozen=self._frozen,
+        )
+
+    def told(self, settings: Settings) -> Told:
+        """What rank 0 of a run tells of it."""
+        return Told(settings.uid, settings.run or 0, self._due, self._witness, self._tell_step)
+
+    def become(self, membership: Membership, before: int, saved_at: float) -> None:
+        """It is a rank of the newer run from here on, in the same process."""
+        settings, track = membership.settings, membership.gang.track
+        if self.membership:
+            self._witness.ended[settings.uid, before] = self._now
+        self.membership, self.settings, self._run = membership, settings, settings.run or 0
+        self._gang, self._seat, self._checkpoints = membership.gang, membership.seat, membership.checkpoints
+        self._opened, self._before_first_step, self.saved_at = True, False, saved_at
+        self._step = track.step
+        self._witness.started.setdefault((settings.uid, self._run), self._now)
+        self.host.tell("took-over", run=self._run, before=before, rank=settings.rank, uid=settings.uid, step=track.step)
+        if settings.rank == 0:
+            self._witness.taken.append(TakenOver(settings.uid, self._run, before, track.step))
+            self.host.tell("opened", run=self._run, uid=settings.uid, step=track.step)
+        if self._request:  # it is one to this run
+            self._witness.asked.append(self._asked(self._request.deadline - self.host.monotonic()))
+
+    def hand_over(self) -> NoReturn:
+        """The older run goes on without this process."""
+        self._tell(self._exiting(ExitKind.HANDED_OVER))
+        raise Stop
 
     def _tell(self, report: Report) -> None:
         if not self._ending:
@@ -211,24 +315,17 @@ class Process:
             raise Stop
 
     def _left(self) -> float | None:
-        return self._request.deadline - self._host.monotonic() if self._request else None
+        return self._request.deadline - self.host.monotonic() if self._request else None
 
     # exit.rendezvous
 
     async def _meet(self) -> tuple[Gang, Seat]:
-        settings, host = self._settings, self._host
+        settings, host = self.settings, self.host
         begun = host.monotonic()
         deadline = begun + settings.rendezvous
         name = f"{settings.uid}/{settings.run}/{settings.world}"
         gang = await (self._listen(name, deadline) if settings.rank == 0 else self._find(name, deadline))
-        seat = Seat(
-            settings.rank,
-            host.ip,
-            host.rng,
-            requested=lambda: self._request is not None,
-            stepped=self._stepped,
-            out_of_memory=self._out_of_memory,
-        )
+        seat = self.seat(settings.rank)
         self._gang, self._seat = gang, seat
         gang.join(seat)
         while not gang.complete:
@@ -241,9 +338,8 @@ class Process:
         return gang, seat
 
     async def _listen(self, name: str, deadline: float) -> Gang:
-        settings, host, fabric = self._settings, self._host, self._fabric
-        told = Told(settings.uid, self._run, self._due, self._witness, self._tell_step)
-        gang = Gang(name, settings.world, host.network, host.behaviour, told)
+        settings, host, fabric = self.settings, self.host, self._fabric
+        gang = self._met = Gang(name, settings.world, host.network, host.behaviour, self.told(settings))
         port = settings.master[1] if settings.master else 0
         while settings.world > 1 and not fabric.listen(host.ip, port, gang):
             self._check(deadline)
@@ -251,26 +347,26 @@ class Process:
         return gang
 
     async def _find(self, name: str, deadline: float) -> Gang:
-        ip, port = self._settings.master or ("", 0)
+        ip, port = self.settings.master or ("", 0)
         while True:
             self._check(deadline)
             gang = self._fabric.find(ip, port, name)
-            if gang and self._host.network.reachable(self._host.ip, ip):
+            if gang and self.host.network.reachable(self.host.ip, ip):
                 return gang
             await self._fabric.changed.wait(LOOK_AGAIN_SECONDS)
 
     def _check(self, deadline: float) -> None:
         self._give_up()
-        if self._host.monotonic() >= deadline:
-            raise PeerLost(f"waited {self._settings.rendezvous:g} s for the other ranks")
+        if self.host.monotonic() >= deadline:
+            raise PeerLost(f"waited {self.settings.rendezvous:g} s for the other ranks")
 
     # session
 
     async def _restore(self, gang: Gang, checkpoints: Checkpoints) -> None:
         """All ranks put the same position; the witness hears it once."""
-        begun, settings = self._host.monotonic(), self._settings
+        begun, settings = self.host.monotonic(), self.settings
         slot = await checkpoints.restore()
-        self._seconds["restore"] = self._host.monotonic() - begun
+        self._seconds["restore"] = self.host.monotonic() - begun
         if slot:
             committed = committed_in(slot)
             gang.track.resume(committed.step, committed.epoch, committed.cursors[LOADER])
@@ -278,28 +374,42 @@ class Process:
         if settings.rank == 0:
             resumed = Resumed(settings.uid, self._run, slot.seq if slot else 0, self._step)
             self._witness.resumed.append(resumed)
-            self._host.tell("opened", run=self._run, uid=settings.uid, step=self._step)
-        self._saved_at = self._host.monotonic()
+            self.host.tell("opened", run=self._run, uid=settings.uid, step=self._step)
+        self.saved_at = self.host.monotonic()
 
-    async def _train(self, gang: Gang, seat: Seat, checkpoints: Checkpoints) -> None:
-        track = gang.track
-        while not track.at_goal and checkpoints.goal_before < track.epochs:
+    async def _train(self) -> None:
+        while True:
+            gang, seat = self.place()
+            checkpoints = self._own
+            if gang.track.at_goal or checkpoints.goal_before >= gang.track.epochs:
+                break
             verdict = await gang.train(seat)
-            if verdict.exit:
+            if verdict.exit or (verdict.attempt and await self._handing.hand_over(verdict.save)):
                 await self._leave(gang, seat, checkpoints)
-            if verdict.save and not track.saved:
-                await self._save_periodically(gang, checkpoints, verdict.save)
+            await self._save_if_due(verdict.save)
+        self._handing.goal_reached()
         await self._complete(gang, seat, checkpoints)
+
+    @property
+    def _own(self) -> Checkpoints:
+        if self._checkpoints is None:
+            raise RuntimeError("this process is a rank of nothing")
+        return self._checkpoints
+
+    async def _save_if_due(self, due: str) -> None:
+        gang, _ = self.place()
+        if due and not gang.track.saved:
+            await self._save_periodically(gang, self._own, due)
 
     def _due(self, step: int) -> bool:
         """The cadence of the job's spec, or the script's own."""
-        cadence, host = self._settings.cadence, self._host
-        if cadence.seconds and host.monotonic() - self._saved_at >= cadence.seconds:
+        cadence, host = self.settings.cadence, self.host
+        if cadence.seconds and host.monotonic() - self.saved_at >= cadence.seconds:
             return True
         return step % (cadence.steps or host.behaviour.every_steps) == 0
 
     def _tell_step(self, step: int) -> None:
-        self._host.tell("step", run=self._run, rank=0, step=step, uid=self._settings.uid)
+        self.host.tell("step", run=self._run, rank=0, step=step, uid=self.settings.uid)
 
     def _stepped(self, step: int) -> None:
         """The agent needs the first step at once; the newest one only when the process ends."""
@@ -309,7 +419,9 @@ class Process:
             self._tell(Stepped(step))
 
     async def _save(self, checkpoints: Checkpoints, reason: str, *, final: bool) -> None:
+        begun = self.host.monotonic()
         await checkpoints.save(reason, final=final)
+        self.save_seconds = self.host.monotonic() - begun
         if checkpoints.commit:
             self._tell(Committed(checkpoints.commit))
 
@@ -319,26 +431,28 @@ class Process:
         except StorageError:
             return  # training goes on
         gang.track.saved = True
-        self._saved_at = self._host.monotonic()
+        self.saved_at = self.host.monotonic()
         checkpoints.retire()
 
     async def _leave(self, gang: Gang, seat: Seat, checkpoints: Checkpoints) -> None:
         """All ranks save and leave, at one step."""
+        self._handing.leaving()
         if self._request:
-            self._seconds["agree"] = self._host.monotonic() - self._request.at
+            self._seconds["agree"] = self.host.monotonic() - self._request.at
         causes = await gang.gather(seat, self._request.cause if self._request else "")
         cause = next((cause for cause in causes if cause), "a rank was asked to exit")
         await checkpoints.until_time_is_up(lambda: self._save(checkpoints, cause, final=True), self._left)
         self._tell(self._exiting(ExitKind.CHECKPOINTED))
+        await self._handing.saved()
         raise Stop
 
     async def _complete(self, gang: Gang, seat: Seat, checkpoints: Checkpoints) -> None:
         """The goal is reached, and that beats a request to leave."""
-        begun, track = self._host.monotonic(), gang.track
+        begun, track = self.host.monotonic(), gang.track
 
         def left() -> float:
             asked = self._left()
-            return GOAL_SECONDS - (self._host.monotonic() - begun) if asked is None else asked
+            return GOAL_SECONDS - (self.host.monotonic() - begun) if asked is None else asked
 
         await gang.gather(seat, None)
         self._before_first_step = False
@@ -360,6 +474,8 @@ def _classified(error: Exception) -> tuple[ExitKind, Failure | None]:
             return kind, Failure(ErrorKind.EXCEPTION, name, str(error))
         case PeerLost():
             return ExitKind.PEER_LOST, None
+        case HandoverFailed():
+            return ExitKind.HANDOVER_FAILED, None
         case StorageError():
             return ExitKind.FAILED, Failure(ErrorKind.STORAGE, name, str(error))
         case PerdureError():

@@ -32,6 +32,15 @@ class Resumed(NamedTuple):
     step: int
 
 
+class TakenOver(NamedTuple):
+    """A run went on where another one stood, in its living processes."""
+
+    uid: str
+    run: int
+    before: int
+    step: int
+
+
 class Asked(NamedTuple):
     """A rank that has trained noticed a request to save."""
 
@@ -57,6 +66,7 @@ class Witness:
 
     trained: list[Trained] = field(default_factory=list)
     resumed: list[Resumed] = field(default_factory=list)
+    taken: list[TakenOver] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
     trouble: list[Trouble] = field(default_factory=list)
     started: dict[tuple[str, int], float] = field(default_factory=dict)

@@ -1,0 +1,225 @@
+"""What is between the parties of one attempt to hand over: the decider's store, state, votes, words, and closed links.
+
+Modelled after perdure.handover.keys and .bridge, as far as the parties can tell: everybody finds the decider at its
+address and by the token, all wait until all are warm, what all do together fails where somebody is gone, is out of
+reach, or is silent for too long; words go to the decider and from it. A link that closes is noticed where its reset
+arrives. What the parties make of it is the real machines' own: see `driving`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from perdure.checkpoint.log import Place, Slot
+from perdure.contract import CommitRef, Handover
+from perdure.handover import events as on
+from perdure.handover.parties import Attempt, Party
+from perdure.handover.timing import QUIET_SECONDS
+from tests.simulation.gang import Fabric, Gang, Seat, Told, Track
+from tests.simulation.interface import Behaviour, Network
+from tests.simulation.store import OUTSIDE, Changes
+
+WORD_SECONDS: Final = (0.001, 0.05)
+LOOK_AGAIN_SECONDS: Final = 2.0
+"""How often what cannot go on is looked at again, and a packet sent again."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What old rank 0 tells in the stop: where training stands, as a commit made here would have it."""
+
+    track: Track
+    commit: CommitRef | None
+    goal: int
+    place: Place
+    """Up to where rank 0 has read the log."""
+    due: str
+    """Why a checkpoint is due at this very place."""
+    saved_at: float
+
+
+@dataclass(eq=False)
+class Link:
+    """One party's end."""
+
+    party: Party
+    ip: str
+    rng: random.Random
+    hear: Callable[[on.Happening], None]
+    seat: Seat | None = None
+    """In the newer run; a leaver has none."""
+    told: Told | None = None
+    """What the newer run's rank 0 tells of it."""
+    mark: str = ""
+    """How that rank marks its entries."""
+    connected: bool = False
+    gone: bool = False
+
+
+class Bridge:
+    """One attempt's."""
+
+    def __init__(self, attempt: Attempt, name: str, network: Network, behaviour: Behaviour) -> None:
+        self.attempt = attempt
+        self.links: dict[int, Link] = {}
+        self.changed = Changes()
+        self.early: on.Heard | None = None
+        """What was said before the parties were connected."""
+        self.stopped = False
+        """Whether the old ranks stand still."""
+        self.header: Header | None = None
+        self.entry: Slot | None = None
+        """The log's entry that the decider's go is about."""
+        self._name, self._network, self._behaviour = name, network, behaviour
+        self._said: dict[str, set[int]] = defaultdict(set)
+        self._gang: Gang | None = None
+
+    # the decider's store
+
+    def enter(self, link: Link) -> None:
+        """One more party is warm."""
+        self.links[link.party.number] = link
+        self.changed.tell()
+
+    def is_warm(self, link: Link) -> bool:
+        """Whether all are, as this party sees it."""
+        return len(self.links) == len(self.attempt.parties) and self.reaches_decider(link)
+
+    def reaches_decider(self, link: Link) -> bool:
+        """Whether this party can read the store now."""
+        decider = self.links.get(self.attempt.decider)
+        return decider is not None and self._network.reachable(link.ip, decider.ip)
+
+    def is_closed_to(self, link: Link) -> bool:
+        """Whether this party knows that the decider is gone."""
+        return self.links[self.attempt.decider].gone and self.reaches_decider(link)
+
+    def missing(self) -> set[int]:
+        """Who has never come."""
+        return {party.number for party in self.attempt.parties} - self.links.keys()
+
+    @property
+    def mark(self) -> str:
+        """How the newer run's entries are marked."""
+        return self.links[self.attempt.of_new(0).number].mark
+
+    def stand_still(self) -> None:
+        """The old ranks are in the stop."""
+        self.stopped = True
+        self.changed.tell()
+
+    # what all do together
+
+    async def together(self, link: Link, what: str, takes: tuple[float, float]) -> bool:
+        """Whether all parties have done it; False where one is gone, or silent for too long."""
+        loop, said = asyncio.get_running_loop(), self._said[what]
+        said.add(link.party.number)
+        self.changed.tell()
+        until = loop.time() + QUIET_SECONDS
+        while not (len(said) == len(self.attempt.parties) and self._whole()):
+            if self._lost_by(link) or loop.time() >= until:
+                return False
+            await self.changed.wait(min(LOOK_AGAIN_SECONDS, until - loop.time()))
+        await asyncio.sleep(link.rng.uniform(*takes))
+        # Who was quick has the others' part already, who was slow has not.
+        return not self._lost_by(link) or link.rng.random() < 0.5
+
+    def connect(self, link: Link) -> Gang:
+        """The newer run's ranks are connected to each other, too."""
+        link.connected = True
+        if self._gang is None:
+            first = self.links[self.attempt.of_new(0).number]
+            if first.told is None:
+                raise RuntimeError("the newer run's rank 0 tells nothing")
+            self._gang = Gang(self._name, self.attempt.new_world, self._network, self._behaviour, first.told)
+            for each in self.links.values():
+                if each.seat:
+                    self._gang.join(each.seat)
+                    if each.gone:
+                        self._gang.leave(each.seat)
+        return self._gang
+
+    # words and ends
+
+    def say(self, link: Link, heard: on.Heard) -> None:
+        """The decider to all others, everybody else to the decider."""
+        if not link.connected:
+            self.early = heard
+            self.changed.tell()
+            return
+        for other in self.links.values():
+            if other is not link and (other.party.decides or link.party.decides):
+                self._send(link, other, heard)
+
+    def seen(self, link: Link) -> None:
+        """This party needs the decider's store no more."""
+        decider = self.links.get(self.attempt.decider)
+        if decider and decider is not link:
+            self._send(link, decider, on.SeenBy(link.party.number))
+
+    def leave(self, link: Link) -> None:
+        """The party's process has ended."""
+        if link.gone:
+            return
+        link.gone = True
+        self.changed.tell()
+        if self._gang and link.seat:
+            self._gang.leave(link.seat)
+        for other in self.links.values():
+            if link.party.decides and other.connected:
+                self._send(link, other, on.LinkClosed())
+            elif other.party.decides and other.connected:
+                self._send(link, other, on.Gone(link.party.number))
+
+    def _whole(self) -> bool:
+        """Whether everybody lives and hears everybody."""
+        links, reach = list(self.links.values()), self._network.reachable
+        if any(link.gone for link in links):
+            return False
+        return all(reach(one.ip, other.ip) for one, other in pairwise(links))
+
+    def _lost_by(self, link: Link) -> bool:
+        """Whether somebody is gone, as far as this party can know."""
+        return any(other.gone and self._network.reachable(other.ip, link.ip) for other in self.links.values())
+
+    def _send(self, sender: Link, receiver: Link, event: on.Happening) -> None:
+        seconds = receiver.rng.uniform(*WORD_SECONDS)
+        asyncio.get_running_loop().call_later(seconds, self._arrive, sender, receiver, event, context=OUTSIDE)
+
+    def _arrive(self, sender: Link, receiver: Link, event: on.Happening) -> None:
+        """What is out of reach is sent again, as long as there is somebody to send it."""
+        if receiver.gone:
+            return
+        if self._network.reachable(sender.ip, receiver.ip):
+            receiver.hear(event)
+        elif not sender.gone or isinstance(event, on.LinkClosed | on.Gone):
+            again = asyncio.get_running_loop().call_later
+            again(LOOK_AGAIN_SECONDS, self._arrive, sender, receiver, event, context=OUTSIDE)
+
+
+class Bridges:
+    """Where deciders listen, in one history."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, str], Bridge] = {}
+
+    @classmethod
+    def of(cls, network: Network) -> Bridges:
+        """The one of this history."""
+        found: Bridges = network.shared.setdefault("bridges", cls())
+        return found
+
+    def listen(self, block: Handover, bridge: Bridge, fabric: Fabric) -> None:
+        """The decider has opened its store."""
+        self._open[block.master, block.token] = bridge
+        fabric.changed.tell()
+
+    def find(self, block: Handover) -> Bridge | None:
+        """The attempt's, once the decider listens; a token of another attempt gets no further."""
+        return self._open.get((block.master, block.token))

@@ -1,0 +1,408 @@
+"""Drives the real machine of one party through one attempt, in virtual time: what waits for others waits here.
+
+Real: perdure.handover's machines and timetable, the takeover's pen with the log's rules. Modelled after
+perdure.session.driving and .effects: threads are tasks, and the main thread waits for acts in a queue. A process that
+is stopped hears nothing, and does nothing, until it goes on; a request that it has sent to the store arrives all the
+same. Used by `handing`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from perdure.channel import HandoverEnded, Report, Voting
+from perdure.checkpoint import takeover as takeovers
+from perdure.checkpoint.log import Log, Slot
+from perdure.checkpoint.takeover import Takeover
+from perdure.checkpoint.verdict import Verdict
+from perdure.contract import Handover
+from perdure.errors import PeerLost, PerdureError
+from perdure.handover import events as on
+from perdure.handover.machine import Phase, State, begin, named, step
+from perdure.handover.parties import Attempt, Party
+from perdure.handover.timing import Timetable
+from perdure.settings import Settings
+from tests.simulation.bridge import LOOK_AGAIN_SECONDS, Bridge, Bridges, Header, Link
+from tests.simulation.checkpoints import repeatable
+from tests.simulation.gang import Fabric, Gang, Seat
+from tests.simulation.interface import MemberHost
+from tests.simulation.store import Access, Changes, Tape
+
+AGAIN_SECONDS: Final = 0.2
+STORE_SECONDS: Final = 2.0
+CONNECT_SECONDS: Final = (0.005, 0.1)
+STATE_SECONDS: Final = (0.02, 0.6)
+VOTE_SECONDS: Final = (0.001, 0.02)
+SCRIPT_SECONDS: Final = (0.01, 0.4)
+"""What a newcomer's script does between its `restore` and its first batch."""
+BALKS: Final = "a DeviceMesh of the script's own"
+
+Main = on.Install | on.TrainOn | on.SaveAndExit | on.JoinInPlace | on.Exit
+"""What only the script's own thread does."""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """The process that takes part."""
+
+    host: MemberHost
+    settings: Settings
+    """Of the older run; a newcomer's are those of the newer one."""
+    tell: Callable[[Report], None]
+    ask_exit: Callable[[], None]
+    abort: Callable[[int], None]
+    """The older run's later entries say that this one never opens."""
+    old: Callable[[], tuple[Gang, Seat]]
+    """An old rank's place in the older run."""
+
+
+class Driver:
+    """One party of one attempt."""
+
+    def __init__(self, ground: Ground, attempt: Attempt, party: Party, block: Handover, times: Timetable) -> None:
+        self.attempt, self.party, self.block = attempt, party, block
+        self.ground = ground
+        self.acts: asyncio.Queue[Main] = asyncio.Queue()
+        self.link = Link(party, ground.host.ip, ground.host.rng, self.feed)
+        self.describe: Callable[[], Header | None] = lambda: None
+        """What old rank 0 tells in the stop."""
+        self.received = False
+        """Whether a newcomer has its state."""
+        self.entry: Slot | None = None
+        """The log's entry that says go."""
+        self.gang: Gang | None = None
+        """Of the newer run, once it is connected."""
+        self.why = ""
+        self.times = times
+        self._limit = ground.host.monotonic() + block.limit
+        self._bridge: Bridge | None = None
+        self._connect = asyncio.Event()
+        self._frozen, self._late = False, list[on.Happening]()
+        self._thawed = Changes()
+        self._over = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._access = Access(ground.host.bucket, ground.settings.root, ground.host.network, ground.host.ip, self._rng)
+        self._pen: tuple[Tape, Takeover] | None = None
+        self._state, self._first = begin(attempt, party.number)
+
+    @property
+    def phase(self) -> Phase:
+        return self._state.phase
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def named(self) -> int:
+        """The run that this rank is ready to become; 0 while it is not."""
+        return 0 if self._frozen else named(self._state)
+
+    @property
+    def bridge(self) -> Bridge:
+        if self._bridge is None:
+            raise RuntimeError("the attempt's store is not found yet")
+        return self._bridge
+
+    @property
+    def header(self) -> Header:
+        if self.bridge.header is None:
+            raise RuntimeError("nothing was told in the stop")
+        return self.bridge.header
+
+    def begin(self) -> None:
+        """Takes part from now on."""
+        Drivers.of(self.ground.host).append(self)
+        self._tell_phase()
+        self._set_timer()
+        for action in self._first:
+            self._act(action)
+
+    def feed(self, event: on.Happening) -> None:
+        """Something has happened."""
+        if self._over:
+            return
+        if self._frozen:
+            self._late.append(event)
+            return
+        match event:
+            case on.Stopped():
+                self.times = replace(self.times, stopped=self._now)
+                self._set_timer()
+            case on.Heard(word, why):
+                self.why = why or word.value
+                self.entry = self.entry or (self._bridge.entry if self._bridge else None)
+        before = self._state.phase
+        self._state, actions = step(self._state, event)
+        if self._state.phase is not before:
+            self._tell_phase()
+        for action in actions:
+            self._act(action)
+
+    def shorten(self, deadline: float) -> None:
+        """This process ends earlier than it was to."""
+        self.times = self.times.shortened(deadline)
+        self._set_timer()
+
+    def freeze(self, seconds: float) -> None:
+        """SIGSTOP, and SIGCONT later."""
+        self._frozen = True
+        asyncio.get_running_loop().call_later(seconds, self._thaw)
+
+    def finish(self) -> None:
+        """Nothing is waited for any more."""
+        self._over = True
+        Drivers.of(self.ground.host).remove(self)
+        if self._timer:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+    def vanish(self) -> None:
+        """The process has ended."""
+        if not self._over:
+            self.finish()
+        if self._bridge:
+            self._bridge.leave(self.link)
+
+    # acts
+
+    def _act(self, action: on.Action) -> None:
+        match action:
+            case on.Install() | on.TrainOn() | on.SaveAndExit() | on.JoinInPlace() | on.Exit():
+                if isinstance(action, on.TrainOn):
+                    self.ground.abort(action.aborted)
+                self.acts.put_nowait(action)
+            case on.SetWarm():
+                self._spawn(self._prepare())
+            case on.Connect():
+                self._connect.set()
+            case on.Move():
+                self._spawn(self._move())
+            case on.Vote():
+                self._spawn(self._vote())
+            case on.Round(choice):
+                self._spawn(self._round(choice))
+            case on.AppendOpened() | on.AppendRefused() | on.ReadLog():
+                self._spawn(self._ask_log(action))
+            case _:
+                self._say(action)
+
+    def _say(self, action: on.Action) -> None:
+        tell, number = self.ground.tell, self.attempt.next
+        match action:
+            case on.Say(word, why):
+                self.why = self.why or why
+                if self._bridge:
+                    self._bridge.entry = self._bridge.entry or self.entry
+                    self._bridge.say(self.link, on.Heard(word, why))
+            case on.SetSeen():
+                if self._bridge:
+                    self._bridge.seen(self.link)
+            case on.TellVoting():
+                self.times = replace(self.times, told=self._now)
+                self._set_timer()
+                tell(Voting(self.attempt.run, number))
+            case on.TellEnded(word, why):
+                tell(HandoverEnded(number, word, self.why or why))
+            case on.AskExit():
+                self.ground.ask_exit()
+
+    async def _prepare(self) -> None:
+        bridge = await self._find()
+        if bridge is None:
+            return
+        if self.ground.host.behaviour.balks:
+            self.feed(on.NotLive(BALKS))
+            return
+        bridge.enter(self.link)
+        if not await self._awaits(lambda: bridge.is_warm(self.link), "not all parties are warm"):
+            return
+        if self.party.decides:
+            self.feed(on.StoreSeen(await self._store_answers()))
+        self.feed(on.AllWarm())
+        await self._connect.wait()
+        if not await bridge.together(self.link, "connect", CONNECT_SECONDS):
+            self.feed(on.Unable("not all parties could be connected"))
+            return
+        self.gang = bridge.connect(self.link)
+        self.feed(on.Connected())
+        while self.party.decides and self.phase is Phase.PREPARING:
+            await asyncio.sleep(STORE_SECONDS)
+            self.feed(on.StoreSeen(await self._store_answers()))
+
+    async def _find(self) -> Bridge | None:
+        """Once the decider listens; None where nobody waits for that any more."""
+        host, settings, fabric = self.ground.host, self.ground.settings, Fabric.of(self.ground.host.network)
+        bridges = Bridges.of(host.network)
+        if self.party.decides:
+            name = f"{settings.uid}/{self.attempt.next}/{self.attempt.new_world}"
+            self._bridge = Bridge(self.attempt, name, host.network, host.behaviour)
+            self._bridge.enter(self.link)
+            bridges.listen(self.block, self._bridge, fabric)
+            return self._bridge
+        while self._now < self._limit:
+            bridge = bridges.find(self.block)
+            decider = bridge.links.get(self.attempt.decider) if bridge else None
+            if bridge and decider and not decider.gone and host.network.reachable(host.ip, decider.ip):
+                self._bridge = bridge
+                return bridge
+            await fabric.changed.wait(LOOK_AGAIN_SECONDS)
+        self.feed(on.Unable("the decider was not found"))
+        return None
+
+    async def _awaits(self, come: Callable[[], bool], awaited: str) -> bool:
+        """Whether it comes; else the party is told why not."""
+        bridge = self.bridge
+        while not come():
+            if bridge.early:
+                self.feed(bridge.early)
+                return False
+            if bridge.is_closed_to(self.link) or self._now >= self._limit:
+                self.feed(on.Unable(awaited))
+                return False
+            await bridge.changed.wait(LOOK_AGAIN_SECONDS)
+        return True
+
+    async def _move(self) -> None:
+        bridge = self.bridge
+        if self.party.old is None:
+            if not await self._awaits(lambda: bridge.stopped, "the old ranks have not stopped"):
+                return
+        else:
+            bridge.stand_still()
+            bridge.header = self.describe() or bridge.header
+        if not await bridge.together(self.link, "state", STATE_SECONDS):
+            self.feed(on.Unable("state could not be moved"))
+            return
+        self.received = True
+        self.feed(on.Moved())
+        if self.party.old is None:
+            await asyncio.sleep(self._rng.uniform(*SCRIPT_SECONDS))
+            self.feed(on.FirstBatch())
+
+    async def _vote(self) -> None:
+        whole = await self.bridge.together(self.link, "vote", VOTE_SECONDS)
+        self.feed(on.VoteReduced(whole))
+
+    async def _round(self, choice: on.Choice) -> None:
+        gang, seat = self.ground.old()
+        try:
+            found = on.Choice(max(await gang.gather(seat, int(choice))))
+        except PeerLost:
+            self.feed(on.RoundDone(None))
+        else:
+            self.feed(on.RoundDone(found))
+
+    # the log
+
+    async def _store_answers(self) -> bool:
+        tape = Tape(self._access)
+        try:
+            await tape.run(Log(tape).head)
+        except PerdureError:
+            return False
+        return True
+
+    async def _ask_log(self, action: on.AppendOpened | on.AppendRefused | on.ReadLog) -> None:
+        if not isinstance(action, on.AppendRefused) and action.again:
+            await asyncio.sleep(AGAIN_SECONDS)
+        while self._frozen:
+            await self._thawed.wait(LOOK_AGAIN_SECONDS)
+        tape, pen = self._takeover()
+
+        def ask() -> Verdict:
+            with repeatable(takeovers, tape, self.ground.host):
+                match action:
+                    case on.AppendOpened():
+                        return pen.open(self.attempt.new_world, self.header.track.step, self.bridge.mark)
+                    case on.AppendRefused():
+                        return pen.refuse()
+                    case on.ReadLog():
+                        return pen.look()
+
+        try:
+            verdict: Verdict | None = await tape.run(ask, pen)
+        except PerdureError:
+            verdict = None
+        if verdict is Verdict.GO:
+            self.entry = self.entry or pen.entry
+        self.feed(on.LogAnswered(verdict))
+
+    def _takeover(self) -> tuple[Tape, Takeover]:
+        if self._pen is None:
+            tape, header = Tape(self._access), self._bridge.header if self._bridge else None
+            with repeatable(takeovers, tape, self.ground.host):
+                pen = Takeover(
+                    Log(tape),
+                    uid=self.ground.settings.uid,
+                    run=self.attempt.run,
+                    next_run=self.attempt.next,
+                    place=header.place if header else None,
+                )
+            self._pen = tape, pen
+        return self._pen
+
+    # time
+
+    @property
+    def _now(self) -> float:
+        return self.ground.host.monotonic()
+
+    @property
+    def _rng(self) -> Any:
+        return self.ground.host.rng
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._done)
+        self._tasks.append(task)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.remove(task)
+        if not task.cancelled() and (error := task.exception()):
+            raise error  # a mistake of the simulation itself
+
+    def _set_timer(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+        at = None if self._over else self.times.next(self._now)
+        self._timer = None if at is None else asyncio.get_running_loop().call_at(at, self._ring)
+
+    def _ring(self) -> None:
+        for alarm in self.times.due(self._now):
+            if not self._frozen:
+                self.feed(on.Passed(alarm))
+        self._set_timer()
+
+    def _thaw(self) -> None:
+        if self._over:
+            return
+        self._frozen = False
+        late, self._late = self._late, []
+        for event in late:
+            self.feed(event)
+        self._ring()
+        self._thawed.tell()
+
+    def _tell_phase(self) -> None:
+        """For the trace and the checks."""
+        attempt, party = self.attempt, self.party
+        facts = {"run": attempt.run, "next": attempt.next, "number": party.number, "part": party.part.value}
+        facts |= {"phase": self.phase.value, "parties": len(attempt.parties), "old": attempt.world}
+        deadline = round(self.times.deadline, 3)
+        self.ground.host.tell("party", **facts, decides=party.decides, uid=self.ground.settings.uid, until=deadline)
+
+
+class Drivers:
+    """Those that take part in any attempt of a history now: for whoever disturbs them."""
+
+    @staticmethod
+    def of(host: MemberHost) -> list[Driver]:
+        """In the order in which they began."""
+        found: list[Driver] = host.network.shared.setdefault("drivers", [])
+        return found

@@ -1,0 +1,248 @@
+"""One simulated process in hand-overs: as an old rank one attempt after the other, or as a newcomer to a living run.
+
+Modelled after perdure.session.handing, .newcomer and .membership. `trainer` owns one of these per process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from perdure.channel import Attached, HandoverEnded, Request, TookOver
+from perdure.contract import ExitKind, HandoverWord, Leave, Train
+from perdure.errors import Fenced, HandoverFailed, PeerLost, PerdureError
+from perdure.handover import events as on
+from perdure.handover.machine import Phase
+from perdure.handover.parties import Attempt, Part, Party, attempt_of
+from perdure.handover.timing import QUIET_SECONDS, Timetable
+from perdure.settings import Settings
+from tests.simulation.bridge import Header
+from tests.simulation.checkpoints import Checkpoints, Membership, Pen, make_pen
+from tests.simulation.driving import BALKS, Driver, Ground
+
+if TYPE_CHECKING:
+    from tests.simulation.trainer import Process
+
+LOOK_SECONDS: Final = 0.05
+MISSING_SECONDS: Final = 3.0
+"""How long a decider stays for newcomers that have not come at all."""
+
+
+class Handing:
+    """All attempts of one process."""
+
+    def __init__(self, process: Process) -> None:
+        self.exit_wanted = False
+        """Whether an attempt that came to nothing leaves no other way than to save and leave."""
+        self._process = process
+        self._offer: Train | Leave | None = None
+        self._drivers: list[Driver] = []
+        """The newest last; links of earlier ones end with the process."""
+        self._driver: Driver | None = None
+        self._tried = 0
+        self._upcoming: Settings | None = None
+        self._pen: Pen | None = None
+        """Of the newer run, if this process is to be its rank 0."""
+
+    # what the agent does
+
+    def offer(self, assignment: Train | Leave) -> None:
+        """The file is there: it is looked at when the ranks check."""
+        self._offer = assignment
+
+    def acknowledged(self, run: int) -> None:
+        """The agent knows of the vote."""
+        if self._driver and self._driver.attempt.next == run:
+            self._driver.feed(on.Acknowledged())
+
+    def requested(self, request: Request) -> None:
+        """Somebody asks this process to leave."""
+        if self._driver:
+            if self._driver.party.part is Part.LEAVER:
+                self._driver.shorten(request.deadline)
+            self._driver.feed(on.Sigterm())
+
+    def freeze(self, seconds: float) -> None:
+        """The process is stopped for a while."""
+        if self._driver:
+            self._driver.freeze(seconds)
+
+    def vanish(self) -> None:
+        """The process has ended."""
+        for driver in self._drivers:
+            driver.vanish()
+
+    # as an old rank
+
+    def look(self) -> int:
+        """Which run this rank is ready to become at the next hand-out; 0: none."""
+        offer, self._offer = self._offer, None
+        if offer and offer.handover:
+            self._read(offer)
+        return self._driver.named if self._driver else 0
+
+    async def hand_over(self, due: str) -> bool:
+        """All old ranks stand here, ready: returns as a rank of either run. True if the ranks are to save and leave."""
+        driver, process = self._driver, self._process
+        if driver is None:
+            raise RuntimeError("the ranks stand still for a hand-over that this one does not know")
+        began = process.host.monotonic()
+        driver.describe = lambda: self._describe(due)
+        driver.feed(on.Stopped())
+        while True:
+            match await driver.acts.get():
+                case on.Install():
+                    self._install(driver, {"pause": process.host.monotonic() - began})
+                    return False
+                case on.TrainOn() if driver.phase is Phase.ABORTED:
+                    return False
+                case on.SaveAndExit():
+                    return True
+                case on.Exit(ExitKind.HANDED_OVER):
+                    process.hand_over()
+                case on.Exit(kind, why):
+                    _fail(kind, why)
+
+    def leaving(self) -> None:
+        """The ranks have agreed to save and leave."""
+        if self._driver:
+            self._driver.feed(on.ExitAgreed())
+
+    def goal_reached(self) -> None:
+        """The training is done."""
+        if self._driver:
+            self._driver.feed(on.GoalReached())
+
+    async def saved(self) -> None:
+        """The older run has ended in the log: a decider stays until nobody needs its store."""
+        driver, self._driver = self._driver, None
+        if driver is None:
+            return
+        driver.feed(on.Saved())
+        for party in range(driver.attempt.world):
+            driver.feed(on.SeenBy(party))
+        begun = self._process.host.monotonic()
+        while driver.phase is Phase.LINGERING:
+            here = set(driver.state.needed) - driver.bridge.missing()
+            if self._process.host.monotonic() - begun > (QUIET_SECONDS if here else MISSING_SECONDS):
+                return
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _read(self, offer: Train | Leave) -> None:
+        settings = self._process.settings
+        run = settings.run or 0
+        if offer.handover is None or offer.run <= max(self._tried, run):
+            return
+        if self._driver:
+            self._driver.feed(on.Newer(offer.handover.run))
+        if offer.handover.run != run:
+            return
+        self._tried = offer.run
+        try:
+            attempt = attempt_of(offer.handover, offer.run)
+        except PerdureError as error:
+            self._process.tell(HandoverEnded(offer.run, HandoverWord.ABORT, str(error)))
+            return
+        block, now, save = offer.handover, self._process.host.monotonic(), self._process.save_seconds
+        times = Timetable(now + block.limit, now + max(offer.seconds, block.limit) + QUIET_SECONDS, save)
+        master = offer.master if isinstance(offer, Train) else ""
+        party = attempt.of_old(settings.rank)
+        if self._driver:
+            self._driver.finish()
+        driver = Driver(self._ground(settings), attempt, party, block, times)
+        self._begin(driver, _settings(settings, attempt, party, master))
+
+    def _describe(self, due: str) -> Header | None:
+        process = self._process
+        membership = process.membership
+        if membership is None or membership.seat.rank != 0:
+            return None
+        checkpoints = membership.checkpoints
+        track = replace(membership.gang.track)
+        return Header(track, checkpoints.commit, checkpoints.goal_before, checkpoints.place, due, process.saved_at)
+
+    # as a newcomer
+
+    async def join(self) -> str | None:
+        """Why a checkpoint is due once this process is a rank of the newer run; None if that begins in place.
+
+        HandoverFailed if nothing comes of it.
+        """
+        process = self._process
+        settings, block, now = process.settings, process.settings.handover, process.host.monotonic()
+        if block is None:
+            return None
+        attempt = attempt_of(block, settings.run or 0)
+        times = Timetable(now + block.limit, now + block.limit + 3 * QUIET_SECONDS)
+        driver = Driver(self._ground(settings), attempt, attempt.of_new(settings.rank), block, times)
+        self._begin(driver, replace(settings, handover=None, wait=0.0))
+        while True:
+            match await driver.acts.get():
+                case on.Install():
+                    self._install(driver, {})
+                    return driver.header.due
+                case on.JoinInPlace() if driver.received:
+                    raise HandoverFailed("the newer run begins in place")
+                case on.JoinInPlace():
+                    driver.finish()
+                    self._driver = None
+                    return None
+                case on.Exit(kind, why):
+                    _fail(kind, driver.why or why)
+
+    # both
+
+    def _begin(self, driver: Driver, upcoming: Settings) -> None:
+        process, party = self._process, driver.party
+        if process.host.behaviour.balks:
+            process.tell(Attached(process.pid, False, BALKS))
+        self._driver, self._upcoming, self._pen = driver, upcoming, None
+        self._drivers.append(driver)
+        if party.new is not None:
+            driver.link.seat = process.seat(party.new)
+        if party.new == 0:
+            self._pen = make_pen(process.host, upcoming)
+            driver.link.told, driver.link.mark = process.told(upcoming), self._pen.writer.id
+        driver.begin()
+
+    def _install(self, driver: Driver, parts: dict[str, float]) -> None:
+        process, settings, header = self._process, self._upcoming, driver.header
+        gang, seat, entry, driver.link.seat = driver.gang, driver.link.seat, driver.entry, None
+        if settings is None or gang is None or seat is None or entry is None:
+            raise RuntimeError("nobody has said go")
+        if gang.track.step < header.track.step:
+            gang.track = replace(header.track)
+        checkpoints = Checkpoints(process.host, settings, gang, seat, self._pen)
+        checkpoints.take_over(entry, header.commit, header.goal)
+        driver.finish()
+        self._driver, self.exit_wanted = None, False
+        process.become(Membership(settings, gang, seat, checkpoints), driver.attempt.run, header.saved_at)
+        process.tell(TookOver(driver.attempt.next, settings.rank, settings.world, header.track.step, parts))
+
+    def _ground(self, settings: Settings) -> Ground:
+        process = self._process
+        return Ground(process.host, settings, process.tell, self._want_exit, process.abort, process.place)
+
+    def _want_exit(self) -> None:
+        self.exit_wanted = True
+
+
+def _settings(settings: Settings, attempt: Attempt, party: Party, master: str) -> Settings:
+    """This process's place in the newer run."""
+    if party.new is None:
+        return settings
+    host, _, port = master.rpartition(":")
+    address = (host, int(port)) if attempt.new_world > 1 else None
+    return replace(
+        settings, run=attempt.next, rank=party.new, world=attempt.new_world, master=address, handover=None, wait=0.0
+    )
+
+
+def _fail(kind: ExitKind, why: str) -> NoReturn:
+    match kind:
+        case ExitKind.FENCED:
+            raise Fenced(why)
+        case ExitKind.PEER_LOST:
+            raise PeerLost(why)
+    raise HandoverFailed(why)

@@ -1,0 +1,114 @@
+"""A simulated training changes its membership between two batches, as the real machines and the log have it."""
+
+from __future__ import annotations
+
+import pytest
+
+from perdure.contract import ExitKind, Handover, HandoverWord, Leave, Outcome, Train
+from perdure.handover.parties import Attempt, attempt_of
+from tests.simulation.evidence import figures, verdict
+from tests.simulation.interface import Behaviour
+from tests.simulation.pods import Host, Pods, in_virtual_time
+
+SECONDS = 60
+LIMIT = 30
+
+
+def live(**behaviour: object) -> Behaviour:
+    """A job that can."""
+    return Behaviour(**{"live": True, "goal": 60, "save_seconds": 0.5} | behaviour)  # type: ignore[arg-type]
+
+
+def sound(pods: Pods, **facts: object) -> None:
+    """Nothing is wrong with the log, compared with what was trained."""
+    assert verdict(pods.log, pods.witness, goal=pods.behaviour.goal, **facts) == []  # type: ignore[arg-type]
+
+
+def move(pods: Pods, old: list[Host], leavers: list[int], joins: list[int], *, run: int = 1, next_run: int = 2) -> Move:
+    """What the operator tells everybody: the pods of the older run by rank, who leaves, and which ranks are new."""
+    attempt = Attempt(run, next_run, len(old), tuple(joins), tuple(leavers))
+    block = Handover(
+        run, len(old), attempt.joins, attempt.leavers, f"{old[attempt.decider].ip}:{29600 + next_run}", LIMIT, "token"
+    )
+    newcomers = pods.start(len(joins))
+    return Move(old, newcomers, attempt_of(block, next_run), block)
+
+
+class Move:
+    """One move, before anybody is told."""
+
+    def __init__(self, old: list[Host], newcomers: list[Host], attempt: Attempt, block: Handover) -> None:
+        self.old, self.newcomers, self.attempt, self.block = old, newcomers, attempt, block
+        everybody = [*old, *newcomers]
+        self.members = [everybody[attempt.of_new(rank).number] for rank in range(attempt.new_world)]
+        self.leavers = [old[rank] for rank in attempt.leavers]
+
+    def tell(self) -> None:
+        """Everybody at once."""
+        attempt = self.attempt
+        for rank, host in enumerate(self.members):
+            master = f"{self.members[0].ip}:{29500 + attempt.next}"
+            plan = {"cause": "node leaves", "seconds": SECONDS, "wait": SECONDS + 15, "handover": self.block}
+            host.assign(Train(attempt.next, rank, attempt.new_world, master, **plan))  # type: ignore[arg-type]
+        for host in self.leavers:
+            host.assign(Leave(attempt.next, "node leaves", SECONDS, handover=self.block))
+
+
+SHAPES = {
+    "rank 1 of 2 leaves": (2, [1], [1]),
+    "rank 0 of 2 leaves": (2, [0], [0]),
+    "both leave": (2, [0, 1], [0, 1]),
+    "one of one": (1, [0], [0]),
+    "2 to 3": (2, [], [2]),
+    "3 to 2": (3, [1], []),
+    "3 to 2, rank 0 leaves": (3, [0], []),
+    "4 to 4, two replaced": (4, [0, 2], [0, 2]),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_nobody_stops_and_no_step_is_lost(shape: str) -> None:
+    pods, (world, leavers, joins) = Pods(live()), SHAPES[shape]
+
+    async def story() -> tuple[list[Outcome], list[Outcome]]:
+        old = pods.start(world)
+        pods.train(1, old)
+        await pods.reaches(7)
+        planned = move(pods, old, leavers, joins)
+        planned.tell()
+        left = [await host.outcome() for host in planned.leavers]
+        return left, [await host.outcome() for host in planned.members]
+
+    left, members = in_virtual_time(story)
+    assert {each.outcome for each in left} <= {ExitKind.HANDED_OVER}
+    assert {each.outcome for each in members} == {ExitKind.COMPLETED}
+    assert {(record.run, record.word) for each in (*left, *members) for record in each.handovers} == {
+        (2, HandoverWord.GO)
+    }
+    sound(pods, done=True)
+    opened = pods.log.lines[1].body
+    assert (opened["kind"], opened["takesOver"], opened["run"]) == ("Opened", 1, 2)
+    assert figures(pods.log, pods.witness).lost == 0
+    assert len(pods.witness.trained) == 60  # each step once
+
+
+def test_moves_follow_one_another_and_commits_tell_whose_the_steps_were() -> None:
+    pods = Pods(live(every_steps=1000))
+
+    async def story() -> list[ExitKind]:
+        old = pods.start(2)
+        pods.train(1, old)
+        await pods.reaches(7)
+        first = move(pods, old, [1], [1])
+        first.tell()
+        await pods.hears("opened", run=2)
+        await pods.hears("step", step=20)
+        second = move(pods, first.members, [0], [0], run=2, next_run=3)
+        second.tell()
+        return [(await host.outcome()).outcome for host in (*first.leavers, *second.leavers, *second.members)]
+
+    found = in_virtual_time(story)
+    assert found == [ExitKind.HANDED_OVER, ExitKind.HANDED_OVER, ExitKind.COMPLETED, ExitKind.COMPLETED]
+    assert pods.story() == ["Opened 1", f"Opened 2 @{pods.log.lines[1].step}", f"Opened 3 @{pods.log.lines[2].step}",
+                            "Committed 3 @60!", "Completed 3 @60"]  # fmt: skip
+    sound(pods, done=True)
