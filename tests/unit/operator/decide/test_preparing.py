@@ -392,6 +392,21 @@ class TestSize:
         here = _running().spec(replicas=3).settle().after(1).settle().spec(replicas=2).settle()
         assert _stage(here) is Stage.RUNNING
 
+    def test_a_standby_that_is_not_wanted_any_more_goes_though_nobody_else_may_be_created_now(self) -> None:
+        here = _running(world=3).cordon("n2", "n3").settle().after(1).settle()
+        assert here.now.next is not None
+        assert here.now.next.members == ("digits-ab12-3", "digits-ab12-4")
+        here = here.having(same_uri=("older",)).spec(replicas=2).settle()
+        assert here.now.next is not None
+        assert here.now.next.members == ("digits-ab12-3",)
+
+    def test_a_standby_that_is_not_wanted_any_more_goes_while_all_save_and_leave(self) -> None:
+        here = _running(world=3).refused(4).cordon("n2", "n3").settle().after(1).step().step().after(30).step()
+        assert _stage(here) is Stage.LEAVING
+        here = here.spec(replicas=1).step()
+        assert here.now.next is not None
+        assert here.now.next.members == ("digits-ab12-3",)
+
     def test_a_node_that_leaves_while_growing_sets_a_limit(self) -> None:
         here = _running().spec(replicas=3).settle().after(1).settle().cordon("n1").settle()
         assert here.names() == ["0", "1", "2", "3"]
