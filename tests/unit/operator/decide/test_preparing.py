@@ -195,6 +195,15 @@ class TestTakeover:
         assert here.now.phase is Phase.COMPLETED
         assert "digits-ab12-2" in {pod.name for pod in here.snapshot.pods if pod.deleting}
 
+    @pytest.mark.parametrize(("grace", "wait"), [(120, 765), (30, 675), (86_400, 1245)])
+    def test_where_nobody_stays_the_next_run_waits_until_a_leaver_that_hears_nothing_is_ended(
+        self, grace: int, wait: int
+    ) -> None:
+        here = _running(world=1).pod(0, grace=grace).cordon("n1").settle().after(1).settle().ready().settle()
+        told = here.assignment(1)
+        assert isinstance(told, Train)
+        assert (told.run, told.seconds, told.wait) == (2, 600, wait)
+
     def test_a_leaver_that_reached_the_goal_completes_the_job_though_the_next_run_is_planned(self) -> None:
         here = _planned().ended(1, ExitKind.COMPLETED, run=1, step=100, commit=(9, 100)).settle()
         assert here.now.phase is Phase.COMPLETED
