@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from perdure.contract import ExitKind, Leave, Role, Standby, Train
+from perdure.contract import ErrorKind, ErrorName, ExitKind, Leave, Role, Standby, Train
 from perdure_operator.api.reasons import ConditionType
-from perdure_operator.api.status import Disruption, LiveRefused, Phase
+from perdure_operator.api.status import Disruption, Failures, LiveRefused, Phase
 from perdure_operator.decide.stage import Stage, stage_of
 from perdure_operator.state.decision import Assign, SetBudget
 from perdure_operator.state.snapshot import NodeView, RefusalKind
-from tests.support.jobs import PATIENT, Job, assigns, creates, deletes, job, killed, leaves, raised, trains, written
+from tests.support.jobs import PATIENT, START, Job, assigns, creates, deletes, job, killed, leaves, raised, trains, written
 
 SAVED = {"step": 20, "commit": (4, 20)}
 
@@ -297,6 +297,20 @@ class TestLost:
         after = here.after(1).settle()
         assert after.now.failures.code == 1
         assert after.now.run == 2
+
+    def test_the_pause_is_that_of_the_costliest_end_though_another_member_ended_first(self) -> None:
+        failures = Failures(infrastructure=3, consecutive=3, last_time=START)
+        here = _running(world=3).status(failures=failures).after(100)
+        here = here.ended(1, ExitKind.STOPPED).settle().after(5).ended(2, ExitKind.FAILED, error=killed()).settle()
+        here = here.ready()
+        assert here.after(7).settle().now.run == 1
+        assert here.after(8).settle().now.run == 2
+
+    def test_an_emptied_log_that_a_second_member_tells_of_ends_the_preparation(self) -> None:
+        here = _running(world=3).ended(1, ExitKind.PEER_LOST).settle()
+        assert _stage(here) is Stage.PREPARING
+        lost = (ErrorKind.EXCEPTION, ErrorName.LOG_LOST, "no commit")
+        assert _stage(here.ended(2, ExitKind.FAILED, error=lost).settle()) is Stage.LEAVING
 
     def test_survivors_hold_their_seats_for_a_short_time_only(self) -> None:
         here = _running(world=3).ended(1, ExitKind.FAILED, error=killed()).settle()
