@@ -185,7 +185,9 @@ class Writes(Promise):
         if told.get("handover"):
             return  # an offer: its plan was made before, and those who live see by themselves that nobody answers
         members = {one["uid"] for one in plan.get("members") or ()}
-        lost = intent(status).get("disruption") == "MemberLost" and uid_of(pod) in members  # others leave the run before
+        lost = (
+            intent(status).get("disruption") == "MemberLost" and uid_of(pod) in members
+        )  # others leave the run before
         if lost and int(plan.get("run") or 0) not in told.get("lost", ()):
             self._case.fail("stale-write", f"{name} is told to leave, and not that its run has lost a member: {told}")
         if int(plan.get("run") or 0) in told.get("lost", ()):

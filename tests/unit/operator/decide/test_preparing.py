@@ -12,7 +12,20 @@ from perdure_operator.api.status import Disruption, Failures, LiveRefused, Phase
 from perdure_operator.decide.stage import Stage, stage_of
 from perdure_operator.state.decision import Assign, SetBudget
 from perdure_operator.state.snapshot import NodeView, RefusalKind
-from tests.support.jobs import PATIENT, START, Job, assigns, creates, deletes, job, killed, leaves, raised, trains, written
+from tests.support.jobs import (
+    PATIENT,
+    START,
+    Job,
+    assigns,
+    creates,
+    deletes,
+    job,
+    killed,
+    leaves,
+    raised,
+    trains,
+    written,
+)
 
 SAVED = {"step": 20, "commit": (4, 20)}
 
