@@ -98,6 +98,8 @@ class Accounts(Promise):
         if fact.what == "step":
             run = fact.facts["uid"], int(fact.facts["run"])
             self._reached[run] = max(int(fact.facts["step"]), self._reached.get(run, 0))
+        elif fact.what == "opened":  # it may go on from a commit of the job that had the name before
+            self._committed.setdefault(fact.facts["uid"], (-1e9, int(fact.facts["step"])))
         elif fact.what == "committed":
             self._committed[fact.facts["uid"]] = self._case.now, int(fact.facts["step"])
         elif fact.what == "kills":
