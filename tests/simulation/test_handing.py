@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
+
 import pytest
 
 from perdure.contract import ExitKind, Handover, HandoverWord, Leave, Outcome, Train
 from perdure.handover.parties import Attempt, attempt_of
+from perdure.handover.state import STANDING
+from tests.simulation.driving import Driver, drivers
 from tests.simulation.evidence import figures, verdict
 from tests.simulation.interface import Behaviour
 from tests.simulation.pods import Host, Pods, in_virtual_time
@@ -111,4 +116,77 @@ def test_moves_follow_one_another_and_commits_tell_whose_the_steps_were() -> Non
     assert found == [ExitKind.HANDED_OVER, ExitKind.HANDED_OVER, ExitKind.COMPLETED, ExitKind.COMPLETED]
     assert pods.story() == ["Opened 1", f"Opened 2 @{pods.log.lines[1].step}", f"Opened 3 @{pods.log.lines[2].step}",
                             "Committed 3 @60!", "Completed 3 @60"]  # fmt: skip
+    sound(pods, done=True)
+
+
+POINTS = [
+    *(("newcomer", phase) for phase in ("preparing", "moving", "running-on", "telling", "voted", "took-over")),
+    *(("stayer", phase) for phase in ("preparing", "moving", "telling", "voted", "deciding", "took-over")),
+    *(("leaver", phase) for phase in ("preparing", "moving", "telling", "voted", "ended")),
+]
+Harm = Callable[[Pods, Driver], Awaitable[None]]
+
+
+async def killed(pods: Pods, driver: Driver) -> None:
+    """SIGKILL, of the whole container."""
+    pods.host(driver).kill()
+
+
+async def frozen(_: Pods, driver: Driver) -> None:
+    """SIGSTOP, and nobody ever goes on with it for long."""
+    driver.ground.freeze(45.0)
+
+
+async def without_store(pods: Pods, _: Driver) -> None:
+    """For longer than the limit."""
+    pods.bucket.down = True
+    await asyncio.sleep(35.0)
+    pods.bucket.down = False
+
+
+async def answers_lost(pods: Pods, _: Driver) -> None:
+    pods.bucket.lost_answer_rate = 0.7
+    await asyncio.sleep(20.0)
+    pods.bucket.lost_answer_rate = 0.0
+
+
+async def deleted(pods: Pods, driver: Driver) -> None:
+    pods.host(driver).sigterm.set()
+
+
+async def another_plan(pods: Pods, driver: Driver) -> None:
+    """The operator wants all of them to leave."""
+    for host in pods.hosts:
+        host.assign(Leave(3, "suspended", SECONDS))
+
+
+HARMS: list[Harm] = [killed, frozen, without_store, answers_lost, deleted, another_plan]
+
+
+@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize(("part", "phase"), POINTS)
+def test_whoever_is_hurt_whenever_the_log_stays_sound_and_everybody_knows_in_time(
+    part: str, phase: str, harm: Harm
+) -> None:
+    pods = Pods(live(), seed=len(part) * 31 + len(phase))
+
+    async def story() -> None:
+        old = pods.start(2)
+        pods.train(1, old)
+        await pods.reaches(7)
+        move(pods, old, [1], [1]).tell()
+        await pods.hears("party", part=part, phase=phase)
+        for driver in list(drivers(pods.wires)):
+            if (driver.party.part, driver.phase) == (part, phase):
+                await harm(pods, driver)
+                break
+        await asyncio.sleep(120.0)
+        assert [each.phase for each in drivers(pods.wires) if each.phase in STANDING] == []
+        again = pods.start(2)
+        for host in pods.hosts[:-2]:
+            host.assign(Leave(9, "the rest", 60, lost=(1, 2, 3)))
+        pods.train(9, again, lost=(1, 2, 3), seconds=60, wait=75)
+        await again[0].outcome()
+
+    in_virtual_time(story)
     sound(pods, done=True)

@@ -87,6 +87,8 @@ class Accounts(Promise):
         self._reached: dict[tuple[str, int], int] = {}
         self._committed: dict[str, tuple[float, int]] = {}
         """By uid of the job: when its newest commit was made, and of which step."""
+        self._taken: set[tuple[str, int]] = set()
+        """Runs, by uid of the job, whose steps another run has gone on from."""
         self._refused: dict[str, tuple[int, float]] = {}
         """By uid of the job: the run that has refused an emptied log last, and when."""
         self._memory: dict[str, tuple[int, int]] = {}
@@ -98,6 +100,8 @@ class Accounts(Promise):
         if fact.what == "step":
             run = fact.facts["uid"], int(fact.facts["run"])
             self._reached[run] = max(int(fact.facts["step"]), self._reached.get(run, 0))
+        elif fact.what == "took-over":
+            self._taken.add((fact.facts["uid"], int(fact.facts["before"])))
         elif fact.what == "committed":
             self._committed[fact.facts["uid"]] = self._case.now, int(fact.facts["step"])
         elif fact.what == "kills":
@@ -241,7 +245,7 @@ class Accounts(Promise):
         yield from self._saved_steps(account, lost)
         run = account.job, account.run
         made, committed = self._committed.get(account.job, (-1e9, 0))
-        truth = max(self._reached.get(run, 0) - committed, 0)
+        truth = 0 if run in self._taken else max(self._reached.get(run, 0) - committed, 0)
         if min((death.at for death in account.deaths.values()), default=0.0) - made < BREATH_SECONDS:
             return
         told = [one for one in account.told.values() if int(one.get("run") or 0) == account.run]
