@@ -154,7 +154,7 @@ class Driver:
                 self._thread(self._round, choice)
 
     def _leave_to_main(self, action: Main) -> None:
-        if isinstance(action, ev.TrainOn):
+        if isinstance(action, ev.TrainOn | ev.SaveAndExit) and action.aborted:
             self.effects.abort()
         if isinstance(action, ev.Exit) and not self.standing and self.abandoned:
             self.abandoned(action)
