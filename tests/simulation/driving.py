@@ -182,7 +182,7 @@ class Driver:
     def _act(self, action: on.Action) -> None:
         match action:
             case on.Install() | on.TrainOn() | on.SaveAndExit() | on.JoinInPlace() | on.Exit():
-                if isinstance(action, on.TrainOn):
+                if isinstance(action, on.TrainOn | on.SaveAndExit) and action.aborted:
                     self.ground.abort(action.aborted)
                 self.acts.put_nowait(action)
             case on.SetWarm():

@@ -163,11 +163,8 @@ async def another_plan(pods: Pods, driver: Driver) -> None:
 HARMS: list[Harm] = [killed, frozen, without_store, answers_lost, deleted, another_plan]
 
 
-@pytest.mark.parametrize("harm", HARMS)
-@pytest.mark.parametrize(("part", "phase"), POINTS)
-def test_whoever_is_hurt_whenever_the_log_stays_sound_and_everybody_knows_in_time(
-    part: str, phase: str, harm: Harm
-) -> None:
+def hurt(part: str, phase: str, harm: Harm) -> Pods:
+    """A move of rank 1, whose party of this kind is hurt when it comes to this phase; in the end all is made anew."""
     pods = Pods(live(), seed=len(part) * 31 + len(phase))
 
     async def story() -> None:
@@ -189,4 +186,18 @@ def test_whoever_is_hurt_whenever_the_log_stays_sound_and_everybody_knows_in_tim
         await again[0].outcome()
 
     in_virtual_time(story)
-    sound(pods, done=True)
+    return pods
+
+
+@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize(("part", "phase"), POINTS)
+def test_whoever_is_hurt_whenever_the_log_stays_sound_and_everybody_knows_in_time(
+    part: str, phase: str, harm: Harm
+) -> None:
+    sound(hurt(part, phase, harm), done=True)
+
+
+def test_attempts_end_in_every_way_there_is() -> None:
+    words = ("refuses", "takesOver", "aborted")
+    lines = [line for part, phase in POINTS for harm in HARMS for line in hurt(part, phase, harm).log.lines]
+    assert {word for line in lines for word in words if line.body.get(word)} == set(words)

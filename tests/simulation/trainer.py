@@ -16,7 +16,15 @@ from typing import Final, NoReturn
 
 from perdure.channel import Attached, Committed, Exiting, Opened, Report, Request, Stepped
 from perdure.contract import ErrorKind, ExitKind, Failure, Leave, Train
-from perdure.errors import Fenced, HandoverFailed, PeerLost, PerdureError, RootTakenOver, StorageError
+from perdure.errors import (
+    Fenced,
+    HandoverFailed,
+    HandoverRefused,
+    PeerLost,
+    PerdureError,
+    RootTakenOver,
+    StorageError,
+)
 from perdure.settings import Settings
 from tests.simulation.checkpoints import LOOK_AGAIN_SECONDS, Checkpoints, Membership, committed_in
 from tests.simulation.gang import LOADER, Fabric, Gang, ScriptError, Seat, Told
@@ -472,6 +480,8 @@ def _classified(error: Exception) -> tuple[ExitKind, Failure | None]:
     """The outcome an uncaught exception stands for."""
     name = type(error).__name__
     match error:
+        case HandoverRefused():
+            return ExitKind.HANDOVER_FAILED, Failure(ErrorKind.EXCEPTION, name, str(error))
         case Fenced():
             kind = ExitKind.ROOT_TAKEN_OVER if isinstance(error, RootTakenOver) else ExitKind.FENCED
             return kind, Failure(ErrorKind.EXCEPTION, name, str(error))
