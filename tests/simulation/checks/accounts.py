@@ -180,9 +180,11 @@ class Accounts(Promise):
         plan = plan_of(status)
         run = int(plan.get("run") or 0)
         on = {run, int(previous(status).get("run") or 0)}
-        for account in [one for one in self._open.values() if one.job == uid and one.run not in on]:
+        closed = [one for one in self._open.values() if one.job == uid and one.run not in on]
+        for account in closed:
             del self._open[uid, account.run]
-            if not finished(job) and not terminating(job) and not self._case.fired(*UNSURE):
+            # A run and the one that took over from it may end in one breath: then nobody can tell whose a cost is.
+            if len(closed) == 1 and not finished(job) and not terminating(job) and not self._case.fired(*UNSURE):
                 for check, words in self._close(account, job, old):
                     self._case.fail(check, f"{key_of(job)[1]}, run {account.run}: {words}")
         if plan and (uid, run) not in self._open:
