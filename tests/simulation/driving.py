@@ -221,6 +221,8 @@ class Driver:
                 self.ground.ask_exit()
 
     async def _prepare(self) -> None:
+        if self.party.old is None:
+            self._spawn(self._watch_log())
         bridge = await self._find()
         if bridge is None:
             return
@@ -242,6 +244,14 @@ class Driver:
         while self.party.decides and self.phase is Phase.PREPARING:
             await asyncio.sleep(STORE_SECONDS)
             self.feed(on.StoreSeen(await self._store_answers()))
+
+    async def _watch_log(self) -> None:
+        """As a newcomer: the older run may end without having heard of this attempt."""
+        while True:
+            await asyncio.sleep(STORE_SECONDS)
+            if self.phase is not Phase.PREPARING:
+                return
+            await self._ask_log(on.ReadLog())
 
     async def _find(self) -> Bridge | None:
         """Once the decider listens; None where nobody waits for that any more."""

@@ -13,7 +13,7 @@ from perdure.handover.state import STANDING
 from tests.simulation.driving import Driver, drivers
 from tests.simulation.evidence import figures, verdict
 from tests.simulation.interface import Behaviour
-from tests.simulation.pods import Host, Pods, in_virtual_time
+from tests.simulation.pods import UID, Host, Pods, in_virtual_time
 
 SECONDS = 60
 LIMIT = 30
@@ -117,6 +117,24 @@ def test_moves_follow_one_another_and_commits_tell_whose_the_steps_were() -> Non
     assert pods.story() == ["Opened 1", f"Opened 2 @{pods.log.lines[1].step}", f"Opened 3 @{pods.log.lines[2].step}",
                             "Committed 3 @60!", "Completed 3 @60"]  # fmt: skip
     sound(pods, done=True)
+
+
+def test_newcomers_to_a_script_that_cannot_begin_in_place_as_soon_as_the_older_run_has_saved() -> None:
+    pods = Pods(live(live=False))
+
+    async def story() -> list[ExitKind]:
+        old = pods.start(2)
+        pods.train(1, old)
+        await pods.reaches(7)
+        planned = move(pods, old, [0, 1], [0, 1])
+        begun = asyncio.get_running_loop().time()
+        planned.tell()
+        await pods.hears("opened", run=2)
+        assert asyncio.get_running_loop().time() - begun < 10.0
+        return [(await host.outcome()).outcome for host in planned.members]
+
+    assert in_virtual_time(story) == [ExitKind.COMPLETED, ExitKind.COMPLETED]
+    sound(pods, announced=[(UID, 1)], done=True)
 
 
 POINTS = [

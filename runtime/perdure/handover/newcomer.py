@@ -55,7 +55,7 @@ def _unvoted(state: State, event: Happening) -> Step:
             return _failed(state, "the link to the decider is closed")
         case Passed(Alarm.LIMIT) if not state.late:
             return stay(state, ReadLog(), late=True)
-        case LogAnswered(verdict) if state.late:
+        case LogAnswered(verdict) if state.late or verdict not in (Verdict.OPEN, None):
             return _answered(state, verdict)
     why = _why_not(state, event)
     if why:
@@ -81,7 +81,7 @@ def _comes_nearer(state: State, event: Happening) -> Step:
 
 
 def _answered(state: State, verdict: Verdict | None) -> Step:
-    """The limit has passed, and this newcomer never voted: go is out of the question."""
+    """This newcomer never voted: go is out of the question."""
     match verdict:
         case Verdict.ENDED:
             return _joins(state)
