@@ -2,7 +2,7 @@
 
 A rank's own exception, exit or signal is a failure of the code. SIGKILL, OOM, an eviction, a lost pod or node and the
 storage are infrastructure. The first death decides: what others die of afterwards follows from it. A rank that lost
-its peer is never blamed; leaving, and being late, cost nothing.
+its peer is never blamed; leaving, being late, and losing a peer that leaves as it was asked to cost nothing.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ def judge(outcomes: tuple[MemberOutcome, ...], *, planned: bool, late: bool) -> 
         if named:
             return Verdict(reason, max(named, key=lambda one: one.commit_seq or 0))  # who knows most tells it
     deaths = [one for one in outcomes if _is_code(one) or (one.infrastructure and (one.outcome or not planned))]
+    asked = planned and ExitKind.STOPPED in by_kind  # whoever met that one's end lost a peer that left as it was told
     first = min(deaths, key=order_of_death, default=None)
     if first and _is_code(first):
         return Verdict(Reason.CODE_FAILURE, first)
@@ -62,7 +63,7 @@ def judge(outcomes: tuple[MemberOutcome, ...], *, planned: bool, late: bool) -> 
         return _outside(first)
     if ExitKind.EXIT_TIMEOUT in by_kind or late:
         return Verdict(Reason.EXIT_TIMEOUT, by_kind.get(ExitKind.EXIT_TIMEOUT))
-    if ExitKind.PEER_LOST in by_kind:
+    if ExitKind.PEER_LOST in by_kind and not asked:
         return Verdict(Reason.INFRASTRUCTURE_FAILURE, by_kind[ExitKind.PEER_LOST])
     return Verdict(Reason.NOTHING_TO_SAVE if ExitKind.STOPPED in by_kind else Reason.UNKNOWN_END)
 

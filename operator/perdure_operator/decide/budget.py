@@ -9,7 +9,7 @@ from __future__ import annotations
 from perdure.contract import Role
 from perdure_operator.api.reasons import Reason
 from perdure_operator.decide.draft import Draft
-from perdure_operator.decide.facts import own
+from perdure_operator.decide.facts import own, terminated
 from perdure_operator.state.decision import SetBudget
 
 
@@ -37,12 +37,14 @@ def _wanted(draft: Draft) -> int:
 
     Pods of others that it counts are on top: each that is Ready would let one of ours be evicted.
     """
-    current, labelled = draft.current, _labelled(draft)
+    current, labelled, pods = draft.current, _labelled(draft), own(draft.snapshot)
     plans = [current.plan] if current else []
     plans += [draft.newest_plan] if draft.newest_plan else []
     names = {member.name for plan in plans for member in plan.members} if plans else set(draft.next_members)
     in_place = any(plan.takes_over for plan in plans)
-    count = len(labelled | names) if in_place else max(len(names), len(labelled))
+    # Whoever is about to get the label counts beside those that have it and may live, whatever keeps it on them.
+    beside = labelled if in_place else {name for name in labelled if not terminated(pods[name])}
+    count = max(len(labelled), len(beside | names))
     return count + len(draft.snapshot.foreign_pods) if names else 0
 
 

@@ -28,6 +28,7 @@ from perdure_operator.decide.facts import (
     order_of_death,
     outcome_of,
     own,
+    saved_in_log,
     terminated,
 )
 from perdure_operator.decide.history import amend, learn_from
@@ -152,7 +153,9 @@ def _account_for(draft: Draft, run: CurrentRun | PreviousRun) -> tuple[Draft, Ve
     verdict = replace(verdict, step=max([one.step for one in run.outcomes if one.run == run.run], default=0))
     steps_lost = 0 if verdict.reason is Reason.HANDED_OVER else _steps_lost(run, status.step or 0)
     declared = intent is not None and run.run in intent.lost
-    unfinished = declared or not ended_in_log(run)
+    # Of a whole run nobody is left whom `lost` could harm; else the next one would wait as if it could still save.
+    told = saved_in_log(run) if isinstance(run, CurrentRun) else ended_in_log(run)
+    unfinished = declared or not told
     draft = draft.update(
         lost=add_lost_run(status.lost, run.run) if unfinished else status.lost,
         steps_lost=status.steps_lost + steps_lost,

@@ -221,14 +221,18 @@ def unexpected(snapshot: Snapshot, current: CurrentRun) -> list[MemberOutcome]:
 
 
 def ended_in_log(run: CurrentRun | PreviousRun) -> bool:
-    """Whether the log shows how the run ended: by its final commit, or by rank 0 that closed it."""
+    """Whether the log shows how the run ended: by its final commit, or most likely by rank 0 that closed it."""
     first = run.first if isinstance(run, PreviousRun) else next((m.name for m in run.plan.members), "")
-    for one in run.outcomes:
-        if one.run == run.run and one.outcome in (ExitKind.CHECKPOINTED, ExitKind.COMPLETED, ExitKind.HANDED_OVER):
-            return True
-        if one.name == first and one.outcome == ExitKind.STOPPED:
-            return True
-    return False
+    return saved_in_log(run) or any(one.name == first and one.outcome == ExitKind.STOPPED for one in run.outcomes)
+
+
+def saved_in_log(run: CurrentRun | PreviousRun) -> bool:
+    """Whether an outcome tells of the run's end in the log.
+
+    Rank 0 is `stopped` also where it was killed before it could close the run, whose entry may have been on its way.
+    """
+    saved = (ExitKind.CHECKPOINTED, ExitKind.COMPLETED, ExitKind.HANDED_OVER)
+    return any(one.run == run.run and one.outcome in saved for one in run.outcomes)
 
 
 def add_lost_run(lost: tuple[int, ...], run: int) -> tuple[int, ...]:

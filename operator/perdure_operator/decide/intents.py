@@ -12,7 +12,7 @@ from typing import Final
 from perdure.contract import LINGER_SECONDS
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, NextRun
-from perdure_operator.decide.blame import backoff_until, charge, judge
+from perdure_operator.decide.blame import Verdict, backoff_until, charge, judge
 from perdure_operator.decide.disruptions import Found
 from perdure_operator.decide.draft import Draft, Waiting, later, next_run
 from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
@@ -36,13 +36,13 @@ def commit(draft: Draft, current: CurrentRun, found: Found) -> Draft:
 def may_prepare(draft: Draft, current: CurrentRun, found: Found) -> bool:
     """Whether the run's members, those that stay, can go on in their pods once standbys are Ready."""
     patient = draft.snapshot.spec.disruption.replacement_timeout_seconds > 0
-    if not patient or draft.snapshot.deleting or found.disruption in _EVERYBODY or nobody_goes_on(draft, found):
+    if not patient or draft.snapshot.deleting or found.disruption in _EVERYBODY or _nobody_goes_on(draft, found):
         return False
     pause = _pause(draft, current, found)
     return pause is not None and pause <= later(draft.now, SEAT_SECONDS)
 
 
-def nobody_goes_on(draft: Draft, found: Found) -> bool:
+def _nobody_goes_on(draft: Draft, found: Found) -> bool:
     """Whether there is nobody for whose sake standbys would be awaited: the run is lost, or all have ended."""
     if found.disruption is Disruption.MEMBER_LOST:
         return not succession(draft).stays
@@ -63,8 +63,8 @@ def limited(draft: Draft, current: CurrentRun, found: Found, intent: Intent | No
     if until is None and (found.disruption is not Disruption.SIZE_CHANGE or succession(draft).leaves):
         until = later(draft.now, draft.snapshot.spec.disruption.replacement_timeout_seconds)
     not_before = old.not_before if old else None
-    if not_before is None and found.disruption is Disruption.MEMBER_LOST:
-        not_before = _pause(draft, current, found)
+    if found.disruption is Disruption.MEMBER_LOST:
+        not_before = _begins(draft, current, found, not_before)
     return Intent(
         disruption=found.disruption,
         cause=found.cause,
@@ -114,11 +114,27 @@ def _prepare(draft: Draft, current: CurrentRun, found: Found) -> Draft:
     return draft.because(f"standbys are to take over from run {current.run}: {found.cause}")
 
 
+def _begins(draft: Draft, current: CurrentRun, found: Found, decided: datetime | None) -> datetime | None:
+    """When the next run may begin; later than was decided, where a member that ended later costs what others did not.
+
+    Then the pause counts from that member's end: counted from now it would never be over.
+    """
+    pause = _pause(draft, current, found)
+    blamed = _verdict(current).blamed
+    if decided is None or pause is None or blamed is None or blamed.time is None:
+        return pause if decided is None else decided
+    return max(decided, min(blamed.time, draft.now) + (pause - draft.now))
+
+
+def _verdict(current: CurrentRun) -> Verdict:
+    return judge(current.outcomes, planned=False, late=False)
+
+
 def _pause(draft: Draft, current: CurrentRun, found: Found) -> datetime | None:
     """When the next run may begin after a member was lost; None where it has to be closed before anything else is."""
     if found.disruption is not Disruption.MEMBER_LOST:
         return draft.now
-    charged = charge(draft, judge(current.outcomes, planned=False, late=False))
+    charged = charge(draft, _verdict(current))
     if charged.status.finished_at or charged.status.log_lost:
         return None
     if charged.status.failures == draft.status.failures:

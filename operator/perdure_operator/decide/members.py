@@ -34,13 +34,14 @@ from perdure_operator.state.snapshot import PodView
 
 
 def allocate(draft: Draft) -> Draft:
-    """Numbers go to status before any pod exists, and never come back."""
+    """Numbers go to status before any pod exists, and never come back; who is not wanted any more is let go at once."""
+    draft = _let_go(draft)
     if draft.blocked:
         return draft
     snapshot, wanted, had = draft.snapshot, succession(draft).joins, draft.next_members
     first = max([draft.status.next_member, *(names.member_number(name) + 1 for name in own(snapshot))])
     new = tuple(names.member(snapshot.name, snapshot.uid, first + index) for index in range(wanted - len(had)))
-    draft = draft.allot((*had, *new)[:wanted])
+    draft = draft.allot((*had, *new))
     return draft.update(next_member=first + len(new), start_time=draft.status.start_time or draft.now)
 
 
@@ -50,7 +51,12 @@ def allocate_ahead(draft: Draft) -> Draft:
     Once one of them had to be replaced the others wait for the pauses of the next stage.
     """
     replaced = draft.status.next is not None and draft.status.next.replacements is not None
-    return allocate(draft) if draft.intent and draft.intent.ahead and not replaced else draft
+    return allocate(draft) if draft.intent and draft.intent.ahead and not replaced else _let_go(draft)
+
+
+def _let_go(draft: Draft) -> Draft:
+    wanted, had = succession(draft).joins, draft.next_members
+    return draft.allot(had[:wanted]) if len(had) > wanted else draft
 
 
 def promote(draft: Draft) -> Draft:

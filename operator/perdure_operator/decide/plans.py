@@ -38,6 +38,8 @@ ATTEMPTS: Final = 2
 """So often a move is tried live; then the members save, and go on in their pods."""
 PORTS: Final = 100
 """Two runs in a row never use the same port: the older one may still hold it."""
+LONGEST_GRACE_SECONDS: Final = 600
+"""So much of a late member's grace the next run waits for at most."""
 GRACE_MARGIN_SECONDS: Final = 5
 """A deleted pod's save has to end this long before its grace does."""
 
@@ -57,9 +59,16 @@ def plan_in_place(draft: Draft, heirs: Succession, lost: bool) -> RunPlan:
     runs = add_lost_run(plan.lost, before) if lost else plan.lost
     for run in draft.status.next.undecided if draft.status.next else ():
         runs = add_lost_run(runs, run)
-    return plan.model_copy(
-        update={"leavers": tuple(member.name for member in heirs.leaves), "takes_over": before, "lost": runs}
-    )
+    leavers = tuple(member.name for member in heirs.leaves)
+    last = {} if heirs.stays or not leavers else {"wait": plan.wait + _longest_end(draft, leavers)}
+    return plan.model_copy(update={"leavers": leavers, "takes_over": before, "lost": runs, **last})
+
+
+def _longest_end(draft: Draft, leavers: tuple[str, ...]) -> int:
+    """Where nobody stays nobody knows that the run before has ended: an agent that hangs ends it at its pod's end."""
+    pods = own(draft.snapshot)
+    grace = max(pods[name].grace for name in leavers)
+    return LATE_MARGIN_SECONDS + min(max(grace, 0), LONGEST_GRACE_SECONDS)
 
 
 def live_plan(draft: Draft, heirs: Succession) -> RunPlan | None:

@@ -17,7 +17,7 @@ from perdure_operator.decide.disruptions import final_reason, reason_to_end
 from perdure_operator.decide.draft import Draft, Waiting, clock, next_run
 from perdure_operator.decide.exit_problems import await_leavers
 from perdure_operator.decide.facts import joined, made_from_another, own, refused, size_of, wanted_size
-from perdure_operator.decide.intents import commit_to_leave, fall_back, limited, may_prepare, nobody_goes_on, ready_by
+from perdure_operator.decide.intents import commit_to_leave, fall_back, limited, may_prepare, ready_by
 from perdure_operator.decide.placement import can_train
 from perdure_operator.decide.plans import ATTEMPTS, live_plan, plan_in_place, succeed
 from perdure_operator.decide.startup_problems import not_ready
@@ -41,9 +41,7 @@ def reconsider(draft: Draft) -> Draft:
         return draft.update_current(intent=None).update(next=None).tell(Reason.WITHDRAWN, words)
     if found.disruption is not intent.disruption:
         draft = draft.tell(Reason(found.disruption), found.cause)
-        if not may_prepare(draft, current, found):
-            return commit_to_leave(draft, current, found)
-    elif draft.snapshot.deleting or nobody_goes_on(draft, found):
+    if not may_prepare(draft, current, found):
         return commit_to_leave(draft, current, found)
     draft = draft.update_current(intent=limited(draft, current, found))
     if draft.status.next is None:

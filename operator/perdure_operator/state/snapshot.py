@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import Field
 
+from perdure.contract import DEFAULT_GRACE_SECONDS
 from perdure_operator.api.model import Model
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import TrainingJobStatus
@@ -87,6 +88,8 @@ class PodView(Model):
     deleting: bool = False
     deletion_deadline: datetime | None = None
     """metadata.deletionTimestamp: the moment the grace ends."""
+    grace: int = DEFAULT_GRACE_SECONDS
+    """spec.terminationGracePeriodSeconds: what it gets once it is deleted."""
     waiting_reason: str = ""
     """Of container 0: ErrImagePull, CreateContainerConfigError, RunContainerError ..."""
     waiting_message: str = ""

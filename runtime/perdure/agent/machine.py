@@ -298,7 +298,7 @@ def _living(state: State, trainer: Trainer, now: float) -> Noted:
 def _requested(state: State, trainer: Trainer, now: float) -> tuple[Trainer, list[Action]]:
     """What a newer run does to a trainer: it is offered to it, or is a request.
 
-    A request means: it is killed at once, asked, asked to be quicker, or only limited.
+    A request means: it is asked, asked to be quicker, only limited, or, of a run that is lost, killed at once.
     """
     newer, stage = state.current if state.newest > trainer.run else None, stage_of(state)
     told = stage in (Stage.COMPLETED, Stage.EXITING)
@@ -312,8 +312,6 @@ def _requested(state: State, trainer: Trainer, now: float) -> tuple[Trainer, lis
         wanted.append((state.shutdown.deadline, state.shutdown.cause))
     if not wanted:
         return trainer, actions
-    if not told and trainer.attached and trainer.opened_at is None and not trainer.bound:
-        return _to_be_killed(trainer, now, "it has not opened its run yet"), []
     deadline, cause = min(wanted)
     known = trainer.request
     if known and known.deadline <= deadline:

@@ -24,7 +24,7 @@ class Stage(StrEnum):
     STEPPED = "stepped"  # it trains
     OFFERED = "offered"  # it trains, and may go over to a newer run without ending
     VOTING = "voting"  # whether it has gone over may stand in the log already: only the log can tell
-    CLOSING = "closing"  # asked before its first step was done: rank 0 closes the run, there is nothing to save
+    CLOSING = "closing"  # asked before its first step was done: rank 0 closes the run if it has opened it
     ASKED = "asked"  # asked to save
     COMPLETED = "completed"  # the goal is in the log; what the script still does is its own affair
     EXITING = "exiting"  # each process that is left has told how it ends
@@ -83,12 +83,13 @@ def _living(state: State, trainer: Trainer) -> Stage:
     if trainer.stepped:
         return Stage.STEPPED
     if _without_step(trainer):
-        return Stage.OPENED
-    return Stage.ATTACHED if trainer.attached else Stage.STARTED
+        return Stage.ATTACHED if trainer.opened_at is None else Stage.OPENED
+    return Stage.STARTED
 
 
 def _without_step(trainer: Trainer) -> bool:
-    return trainer.opened_at is not None and not trainer.stepped and not trainer.bound
+    """Whether its Session has nothing to save; its entry in the log may be on its way before it has told of it."""
+    return trainer.attached and not trainer.stepped and not trainer.bound
 
 
 def due(state: State) -> float | None:
@@ -121,7 +122,8 @@ def _limits(state: State, trainer: Trainer, stage: Stage) -> Iterator[Limit]:
         yield Limit(request.deadline, ExitKind.EXIT_TIMEOUT, "it did not save in time")
     if request and stage is Stage.CLOSING:
         since = max(request.at, trainer.opened_at or 0.0)
-        yield Limit(since + settings.no_step, ExitKind.STOPPED, "it has finished no step")
+        reason = "it has not opened its run" if trainer.opened_at is None else "it has finished no step"
+        yield Limit(since + settings.no_step, ExitKind.STOPPED, reason)
     for process in trainer.processes:
         if process.ending:
             # A script may go on after its last epoch; after any other ending it is on its way out.

@@ -43,7 +43,7 @@ class Settings:
     """How long a member is not ready, and starts nothing, while a start would soon be quicker."""
     linger: float = LINGER_SECONDS
     no_step: float = 2.0
-    """What a trainer that has opened its run but finished no step gets to close it."""
+    """What a trainer that has finished no step gets to leave: what it has opened, or is just opening, it closes."""
     siblings: float = 5.0
     """What the other processes of this pod get, once one has failed, to tell how they end."""
     teardown: float = 30.0

@@ -42,8 +42,8 @@ ENDING: Final = (
     Mutant(
         "another run's final commit is taken for this one's",
         _FACTS,
-        "if one.run == run.run and one.outcome in (",
-        "if one.outcome in (",
+        "return any(one.run == run.run and one.outcome in saved for one in run.outcomes)",
+        "return any(one.outcome in saved for one in run.outcomes)",
         ("foreign-outcome",),
     ),
     Mutant(
@@ -56,8 +56,8 @@ ENDING: Final = (
     Mutant(
         "any member that was stopped is believed to have closed the run in the log",
         _FACTS,
-        "if one.name == first and one.outcome == ExitKind.STOPPED:",
-        "if one.outcome == ExitKind.STOPPED:",
+        "any(one.name == first and one.outcome == ExitKind.STOPPED for one",
+        "any(one.outcome == ExitKind.STOPPED for one",
         ("stopped-by-hand",),
     ),
     Mutant(

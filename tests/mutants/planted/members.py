@@ -112,7 +112,7 @@ MEMBERS: Final = (
     Mutant(
         "the budget is lowered before labels are gone",
         _BUDGET,
-        "count = len(labelled | names) if in_place else max(len(names), len(labelled))",
+        "count = max(len(labelled), len(beside | names))",
         "count = len(names)",
         ("scale", "drain"),
     ),

@@ -97,13 +97,8 @@ class Accounts(Promise):
     # what happened
 
     def on_fact(self, fact: Fact) -> None:
-        if fact.what == "step":
-            run = fact.facts["uid"], int(fact.facts["run"])
-            self._reached[run] = max(int(fact.facts["step"]), self._reached.get(run, 0))
-        elif fact.what == "took-over":
-            self._taken.add((fact.facts["uid"], int(fact.facts["before"])))
-        elif fact.what == "committed":
-            self._committed[fact.facts["uid"]] = self._case.now, int(fact.facts["step"])
+        if fact.what in ("step", "took-over", "opened", "committed"):
+            self._on_training(fact)
         elif fact.what == "kills":
             self._note_death(fact.facts["pod"], Death(fact.at, "kills"))
         elif fact.what == "container-ended":
@@ -116,6 +111,18 @@ class Accounts(Promise):
         elif fact.what in ("power off", "cut off"):
             for pod in self._world.pods_on(fact.facts["node"]):
                 self._disturb(key_of(pod)[1])
+
+    def _on_training(self, fact: Fact) -> None:
+        uid, step = fact.facts["uid"], int(fact.facts["step"])
+        if fact.what == "step":
+            run = uid, int(fact.facts["run"])
+            self._reached[run] = max(step, self._reached.get(run, 0))
+        elif fact.what == "took-over":
+            self._taken.add((uid, int(fact.facts["before"])))
+        elif fact.what == "opened":  # it may go on from a commit of the job that had the name before
+            self._committed.setdefault(uid, (-1e9, step))
+        else:
+            self._committed[uid] = self._case.now, step
 
     def _note_death(self, pod: str, death: Death) -> None:
         for account in self._open.values():

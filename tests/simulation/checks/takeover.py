@@ -86,11 +86,10 @@ class Takeover(Promise):
             self._case.fail("early-member", f"standby {key_of(pod)[1]} is called a member before its run is planned")
 
     def _broken(self, job: Json, before: Json, after: Json) -> Iterator[tuple[str, str]]:
-        if len(upcoming(after).get("members") or ()) > int(job["spec"].get("replicas", 1)):
-            yield (
-                "I8",
-                f"{len(upcoming(after)['members'])} members are allotted, {job['spec'].get('replicas')} are wanted",
-            )
+        allotted = upcoming(after).get("members") or ()
+        told = upcoming(after).get("plan")  # made for another size, and never changed
+        if not told and len(allotted) > int(job["spec"].get("replicas", 1)):
+            yield "I8", f"{len(allotted)} members are allotted, {job['spec'].get('replicas')} are wanted"
         old, known = plan_of(before), {int(plan["run"]) for plan in plans(before)}
         for new in plans(after):
             if old and int(new["run"]) not in known and int(new.get("takesOver") or 0) == int(old["run"]):

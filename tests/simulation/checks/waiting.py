@@ -72,7 +72,7 @@ class Waiting(Promise):
         self._lasting("patience", uid, late > PATIENCE_SECONDS, 3.0, words)
 
     def _exit_deadline(self, job: Json, status: Json) -> Iterator[str]:
-        """When the members of the run that ends have to be gone, while one of them is not.
+        """When the members of the run that ends have to be gone, while one of them is not: late ones have their grace.
 
         Once a person is asked to look at a pod that does not end, no time is promised any more.
         """
@@ -80,9 +80,11 @@ class Waiting(Promise):
             return
         deadline = intent(status).get("deadline")
         members = {one["name"] for plan in plans(status) for one in plan["members"]}
-        left = (self._world.server.find(PODS, key_of(job)[0], name) for name in members)
-        if deadline and any(pod is not None and not terminal(pod) for pod in left):
-            yield str(deadline)
+        found = (self._world.server.find(PODS, key_of(job)[0], name) for name in members)
+        left = [pod for pod in found if pod is not None and not terminal(pod)]
+        graces = (str(pod["metadata"]["deletionTimestamp"]) for pod in left if terminating(pod))
+        if deadline and left:
+            yield max([str(deadline), *graces], key=seconds_of)
 
 
 def _promises(status: Json) -> Iterator[str]:

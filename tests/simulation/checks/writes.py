@@ -184,11 +184,14 @@ class Writes(Promise):
         plan, name = plan_of(status), key_of(pod)[1]
         if told.get("handover"):
             return  # an offer: its plan was made before, and those who live see by themselves that nobody answers
-        if intent(status).get("disruption") == "MemberLost" and int(plan.get("run") or 0) not in told.get("lost", ()):
+        members = {one["uid"] for one in plan.get("members") or ()}
+        lost = (
+            intent(status).get("disruption") == "MemberLost" and uid_of(pod) in members
+        )  # others leave the run before
+        if lost and int(plan.get("run") or 0) not in told.get("lost", ()):
             self._case.fail("stale-write", f"{name} is told to leave, and not that its run has lost a member: {told}")
         if int(plan.get("run") or 0) in told.get("lost", ()):
             return
-        members = {one["uid"] for one in plan.get("members") or ()}
         written = self._before[owner_of(pod)][-1].until if self._before[owner_of(pod)] else 0.0
         for other in self._case.pods(owner_of(pod)):
             if (

@@ -104,6 +104,7 @@ def pod(raw: Json, *, gone: bool = False) -> PodView:
         ready=(_condition(raw, "Ready") or {}).get("status") == "True",
         deleting=bool(metadata.get("deletionTimestamp")),
         deletion_deadline=time(metadata.get("deletionTimestamp")),
+        grace=_grace(spec.get("terminationGracePeriodSeconds")),
         waiting_reason=waiting.get("reason") or "",
         waiting_message=waiting.get("message") or "",
         terminated=_terminated(state.get("terminated")),
@@ -114,6 +115,10 @@ def pod(raw: Json, *, gone: bool = False) -> PodView:
         template_hash=annotations.get(names.ANNOTATION_TEMPLATE, ""),
         gone=gone,
     )
+
+
+def _grace(given: object) -> int:
+    return given if isinstance(given, int) else contract.DEFAULT_GRACE_SECONDS
 
 
 def _labelled(raw: Json, labels: Json) -> bool:

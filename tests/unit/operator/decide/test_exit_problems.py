@@ -142,6 +142,14 @@ def test_a_member_on_a_lost_node_is_deleted_though_it_cannot_be_relabelled() -> 
     assert [action.name for action in plan.actions if isinstance(action, Assign)] == ["digits-ab12-1"]
 
 
+def test_a_member_that_keeps_its_label_counts_beside_those_that_get_theirs() -> None:
+    here = _denied(job().running(world=2).node("n1", ready=False).settle().after(60), 0).step()
+    here = here.ended(1, ExitKind.PEER_LOST).step().after(1).settle().ready()
+    assert set(trains(here.plan())) == {"digits-ab12-2", "digits-ab12-3"}
+    assert here.snapshot.budget is not None
+    assert here.snapshot.budget.min_available == 3
+
+
 def test_an_idle_pod_that_cannot_be_relabelled_keeps_nobody_off_and_goes() -> None:
     here = _denied(job().starting(world=2).node("n1", deleting=True), 0)
     assert deletes(here.plan()) == ["digits-ab12-0"]

@@ -118,8 +118,17 @@ class TestBlame:
     def test_stopped_costs_nothing(self) -> None:
         here = job().running(world=2).leaving("n1").all_ended(ExitKind.STOPPED).settle()
         assert _counts(here) == (0, 0)
-        assert here.now.lost == ()
         assert here.condition(ConditionType.SAVED).reason == "NothingToSave"
+
+    def test_a_rank_that_lost_the_peer_which_stopped_as_it_was_asked_costs_nothing(self) -> None:
+        here = job().running(world=2).leaving("n1").ended(0, ExitKind.STOPPED).settle()
+        here = here.ended(1, ExitKind.PEER_LOST).settle()
+        assert _counts(here) == (0, 0)
+        assert here.condition(ConditionType.SAVED).reason == "NothingToSave"
+
+    def test_all_that_lost_their_peer_while_they_were_to_save_are_infrastructure(self) -> None:
+        here = job().running(world=2).leaving("n1").all_ended(ExitKind.PEER_LOST).settle()
+        assert _counts(here) == (0, 1)
 
     def test_an_exception_during_the_exit_save_is_still_a_failure_of_the_code(self) -> None:
         here = job().running(world=2).leaving("n1").all_ended(ExitKind.FAILED, error=raised()).settle()
@@ -127,6 +136,17 @@ class TestBlame:
 
 
 class TestLostRule:
+    def test_a_run_that_was_stopped_is_named_lost_for_its_entry_may_have_come_after_its_end(self) -> None:
+        here = job().running(world=2).leaving("n1").all_ended(ExitKind.STOPPED).settle().ready().settle()
+        assert here.run_plan is not None
+        assert here.run_plan.lost == (1,)
+
+    def test_a_run_that_has_saved_is_not_named_lost(self) -> None:
+        here = job().running(world=2).leaving("n1").all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20))
+        here = here.settle().ready().settle()
+        assert here.run_plan is not None
+        assert here.run_plan.lost == ()
+
     def test_the_survivors_are_stopped_at_once_and_the_run_is_lost(self) -> None:
         here = job().running(world=2).ended(1, ExitKind.FAILED, error=killed())
         said = leaves(here.plan())["digits-ab12-0"]

@@ -6,13 +6,26 @@ from collections.abc import Callable
 
 import pytest
 
-from perdure.contract import ExitKind, Leave, Role, Standby, Train
+from perdure.contract import ErrorKind, ErrorName, ExitKind, Leave, Role, Standby, Train
 from perdure_operator.api.reasons import ConditionType
-from perdure_operator.api.status import Disruption, LiveRefused, Phase
+from perdure_operator.api.status import Disruption, Failures, LiveRefused, Phase
 from perdure_operator.decide.stage import Stage, stage_of
 from perdure_operator.state.decision import Assign, SetBudget
 from perdure_operator.state.snapshot import NodeView, RefusalKind
-from tests.support.jobs import PATIENT, Job, assigns, creates, deletes, job, killed, leaves, raised, trains, written
+from tests.support.jobs import (
+    PATIENT,
+    START,
+    Job,
+    assigns,
+    creates,
+    deletes,
+    job,
+    killed,
+    leaves,
+    raised,
+    trains,
+    written,
+)
 
 SAVED = {"step": 20, "commit": (4, 20)}
 
@@ -195,6 +208,15 @@ class TestTakeover:
         assert here.now.phase is Phase.COMPLETED
         assert "digits-ab12-2" in {pod.name for pod in here.snapshot.pods if pod.deleting}
 
+    @pytest.mark.parametrize(("grace", "wait"), [(120, 765), (30, 675), (86_400, 1245)])
+    def test_where_nobody_stays_the_next_run_waits_until_a_leaver_that_hears_nothing_is_ended(
+        self, grace: int, wait: int
+    ) -> None:
+        here = _running(world=1).pod(0, grace=grace).cordon("n1").settle().after(1).settle().ready().settle()
+        told = here.assignment(1)
+        assert isinstance(told, Train)
+        assert (told.run, told.seconds, told.wait) == (2, 600, wait)
+
     def test_a_leaver_that_reached_the_goal_completes_the_job_though_the_next_run_is_planned(self) -> None:
         here = _planned().ended(1, ExitKind.COMPLETED, run=1, step=100, commit=(9, 100)).settle()
         assert here.now.phase is Phase.COMPLETED
@@ -288,6 +310,20 @@ class TestLost:
         after = here.after(1).settle()
         assert after.now.failures.code == 1
         assert after.now.run == 2
+
+    def test_the_pause_is_that_of_the_costliest_end_though_another_member_ended_first(self) -> None:
+        failures = Failures(infrastructure=3, consecutive=3, last_time=START)
+        here = _running(world=3).status(failures=failures).after(100)
+        here = here.ended(1, ExitKind.STOPPED).settle().after(5).ended(2, ExitKind.FAILED, error=killed()).settle()
+        here = here.ready()
+        assert here.after(7).settle().now.run == 1
+        assert here.after(8).settle().now.run == 2
+
+    def test_an_emptied_log_that_a_second_member_tells_of_ends_the_preparation(self) -> None:
+        here = _running(world=3).ended(1, ExitKind.PEER_LOST).settle()
+        assert _stage(here) is Stage.PREPARING
+        lost = (ErrorKind.EXCEPTION, ErrorName.LOG_LOST, "no commit")
+        assert _stage(here.ended(2, ExitKind.FAILED, error=lost).settle()) is Stage.LEAVING
 
     def test_survivors_hold_their_seats_for_a_short_time_only(self) -> None:
         here = _running(world=3).ended(1, ExitKind.FAILED, error=killed()).settle()
@@ -391,6 +427,21 @@ class TestSize:
     def test_scaling_back_while_the_new_ones_start_is_a_withdrawal(self) -> None:
         here = _running().spec(replicas=3).settle().after(1).settle().spec(replicas=2).settle()
         assert _stage(here) is Stage.RUNNING
+
+    def test_a_standby_that_is_not_wanted_any_more_goes_though_nobody_else_may_be_created_now(self) -> None:
+        here = _running(world=3).cordon("n2", "n3").settle().after(1).settle()
+        assert here.now.next is not None
+        assert here.now.next.members == ("digits-ab12-3", "digits-ab12-4")
+        here = here.having(same_uri=("older",)).spec(replicas=2).settle()
+        assert here.now.next is not None
+        assert here.now.next.members == ("digits-ab12-3",)
+
+    def test_a_standby_that_is_not_wanted_any_more_goes_while_all_save_and_leave(self) -> None:
+        here = _running(world=3).refused(4).cordon("n2", "n3").settle().after(1).step().step().after(30).step()
+        assert _stage(here) is Stage.LEAVING
+        here = here.spec(replicas=1).step()
+        assert here.now.next is not None
+        assert here.now.next.members == ("digits-ab12-3",)
 
     def test_a_node_that_leaves_while_growing_sets_a_limit(self) -> None:
         here = _running().spec(replicas=3).settle().after(1).settle().cordon("n1").settle()

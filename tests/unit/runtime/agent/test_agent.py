@@ -119,7 +119,7 @@ def test_a_trainer_that_does_not_save_in_time_is_killed(tmp_path: Path) -> None:
         )
 
 
-def test_a_trainer_that_has_not_opened_its_run_is_killed_at_once(tmp_path: Path) -> None:
+def test_a_trainer_that_has_not_opened_its_run_is_killed_soon(tmp_path: Path) -> None:
     with Member(tmp_path, *TRAINER, "not_opened") as member:
         member.assign(RUN1)
         member.told("waiting")

@@ -308,15 +308,23 @@ class TestNewerRuns:
 
 
 class TestWhatARequestDoes:
-    def test_a_session_that_has_not_opened_its_run_is_killed_at_once(self) -> None:
+    def test_a_session_that_has_not_opened_its_run_is_asked_and_killed_after_two_seconds(self) -> None:
         pod = attached()
-        assert pod.sees(AssignmentRead(LEAVE2)) == (Kill(),)
+        assert pod.sees(AssignmentRead(LEAVE2)) == (Ask(1, "node n1 is leaving", 1600.0, {0: 41}),)
+        assert pod.sees(Tick(), after=1.9) == ()
+        assert pod.sees(Tick(), after=0.1) == (Kill(),)
         assert pod.outcome(ProcessEnded(0, -9)) == Outcome(ExitKind.STOPPED, 1, 0)
 
-    def test_a_session_that_attaches_after_the_request_is_killed_at_once(self) -> None:
+    def test_a_session_whose_entry_was_on_its_way_has_two_seconds_from_then_on_to_close_its_run(self) -> None:
+        pod = attached()
+        pod.sees(AssignmentRead(LEAVE2))
+        assert pod.sees(reported(Opened(1)), after=1.5) == ()
+        assert due(pod.state) == 1003.5
+
+    def test_a_session_that_attaches_long_after_the_request_is_killed_at_once(self) -> None:
         pod = importing()
         assert [type(action) for action in pod.sees(AssignmentRead(LEAVE2))] == [Ask]
-        assert pod.sees(reported(Attached(41))) == (Kill(),)
+        assert pod.sees(reported(Attached(41)), after=2) == (Kill(),)
 
     def test_opened_without_a_step_is_asked_and_killed_after_two_seconds(self) -> None:
         pod = opened()
@@ -678,8 +686,10 @@ class TestSigterm:
         pod.sees(SigtermReceived(), AssignmentRead(RUN2))
         assert told(pod, ExitKind.CHECKPOINTED).outcome(GONE).run == 1
 
-    def test_sigterm_before_the_run_is_open_kills_at_once(self) -> None:
-        assert attached().sees(SigtermReceived()) == (Kill(),)
+    def test_sigterm_before_the_run_is_open_leaves_two_seconds(self) -> None:
+        pod = attached()
+        assert [type(action) for action in pod.sees(SigtermReceived())] == [Ask]
+        assert pod.sees(Tick(), after=2) == (Kill(),)
 
 
 class TestUnknownVersion:
