@@ -28,7 +28,7 @@ from perdure.settings import Settings
 from tests.simulation.bridge import LOOK_AGAIN_SECONDS, Bridge, Bridges, Header, Link
 from tests.simulation.checkpoints import repeatable
 from tests.simulation.gang import Fabric, Gang, Seat
-from tests.simulation.interface import MemberHost
+from tests.simulation.interface import Json, MemberHost, Network
 from tests.simulation.store import Access, Changes, Tape
 
 AGAIN_SECONDS: Final = 0.2
@@ -57,6 +57,8 @@ class Ground:
     """The older run's later entries say that this one never opens."""
     old: Callable[[], tuple[Gang, Seat]]
     """An old rank's place in the older run."""
+    freeze: Callable[[float], None]
+    """Stop the process for so many seconds."""
 
 
 class Driver:
@@ -87,7 +89,13 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._access = Access(ground.host.bucket, ground.settings.root, ground.host.network, ground.host.ip, self._rng)
         self._pen: tuple[Tape, Takeover] | None = None
+        self._asking = asyncio.Lock()
         self._state, self._first = begin(attempt, party.number)
+
+    @property
+    def pod(self) -> Json:
+        """Where it runs."""
+        return self.ground.host.pod
 
     @property
     def phase(self) -> Phase:
@@ -116,7 +124,7 @@ class Driver:
 
     def begin(self) -> None:
         """Takes part from now on."""
-        Drivers.of(self.ground.host).append(self)
+        drivers(self.ground.host.network).append(self)
         self._tell_phase()
         self._set_timer()
         for action in self._first:
@@ -156,7 +164,7 @@ class Driver:
     def finish(self) -> None:
         """Nothing is waited for any more."""
         self._over = True
-        Drivers.of(self.ground.host).remove(self)
+        drivers(self.ground.host.network).remove(self)
         if self._timer:
             self._timer.cancel()
         for task in self._tasks:
@@ -174,7 +182,7 @@ class Driver:
     def _act(self, action: on.Action) -> None:
         match action:
             case on.Install() | on.TrainOn() | on.SaveAndExit() | on.JoinInPlace() | on.Exit():
-                if isinstance(action, on.TrainOn):
+                if isinstance(action, on.TrainOn | on.SaveAndExit) and action.aborted:
                     self.ground.abort(action.aborted)
                 self.acts.put_nowait(action)
             case on.SetWarm():
@@ -213,6 +221,8 @@ class Driver:
                 self.ground.ask_exit()
 
     async def _prepare(self) -> None:
+        if self.party.old is None:
+            self._spawn(self._watch_log())
         bridge = await self._find()
         if bridge is None:
             return
@@ -234,6 +244,14 @@ class Driver:
         while self.party.decides and self.phase is Phase.PREPARING:
             await asyncio.sleep(STORE_SECONDS)
             self.feed(on.StoreSeen(await self._store_answers()))
+
+    async def _watch_log(self) -> None:
+        """As a newcomer: the older run may end without having heard of this attempt."""
+        while True:
+            await asyncio.sleep(STORE_SECONDS)
+            if self.phase is not Phase.PREPARING:
+                return
+            await self._ask_log(on.ReadLog())
 
     async def _find(self) -> Bridge | None:
         """Once the decider listens; None where nobody waits for that any more."""
@@ -326,7 +344,8 @@ class Driver:
                         return pen.look()
 
         try:
-            verdict: Verdict | None = await tape.run(ask, pen)
+            async with self._asking:
+                verdict: Verdict | None = await tape.run(ask, pen)
         except PerdureError:
             verdict = None
         if verdict is Verdict.GO:
@@ -398,11 +417,7 @@ class Driver:
         self.ground.host.tell("party", **facts, decides=party.decides, uid=self.ground.settings.uid, until=deadline)
 
 
-class Drivers:
-    """Those that take part in any attempt of a history now: for whoever disturbs them."""
-
-    @staticmethod
-    def of(host: MemberHost) -> list[Driver]:
-        """In the order in which they began."""
-        found: list[Driver] = host.network.shared.setdefault("drivers", [])
-        return found
+def drivers(network: Network) -> list[Driver]:
+    """Those that take part in any attempt of a history now, in the order in which they began."""
+    found: list[Driver] = network.shared.setdefault("drivers", [])
+    return found

@@ -93,7 +93,7 @@ class Handing:
         while True:
             match await driver.acts.get():
                 case on.Install():
-                    self._install(driver, {"pause": process.host.monotonic() - began})
+                    self._install(driver, process.host.monotonic() - began)
                     return False
                 case on.TrainOn() if driver.phase is Phase.ABORTED:
                     return False
@@ -180,7 +180,7 @@ class Handing:
         while True:
             match await driver.acts.get():
                 case on.Install():
-                    self._install(driver, {})
+                    self._install(driver, 0.0)
                     return driver.header.due
                 case on.JoinInPlace() if driver.received:
                     raise HandoverFailed("the newer run begins in place")
@@ -206,7 +206,7 @@ class Handing:
             driver.link.told, driver.link.mark = process.told(upcoming), self._pen.writer.id
         driver.begin()
 
-    def _install(self, driver: Driver, parts: dict[str, float]) -> None:
+    def _install(self, driver: Driver, pause: float) -> None:
         process, settings, header = self._process, self._upcoming, driver.header
         gang, seat, entry, driver.link.seat = driver.gang, driver.link.seat, driver.entry, None
         if settings is None or gang is None or seat is None or entry is None:
@@ -217,12 +217,21 @@ class Handing:
         checkpoints.take_over(entry, header.commit, header.goal)
         driver.finish()
         self._driver, self.exit_wanted = None, False
-        process.become(Membership(settings, gang, seat, checkpoints), driver.attempt.run, header.saved_at)
+        process.become(Membership(settings, gang, seat, checkpoints), driver.attempt.run, header.saved_at, pause)
+        parts = {"pause": pause} if driver.party.old is not None else {}
         process.tell(TookOver(driver.attempt.next, settings.rank, settings.world, header.track.step, parts))
 
     def _ground(self, settings: Settings) -> Ground:
         process = self._process
-        return Ground(process.host, settings, process.tell, self._want_exit, process.abort, process.place)
+        return Ground(
+            process.host,
+            settings,
+            process.tell,
+            self._want_exit,
+            process.abort,
+            process.place,
+            process.freeze,
+        )
 
     def _want_exit(self) -> None:
         self.exit_wanted = True

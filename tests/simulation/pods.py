@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from perdure.contract import Assignment, Env, Outcome, Train, read_outcome, write_assignment
 from tests.simulation.clock import VirtualLoop
+from tests.simulation.driving import Driver
 from tests.simulation.evidence import LogReader
 from tests.simulation.interface import Behaviour, Bucket, Json, MemberExit, Network
 from tests.simulation.member import run_member
@@ -132,13 +133,21 @@ class Pods:
     bucket: Bucket = field(default_factory=Bucket)
     wires: Wires = field(default_factory=Wires)
     facts: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    hosts: list[Host] = field(default_factory=list)
+    """All that were ever started."""
     _made: int = 0
     _told: Changes = field(default_factory=Changes)
 
     def start(self, count: int) -> list[Host]:
         """So many new pods."""
         first, self._made = self._made + 1, self._made + count
-        return [Host(self, number) for number in range(first, self._made + 1)]
+        started = [Host(self, number) for number in range(first, self._made + 1)]
+        self.hosts += started
+        return started
+
+    def host(self, driver: Driver) -> Host:
+        """Where a party of a hand-over runs."""
+        return next(host for host in self.hosts if host is driver.ground.host)
 
     def train(self, run: int, hosts: list[Host], **plan: Any) -> None:
         """Give each a rank of this run."""

@@ -20,6 +20,10 @@ from tests.simulation.world import World
 
 NAMESPACE = "team"
 FOLDER_SHARE = 0.25
+LIVE_SHARE = 0.85
+"""Of jobs that say they can change their membership in place."""
+BALKS_SHARE = 0.12
+"""Of those that find out that they cannot when it is tried."""
 
 
 class Operators:
@@ -99,6 +103,8 @@ class Scene:
             import_seconds=rng.choice((0.5, 3.0)),
             every_steps=rng.choice((10, 30, 100)),
         )
+        live = self.world.rng(f"live/{number}").random()
+        behaviour.live, behaviour.balks = live < LIVE_SHARE, live < BALKS_SHARE
         container = {
             "name": "trainer",
             "image": "trainer:1",

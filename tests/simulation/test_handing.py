@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
+
 import pytest
 
 from perdure.contract import ExitKind, Handover, HandoverWord, Leave, Outcome, Train
 from perdure.handover.parties import Attempt, attempt_of
+from perdure.handover.state import STANDING
+from tests.simulation.driving import Driver, drivers
 from tests.simulation.evidence import figures, verdict
 from tests.simulation.interface import Behaviour
-from tests.simulation.pods import Host, Pods, in_virtual_time
+from tests.simulation.pods import UID, Host, Pods, in_virtual_time
 
 SECONDS = 60
 LIMIT = 30
@@ -112,3 +117,105 @@ def test_moves_follow_one_another_and_commits_tell_whose_the_steps_were() -> Non
     assert pods.story() == ["Opened 1", f"Opened 2 @{pods.log.lines[1].step}", f"Opened 3 @{pods.log.lines[2].step}",
                             "Committed 3 @60!", "Completed 3 @60"]  # fmt: skip
     sound(pods, done=True)
+
+
+def test_newcomers_to_a_script_that_cannot_begin_in_place_as_soon_as_the_older_run_has_saved() -> None:
+    pods = Pods(live(live=False))
+
+    async def story() -> list[ExitKind]:
+        old = pods.start(2)
+        pods.train(1, old)
+        await pods.reaches(7)
+        planned = move(pods, old, [0, 1], [0, 1])
+        begun = asyncio.get_running_loop().time()
+        planned.tell()
+        await pods.hears("opened", run=2)
+        assert asyncio.get_running_loop().time() - begun < 10.0
+        return [(await host.outcome()).outcome for host in planned.members]
+
+    assert in_virtual_time(story) == [ExitKind.COMPLETED, ExitKind.COMPLETED]
+    sound(pods, announced=[(UID, 1)], done=True)
+
+
+POINTS = [
+    *(("newcomer", phase) for phase in ("preparing", "moving", "running-on", "telling", "voted", "took-over")),
+    *(("stayer", phase) for phase in ("preparing", "moving", "telling", "voted", "deciding", "took-over")),
+    *(("leaver", phase) for phase in ("preparing", "moving", "telling", "voted", "ended")),
+]
+Harm = Callable[[Pods, Driver], Awaitable[None]]
+
+
+async def killed(pods: Pods, driver: Driver) -> None:
+    """SIGKILL, of the whole container."""
+    pods.host(driver).kill()
+
+
+async def frozen(_: Pods, driver: Driver) -> None:
+    """SIGSTOP, and nobody ever goes on with it for long."""
+    driver.ground.freeze(45.0)
+
+
+async def without_store(pods: Pods, _: Driver) -> None:
+    """For longer than the limit."""
+    pods.bucket.down = True
+    await asyncio.sleep(35.0)
+    pods.bucket.down = False
+
+
+async def answers_lost(pods: Pods, _: Driver) -> None:
+    pods.bucket.lost_answer_rate = 0.7
+    await asyncio.sleep(20.0)
+    pods.bucket.lost_answer_rate = 0.0
+
+
+async def deleted(pods: Pods, driver: Driver) -> None:
+    pods.host(driver).sigterm.set()
+
+
+async def another_plan(pods: Pods, driver: Driver) -> None:
+    """The operator wants all of them to leave."""
+    for host in pods.hosts:
+        host.assign(Leave(3, "suspended", SECONDS))
+
+
+HARMS: list[Harm] = [killed, frozen, without_store, answers_lost, deleted, another_plan]
+
+
+def hurt(part: str, phase: str, harm: Harm) -> Pods:
+    """A move of rank 1, whose party of this kind is hurt when it comes to this phase; in the end all is made anew."""
+    pods = Pods(live(), seed=len(part) * 31 + len(phase))
+
+    async def story() -> None:
+        old = pods.start(2)
+        pods.train(1, old)
+        await pods.reaches(7)
+        move(pods, old, [1], [1]).tell()
+        await pods.hears("party", part=part, phase=phase)
+        for driver in list(drivers(pods.wires)):
+            if (driver.party.part, driver.phase) == (part, phase):
+                await harm(pods, driver)
+                break
+        await asyncio.sleep(120.0)
+        assert [each.phase for each in drivers(pods.wires) if each.phase in STANDING] == []
+        again = pods.start(2)
+        for host in pods.hosts[:-2]:
+            host.assign(Leave(9, "the rest", 60, lost=(1, 2, 3)))
+        pods.train(9, again, lost=(1, 2, 3), seconds=60, wait=75)
+        await again[0].outcome()
+
+    in_virtual_time(story)
+    return pods
+
+
+@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize(("part", "phase"), POINTS)
+def test_whoever_is_hurt_whenever_the_log_stays_sound_and_everybody_knows_in_time(
+    part: str, phase: str, harm: Harm
+) -> None:
+    sound(hurt(part, phase, harm), done=True)
+
+
+def test_attempts_end_in_every_way_there_is() -> None:
+    words = ("refuses", "takesOver", "aborted")
+    lines = [line for part, phase in POINTS for harm in HARMS for line in hurt(part, phase, harm).log.lines]
+    assert {word for line in lines for word in words if line.body.get(word)} == set(words)

@@ -16,7 +16,15 @@ from typing import Final, NoReturn
 
 from perdure.channel import Attached, Committed, Exiting, Opened, Report, Request, Stepped
 from perdure.contract import ErrorKind, ExitKind, Failure, Leave, Train
-from perdure.errors import Fenced, HandoverFailed, PeerLost, PerdureError, RootTakenOver, StorageError
+from perdure.errors import (
+    Fenced,
+    HandoverFailed,
+    HandoverRefused,
+    PeerLost,
+    PerdureError,
+    RootTakenOver,
+    StorageError,
+)
 from perdure.settings import Settings
 from tests.simulation.checkpoints import LOOK_AGAIN_SECONDS, Checkpoints, Membership, committed_in
 from tests.simulation.gang import LOADER, Fabric, Gang, ScriptError, Seat, Told
@@ -119,6 +127,7 @@ class Process:
         """SIGSTOP, and SIGCONT later."""
         if self.over:
             return
+        self.host.tell("frozen", seconds=seconds)
         self._still(True)
         self._witness.trouble.append(Trouble(self._now, "a process is stopped"))
         self._handing.freeze(seconds)
@@ -257,17 +266,19 @@ class Process:
         """What rank 0 of a run tells of it."""
         return Told(settings.uid, settings.run or 0, self._due, self._witness, self._tell_step)
 
-    def become(self, membership: Membership, before: int, saved_at: float) -> None:
+    def become(self, membership: Membership, before: int, saved_at: float, pause: float) -> None:
         """It is a rank of the newer run from here on, in the same process."""
         settings, track = membership.settings, membership.gang.track
-        if self.membership:
+        came = self.membership is None
+        if not came:
             self._witness.ended[settings.uid, before] = self._now
         self.membership, self.settings, self._run = membership, settings, settings.run or 0
         self._gang, self._seat, self._checkpoints = membership.gang, membership.seat, membership.checkpoints
         self._opened, self._before_first_step, self.saved_at = True, False, saved_at
         self._step = track.step
         self._witness.started.setdefault((settings.uid, self._run), self._now)
-        self.host.tell("took-over", run=self._run, before=before, rank=settings.rank, uid=settings.uid, step=track.step)
+        told = {"run": self._run, "before": before, "rank": settings.rank, "uid": settings.uid, "step": track.step}
+        self.host.tell("took-over", **told, came=came, pause=pause)
         if settings.rank == 0:
             self._witness.taken.append(TakenOver(settings.uid, self._run, before, track.step))
             self.host.tell("opened", run=self._run, uid=settings.uid, step=track.step)
@@ -469,6 +480,8 @@ def _classified(error: Exception) -> tuple[ExitKind, Failure | None]:
     """The outcome an uncaught exception stands for."""
     name = type(error).__name__
     match error:
+        case HandoverRefused():
+            return ExitKind.HANDOVER_FAILED, Failure(ErrorKind.EXCEPTION, name, str(error))
         case Fenced():
             kind = ExitKind.ROOT_TAKEN_OVER if isinstance(error, RootTakenOver) else ExitKind.FENCED
             return kind, Failure(ErrorKind.EXCEPTION, name, str(error))

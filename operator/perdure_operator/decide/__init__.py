@@ -76,6 +76,7 @@ STAGES: Final[Mapping[Stage, tuple[Policy, ...]]] = {
     Stage.RUNNING: (name_leavers, try_template, disrupt),
     Stage.QUIET: (debounce,),
     Stage.PREPARING: (
+        close_previous,  # of which nobody was left when this run took over: what it cost paces those that follow
         reconsider,
         replace_unfit,  # standbys
         keep_root_to_one_job,

@@ -33,7 +33,7 @@ LOOK_SECONDS: Final = 0.002
 SEEN_SECONDS: Final = 0.1
 """How often a decider without a bridge looks who still needs its store."""
 STORE_SECONDS: Final = 2.0
-"""How often the decider asks the object store for an answer, and anybody again after none."""
+"""How often the decider asks the object store for an answer, and a newcomer the log while it finds no decider."""
 AGAIN_SECONDS: Final = 0.2
 
 Main = ev.Move | ev.Install | ev.TrainOn | ev.SaveAndExit | ev.JoinInPlace | ev.Exit
@@ -72,6 +72,7 @@ class Driver:
         self._connect = threading.Event()
         self._over = threading.Event()
         self._warm = ""
+        self._log = threading.Lock()
         self._state, self._first = begin(effects.attempt, effects.party.number)
 
     @property
@@ -154,7 +155,7 @@ class Driver:
                 self._thread(self._round, choice)
 
     def _leave_to_main(self, action: Main) -> None:
-        if isinstance(action, ev.TrainOn):
+        if isinstance(action, ev.TrainOn | ev.SaveAndExit) and action.aborted:
             self.effects.abort()
         if isinstance(action, ev.Exit) and not self.standing and self.abandoned:
             self.abandoned(action)
@@ -215,6 +216,8 @@ class Driver:
 
     def _prepare(self) -> None:
         effects = self.effects
+        if effects.party.old is None:
+            self._thread(self._watch_log)
         try:
             effects.find_store(self._give_up)
             if why := obstacle(effects.run) or hidden_obstacle(effects.run):
@@ -265,6 +268,11 @@ class Driver:
         while not self._over.wait(STORE_SECONDS) and self.phase is Phase.PREPARING:
             self.feed(ev.StoreSeen(self.effects.store_answers()))
 
+    def _watch_log(self) -> None:
+        """As a newcomer: the older run may end without having heard of this attempt, and nobody would tell."""
+        while not self._over.wait(STORE_SECONDS) and self.phase is Phase.PREPARING:
+            self._ask_log(self.effects.read_log, False)
+
     def _watch_time(self) -> None:
         while not self._over.is_set():
             now = time.monotonic()
@@ -294,7 +302,8 @@ class Driver:
         if again:
             self._over.wait(AGAIN_SECONDS)
         try:
-            verdict: Verdict | None = ask()
+            with self._log:
+                verdict: Verdict | None = ask()
         except StorageError as error:
             say(f"hand-over to run {self.effects.attempt.next}: the log does not answer: {error}")
             verdict = None

@@ -13,6 +13,7 @@ writes       every write follows from what status says
 plans        a run's plan can be carried out
 replacing    members of the next run are replaced for a reason
 takeover     the old run trains until the next one is planned; seats and ranks are kept
+handovers    H1 H2 H8 H10: whoever goes on alive has every vote, and everybody knows in time
 claims       what the operator says is so
 debts        what it owes by now
 outages      members are not given up because nobody sees their nodes
@@ -34,6 +35,7 @@ from tests.simulation.checks.bounds import Bounds
 from tests.simulation.checks.case import Case, Promise, Violation
 from tests.simulation.checks.claims import Claims
 from tests.simulation.checks.debts import Debts
+from tests.simulation.checks.handovers import Handovers
 from tests.simulation.checks.leadership import Leadership
 from tests.simulation.checks.looks import Looks
 from tests.simulation.checks.memory import Memory
@@ -59,6 +61,7 @@ OTHERS: Final[tuple[Callable[[Case], Promise], ...]] = (
     Plans,
     Replacing,
     Takeover,
+    Handovers,
     Waiting,
     Claims,
     Debts,

@@ -87,6 +87,8 @@ class Accounts(Promise):
         self._reached: dict[tuple[str, int], int] = {}
         self._committed: dict[str, tuple[float, int]] = {}
         """By uid of the job: when its newest commit was made, and of which step."""
+        self._taken: set[tuple[str, int]] = set()
+        """Runs, by uid of the job, whose steps another run has gone on from."""
         self._refused: dict[str, tuple[int, float]] = {}
         """By uid of the job: the run that has refused an emptied log last, and when."""
         self._memory: dict[str, tuple[int, int]] = {}
@@ -95,13 +97,8 @@ class Accounts(Promise):
     # what happened
 
     def on_fact(self, fact: Fact) -> None:
-        if fact.what == "step":
-            run = fact.facts["uid"], int(fact.facts["run"])
-            self._reached[run] = max(int(fact.facts["step"]), self._reached.get(run, 0))
-        elif fact.what == "opened":  # it may go on from a commit of the job that had the name before
-            self._committed.setdefault(fact.facts["uid"], (-1e9, int(fact.facts["step"])))
-        elif fact.what == "committed":
-            self._committed[fact.facts["uid"]] = self._case.now, int(fact.facts["step"])
+        if fact.what in ("step", "took-over", "opened", "committed"):
+            self._on_training(fact)
         elif fact.what == "kills":
             self._note_death(fact.facts["pod"], Death(fact.at, "kills"))
         elif fact.what == "container-ended":
@@ -114,6 +111,18 @@ class Accounts(Promise):
         elif fact.what in ("power off", "cut off"):
             for pod in self._world.pods_on(fact.facts["node"]):
                 self._disturb(key_of(pod)[1])
+
+    def _on_training(self, fact: Fact) -> None:
+        uid, step = fact.facts["uid"], int(fact.facts["step"])
+        if fact.what == "step":
+            run = uid, int(fact.facts["run"])
+            self._reached[run] = max(step, self._reached.get(run, 0))
+        elif fact.what == "took-over":
+            self._taken.add((uid, int(fact.facts["before"])))
+        elif fact.what == "opened":  # it may go on from a commit of the job that had the name before
+            self._committed.setdefault(uid, (-1e9, step))
+        else:
+            self._committed[uid] = self._case.now, step
 
     def _note_death(self, pod: str, death: Death) -> None:
         for account in self._open.values():
@@ -178,9 +187,11 @@ class Accounts(Promise):
         plan = plan_of(status)
         run = int(plan.get("run") or 0)
         on = {run, int(previous(status).get("run") or 0)}
-        for account in [one for one in self._open.values() if one.job == uid and one.run not in on]:
+        closed = [one for one in self._open.values() if one.job == uid and one.run not in on]
+        for account in closed:
             del self._open[uid, account.run]
-            if not finished(job) and not terminating(job) and not self._case.fired(*UNSURE):
+            # A run and the one that took over from it may end in one breath: then nobody can tell whose a cost is.
+            if len(closed) == 1 and not finished(job) and not terminating(job) and not self._case.fired(*UNSURE):
                 for check, words in self._close(account, job, old):
                     self._case.fail(check, f"{key_of(job)[1]}, run {account.run}: {words}")
         if plan and (uid, run) not in self._open:
@@ -243,7 +254,7 @@ class Accounts(Promise):
         yield from self._saved_steps(account, lost)
         run = account.job, account.run
         made, committed = self._committed.get(account.job, (-1e9, 0))
-        truth = max(self._reached.get(run, 0) - committed, 0)
+        truth = 0 if run in self._taken else max(self._reached.get(run, 0) - committed, 0)
         if min((death.at for death in account.deaths.values()), default=0.0) - made < BREATH_SECONDS:
             return
         told = [one for one in account.told.values() if int(one.get("run") or 0) == account.run]

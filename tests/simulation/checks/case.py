@@ -74,6 +74,12 @@ class Case:
             self.violation = Violation(self.now, check, words)
             self.world.tell("CHECK", str(self.violation))
 
+    def judge(self, found: list[str]) -> None:
+        """What `evidence` has found: each line names its root and, mostly, the invariant that it breaks."""
+        for words in found:
+            check = words.split(": ")[1].split(" ")[0] if words.count(": ") > 1 else "log"
+            self.fail(check if check[:1] in ("I", "H") else "log", words)
+
     def excuse(self, what: str, seconds: float) -> None:
         self._excused[what] = max(self._excused.get(what, 0.0), self.now + seconds)
 

@@ -78,6 +78,8 @@ class Plans(Promise):
         uid, (namespace, name), run = uid_of(job), key_of(job), int(plan["run"])
         address, _, port = str(plan["master"]).rpartition(":")
         first = self._world.server.find(PODS, namespace, plan["members"][0]["name"])
+        if first is not None and uid_of(first) != plan["members"][0]["uid"]:
+            first = None  # somebody has made another one of its name since
         stored = str(((first or {}).get("status") or {}).get("podIP") or "")
         if not address or (stored and address != stored):
             words = f"run {run} is to meet at {plan['master']}, its first member is at {stored or 'no address yet'}"

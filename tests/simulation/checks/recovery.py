@@ -67,7 +67,7 @@ class Recovery(Promise):
         self._stepped: dict[str, float] = {}
 
     def on_fact(self, fact: Fact) -> None:
-        if fact.what not in ("trainer-started", "trainer-ended", "opened", "step"):
+        if fact.what not in ("trainer-started", "trainer-ended", "took-over", "opened", "step"):
             return
         uid, run = fact.facts["uid"], int(fact.facts["run"])
         if fact.what == "trainer-started":
@@ -78,6 +78,11 @@ class Recovery(Promise):
             self._last_end[uid] = fact.at
             if fact.facts["how"] == "SIGKILL":
                 self._killed.add(uid)
+        elif fact.what == "took-over":
+            if not fact.facts["came"]:
+                self._started[uid, run][int(fact.facts["rank"])] = fact.at
+                self._living[uid, run] += 1
+                self._living[uid, int(fact.facts["before"])] -= 1
         elif fact.what == "opened":
             self._opened.add((uid, run))
         else:

@@ -87,7 +87,7 @@ class Runs(Promise):
             if fact.what == "cut off":
                 self._case.excuse(fact.facts["node"], 1e9)
         elif fact.what in ("opened", "committed"):
-            self._judge(evidence.look())
+            self._case.judge(evidence.look())
         elif fact.what == "step":
             self._check_step(fact)
 
@@ -133,9 +133,4 @@ class Runs(Promise):
         """I1, I2, I4, I7 at the end: the logs against what was trained."""
         users = self._case.scene.users
         done = [user.root for user in users if user.job is not None and status_of(user.job).get("phase") == "Completed"]
-        self._judge(self._case.evidence.verdict(done, {user.root: user.goal for user in users}))
-
-    def _judge(self, found: list[str]) -> None:
-        for words in found:
-            check = words.split(": ")[1].split(" ")[0] if words.count(": ") > 1 else "log"
-            self._case.fail(check if check[:1] == "I" else "log", words)
+        self._case.judge(self._case.evidence.verdict(done, {user.root: user.goal for user in users}))

@@ -23,7 +23,7 @@ from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import Assigned, Disruption, LiveRefused, Phase, RunPlan, Takeover
 from perdure_operator.decide.stage import Stage, stage_of
 from perdure_operator.state.snapshot import NodeView, PodView, Terminated
-from tests.support.jobs import PATIENT, START, UID, Job, assigns, deletes, job, killed, leaves, raised, trains
+from tests.support.jobs import PATIENT, START, UID, Job, assigns, creates, deletes, job, killed, leaves, raised, trains
 
 GONE = {"run": 1, "step": 20, "commit": (4, 10), "opened": 2}
 SAVED = {"run": 1, "step": 20, "commit": (4, 20)}
@@ -269,6 +269,14 @@ class TestEvidence:
         assert here.run_plan is not None
         assert (here.run_plan.run, here.run_plan.lost) == (3, (1, 2))
         assert {member.name.rpartition("-")[2] for member in here.run_plan.members} == {"0", "3", "4"}
+
+    def test_a_failure_that_is_counted_as_the_newer_run_is_taken_for_on_paces_the_members_that_follow(self) -> None:
+        here = _offered().ended(0, ExitKind.FAILED, run=1, error=killed()).ended(1, ExitKind.PEER_LOST, run=1)
+        before = here.now.failures.model_copy(update={"consecutive": 2, "infrastructure": 2})
+        plan = here.status(failures=before).plan()
+        assert plan.status is not None
+        assert plan.status.failures.consecutive == 3
+        assert creates(plan) == []
 
     def test_completion_of_the_old_run_completes_the_job(self) -> None:
         here = _offered().ended(0, ExitKind.COMPLETED, run=1, step=100, commit=(9, 100)).settle()
