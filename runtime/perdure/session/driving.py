@@ -71,7 +71,7 @@ class Driver:
         self._main: queue.SimpleQueue[Main] = queue.SimpleQueue()
         self._connect = threading.Event()
         self._over = threading.Event()
-        self._warm = ""
+        self._warm = self._why_not = ""
         self._state, self._first = begin(effects.attempt, effects.party.number)
 
     @property
@@ -89,9 +89,10 @@ class Driver:
         """The run that this rank is ready to become; 0 while it is not."""
         return named(self._state)
 
-    def begin(self, warm: str) -> None:
-        """Takes part from now on; `warm` is what all parties must hold alike."""
-        self._warm = warm
+    def begin(self, warm: str, why_not: str = "") -> None:
+        """Takes part from now on; `warm` is what all parties must hold alike, `why_not` what the main thread has seen
+        that keeps this script from changing its ranks."""
+        self._warm, self._why_not = warm, why_not
         self._thread(self._watch_time)
         with self._lock:
             self._act_all(self._first)
@@ -123,6 +124,14 @@ class Driver:
             return self._main.get()
         finally:
             self.standing = False
+
+    def is_needed(self) -> bool:
+        """Whether another party may still need what this one holds; once none does, nothing is waited for any more."""
+        if self._state.needed:
+            return True
+        self.finish()
+        self.effects.let_go()
+        return False
 
     def finish(self) -> None:
         """Nothing is waited for any more."""
@@ -217,8 +226,8 @@ class Driver:
         effects = self.effects
         try:
             effects.find_store(self._give_up)
-            if why := obstacle(effects.run) or hidden_obstacle(effects.run):
-                tell_attached(effects.run)
+            if why := self._why_not or obstacle(effects.run) or hidden_obstacle(effects.run):
+                tell_attached(effects.run, why)
                 self.feed(ev.NotLive(why))
                 return
             effects.get_warm(self._warm)
