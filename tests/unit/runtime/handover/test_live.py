@@ -73,7 +73,7 @@ VARIANTS = {
 @pytest.mark.parametrize("kind", VARIANTS)
 def test_whatever_a_script_adds_goes_over_too(nursery: Nursery, kind: str) -> None:
     world, leavers = VARIANTS[kind]
-    arguments = {"script": "variants.train", "kind": kind, "deterministic": world > 2}
+    arguments: dict[str, Any] = {"script": "variants.train", "kind": kind, "deterministic": world > 2}
     job = Job(nursery, kind.replace(" ", "-"), world, **arguments).offered(world, leavers, leavers).begin()
     results, undisturbed = job.end(), Job(nursery, f"{job.name}-undisturbed", world, **arguments).begin().end()
     assert by_rank(results) == by_rank(undisturbed)
