@@ -6,8 +6,26 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Final
 
 from perdure.contract import Env, Train, write_handover
+
+OF_A_RUN: Final = frozenset(
+    {
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        Env.RUN,
+        Env.LOST,
+        Env.WAIT,
+        Env.FLOOR,
+        Env.HANDOVER,
+    }
+)
+"""Variables that tell a process what it is in its run: nobody knows them before."""
 
 
 @dataclass(frozen=True)

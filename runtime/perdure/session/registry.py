@@ -40,6 +40,8 @@ class Registry:
         self._optimizers: dict[str, Optim] = {}
         self._others: dict[str, Stateful] = {}
         self._loose: frozenset[str] = frozenset()
+        self.things: list[Any] = []
+        """All of them, as they were registered."""
 
     def add(self, name: str, thing: Any, *, loose: bool = False) -> None:
         """Registers one object. UserError if the name is taken or the object has no state to save.
@@ -61,6 +63,7 @@ class Registry:
                 f"register({name}=...): a {type(thing).__name__} has no state_dict and load_state_dict: register "
                 f"modules, optimizers, schedulers, or objects that have both"
             )
+        self.things.append(thing)
         if loose:
             self._loose |= {name}
 

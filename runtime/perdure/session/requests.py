@@ -122,9 +122,11 @@ class Requests:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._previous.clear()
 
-    def on_request(self, act: Callable[[], None]) -> None:
-        """`act` is called from another thread for each signal that asks this process to leave."""
-        self._listener = act
+    def on_request(self, act: Callable[[], None]) -> Callable[[], None]:
+        """`act` is called from another thread for each signal that asks this process to leave; no more what was before,
+        which goes back."""
+        before, self._listener = self._listener, act
+        return before
 
     def before_first_step(self, act: Callable[[], None] | None) -> None:
         """`act` is called from another thread when a request comes, until this is called again with None.
