@@ -58,7 +58,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Turn:
-    """The steps the log counts as this run's: after `start`, up to and including `end`; none where `end` is not after."""
+    """The steps the log counts as this run's: after `start`, up to and including `end`, if that is not before it."""
 
     uid: str
     run: int
