@@ -25,16 +25,24 @@ from perdure.contract import Leave, Outcome
 HOLDING: Final = Path(__file__).parents[2] / "e2e" / "scenarios" / "trainers" / "holding.py"
 SCRIPT: Final = DIGITS / "train.py"
 WORLD: Final = 3
-EPOCHS: Final = 40
-ARGUMENTS: Final = (f"--epochs={EPOCHS}", "--batch=48", "--deterministic")
 SPARES: Final = 2
 LIMIT_SECONDS: Final = 90
 UNPACED: Final = 1000
 """The run that is not slowed down."""
-PACE: Final = {"PACE_SECONDS": "0.1", "PACE_HOLD_SECONDS": "0.5", "PACED_RUNS": str(UNPACED - 1)}
+PACE: Final = {
+    "PACE_SECONDS": "0.1",
+    "PACE_HOLDS": "10",
+    "PACE_HOLD_SECONDS": "2",
+    "PACED_RUNS": str(UNPACED - 1),
+}
 BLINK_SECONDS: Final = 1.0
 LONG_SECONDS: Final = 12.0
 """The old ranks wait 10 s in the stop."""
+
+
+def arguments(epochs: int) -> list[str]:
+    """For the script."""
+    return [f"--epochs={epochs}", "--batch=48", "--deterministic"]
 
 
 class Phase(StrEnum):
@@ -97,6 +105,7 @@ class Job:
     """Three ranks and spare members that warm up; used as a context manager."""
 
     folder: Path
+    epochs: int
     run: int = 1
     """The one that is on."""
     planned: int = 1
@@ -110,7 +119,7 @@ class Job:
         self._numbers = count()
         self._hold = self.folder / "hold"
         environ = PACE | {"HOLD": str(self._hold), "HOLD_SECONDS": "60", "PERDURE_EVERY_STEPS": "10"}
-        argv = [sys.executable, str(HOLDING), str(SCRIPT), *ARGUMENTS]
+        argv = [sys.executable, str(HOLDING), str(SCRIPT), *arguments(self.epochs)]
         self.members = LocalMembers(argv, self.folder, environ)
 
     def __enter__(self) -> Self:

@@ -76,5 +76,5 @@ class Held(Effects):
 
 if __name__ == "__main__":
     print(f"HOLD process {os.getpid()}", flush=True)
-    handing.Effects = newcomer.Effects = Held  # type: ignore[misc]
+    handing.Effects = newcomer.Effects = Held  # type: ignore[attr-defined]
     train(Paced)
