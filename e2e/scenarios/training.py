@@ -25,6 +25,8 @@ IMAGE = "perdure-digits-scenarios:dev"
 SAMPLES = 1536
 START_SECONDS = 90
 FINISH_SECONDS = 150
+STANDBY_SECONDS = 120
+"""On a busy machine a standby imports for longer than the 30 s that a job waits for it by itself."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,8 @@ def manifest(config: Config, trouble: Trouble, namespace: str, lane: str) -> Man
     """examples/digits/job.yaml with the scenario's script, on its nodes, and steps slow enough to be disturbed."""
     nodes = {"template": {"spec": {"nodeSelector": {lanes.LABEL: lane}}}}
     checkpoint = {"uri": f"s3://scenarios/{namespace}", "everySteps": 10, "everySeconds": None, "everyEpochs": None}
-    spec = {"replicas": config.members, "checkpoint": checkpoint}
+    disruption = {"replacementTimeoutSeconds": STANDBY_SECONDS}
+    spec = {"replicas": config.members, "checkpoint": checkpoint, "disruption": disruption}
     changed = merged(digits({"spec": merged(spec, nodes)}), {"spec": trouble.spec})
     command = ["python", trouble.script, "train.py", *config.arguments()]
     environ = {"PERDURE_TRACE": "1", "OMP_NUM_THREADS": "1", **trouble.environ}
