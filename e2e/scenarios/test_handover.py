@@ -33,6 +33,7 @@ def test_a_drained_member_is_replaced_while_everybody_trains(
     assert training.verdict() == nothing_lost(undisturbed(Config()))
 
 
+@pytest.mark.chaos
 def test_both_nodes_drained_one_after_the_other(lab: Lab, train: Train, undisturbed: Undisturbed) -> None:
     with train(LONG, SLOW_TWICE) as training:
         training.trains(steps=4)
