@@ -6,8 +6,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Final
 
 from perdure.contract import Env, Train, write_handover
+
+_OF_ONE_RUN: Final = frozenset({Env.FLOOR, Env.HANDOVER, Env.IMAGE, Env.HELD_IMAGE})
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,10 @@ class Place:
     started: float
     cpus: int | None
     """Whole CPUs that this pod may use; None where it has no limit."""
+    image: Path | None = None
+    """Where it may leave an image."""
+    held_image: Path | None = None
+    """The one that an earlier process has left."""
 
 
 def with_threads(base: Mapping[str, str], cpus: int | None, processes: int) -> dict[str, str]:
@@ -34,11 +41,15 @@ def process_environment(base: Mapping[str, str], train: Train, place: Place) -> 
     """`base`, with what this process needs to know; threads are set only where the user has not done so."""
     address, _, port = train.master.rpartition(":")
     threads = with_threads(base, place.cpus, place.processes)
-    environment = {name: value for name, value in threads.items() if name not in (Env.FLOOR, Env.HANDOVER)}
+    environment = {name: value for name, value in threads.items() if name not in _OF_ONE_RUN}
     if train.floor:
         environment[Env.FLOOR] = json.dumps(asdict(train.floor))
     if train.handover and train.rank in train.handover.joins:
         environment[Env.HANDOVER] = json.dumps(write_handover(train.handover))
+    if place.image:
+        environment[Env.IMAGE] = str(place.image)
+    if place.held_image:
+        environment[Env.HELD_IMAGE] = str(place.held_image)
     return environment | {
         "RANK": str(train.rank + place.local_rank),
         "WORLD_SIZE": str(train.world),

@@ -34,7 +34,7 @@ KEEPERS: Final[dict[str, type]] = {
 def tell_attached(run: Run) -> None:
     """Tells the agent that there is a session here, and whether it can be offered a hand-over."""
     why = obstacle(run)
-    run.tell(Attached(os.getpid(), not why, why))
+    run.tell(Attached(os.getpid(), not why, why, run.settings.image_file is not None))
 
 
 def obstacle(run: Run) -> str:
