@@ -1,9 +1,9 @@
 """What a training run did, computed from its log entries and traces: steps and samples lost or repeated, the pause.
 
 Pure functions over what `e2e.harness.root` has read. A run's *turn* is the span of steps that the log counts as its
-own: from the commit it resumed, or the step at which it took over the living run before it, to the earliest place
-where a later run began, or the last commit of all. A step trained beyond its run's turn is lost work; a sample that no
-turn consumed is lost, one consumed twice is repeated.
+own: from the commit it resumed, or the step at which it took over the living run before it, or that of the image that a
+lost run has left, to the earliest place where a later run began, or the last commit of all. A step trained beyond its
+run's turn is lost work; a sample that no turn consumed is lost, one consumed twice is repeated.
 """
 
 from __future__ import annotations
@@ -113,6 +113,8 @@ def took_over(entries: Sequence[Entry], run: int) -> bool:
 def _first_step(opened: Entry, entries: Sequence[Entry]) -> int:
     if opened.body.get("takesOver"):
         return int(opened.body["step"])
+    if image := opened.body.get("image"):
+        return int(image["step"])
     resumes = opened.body["resumes"]
     if resumes is None:
         return 0

@@ -37,7 +37,7 @@ def tell_attached(run: Run, why: str = "") -> None:
     """Tells the agent that there is a session here, and whether it can be offered a hand-over; `why` it cannot, if that
     is known."""
     why = why or obstacle(run)
-    run.tell(Attached(os.getpid(), not why, why))
+    run.tell(Attached(os.getpid(), not why, why, run.settings.image_file is not None))
 
 
 def look_closely(run: Run) -> None:

@@ -21,6 +21,7 @@ from perdure.group.peers import Peers, Solo
 from perdure.group.pulse import Pulse
 from perdure.session import rng
 from perdure.session.hooks import HookName, Hooks
+from perdure.session.imaging import Images
 from perdure.session.progress import Progress
 from perdure.session.registry import Registry
 from perdure.session.reporting import Reporter
@@ -61,6 +62,7 @@ class Run:
         self.schedule = CheckpointSchedule(settings.cadence, rank=settings.rank)
         self.hooks = Hooks()
         self.stopping = Stopping()
+        self.images = Images(self)
         self.user_state = UserState()
         self.registry.add(OWN_VALUES, self.user_state)
         self.registry.add(OWN_STOPPING, self.stopping, loose=True)
@@ -98,7 +100,11 @@ class Run:
 
     def state(self) -> State:
         """What a save made now holds."""
-        return self.registry.state({"rng": self.progress.generators.state(), "asked": self.stopping.asked})
+        return self.registry.state(self.own())
+
+    def own(self) -> dict[str, Any]:
+        """What of that is this rank's alone."""
+        return {"rng": self.progress.generators.state(), "asked": self.stopping.asked}
 
     def let_go(self) -> None:
         """Frees the groups, which ends the connections: whoever still waits for this rank is told by that."""

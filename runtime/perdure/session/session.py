@@ -49,7 +49,7 @@ from perdure.session.job import Job, Status
 from perdure.session.joining import attach, meet, meet_in_place
 from perdure.session.options import checked
 from perdure.session.progress import RESERVED
-from perdure.session.reporting import Watch, exit_status, explained, tell_error
+from perdure.session.reporting import Watch, classify, exit_status, explained, tell_error
 from perdure.session.resuming import receive, resume
 from perdure.session.run import Run
 from perdure.session.stopping import Condition, Limit, max_seconds, max_steps, read_goal
@@ -350,6 +350,7 @@ class Session:
             run.pulse.stop()
         run.requests.before_first_step(None)
         run.requests.release()
+        run.images.end()
         self._watch.stop()
         run.trace.close()
         with contextlib.suppress(PerdureError):
@@ -369,6 +370,8 @@ class Session:
 
     def _tell_error(self, error: BaseException) -> ExitKind:
         run = self._run
+        if classify(error)[0] is ExitKind.PEER_LOST:
+            run.images.leave()
         kind = ExitKind.HANDOVER_FAILED if run.joining else ExitKind.FAILED
         return tell_error(run.reporter, lambda: run.ending(kind), error, run.requests.came_early)
 
