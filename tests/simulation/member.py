@@ -27,6 +27,7 @@ from perdure.agent.state import (
     AssignmentRead,
     Event,
     Finish,
+    ForgetImages,
     Kill,
     MarkWarm,
     Offer,
@@ -194,8 +195,8 @@ class _Agent:
             case Ask(_, cause, deadline, _, again):
                 for process in self._processes:
                     process.ask(Request(cause, deadline), signal=not again)
-            case Offer() | Acknowledge():
-                pass  # simulated trainers look for no offers
+            case Offer() | Acknowledge() | ForgetImages():
+                pass  # simulated trainers look for no offers, and leave no images
             case Kill():
                 for process in self._processes:
                     process.kill()
