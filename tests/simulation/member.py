@@ -27,6 +27,8 @@ from perdure.agent.state import (
     AssignmentRead,
     Event,
     Finish,
+    ForgetImages,
+    ForgetImages,
     Kill,
     MarkWarm,
     Offer,
@@ -191,8 +193,21 @@ class _Agent:
                 self._host.mark_ready()
             case Start(train):
                 self._start(train)
+<<<<<<< HEAD
+=======
+            case Ask(_, cause, deadline, _, again):
+                for process in self._processes:
+                    process.ask(Request(cause, deadline), signal=not again)
+            case Offer() | Acknowledge() | ForgetImages():
+                pass  # simulated trainers look for no offers, and leave no images
+            case Kill():
+                for process in self._processes:
+                    process.kill()
+>>>>>>> image
             case Finish(outcome):
                 self._finish(outcome)
+            case ForgetImages():
+                pass  # simulated trainers leave none
             case Ask() | Offer() | Acknowledge() | Kill():
                 for process in self._processes:
                     _act_on(process, action)
