@@ -28,7 +28,6 @@ from perdure.agent.state import (
     Event,
     Finish,
     ForgetImages,
-    ForgetImages,
     Kill,
     MarkWarm,
     Offer,
@@ -193,17 +192,6 @@ class _Agent:
                 self._host.mark_ready()
             case Start(train):
                 self._start(train)
-<<<<<<< HEAD
-=======
-            case Ask(_, cause, deadline, _, again):
-                for process in self._processes:
-                    process.ask(Request(cause, deadline), signal=not again)
-            case Offer() | Acknowledge() | ForgetImages():
-                pass  # simulated trainers look for no offers, and leave no images
-            case Kill():
-                for process in self._processes:
-                    process.kill()
->>>>>>> image
             case Finish(outcome):
                 self._finish(outcome)
             case ForgetImages():
