@@ -27,6 +27,7 @@ from perdure.agent.state import (
     AssignmentRead,
     Event,
     Finish,
+    ForgetImages,
     Kill,
     MarkWarm,
     Offer,
@@ -191,6 +192,8 @@ class _Agent:
                 self._host.mark_ready()
             case Start(train):
                 self._start(train)
+            case ForgetImages():
+                pass  # simulated trainers leave none
             case Finish(outcome):
                 self._finish(outcome)
             case Ask() | Offer() | Acknowledge() | Kill():

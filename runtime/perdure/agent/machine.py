@@ -218,9 +218,9 @@ def _told(process: Process, run: int, report: Report, now: float) -> Process:
         case Voting() | HandoverEnded():
             return replace(process, attached=True)
         case Imaging(size):
-            return replace(process, attached=True, image_due=now + size / IMAGE_BYTES_PER_SECOND)
+            return replace(process, image_due=now + size / IMAGE_BYTES_PER_SECOND)
         case Imaged():
-            return replace(process, attached=True, imaged=report)
+            return replace(process, imaged=report)
     assert_never(report)
 
 

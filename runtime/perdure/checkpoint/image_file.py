@@ -73,7 +73,7 @@ class Image:
             raise Corrupt(f"the image at {path} is empty") from None
         finally:
             os.close(file)
-        if self._bytes[: len(IMAGE_MAGIC)] != IMAGE_MAGIC or len(self._bytes) < _BODY:
+        if bytes(self._bytes[: len(IMAGE_MAGIC)]) != IMAGE_MAGIC or len(self._bytes) < _BODY:
             raise Corrupt(f"the image at {path} is not whole")
         self.size, length, crc = _NUMBERS.unpack_from(self._bytes, len(IMAGE_MAGIC))
         header = self._bytes[_BODY + self.size : _BODY + self.size + length]
