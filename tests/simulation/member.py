@@ -192,6 +192,8 @@ class _Agent:
                 self._host.mark_ready()
             case Start(train):
                 self._start(train)
+            case ForgetImages():
+                pass  # simulated trainers leave none
             case Finish(outcome):
                 self._finish(outcome)
             case ForgetImages():

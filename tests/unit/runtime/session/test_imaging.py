@@ -32,7 +32,8 @@ class Training:
         self.path.touch()
         self.run = Run(Settings(folder.as_uri(), uid="u", run=3, rank=1, world=2, image_file=self.path))
         self.run.peers = Alone(1, 2)
-        self.model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout(0.5), extra or nn.Identity())
+        self.linear, self.norm = nn.Linear(4, 3), nn.BatchNorm1d(3)
+        self.model = nn.Sequential(self.linear, self.norm, nn.Dropout(0.5), extra or nn.Identity())
         self.optimizer = torch.optim.Adam(self.model.parameters())
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 2)
         for name in ("model", "optimizer", "scheduler"):
@@ -99,12 +100,13 @@ def test_an_image_is_where_a_commit_would_be_whatever_the_broken_step_has_moved(
 
 
 def test_two_ranks_at_one_step_have_the_same_sum_although_their_buffers_differ(tmp_path: Path) -> None:
-    sums = []
+    sums: list[str] = []
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
         training = Training(tmp_path / name)
         training.step()
-        training.model[1].running_mean += len(sums)
+        assert training.norm.running_mean is not None
+        training.norm.running_mean += len(sums)
         training.run.images.stand()
         training.run.images.leave()
         training.run.images.end()
@@ -137,7 +139,7 @@ def test_whoever_asks_in_the_middle_of_a_step_waits_for_its_end(training: Traini
 def test_parameters_that_change_without_an_optimizer_are_no_place_to_go_on_from(training: Training) -> None:
     training.step()
     with torch.no_grad():
-        training.model[0].weight.mul_(2)
+        training.linear.weight.mul_(2)
     training.run.images.stand()
     training.run.images.leave()
     assert training.image is None
@@ -146,7 +148,7 @@ def test_parameters_that_change_without_an_optimizer_are_no_place_to_go_on_from(
 def test_a_run_that_has_taken_over_begins_with_what_it_was_given(training: Training) -> None:
     training.step()
     with torch.no_grad():
-        training.model[0].weight.mul_(2)
+        training.linear.weight.mul_(2)
     training.run.images.stand(anew=True)
     training.run.images.leave()
     assert training.image
