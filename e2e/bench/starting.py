@@ -1,45 +1,55 @@
-"""The agent's part in the bench of starts: starting.py ROUNDS, prints JSON. And the script that it starts: no argument.
+"""The agent's part in the bench of starts: starting.py ROUNDS, prints JSON. What it starts is started.py.
 
 A program of its own, because who starts trainers adopts what they leave.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import selectors
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from perdure.agent import linux
 from perdure.agent.launch import Exec, Launcher
-from perdure.agent.zygote import MODULES, Zygote, launcher_for
+from perdure.agent.zygote import Zygote, launcher_for
 from perdure.contract import Env
+
+SCRIPT = Path(__file__).with_name("started.py")
+UNREAD = {Env.PRELOAD: "json"}
+"""Whoever says what to import is believed: the script is not read."""
 
 
 def main(rounds: int) -> None:
     linux.adopt_orphans()
-    command = [sys.executable, __file__]
-    zygote = launcher_for(command, os.environ, 1, sys.executable)
-    assert isinstance(zygote, Zygote)
+    command = [sys.executable, str(SCRIPT)]
     said: list[str] = []
+    zygotes = {name: _warm(command, environ, said) for name, environ in {"fork": {}, "unread": UNREAD}.items()}
+    found: dict[str, Any] = {"said": said, "exec": [], "fork": [], "unread": [], "trainer": {}}
+    launchers: dict[str, Launcher] = {"exec": Exec(), **zygotes}
+    for _ in range(rounds):
+        for way, launcher in launchers.items():
+            seconds, mib = _started(launcher, command)
+            found[way].append(seconds)
+            found["trainer"][way] = mib
+    found["private"] = private_mib(zygotes["fork"].helper or 0)
+    print(json.dumps(found))
+
+
+def _warm(command: list[str], environ: Mapping[str, str], said: list[str]) -> Zygote:
+    zygote = launcher_for(command, {**os.environ, **environ}, 1, sys.executable)
+    assert isinstance(zygote, Zygote)
     with selectors.DefaultSelector() as selector:
         zygote.begin(selector)
         while zygote.warming:
             selector.select()
             said += zygote.news()
     assert zygote.helper, said
-    found: dict[str, Any] = {"said": said, "exec": [], "fork": [], "trainer": {}}
-    for _ in range(rounds):
-        for way, launcher in (("exec", Exec()), ("fork", zygote)):
-            seconds, mib = _started(launcher, command)
-            found[way].append(seconds)
-            found["trainer"][way] = mib
-    found["private"] = private_mib(zygote.helper)
-    print(json.dumps(found))
+    return zygote
 
 
 def _started(launcher: Launcher, command: list[str]) -> tuple[float, float]:
@@ -60,15 +70,5 @@ def private_mib(pid: int | str) -> float:
     return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
 
 
-def trainer() -> None:
-    for module in MODULES:
-        importlib.import_module(module)
-    seconds = time.monotonic() - float(os.environ["BENCH_BEGUN"])
-    print(json.dumps([seconds, private_mib("self")]), file=os.fdopen(int(os.environ[Env.REPORT_FD]), "w"))
-
-
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        main(int(sys.argv[1]))
-    else:
-        trainer()
+    main(int(sys.argv[1]))

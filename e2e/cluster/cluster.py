@@ -174,6 +174,10 @@ class Cluster:
         """Give every node an image with the trainer's environment and that folder's Python files in /workspace."""
         self._import(images.trainer_image(name, self._environments, folder))
 
+    def forget_image(self, name: str, node: str) -> None:
+        """Make an image unknown to this node: where there is no registry, no new pod there can have it."""
+        self._node(node).remove_image(images.normalised(name))
+
     def operator_image(self, name: str) -> None:
         """Give every node the operator's image under another name, as if it were another version."""
         self._import(images.operator_image(name, self._environments))

@@ -111,6 +111,12 @@ class Node:
         if done.returncode != 0:
             raise ClusterError(f"{self.node.name} cannot import {archive}: {done.stderr.strip()}")
 
+    def remove_image(self, reference: str) -> None:
+        """Make an image unknown to this node; containers that were made from it run on."""
+        done = self._ctr("--namespace=k8s.io", "images", "remove", "--sync", reference)
+        if done.returncode != 0:
+            raise ClusterError(f"{self.node.name} cannot remove {reference}: {done.stderr.strip()}")
+
     @property
     def _runtime_name(self) -> str:
         return f"containerd-{self.node.port}"

@@ -1,9 +1,9 @@
 """What a training run did, computed from its log entries and traces: steps and samples lost or repeated, the pause.
 
 Pure functions over what `e2e.harness.root` has read. A run's *turn* is the span of steps that the log counts as its
-own: from the commit it resumed, or the step at which it took over the living run before it, to where the next run
-began, or the last commit of all. A step trained beyond its run's turn is lost work; a sample that no turn consumed is
-lost, one consumed twice is repeated.
+own: from the commit it resumed, or the step at which it took over the living run before it, or that of the image that a
+lost run has left, to the earliest place where a later run began, or the last commit of all. A step trained beyond its
+run's turn is lost work; a sample that no turn consumed is lost, one consumed twice is repeated.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 
@@ -58,7 +58,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Turn:
-    """The steps the log counts as this run's: after `start`, up to and including `end`."""
+    """The steps the log counts as this run's: after `start`, up to and including `end`, if that is not before it."""
 
     uid: str
     run: int
@@ -101,7 +101,7 @@ def turns(entries: Sequence[Entry]) -> list[Turn]:
     if not opened:
         raise NoEvidence("the log has no Opened entry: no run ever started training")
     starts = [_first_step(entry, entries) for entry in opened]
-    ends = [*starts[1:], _last_position(entries)]
+    ends = list(accumulate(reversed([*starts[1:], _last_position(entries)]), min))[::-1]
     return [Turn(entry.uid, entry.run, start, end) for entry, start, end in zip(opened, starts, ends, strict=True)]
 
 
@@ -113,6 +113,8 @@ def took_over(entries: Sequence[Entry], run: int) -> bool:
 def _first_step(opened: Entry, entries: Sequence[Entry]) -> int:
     if opened.body.get("takesOver"):
         return int(opened.body["step"])
+    if image := opened.body.get("image"):
+        return int(image["step"])
     resumes = opened.body["resumes"]
     if resumes is None:
         return 0
@@ -129,7 +131,7 @@ def _last_position(entries: Sequence[Entry]) -> int:
 
 def steps_lost(entries: Sequence[Entry], trace: Sequence[TracedStep]) -> int:
     """Steps trained and then trained again, or never counted: work beyond each run's turn."""
-    return sum(max(0, _last_traced(turn, trace) - turn.end) for turn in turns(entries))
+    return sum(max(0, _last_traced(turn, trace) - max(turn.start, turn.end)) for turn in turns(entries))
 
 
 def _last_traced(turn: Turn, trace: Sequence[TracedStep]) -> int:

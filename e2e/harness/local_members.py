@@ -123,18 +123,34 @@ class LocalMembers:
     def _steps(self, run: int) -> int:
         return len({step.step for step in self.root.trace().steps if step.run == run})
 
-    def moves(self, old: Sequence[str], new: Sequence[str], *, run: int, limit: int = 30) -> None:
-        """Tells everybody that `new` takes over from `old`, who are run `run`, each in the order of its ranks."""
+    def moves(
+        self, old: Sequence[str], new: Sequence[str], *, run: int, following: int | None = None, limit: int = 30
+    ) -> None:
+        """Tells everybody that `new` takes over from `old`, who are run `run`, each in the order of its ranks.
+
+        `following` is the newer run's number, which is the next one where none is given.
+        """
+        following = following or run + 1
         joins = tuple(rank for rank, name in enumerate(new) if name not in old)
         leavers = tuple(rank for rank, name in enumerate(old) if name not in new)
-        token = hashlib.sha256(json.dumps([UID, run + 1, *new]).encode()).hexdigest()[:32]
+        token = hashlib.sha256(json.dumps([UID, following, *new]).encode()).hexdigest()[:32]
         block = Handover(run, len(old), joins, leavers, f"127.0.0.1:{free_port()}", limit, token)
         master, wait = f"127.0.0.1:{free_port()}", SAVE_SECONDS + 15
         for rank, name in enumerate(new):
-            train = Train(run + 1, rank, len(new), master, "drain", SAVE_SECONDS, wait, handover=block)
+            train = Train(following, rank, len(new), master, "drain", SAVE_SECONDS, wait, handover=block)
             self.members[name].assign(train)
         for rank in leavers:
-            self.members[old[rank]].assign(Leave(run + 1, "drain", SAVE_SECONDS, handover=block))
+            self.members[old[rank]].assign(Leave(following, "drain", SAVE_SECONDS, handover=block))
+
+    def begins(self, run: int, names: Sequence[str], *, lost: Sequence[int] = ()) -> None:
+        """Tells these members that they are run `run`, in the order of its ranks; whoever trains another one ends it.
+
+        Runs named as lost save nothing; all others have their time to save.
+        """
+        master, wait = f"127.0.0.1:{free_port()}", SAVE_SECONDS + 15
+        for rank, name in enumerate(names):
+            train = Train(run, rank, len(names), master, "drain", SAVE_SECONDS, wait, tuple(lost))
+            self.members[name].assign(train)
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
         """As a node that dies would; SIGSTOP freezes the agent alone."""

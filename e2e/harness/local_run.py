@@ -6,8 +6,10 @@ no process outlives the `with` block. Used for undisturbed twins and by `make tr
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import select
 import socket
 import subprocess
@@ -137,7 +139,9 @@ def _step(line: bytes) -> int | None:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])
+    """A port of this machine that nobody listens on, and that the kernel gives to no connection meanwhile."""
+    while True:
+        port = random.randrange(20000, 30000)  # noqa: S311
+        with socket.socket() as held, contextlib.suppress(OSError):
+            held.bind(("127.0.0.1", port))
+            return port

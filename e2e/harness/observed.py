@@ -71,6 +71,11 @@ def has_condition(reason: str) -> Condition:
     return condition
 
 
+def condition(status: Object, kind: str) -> Object:
+    """The condition of this type, {} where there is none."""
+    return next((found for found in status.get("conditions", []) if found["type"] == kind), {})
+
+
 def training_run(history: Sequence[Seen], at_least: int = 1) -> Object | None:
     """The status, once every member of run `at_least` or a newer one has its rank."""
     now = status(history)
@@ -116,6 +121,13 @@ def ranked_in(history: Sequence[Seen], run: int) -> dict[str, int]:
     """By name, the pods that were ever told to be a rank of this run, and which."""
     told = ((seen.name, assignment(seen.object)) for seen in history if seen.kind == "Pod")
     return {name: int(given["rank"]) for name, given in told if given.get("run") == run and "rank" in given}
+
+
+def joined(history: Sequence[Seen], run: int) -> Object | None:
+    """A pod that was told a rank of this run and had none before, as last seen."""
+    before = {name for older in range(run) for name in ranked_in(history, older)}
+    names = ranked_in(history, run).keys() - before
+    return next((pod for pod in pods(history) if pod["metadata"]["name"] in names), None)
 
 
 def outcomes(history: Sequence[Seen]) -> list[Mapping[str, Any]]:

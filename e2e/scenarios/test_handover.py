@@ -13,6 +13,7 @@ pytestmark = pytest.mark.cluster
 
 SLOW = Trouble(environ={"PACE_SECONDS": "0.3"})  # it still trains when the newcomer is warm
 SLOW_TWICE = Trouble(environ={"PACE_SECONDS": "0.3", "PACED_RUNS": "2"})
+IN_PLACE = Trouble(environ={"PACE_SECONDS": "0.3", "PERDURE_LIVE": "no"})
 LONG = Config(epochs=6)
 
 
@@ -32,6 +33,7 @@ def test_a_drained_member_is_replaced_while_everybody_trains(
     assert training.verdict() == nothing_lost(undisturbed(Config()))
 
 
+@pytest.mark.chaos
 def test_both_nodes_drained_one_after_the_other(lab: Lab, train: Train, undisturbed: Undisturbed) -> None:
     with train(LONG, SLOW_TWICE) as training:
         training.trains(steps=4)
@@ -43,3 +45,16 @@ def test_both_nodes_drained_one_after_the_other(lab: Lab, train: Train, undistur
         training.completes()
     assert training.ways() == [Way.LIVE, Way.LIVE]
     assert training.verdict() == nothing_lost(undisturbed(LONG))
+
+
+def test_a_script_that_cannot_be_handed_over_goes_on_in_place(lab: Lab, train: Train, undisturbed: Undisturbed) -> None:
+    with train(trouble=IN_PLACE) as training:
+        training.trains(steps=4)
+        stays = training.member(0)["metadata"]["uid"]
+        with lab.drain(training.node(1)) as drain:
+            drained = drain.finish()
+        training.completes()
+    assert drained.status == 0, drained.output
+    assert stays in training.planned(2)
+    assert training.ways() == [Way.IN_PLACE]
+    assert training.verdict() == nothing_lost(undisturbed(Config()))

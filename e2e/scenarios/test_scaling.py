@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from e2e.harness.handover import Way
 from e2e.scenarios.conftest import Train, Undisturbed
-from e2e.scenarios.training import Config, Training, Trouble
+from e2e.scenarios.training import START_SECONDS, Config, Training, Trouble
 
 pytestmark = pytest.mark.cluster
 
 THREE = Config(members=3, batch=48)
+TWO = Config(members=2, batch=48, epochs=6)
+THREE_PACED_RUNS = Trouble(environ={"PACE_SECONDS": "0.3", "PACED_RUNS": "3"})
 TWO_PACED_RUNS = Trouble(environ={"PACED_RUNS": "2"})
 
 
@@ -32,6 +35,24 @@ def test_a_training_scaled_down_and_up_trains_each_batch_as_if_nothing_had_happe
     assert training.batches() == undisturbed(THREE).batches
     assert (status["failures"]["code"], status["failures"]["infrastructure"]) == (0, 0)
     assert selected == members
+
+
+def test_a_training_scaled_up_and_down_in_quick_succession_trains_each_batch_once(
+    train: Train, undisturbed: Undisturbed
+) -> None:
+    with train(TWO, THREE_PACED_RUNS) as training:
+        training.trains(steps=4)
+        with training.log(rank=0) as log:  # of a larger run nobody has told anything: its log alone shows that it is on
+            for run, replicas in enumerate((4, 3, 2), 2):
+                training.scales(replicas=replicas)
+                log.wait(f"PACE run {run}: 1 steps", seconds=START_SECONDS)
+        training.completes()
+    verdict = training.verdict()
+    lost = (verdict.steps_lost, verdict.samples_lost, verdict.samples_repeated, verdict.steps_without_evidence)
+    assert worlds(training) == [2, 4, 3, 2]
+    assert training.ways()[0] is Way.LIVE
+    assert lost == (0, 0, 0, 0)
+    assert training.batches() == undisturbed(TWO).batches
 
 
 def test_the_scale_subresource_selects_members_of_this_job_and_no_other_pod(train: Train) -> None:

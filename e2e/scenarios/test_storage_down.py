@@ -21,6 +21,9 @@ PATIENT = {"checkpoint": {"everySteps": None, "everySeconds": 3600}, "disruption
 OWN = "s3-to-be-taken-away"
 OWN_PORT = 9001
 ALL_LEAVE = {**PATIENT, "disruption": {"exitTimeoutSeconds": 240, "replacementTimeoutSeconds": 0}}
+Outage = tuple[Callable[[S3], None], Callable[[S3], None]]
+KILLED: Outage = (S3.kill, S3.start)
+FROZEN: Outage = (S3.freeze, S3.thaw)
 STEP = r"PACE run 1: \d+ steps"
 FAILED_SAVE = r"exit save failed \(attempt (\d+) of step"
 
@@ -35,9 +38,15 @@ def s3(lab: Lab) -> Iterator[S3]:
         own.kill()
 
 
-@pytest.mark.parametrize("outage", [(S3.kill, S3.start), (S3.freeze, S3.thaw)], ids=["killed", "frozen"])
+def held(moment: str, s3: S3) -> Trouble:
+    """A training on this server that stands still at this moment of a hand-over."""
+    hold = {"HOLD": moment, "HOLD_SECONDS": "4", "PACE_SECONDS": "0.3", "PACED_RUNS": "2"}
+    return Trouble(script="holding.py", environ=hold, spec=PATIENT, s3=s3)
+
+
+@pytest.mark.parametrize("outage", [KILLED, FROZEN], ids=["killed", "frozen"])
 def test_a_drain_waits_for_a_store_that_comes_back(
-    lab: Lab, train: Train, undisturbed: Undisturbed, s3: S3, outage: tuple[Callable[[S3], None], Callable[[S3], None]]
+    lab: Lab, train: Train, undisturbed: Undisturbed, s3: S3, outage: Outage
 ) -> None:
     take_away, give_back = outage
     with train(trouble=Trouble(spec=ALL_LEAVE, s3=s3)) as training:
@@ -61,19 +70,71 @@ def test_a_drain_waits_for_a_store_that_comes_back(
     assert training.verdict() == nothing_lost(undisturbed(Config()))
 
 
+@pytest.mark.parametrize(
+    "outage",
+    [pytest.param(KILLED, id="killed"), pytest.param(FROZEN, id="frozen", marks=pytest.mark.chaos)],
+)
 def test_a_hand_over_waits_for_a_store_that_comes_back_while_everybody_trains(
-    lab: Lab, train: Train, undisturbed: Undisturbed, s3: S3
+    lab: Lab, train: Train, undisturbed: Undisturbed, s3: S3, outage: Outage
 ) -> None:
+    take_away, give_back = outage
     with train(trouble=Trouble(spec=PATIENT, s3=s3)) as training:
         training.trains(steps=12)
         with training.log(rank=0) as log, lab.drain(training.node(rank=1)) as drain:
-            s3.kill()
+            take_away(s3)
             try:
                 training.watch.wait("the members are told", observed.asked_to_leave, seconds=90)
                 log.wait(STEP, times=log.count(STEP) + 2, seconds=60)  # they train on
                 waited = drain.still_waits()
             finally:
-                s3.start()
+                give_back(s3)
+            drained = drain.finish()
+        training.completes()
+    assert waited
+    assert drained.status == 0, drained.output
+    assert training.ways() == [Way.LIVE]
+    assert training.verdict() == nothing_lost(undisturbed(Config()))
+
+
+def test_a_store_frozen_when_the_hand_over_is_to_be_decided_is_waited_for(
+    lab: Lab, train: Train, undisturbed: Undisturbed, s3: S3
+) -> None:
+    with train(trouble=held("putting decider 2", s3)) as training:
+        training.trains(steps=4)
+        decider = training.member(rank=0)
+        with training.log(rank=0) as log, lab.drain(training.node(rank=1)) as drain:
+            training.holds("putting decider 2", decider)
+            s3.freeze()
+            try:
+                log.wait("hand-over to run 2: the log does not answer", seconds=150)
+                training.is_disrupted_by("run 2 is taking over")
+                waited = drain.still_waits()
+            finally:
+                s3.thaw()
+            drained = drain.finish()
+        training.completes()
+    assert waited
+    assert drained.status == 0, drained.output
+    assert training.runs() == [1, 2]
+    assert training.ways() == [Way.LIVE]
+    assert training.verdict() == nothing_lost(undisturbed(Config()))
+
+
+@pytest.mark.chaos
+def test_a_store_frozen_when_the_hand_over_is_decided_does_not_stop_the_new_run(
+    lab: Lab, train: Train, undisturbed: Undisturbed, s3: S3
+) -> None:
+    with train(trouble=held("put decider 2", s3)) as training:
+        training.trains(steps=4)
+        decider = training.member(rank=0)
+        with training.log(rank=0) as log, lab.drain(training.node(rank=1)) as drain:
+            training.holds("put decider 2", decider)
+            s3.freeze()
+            try:
+                log.wait("PACE run 2: 3 steps", seconds=60)
+                waited = drain.still_waits()
+            finally:
+                s3.thaw()
             drained = drain.finish()
         training.completes()
     assert waited

@@ -65,6 +65,7 @@ def test_a_drained_tinygpt_has_the_undisturbed_ones_losses_one_by_one(lab: Lab, 
     entries, trace = job.root.entries(), job.root.trace().steps
     assert drained.status == 0, drained.output
     assert [entry.run for entry in entries if entry.kind == "Opened"] == [1, 2]
+    assert evidence.took_over(entries, 2)  # nobody stopped
     assert said == told(undisturbed.said.splitlines())
     assert (evidence.steps_lost(entries, trace), evidence.untraced(entries, trace)) == (0, [])
     assert tuple(evidence.batches(entries, trace)) == undisturbed.batches

@@ -6,6 +6,7 @@ A scenario lets it train, disturbs it, lets it complete, and compares what it le
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -24,6 +25,8 @@ IMAGE = "perdure-digits-scenarios:dev"
 SAMPLES = 1536
 START_SECONDS = 90
 FINISH_SECONDS = 150
+STANDBY_SECONDS = 120
+"""On a busy machine a standby imports for longer than the 30 s that a job waits for it by itself."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,8 @@ def manifest(config: Config, trouble: Trouble, namespace: str, lane: str) -> Man
     """examples/digits/job.yaml with the scenario's script, on its nodes, and steps slow enough to be disturbed."""
     nodes = {"template": {"spec": {"nodeSelector": {lanes.LABEL: lane}}}}
     checkpoint = {"uri": f"s3://scenarios/{namespace}", "everySteps": 10, "everySeconds": None, "everyEpochs": None}
-    spec = {"replicas": config.members, "checkpoint": checkpoint}
+    disruption = {"replacementTimeoutSeconds": STANDBY_SECONDS}
+    spec = {"replicas": config.members, "checkpoint": checkpoint, "disruption": disruption}
     changed = merged(digits({"spec": merged(spec, nodes)}), {"spec": trouble.spec})
     command = ["python", trouble.script, "train.py", *config.arguments()]
     environ = {"PERDURE_TRACE": "1", "OMP_NUM_THREADS": "1", **trouble.environ}
@@ -160,6 +164,26 @@ class Training:
         """The uids of the pods that this run was planned with."""
         return observed.planned_in(self.watch.history, run)
 
+    def newcomer(self, *, run: int) -> Object:
+        """The pod that is to join the living training in this run, once it was told so."""
+        return self.watch.wait(f"a newcomer for run {run}", lambda h: observed.joined(h, run), seconds=START_SECONDS)
+
+    def holds(self, moment: str, pod: Object) -> None:
+        """Waits until the trainer of this pod, which runs holding.py, stands still at this moment of a hand-over."""
+        with self.job.log(pod["metadata"]["name"]) as log:
+            log.wait(f"HOLD {moment}$", seconds=START_SECONDS)
+
+    def suspends(self, *, suspend: bool) -> None:
+        """kubectl patch, and waits until all members have left, or for the next run's."""
+        self._patch("merge", {"spec": {"suspend": suspend}})
+        phase = "Suspended" if suspend else "Running"
+        self.watch.wait(f"the job is {phase}", observed.in_phase(phase, "Completed"), seconds=START_SECONDS)
+
+    def edits_its_template(self) -> None:
+        """kubectl patch: a variable that the script never reads."""
+        value = {"name": "EDITED", "value": "while it was handed over"}
+        self._patch("json", [{"op": "add", "path": "/spec/template/spec/containers/0/env/-", "value": value}])
+
     def scales(self, *, replicas: int) -> None:
         """kubectl scale."""
         words = ["--namespace", self.job.namespace, f"--replicas={replicas}"]
@@ -168,8 +192,10 @@ class Training:
     def breaks_its_template(self) -> None:
         """kubectl patch: the CRD takes a mount of a volume that is not there, and no API server a pod with one."""
         mounts = [{"name": "nowhere", "mountPath": "/data"}]
-        operation = {"op": "add", "path": "/spec/template/spec/containers/0/volumeMounts", "value": mounts}
-        words = ["--namespace", self.job.namespace, "--type=json", f"--patch={json.dumps([operation])}"]
+        self._patch("json", [{"op": "add", "path": "/spec/template/spec/containers/0/volumeMounts", "value": mounts}])
+
+    def _patch(self, kind: str, patch: object) -> None:
+        words = ["--namespace", self.job.namespace, f"--type={kind}", f"--patch={json.dumps(patch)}"]
         self.job.kubectl("patch", "trainingjob", self.job.name, *words)
 
     def selector(self) -> dict[str, str]:
@@ -210,6 +236,15 @@ class Training:
     def shows(self, reason: str, *, seconds: float = 60) -> Object:
         """Waits for a condition with this reason, now or before."""
         return self.watch.wait(f"condition {reason}", observed.has_condition(reason), seconds=seconds)
+
+    def is_disrupted_by(self, pattern: str, *, seconds: float = 90) -> str:
+        """Waits until the condition Disrupted says so; its message."""
+
+        def told(history: Sequence[Seen]) -> str | None:
+            said = observed.condition(observed.status(history), "Disrupted").get("message", "")
+            return said if re.search(pattern, said) else None
+
+        return self.watch.wait(f"Disrupted by {pattern}", told, seconds=seconds)
 
     def verdict(self) -> Verdict:
         """Judges what the training has left in the bucket."""

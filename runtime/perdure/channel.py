@@ -5,7 +5,9 @@ lines of several threads never mix. Agent to trainer: one request file (path in 
 place *before* SIGTERM is sent, so that a trainer that was told by either finds the other. The file carries
 `"GracefulExit": 1`, the name a MindSpore script with its own exit callback looks for. A hand-over is offered by another
 file (PERDURE_HANDOVER_FILE), an assignment as it stands in the annotation, without a signal: the trainer trains on and
-looks for it when its ranks agree anyway.
+looks for it when its ranks agree anyway. What a trainer that can neither go on nor save leaves behind, its image, is a
+file that the agent keeps (PERDURE_IMAGE) and shows to the next trainer (PERDURE_HELD_IMAGE); it begins with IMAGE_MAGIC
+once it is whole.
 
 No torch here: the agent's parent process imports this.
 """
@@ -39,6 +41,8 @@ from perdure.contract import (
 )
 from perdure.words import fitting
 
+IMAGE_MAGIC: Final = b"perdure1"
+"""The first bytes of an image, written last."""
 SIGTERM: Final = "SIGTERM"
 """The cause of a request where nobody tells another."""
 ENDING_SECONDS: Final = 5
@@ -52,11 +56,14 @@ class Request:
     cause: str
     deadline: float
     """time.monotonic() of this machine: agent and trainer share the clock."""
+    image: bool = False
+    """Its run can no longer save: leave an image, by a thread, and wait for the end."""
 
 
 def write_request(path: Path, request: Request) -> None:
     """Puts the request where a trainer looks for it, whole or not at all."""
-    write_whole(path, json.dumps({"GracefulExit": 1, "cause": request.cause, "deadline": request.deadline}))
+    body = {"GracefulExit": 1, "cause": request.cause, "deadline": request.deadline}
+    write_whole(path, json.dumps({**body, "image": True} if request.image else body))
 
 
 def read_request(path: Path) -> Request | None:
@@ -68,9 +75,10 @@ def read_request(path: Path) -> Request | None:
         body = json.loads(path.read_text())
         deadline = float(body["deadline"])
         cause = SIGTERM if body.get("cause") is None else str(body["cause"])
+        image = body.get("image") is True
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
-    return Request(cause, deadline) if math.isfinite(deadline) else None
+    return Request(cause, deadline, image) if math.isfinite(deadline) else None
 
 
 def write_offer(path: Path, assignment: Train | Leave) -> None:
@@ -124,6 +132,8 @@ class Attached:
     """It looks for offers of a hand-over. One that does not is asked to save instead."""
     live_why: str = ""
     """Why it does not."""
+    images: bool = False
+    """It can be asked for an image."""
 
 
 @dataclass(frozen=True)
@@ -183,6 +193,22 @@ class HandoverEnded:
 
 
 @dataclass(frozen=True)
+class Imaging:
+    """This process begins to write an image of so many bytes."""
+
+    size: int
+
+
+@dataclass(frozen=True)
+class Imaged:
+    """This process has left an image of this step, or will leave none."""
+
+    step: int | None
+    why: str = ""
+    """Why there is none."""
+
+
+@dataclass(frozen=True)
 class Exiting:
     """How this process is about to end; the last line it writes."""
 
@@ -196,7 +222,7 @@ class Exiting:
     """Epochs that are finished; None where it is not told."""
 
 
-Report = Attached | Opened | Stepped | Committed | Voting | TookOver | HandoverEnded | Exiting
+Report = Attached | Opened | Stepped | Committed | Voting | TookOver | HandoverEnded | Imaging | Imaged | Exiting
 _NAMES = {
     Attached: "attached",
     Opened: "opened",
@@ -205,9 +231,11 @@ _NAMES = {
     Voting: "voting",
     TookOver: "took-over",
     HandoverEnded: "handover-ended",
+    Imaging: "imaging",
+    Imaged: "imaged",
     Exiting: "ending",
 }
-_MATTER = Exiting | Voting | TookOver | HandoverEnded
+_MATTER = Exiting | Voting | TookOver | HandoverEnded | Imaging | Imaged
 """Reports that nothing repeats: they wait for room."""
 
 
@@ -247,19 +275,18 @@ def read_report(line: str | bytes) -> Report | None:
         body = json.loads(line)
         match body:
             case {"report": "attached", "pid": int(pid)}:
-                return Attached(pid, body.get("live") is True, str(body.get("live_why") or ""))
+                live, why = body.get("live") is True, str(body.get("live_why") or "")
+                return Attached(pid, live, why, body.get("images") is True)
             case {"report": "opened", "run": int(run)}:
                 return Opened(run, _commit(body.get("resumed")))
             case {"report": "step", "step": int(step)}:
                 return Stepped(step, _epoch(body))
             case {"report": "committed", "commit": {"seq": int(seq), "step": int(step)}}:
                 return Committed(CommitRef(seq, step), body.get("goal") is True)
-            case {"report": "voting", "run": int(run), "next": int(following)}:
-                return Voting(run, following)
-            case {"report": "took-over", "run": int(run), "rank": int(rank), "world": int(world), "step": int(step)}:
-                return TookOver(run, rank, world, step, _seconds(body.get("parts") or {}))
-            case {"report": "handover-ended", "run": int(run), "word": str(word)}:
-                return HandoverEnded(run, HandoverWord(word), str(body.get("why") or ""))
+            case {"report": "voting" | "took-over" | "handover-ended"}:
+                return _of_handover(body)
+            case {"report": "imaging" | "imaged"}:
+                return _image(body)
             case {"report": "ending", "outcome": str(outcome), "step": int(step)}:
                 commit, seconds = _commit(body.get("commit")), _seconds(body.get("seconds") or {})
                 error = _failure(body.get("error"))
@@ -268,6 +295,24 @@ def read_report(line: str | bytes) -> Report | None:
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
     return None
+
+
+def _of_handover(body: Mapping[str, Any]) -> Report | None:
+    match body:
+        case {"report": "voting", "run": int(run), "next": int(following)}:
+            return Voting(run, following)
+        case {"report": "took-over", "run": int(run), "rank": int(rank), "world": int(world), "step": int(step)}:
+            return TookOver(run, rank, world, step, _seconds(body.get("parts") or {}))
+        case {"report": "handover-ended", "run": int(run), "word": str(word)}:
+            return HandoverEnded(run, HandoverWord(word), str(body.get("why") or ""))
+    return None
+
+
+def _image(body: Mapping[str, Any]) -> Imaging | Imaged:
+    if body["report"] == "imaging":
+        return Imaging(int(body["size"]))
+    step = body.get("step")
+    return Imaged(None if step is None else int(step), str(body.get("why") or ""))
 
 
 def _epoch(body: Mapping[str, Any]) -> int | None:

@@ -75,6 +75,10 @@ class Settings:
     request_file: Path | None = None
     offer_file: Path | None = None
     """Where the agent offers a hand-over."""
+    image_file: Path | None = None
+    """Where the agent keeps an image of where this process stood, should it lose a peer."""
+    held_image: Path | None = None
+    """The image that an earlier process has left there."""
     handover: Handover | None = None
     """This process joins a living run: how."""
     started: float | None = None
@@ -87,7 +91,6 @@ def read_settings(environ: Mapping[str, str], root: str | Path | None = None) ->
     world = _number(environ, "WORLD_SIZE", 1, least=1)
     if rank >= world:
         raise UserError(f"RANK is {rank} and WORLD_SIZE is {world}: ranks count from 0 to WORLD_SIZE - 1")
-    request_file, offer_file = environ.get(Env.REQUEST_FILE), environ.get(Env.HANDOVER_FILE)
     return Settings(
         root=environ.get(Env.ROOT) or as_uri(root or DEFAULT_ROOT),
         uid=environ.get(Env.UID) or LOCAL_UID,
@@ -109,11 +112,17 @@ def read_settings(environ: Mapping[str, str], root: str | Path | None = None) ->
         live=environ.get(Env.LIVE) != "no",
         trace=environ.get(Env.TRACE) == "1",
         report_fd=_optional(environ, Env.REPORT_FD, 0),
-        request_file=Path(request_file) if request_file else None,
-        offer_file=Path(offer_file) if offer_file else None,
+        request_file=_path(environ, Env.REQUEST_FILE),
+        offer_file=_path(environ, Env.HANDOVER_FILE),
+        image_file=_path(environ, Env.IMAGE),
+        held_image=_path(environ, Env.HELD_IMAGE),
         handover=_handover(environ),
         started=_started(environ),
     )
+
+
+def _path(environ: Mapping[str, str], name: str) -> Path | None:
+    return Path(environ[name]) if environ.get(name) else None
 
 
 def as_uri(root: str | Path) -> str:

@@ -1,11 +1,12 @@
-"""What a training that changed its members has lost, as its log and its traces have it."""
+"""What a training that changed its members has lost, and which laws of a hand-over were broken: by log and traces."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from e2e.harness import evidence
 from e2e.harness.evidence import Entry, Samples, TracedStep
+from perdure.contract import ExitKind, HandoverWord, Outcome
 
 SAMPLES = 1536
 Lost = tuple[int, Samples, list[tuple[int, int]]]
@@ -19,3 +20,28 @@ def lost(entries: Sequence[Entry], steps: Sequence[TracedStep], *, epochs: int) 
         evidence.samples(entries, steps, size=SAMPLES, epochs=epochs),
         evidence.untraced(entries, steps),
     )
+
+
+def broken(entries: Sequence[Entry], ended: Iterable[Outcome]) -> Iterator[str]:
+    """What must not be in the log of a job, and in the outcomes of its members."""
+    owner, dead = 0, set[int]()
+    for entry in entries:
+        match entry.kind:
+            case "Opened" if entry.run in dead:
+                yield f"H9: run {entry.run} was refused or aborted, and opens at {entry.seq}"
+            case "Opened" if (taken := entry.body.get("takesOver")) and taken != owner:
+                yield f"H2: run {entry.run} takes over run {taken} at {entry.seq}, and run {owner} was on"
+            case "Refused":
+                dead.add(int(entry.body["refuses"]))
+        if entry.body.get("aborted"):
+            dead.update(range(entry.run + 1, int(entry.body["aborted"]) + 1))
+        if entry.run < owner and entry.kind != "Refused":
+            yield f"H4: run {entry.run} writes {entry.kind} at {entry.seq}, and run {owner} was on"
+        owner = max(owner, entry.run) if entry.kind == "Opened" else owner
+    taken_over = {entry.run for entry in entries if entry.kind == "Opened" and entry.body.get("takesOver")}
+    for one in ended:
+        went = {record.run for record in one.handovers if record.word is HandoverWord.GO}
+        if not went <= taken_over or (one.outcome is ExitKind.HANDED_OVER and not went):
+            yield f"H1: rank {one.rank} of run {one.run} went over to {sorted(went)}, the log knows of {taken_over}"
+        if one.outcome in (ExitKind.STOPPED, ExitKind.EXIT_TIMEOUT):
+            yield f"H8: rank {one.rank} of run {one.run} ended: {one.outcome}"

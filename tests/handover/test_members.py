@@ -25,8 +25,8 @@ def undisturbed() -> twin.Twin:
     return twin.trained(Path(sys.executable), SCRIPT, [f"--epochs={EPOCHS}"], world=2)
 
 
-def digits(folder: Path) -> LocalMembers:
-    return LocalMembers([sys.executable, str(PACED), str(SCRIPT), f"--epochs={EPOCHS}"], folder, PACE)
+def digits(folder: Path, **environ: str) -> LocalMembers:
+    return LocalMembers([sys.executable, str(PACED), str(SCRIPT), f"--epochs={EPOCHS}"], folder, {**PACE, **environ})
 
 
 @pytest.mark.parametrize(("old", "new"), [("ab", "ac"), ("ab", "cb")], ids=["rank-1-leaves", "rank-0-leaves"])
@@ -68,3 +68,22 @@ def test_the_world_changes_between_two_batches(tmp_path: Path, undisturbed: twin
     assert evidence.took_over(entries, 2)
     assert lost(entries, steps, epochs=EPOCHS) == NOTHING
     assert tuple(evidence.batches(entries, steps)) == undisturbed.batches
+
+
+@pytest.mark.parametrize(("old", "new"), [("ab", "ac"), ("ab", "cb")], ids=["rank-1-leaves", "rank-0-leaves"])
+def test_a_newcomer_whom_nobody_can_hand_over_to_begins_in_place_when_the_older_run_has_ended(
+    tmp_path: Path, undisturbed: twin.Twin, old: str, new: str
+) -> None:
+    (newcomer,) = set(new) - set(old)
+    with digits(tmp_path, PERDURE_LIVE="no") as job:
+        job.first_run(*old)
+        job.trains(1, 10)
+        warm = job.standby(newcomer)
+        job.waits("the standby is warm", lambda: warm.warm)
+        job.moves(old, new, run=1)
+        ended = [job.members[name].outcome() for name in new]
+    entries, steps = job.root.entries(), job.root.trace().steps
+    assert [one.outcome for one in ended] == [ExitKind.COMPLETED, ExitKind.COMPLETED]
+    assert not evidence.took_over(entries, 2)
+    assert lost(entries, steps, epochs=EPOCHS) == NOTHING
+    assert job.root.weight_hash() == undisturbed.weights

@@ -27,6 +27,7 @@ from perdure.agent.state import (
     AssignmentRead,
     Event,
     Finish,
+    ForgetImages,
     Kill,
     MarkWarm,
     Offer,
@@ -191,8 +192,12 @@ class _Agent:
                 self._host.mark_ready()
             case Start(train):
                 self._start(train)
+            case ForgetImages():
+                pass  # simulated trainers leave none
             case Finish(outcome):
                 self._finish(outcome)
+            case ForgetImages():
+                pass  # simulated trainers leave none
             case Ask() | Offer() | Acknowledge() | Kill():
                 for process in self._processes:
                     _act_on(process, action)

@@ -1,7 +1,8 @@
 """examples/digits/train.py as it is, but not too fast, and saying each step: `python paced.py train.py ...`.
 
-Only the first PACED_RUNS runs are slowed down, by PACE_SECONDS a step, and from their PACE_HOLDS-th step on so much
-that they are still there when what a scenario does to them takes effect, however busy the machine is.
+Only the first PACED_RUNS runs are slowed down, by PACE_SECONDS a step, and from their PACE_HOLDS-th step on so much,
+by PACE_HOLD_SECONDS, that they are still there when what a scenario does to them takes effect, however busy the machine
+is.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from perdure.session.session import Session
 
 PACE_SECONDS = float(os.environ.get("PACE_SECONDS", "0.1"))
 PACE_HOLDS = int(os.environ.get("PACE_HOLDS", "30"))
-HOLD_SECONDS = 3.0
+PACE_HOLD_SECONDS = float(os.environ.get("PACE_HOLD_SECONDS", "3"))
 PACED_RUNS = int(os.environ.get("PACED_RUNS", "1"))
 
 
@@ -38,7 +39,7 @@ class Paced(Session):
         self.stepped = self.run, self.here + 1
         print(f"PACE run {self.run}: {self.here} steps", flush=True)
         if self.run <= PACED_RUNS:
-            time.sleep(HOLD_SECONDS if self.here > PACE_HOLDS else PACE_SECONDS)
+            time.sleep(PACE_HOLD_SECONDS if self.here > PACE_HOLDS else PACE_SECONDS)
 
 
 def train(session: type[Session]) -> None:

@@ -6,10 +6,11 @@ be withdrawn and others may join it. Where standbys are not Ready in time, every
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
-from perdure.contract import Completion
+from perdure.contract import Completion, Env
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, NextRun, RunPlan
 from perdure_operator.decide.assignments import run_told
@@ -25,6 +26,7 @@ from perdure_operator.decide.succession import Succession, succession
 
 _TRAINING: Final = frozenset({Disruption.NODE_LEAVING, Disruption.SIZE_CHANGE})
 """Reasons for which every member trains until the next run is planned."""
+_GPUS: Final = ("nvidia.com/", "amd.com/gpu")
 
 
 def reconsider(draft: Draft) -> Draft:
@@ -125,10 +127,22 @@ def _not_live(draft: Draft, current: CurrentRun, intent: Intent, heirs: Successi
         return f"it is not known yet whether run {current.run} has begun"
     if len(template) > 1 or size_of(current.plan).each != wanted_size(snapshot).each:
         return "the members are not all made from one template"
+    if why := _template_rules_out(snapshot.spec.template):
+        return why
     if refused and refused.template in template:
         return refused.why or "its script cannot"
     if any(run_told(pods[one.name].assignment) < current.run or not pods[one.name].ready for one in old):
         return f"run {current.run} has not begun on all its members"
+    return ""
+
+
+def _template_rules_out(template: Mapping[str, Any]) -> str:
+    """Why no script of this template could, as every Session would say: nobody is asked for what is known."""
+    trainer: dict[str, Any] = next(iter(template.get("spec", {}).get("containers") or ()), {})
+    if any(one.get("name") == Env.LIVE and one.get("value") == "no" for one in trainer.get("env") or ()):
+        return f"{Env.LIVE}=no"
+    if gpus := [name for name in trainer.get("resources", {}).get("limits") or () if name.startswith(_GPUS)]:
+        return f"on GPUs ({gpus[0]}) ranks cannot be connected beside a living run yet"
     return ""
 
 

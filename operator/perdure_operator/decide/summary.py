@@ -117,7 +117,10 @@ def _move(draft: Draft, cause: str) -> str:
     if intent.fell:
         return f"{cause}; {intent.fell}"
     if draft.status.next and draft.status.next.plan:
-        return f"{cause}; run {draft.status.next.plan.run} is taking over, and the run before it trains until it has"
+        offered = f"run {draft.status.next.plan.run} is offered to the members"
+        return (
+            f"{cause}; {offered}: they train until it has taken over, or save where their script cannot go on as it is"
+        )
     if not intent.prepare or draft.standbys_wait is None:
         return cause
     until = f"until {clock(intent.ready_by)}" if intent.ready_by else "no time limit: nobody has to leave"

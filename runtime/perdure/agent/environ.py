@@ -6,8 +6,28 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Final
 
 from perdure.contract import Env, Train, write_handover
+
+OF_A_RUN: Final = frozenset(
+    {
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        Env.RUN,
+        Env.LOST,
+        Env.WAIT,
+        Env.FLOOR,
+        Env.HANDOVER,
+        Env.IMAGE,
+        Env.HELD_IMAGE,
+    }
+)
+"""Variables that tell a process what it is in its run: nobody knows them before."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +43,10 @@ class Place:
     started: float
     cpus: int | None
     """Whole CPUs that this pod may use; None where it has no limit."""
+    image: Path | None = None
+    """Where it may leave an image."""
+    held_image: Path | None = None
+    """The one that an earlier process has left."""
 
 
 def with_threads(base: Mapping[str, str], cpus: int | None, processes: int) -> dict[str, str]:
@@ -34,11 +58,15 @@ def process_environment(base: Mapping[str, str], train: Train, place: Place) -> 
     """`base`, with what this process needs to know; threads are set only where the user has not done so."""
     address, _, port = train.master.rpartition(":")
     threads = with_threads(base, place.cpus, place.processes)
-    environment = {name: value for name, value in threads.items() if name not in (Env.FLOOR, Env.HANDOVER)}
+    environment = {name: value for name, value in threads.items() if name not in OF_A_RUN}
     if train.floor:
         environment[Env.FLOOR] = json.dumps(asdict(train.floor))
     if train.handover and train.rank in train.handover.joins:
         environment[Env.HANDOVER] = json.dumps(write_handover(train.handover))
+    if place.image:
+        environment[Env.IMAGE] = str(place.image)
+    if place.held_image:
+        environment[Env.HELD_IMAGE] = str(place.held_image)
     return environment | {
         "RANK": str(train.rank + place.local_rank),
         "WORLD_SIZE": str(train.world),

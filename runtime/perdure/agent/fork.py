@@ -1,8 +1,8 @@
 """The zygote itself: imports, then becomes a trainer at each request, as if that had been started by a new interpreter.
 
-It only imports: an OpenMP region entered here would hang every process forked later, a CUDA context would be useless in
-it. Whether a fork of this process can compute is tried once, by one. Each trainer is forked twice, so that the agent
-adopts it and sees its end; it begins only when the agent says so, and is gone if that never comes.
+It only imports (perdure.agent.preload): an OpenMP region entered here would hang every process forked later, a CUDA
+context would be useless in it. Each trainer is forked twice, so that the agent adopts it and sees its end; it begins
+only when the agent says so, and is gone if that never comes.
 
 Started by `perdure.agent.zygote` as `python -c ... OPTIONS`; must not import torch by itself: OPTIONS name what to
 import. `become` is everything that a new interpreter would have set up for the program.
@@ -13,30 +13,27 @@ from __future__ import annotations
 import atexit
 import builtins
 import gc
-import importlib
 import importlib.machinery
 import json
 import os
 import runpy
-import signal
 import socket
 import sys
-import threading
 import time
 import types
-import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from perdure.agent import linux
+from perdure.agent.imports import imports_of
+from perdure.agent.preload import Unfit, fork, import_found, import_wanted
 from perdure.agent.program import Program
 from perdure.contract import Env
 
-PROBE_SECONDS: Final = 10.0
-"""What a fork gets to add numbers up: a moment, or for ever."""
-_PARALLEL: Final = 1 << 20
-"""Elements: enough for torch to use all of its threads."""
+MOST_NAMES: Final = 50
+"""So many modules found in the script are told: a message has an end."""
+
 _ADOPTED_POLL_SECONDS: Final = 0.0002
 _FILES: Final = 4
 """With each request: the channel to the agent, the environment, the report pipe, the stderr pipe."""
@@ -55,76 +52,56 @@ def main() -> None:
     control = socket.socket(fileno=options["control"])
     if not sys.flags.safe_path:
         sys.path.insert(0, program.folder)
-    _import(options["modules"], control)
-    _serve(control, options["agent"])
+    sys.argv = program.argv  # libraries may look at it
+    before = set(os.environ)
+    _import(options, program, control)
+    added = {name: value for name, value in os.environ.items() if name not in before}
+    _serve(control, options["agent"], added)
     run(program, options["command"])
 
 
-def _import(modules: Sequence[str], control: socket.socket) -> None:
-    """Tells the agent how it went; does not return where trainers had better be executed."""
+def _import(options: Mapping[str, Any], program: Program, control: socket.socket) -> None:
+    """Tells the agent how it went; does not return where trainers had better be executed, or it is begun anew."""
     begun = time.monotonic()
     gc.disable()
-    for module in modules:
-        try:
-            importlib.import_module(module)
-        except BaseException as error:  # noqa: BLE001 - whatever a library raises: the agent executes instead
-            _fail(control, f"{module} cannot be imported: {type(error).__name__}: {error}")
-    if trouble := _trouble():
-        _fail(control, trouble)
+    found: list[str] = []
+    try:
+        import_wanted(options["modules"])
+        if options["reads"]:
+            found = import_found(imports_of(program.target, module=program.module), options["without"])
+    except Unfit as unfit:
+        _fail(control, unfit)
     gc.freeze()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     mib = pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-    control.send(json.dumps({"seconds": time.monotonic() - begun, "mib": mib}).encode())
+    _tell(control, {"seconds": time.monotonic() - begun, "mib": mib, "found": found[:MOST_NAMES]})
 
 
-def _fail(control: socket.socket, why: str) -> NoReturn:
-    control.send(json.dumps({"failed": why[:4000]}).encode())
+def _fail(control: socket.socket, unfit: Unfit) -> NoReturn:
+    _tell(control, {"failed": str(unfit)[:4000], "package": unfit.package})
     os._exit(1)
 
 
-def _trouble() -> str:
-    """Why a fork of this process would not be a good trainer; empty if it would."""
-    others = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
-    if others:
-        return f"what it imports has started threads, which no fork has: {', '.join(others)}"
-    torch: Any = sys.modules.get("torch")
-    if torch is None:
-        return ""
-    if torch.cuda.is_initialized():
-        return "what it imports has started CUDA, which no fork can use"
-    pid = _fork()
-    if pid == 0:
-        torch.ones(_PARALLEL).sum()
-        os._exit(0)
-    end = time.monotonic() + PROBE_SECONDS
-    while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() < end:
-        time.sleep(0.005)
-    if ended[0] == 0:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        return "a fork of it hangs: something that it imports computes with several threads"
-    return f"a fork of it cannot compute: status {os.waitstatus_to_exitcode(ended[1])}" if ended[1] else ""
+def _tell(control: socket.socket, message: Mapping[str, Any]) -> None:
+    control.send(json.dumps(message).encode())
 
 
-def _fork() -> int:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of any thread; BLAS sees to its own
-        return os.fork()
+def _serve(control: socket.socket, agent: int, added: Mapping[str, str]) -> None:
+    """Forks at each request; returns in a process that has been told to begin.
 
-
-def _serve(control: socket.socket, agent: int) -> None:
-    """Forks at each request; returns in a process that has been told to begin."""
+    `added` are variables that imports have set for what comes after them.
+    """
     while True:
         message, files, *_ = socket.recv_fds(control, 16, _FILES)
         if not message:
             os._exit(0)  # the agent is gone, or has given this process up
         try:
-            between = _fork()
+            between = fork()
         except OSError:  # the agent sees the channel closed, and executes
             between = -1
         if between == 0:
             control.close()
-            _fork_again(agent, *files)
+            _fork_again(agent, added, files)
             return
         for file in files:
             os.close(file)
@@ -132,11 +109,12 @@ def _serve(control: socket.socket, agent: int) -> None:
             os.waitpid(between, 0)
 
 
-def _fork_again(agent: int, channel: int, request: int, report: int, stderr: int) -> None:
+def _fork_again(agent: int, added: Mapping[str, str], files: Sequence[int]) -> None:
     """The process between ends at once, so that the agent adopts the one behind it."""
+    channel, request, report, stderr = files
     parent = os.getpid()
     try:
-        pid = _fork()
+        pid = fork()
     except OSError:
         os._exit(1)
     if pid:
@@ -155,7 +133,7 @@ def _fork_again(agent: int, channel: int, request: int, report: int, stderr: int
     os.set_inheritable(report, True)
     _begin(socket.socket(fileno=channel))
     os.environ.clear()
-    os.environ.update(environment | {Env.REPORT_FD: str(report)})
+    os.environ.update({**added, **environment, Env.REPORT_FD: str(report)})
 
 
 def _begin(channel: socket.socket) -> None:

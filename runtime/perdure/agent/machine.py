@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import replace
-from typing import assert_never
+from typing import Final, assert_never
 
 from perdure.agent import handover
 from perdure.agent.stage import Stage, given_up_at, limit_of, stage_of
@@ -23,6 +23,7 @@ from perdure.agent.state import (
     Cleared,
     Event,
     Finish,
+    ForgetImages,
     Kill,
     Limit,
     MarkWarm,
@@ -41,9 +42,22 @@ from perdure.agent.state import (
     Warmed,
 )
 from perdure.agent.verdict import judge, pod_outcome, without_trainer
-from perdure.channel import Attached, Committed, Exiting, HandoverEnded, Opened, Report, Stepped, TookOver, Voting
+from perdure.channel import (
+    Attached,
+    Committed,
+    Exiting,
+    HandoverEnded,
+    Imaged,
+    Imaging,
+    Opened,
+    Report,
+    Stepped,
+    TookOver,
+    Voting,
+)
 from perdure.contract import (
     HANDOVERS_KEPT,
+    CommitRef,
     ErrorKind,
     ErrorName,
     ExitKind,
@@ -56,6 +70,10 @@ from perdure.contract import (
 )
 
 Noted = tuple[State, list[Action]]
+
+IMAGE_BYTES_PER_SECOND: Final = 200e6
+"""Slower than any memory: so long an image may take that is being written."""
+LOST: Final = "its members can no longer save together"
 
 
 def react(state: State, event: Event, now: float) -> tuple[State, tuple[Action, ...]]:
@@ -173,15 +191,17 @@ def _reported(state: State, rank: int, report: Report, now: float) -> Noted:
     for process in trainer.processes:
         if process.rank == rank and process.outcome is None:
             trainer = _with(trainer, _told(process, trainer.run, report, now))
-            return handover.noted(replace(state, trainer=trainer), trainer, report)
+            state, actions = handover.noted(replace(state, trainer=trainer), trainer, report)
+            state, more = _of_images(state, process, report)
+            return state, [*actions, *more]
     return state, []
 
 
 def _told(process: Process, run: int, report: Report, now: float) -> Process:
     opened_at = now if process.opened_at is None else process.opened_at
     match report:
-        case Attached(pid, live, why):
-            return replace(process, attached=True, pid=pid, live=live, live_why=why)
+        case Attached(pid, live, why, images):
+            return replace(process, attached=True, pid=pid, live=live, live_why=why, images=images)
         case Opened(opened, resumed):
             known = replace(process, attached=True, highest=max(process.highest, opened))
             return replace(known, opened_at=opened_at, commit=resumed or process.commit) if opened == run else known
@@ -197,7 +217,23 @@ def _told(process: Process, run: int, report: Report, now: float) -> Process:
             return replace(known, opened_at=opened_at, took_over=report)
         case Voting() | HandoverEnded():
             return replace(process, attached=True)
+        case Imaging(size):
+            return replace(process, image_due=now + size / IMAGE_BYTES_PER_SECOND)
+        case Imaged():
+            return replace(process, imaged=report)
     assert_never(report)
+
+
+def _of_images(state: State, process: Process, report: Report) -> Noted:
+    """What was left before is in a commit, or was passed, once the run has restored, or trains."""
+    match report:
+        case Opened(resumed=CommitRef()) | Stepped() if state.keeps_images:
+            return replace(state, keeps_images=False), [ForgetImages()]
+        case Imaged(step, why):
+            left = f"an image of step {step}" if step is not None else f"no image: {why}"
+            return state, [Say(f"rank {process.rank} leaves {left}")]
+        case _:
+            return state, []
 
 
 def _with(trainer: Trainer, process: Process) -> Trainer:
@@ -252,6 +288,7 @@ def _converge(state: State, now: float) -> Noted:
             | Stage.CLOSING
             | Stage.ASKED
             | Stage.COMPLETED
+            | Stage.IMAGING
             | Stage.EXITING
         ):
             return _living(state, trainer, now)
@@ -280,7 +317,8 @@ def _without_trainer(state: State, now: float) -> Noted:
 def _start(state: State, train: Train) -> Noted:
     ranks = range(train.rank, train.rank + state.settings.processes)
     trainer = Trainer(train.run, tuple(Process(rank) for rank in ranks), state.settings.completion)
-    return replace(state, trainer=trainer, hold_until=None), [Start(train)]
+    keeps_images = state.keeps_images or state.trainer is not None
+    return replace(state, trainer=trainer, hold_until=None, keeps_images=keeps_images), [Start(train)]
 
 
 def _living(state: State, trainer: Trainer, now: float) -> Noted:
@@ -303,7 +341,7 @@ def _requested(state: State, trainer: Trainer, now: float) -> tuple[Trainer, lis
     newer, stage = state.current if state.newest > trainer.run else None, stage_of(state)
     told = stage in (Stage.COMPLETED, Stage.EXITING)
     if newer and stage is not Stage.COMPLETED and _lost(trainer, newer):
-        return _to_be_killed(trainer, now, "its members can no longer save together"), []
+        return _to_leave_image(state, trainer, newer, now)
     actions: list[Action] = []
     if newer and not told:
         newer, trainer, actions = _offered(state, newer, trainer, now)
@@ -345,6 +383,19 @@ def _lost(trainer: Trainer, newer: Train | Leave) -> bool:
     """A trainer that votes is of one of two runs, and only the log knows of which."""
     of = {trainer.run, trainer.voting.run, trainer.voting.next} if trainer.voting else {trainer.run}
     return of <= set(newer.lost)
+
+
+def _to_leave_image(state: State, trainer: Trainer, newer: Train | Leave, now: float) -> tuple[Trainer, list[Action]]:
+    """A lost run saves no more: who stands beyond its last commit leaves an image, and is killed then."""
+    if not trainer.stepped or not any(process.owes_image for process in trainer.alive):
+        return _to_be_killed(trainer, now, LOST), []
+    if trainer.imaging:
+        return trainer, []
+    limit = Limit(now + state.settings.image, ExitKind.STOPPED, LOST)
+    say = Say(f"run {trainer.run} is lost: its trainer is asked for an image of where it stands")
+    sessions = {process.rank: process.pid for process in trainer.processes if process.pid}
+    cause = newer.cause or f"run {newer.run} follows"
+    return replace(trainer, imaging=limit), [say, Ask(trainer.origin, cause, limit.at, sessions, image=True)]
 
 
 def _to_be_killed(trainer: Trainer, now: float, reason: str) -> Trainer:

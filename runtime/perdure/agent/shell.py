@@ -20,6 +20,7 @@ from typing import Final, assert_never
 
 from perdure.agent import linux
 from perdure.agent.environ import Place, process_environment
+from perdure.agent.images import Images
 from perdure.agent.launch import Exec, Launcher
 from perdure.agent.machine import react
 from perdure.agent.outlet import Outlet
@@ -33,6 +34,7 @@ from perdure.agent.state import (
     AssignmentRead,
     Event,
     Finish,
+    ForgetImages,
     Kill,
     MarkWarm,
     Offer,
@@ -125,6 +127,7 @@ class Agent:
         self._stop = StopMarker(paths.scratch)
         self._selector = selectors.DefaultSelector()
         self._children = Children(paths.cgroups, self._launcher)
+        self._images = Images()
         self._log = Outlet(STDERR)
         self._events: deque[Event] = deque()
         self._exit: int | None = None
@@ -194,6 +197,8 @@ class Agent:
                 self._put(f"the offer of run {assignment.run}", lambda: write_offer(self._offer_file(run), assignment))
             case Acknowledge(run, following):
                 self._put("the acknowledgement of a vote", lambda: acknowledge_vote(self._offer_file(run), following))
+            case ForgetImages():
+                self._images.forget()
             case Kill():
                 self._children.kill()
             case Finish(outcome):
@@ -202,7 +207,7 @@ class Agent:
                 assert_never(action)
 
     def _ask(self, ask: Ask) -> None:
-        request = Request(ask.cause, ask.deadline)
+        request = Request(ask.cause, ask.deadline, ask.image)
         self._put("the request", lambda: write_request(self._request_file(ask.run), request))
         if not ask.again:
             self._children.terminate(ask.sessions)
@@ -233,6 +238,9 @@ class Agent:
         ranks = f"rank {train.rank}" if processes == 1 else f"ranks {train.rank} to {last}"
         self._log.say(f"run {train.run} starts: {ranks} of {train.world}: {shlex.join(self._command)}")
         self._children.forget()
+        self._images.next_trainer(processes)
+        if self._images.trouble:
+            self._log.say(self._images.trouble)
         for local_rank in range(processes):
             self._start_process(train, local_rank)
 
@@ -248,6 +256,8 @@ class Agent:
             self._offer_file(train.run),
             time.monotonic(),
             linux.cpu_limit(),
+            self._images.place(local_rank),
+            self._images.held(local_rank),
         )
         environment = process_environment(self._environ, train, place)
         try:

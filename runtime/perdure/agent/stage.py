@@ -7,6 +7,7 @@ stored: a stage that were set could miss an event, one that follows from the fac
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from enum import StrEnum
 
 from perdure.agent.handover import asked_at, offered_now, word_of
@@ -27,6 +28,7 @@ class Stage(StrEnum):
     CLOSING = "closing"  # asked before its first step was done: rank 0 closes the run if it has opened it
     ASKED = "asked"  # asked to save
     COMPLETED = "completed"  # the goal is in the log; what the script still does is its own affair
+    IMAGING = "imaging"  # its run is lost: it may leave an image of where it stands
     EXITING = "exiting"  # each process that is left has told how it ends
     KILLED = "killed"
     CLEARING = "clearing"  # each process has ended; what they have started is not gone
@@ -46,6 +48,7 @@ LIVING = frozenset(
         Stage.CLOSING,
         Stage.ASKED,
         Stage.COMPLETED,
+        Stage.IMAGING,
         Stage.EXITING,
     }
 )
@@ -73,6 +76,8 @@ def _living(state: State, trainer: Trainer) -> Stage:
         return Stage.COMPLETED
     if all(process.ending for process in trainer.alive):
         return Stage.EXITING
+    if trainer.imaging:
+        return Stage.IMAGING
     if trainer.voting:
         return Stage.VOTING
     if trainer.request:
@@ -115,7 +120,10 @@ def limit_of(state: State, trainer: Trainer, stage: Stage) -> Limit | None:
 
 def _limits(state: State, trainer: Trainer, stage: Stage) -> Iterator[Limit]:
     request, settings = trainer.request, state.settings
-    if stage is Stage.VOTING:
+    if stage is Stage.IMAGING and trainer.imaging:
+        at = max([trainer.imaging.at, *(process.image_due for process in trainer.alive if process.image_due)])
+        yield replace(trainer.imaging, at=min(at, state.shutdown.deadline) if state.shutdown else at)
+    elif stage is Stage.VOTING:
         if state.shutdown:  # the pod's own end; no request may end what others count on
             yield Limit(state.shutdown.deadline, ExitKind.EXIT_TIMEOUT, "its pod ends, and no word has come")
     elif request:

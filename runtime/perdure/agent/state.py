@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from perdure.agent.memory import OutOfMemory
-from perdure.channel import Exiting, Report, TookOver, Voting
+from perdure.channel import Exiting, Imaged, Report, TookOver, Voting
 from perdure.contract import (
     DEFAULT_GRACE_SECONDS,
     LINGER_SECONDS,
@@ -46,6 +46,8 @@ class Settings:
     """What a trainer that has finished no step gets to leave: what it has opened, or is just opening, it closes."""
     siblings: float = 5.0
     """What the other processes of this pod get, once one has failed, to tell how they end."""
+    image: float = 5.0
+    """What a trainer of a lost run gets to leave an image; a large one may take longer once it is being written."""
     teardown: float = 30.0
     """What a process gets to exit after it has told its ending (tearing down a process group may hang), and whatever
     has got SIGKILL to be gone: what waits inside the kernel may never be."""
@@ -86,11 +88,22 @@ class Process:
     ended_at: float = 0.0
     took_over: TookOver | None = None
     """The newest run it went over to without ending."""
+    images: bool = False
+    """It can be asked for an image."""
+    image_due: float | None = None
+    """Until when the image that it writes may take."""
+    imaged: Imaged | None = None
+    """It has left an image, or will leave none."""
 
     @property
     def rank_now(self) -> int:
         """In the run that it trains."""
         return self.took_over.rank if self.took_over else self.rank
+
+    @property
+    def owes_image(self) -> bool:
+        """Whether it may still leave an image of where it stands."""
+        return self.images and self.imaged is None and self.ending is None
 
     @property
     def completed(self) -> bool:
@@ -126,6 +139,8 @@ class Trainer:
     processes: tuple[Process, ...]
     completion: Completion = Completion.LOG
     request: Requested | None = None
+    imaging: Limit | None = None
+    """Its run is lost: it is killed when it has left an image, or then."""
     killed: Limit | None = None
     """What it was killed for."""
     clearing: float | None = None
@@ -211,6 +226,8 @@ class State:
     shutdown: Shutdown | None = None
     handovers: tuple[HandoverRecord, ...] = ()
     """Attempts whose word is known here, one for each run."""
+    keeps_images: bool = False
+    """A trainer before this one may have left an image."""
     finished: bool = False
 
     @property
@@ -319,6 +336,8 @@ class Ask:
     sessions: Mapping[int, int] = field(default_factory=dict)
     """By rank the process that has the Session, where there is one."""
     again: bool = False
+    image: bool = False
+    """Not for a save: the run is lost."""
 
 
 @dataclass(frozen=True)
@@ -338,6 +357,11 @@ class Acknowledge:
 
 
 @dataclass(frozen=True)
+class ForgetImages:
+    """What trainers before this one have left is of no more use."""
+
+
+@dataclass(frozen=True)
 class Kill:
     """SIGKILL for everything the trainer has started."""
 
@@ -349,7 +373,7 @@ class Finish:
     outcome: Outcome
 
 
-Action = Say | MarkWarm | Start | Ask | Offer | Acknowledge | Kill | Finish
+Action = Say | MarkWarm | Start | Ask | Offer | Acknowledge | ForgetImages | Kill | Finish
 
 HOLDS_SEAT: Final = frozenset({ExitKind.CHECKPOINTED, ExitKind.STOPPED, ExitKind.PEER_LOST})
 """Ends that are no fault of this member: the operator may have a next run for its seat."""

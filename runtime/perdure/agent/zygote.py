@@ -31,6 +31,8 @@ ANSWER_SECONDS: Final = 5.0
 MODULES: Final = ("perdure.session.session", "torch._dynamo")
 """Imported in any case; torch itself comes with them, and an optimizer would import torch._dynamo (5 s) when made."""
 S3_MODULES: Final = ("perdure.store.s3", "perdure.store.clients")
+MOST_ATTEMPTS: Final = 3
+"""So many packages are left out by name; then nothing that was found in the script is imported."""
 NO_PRELOAD: Final = "none"
 """As PERDURE_PRELOAD: no zygote at all, it takes memory."""
 
@@ -42,6 +44,7 @@ _LARGEST_MESSAGE: Final = 65536
 def launcher_for(command: Sequence[str], environ: Mapping[str, str], processes: int, executable: str) -> Launcher:
     """The launcher for this command: one with a zygote, where a zygote can run it; `executable` runs the agent."""
     preload = environ.get(Env.PRELOAD, "").replace(",", " ").split()
+    reads = not environ.get(Env.PRELOAD)
     if preload == [NO_PRELOAD]:
         return Exec(_without(f"{Env.PRELOAD} is {NO_PRELOAD}"))
     program = read_program(command, environ, executable)
@@ -49,7 +52,7 @@ def launcher_for(command: Sequence[str], environ: Mapping[str, str], processes: 
         return Exec(_without(program.why))
     s3 = S3_MODULES if environ.get(Env.ROOT, "").startswith("s3://") else ()
     environment = with_threads(environ, cpu_limit(), processes)
-    return Zygote(program, command, [*MODULES, *s3, *preload], environment)
+    return Zygote(program, command, [*MODULES, *s3, *preload], environment, reads=reads)
 
 
 def _without(why: str) -> str:
@@ -66,9 +69,15 @@ class Zygote:
         modules: Sequence[str],
         environ: Mapping[str, str],
         answer_seconds: float = ANSWER_SECONDS,
+        *,
+        reads: bool = False,
     ) -> None:
+        """`modules` it imports in any case, and if it `reads` the program, what is found there."""
         self._program, self._command, self._modules = program, list(command), list(modules)
         self._environ = dict(environ)
+        self._reads = reads
+        self._without: list[str] = []
+        """What is found there and had better be left to the trainers."""
         self._answer_seconds = answer_seconds
         self._exec = Exec()
         self._control: socket.socket | None = None
@@ -91,6 +100,7 @@ class Zygote:
         options = {"control": theirs.fileno(), "modules": self._modules, "command": self._command, "agent": os.getpid()}
         options |= {"target": program.target, "module": program.module, "arguments": program.arguments}
         options |= {"interpreter": program.interpreter, "unbuffered": program.unbuffered}
+        options |= {"reads": self._reads, "without": self._without}
         flags = ["-u"] if program.unbuffered else []
         try:
             process = subprocess.Popen(
@@ -111,7 +121,8 @@ class Zygote:
         process.returncode = 0  # keeps Popen from waiting for it: the agent's waitpid(-1) does
         self.helper, self._control, self._selector = process.pid, ours, selector
         selector.register(ours, selectors.EVENT_READ)
-        self._unsaid.append(f"the zygote imports {', '.join(self._modules)}")
+        more = ", and what is found in the script" if self._reads else ""
+        self._unsaid.append(f"the zygote imports {', '.join(self._modules)}{more}")
 
     def news(self) -> Iterator[str]:
         """See Launcher."""
@@ -124,22 +135,46 @@ class Zygote:
                 message = b""
             if message:
                 self._told(json.loads(message))
+            elif self._warm:
+                self._give_up("it has ended")
             else:
-                self._give_up("it has ended" if self._warm else "it has ended while it imported")
+                self._begin_without("", "it has ended while it imported")
         said, self._unsaid = self._unsaid, []
         yield from said
 
     def _told(self, message: Mapping[str, Any]) -> None:
         if "failed" in message:
-            self._give_up(str(message["failed"]))
+            if message["package"] is None:
+                self._give_up(str(message["failed"]))
+            else:
+                self._begin_without(str(message["package"]), str(message["failed"]))
             return
         self._warm = True
-        self._unsaid.append(f"the zygote is warm: {message['seconds']:.1f} s, {message['mib']:.0f} MiB")
+        found = f", with {', '.join(message['found'])}" if message["found"] else ""
+        self._unsaid.append(f"the zygote is warm: {message['seconds']:.1f} s, {message['mib']:.0f} MiB{found}")
+
+    def _begin_without(self, package: str, why: str) -> None:
+        """Nothing that was only found in the script may keep its trainers from being forked."""
+        selector = self._selector
+        if not self._reads or selector is None:
+            self._give_up(why)
+            return
+        if package and len(self._without) < MOST_ATTEMPTS:
+            self._without.append(package)
+            self._unsaid.append(f"{package} is left to the script: {why}")
+        else:
+            self._reads = False
+            self._unsaid.append(f"all that the script imports is left to it: {why}")
+        self._end()
+        self.begin(selector)
 
     def _give_up(self, why: str) -> None:
         """From now on each start executes the command."""
         self._why, self._warm = why, False
         self._unsaid.append(_without(why))
+        self._end()
+
+    def _end(self) -> None:
         if self._control is not None and self._selector is not None:
             self._selector.unregister(self._control)
             self._control.close()

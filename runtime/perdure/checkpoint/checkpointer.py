@@ -59,6 +59,8 @@ class Checkpointer:
     """The state to save, as it is now."""
     commit: CommitRef | None = None
     """The newest commit this run has made or resumed from."""
+    hint: str = ""
+    """Ends what is said of ranks that have come apart."""
     _told: set[str] = field(default_factory=set)
     """What was already said to differ between ranks."""
     _pen: threading.Lock = field(default_factory=threading.Lock)
@@ -74,7 +76,7 @@ class Checkpointer:
         """
         begun = time.monotonic()
         staged = stage_together(self.peers, state)
-        compare(self.peers, state, self._told)
+        compare(self.peers, state, self._told, self.hint)
         self.timings.note({"stage": time.monotonic() - begun})
         return staged
 
@@ -185,7 +187,7 @@ def _clock_time(seconds: float) -> str:
     return (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%H:%M:%SZ")
 
 
-def compare(peers: Peers, state: State, told: set[str]) -> None:
+def compare(peers: Peers, state: State, told: set[str], hint: str) -> None:
     """UserError if a parameter or an optimizer's state differs between ranks: each is saved by one of them only.
 
     Of everything else rank 0's is saved; where the others' differ, that is said once. Collective.
@@ -197,7 +199,7 @@ def compare(peers: Peers, state: State, told: set[str]) -> None:
         rank, name = _first_different(peers.gather(shared))
         raise UserError(
             f"{name} differs between rank 0 and rank {rank}: wrap the model with session.wrap, and take the same "
-            f"optimizer steps on every rank"
+            f"optimizer steps on every rank{hint}"
         )
     if len({whole for _, whole in every}) > 1:
         rank, name = _first_different(peers.gather(other))

@@ -69,6 +69,8 @@ class Env:
     REQUEST_FILE: Final = "PERDURE_REQUEST_FILE"  # see perdure.channel
     HANDOVER_FILE: Final = "PERDURE_HANDOVER_FILE"  # where the agent offers a hand-over, see perdure.channel
     HANDOVER: Final = "PERDURE_HANDOVER"  # a newcomer's: the assignment's `handover` as a JSON object
+    IMAGE: Final = "PERDURE_IMAGE"  # where a trainer that has lost a peer leaves its image, see perdure.channel
+    HELD_IMAGE: Final = "PERDURE_HELD_IMAGE"  # the image that an earlier trainer of this pod has left
     STARTED: Final = "PERDURE_STARTED"  # time.monotonic() at which the agent started this process
 
 

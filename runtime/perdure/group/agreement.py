@@ -107,11 +107,14 @@ class Agreement:
         interval: float = DEFAULT_CHECK_SECONDS,
         now: Callable[[], float] = time.monotonic,
         unsaid: Votes = NOTHING,
+        hint: str = "",
     ) -> None:
         """`group` is used by nothing else; None in a world of one. About one check is made in `interval` seconds.
 
-        `unsaid` is what this rank has still to say, from before the ranks changed.
+        `unsaid` is what this rank has still to say, from before the ranks changed. `hint` ends what is said of ranks
+        that call unequally often.
         """
+        self._hint = hint
         self._maximum = group if group is None or isinstance(group, Maximum) else GlooMaximum(group)
         self._pace = Pace(interval, now)
         self.unsaid = unsaid
@@ -200,4 +203,5 @@ class Agreement:
         raise UserError(
             f"the ranks check unequally often: this rank was at {self._sent_at}, all of them at {steps}, in "
             f"{' and '.join(calls)}, after different calls: call step(), poll() and save() equally often on every rank"
+            f"{self._hint}"
         )

@@ -10,6 +10,7 @@ Called by perdure.group.rendezvous at the start, and by the session at a hand-ov
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
@@ -46,6 +47,8 @@ class Group(Protocol):
 
 
 GLOO: Final = "ProcessGroupGloo"
+_REFERENCES: Final = [0]
+"""To the group that is installed, from torch's own tables."""
 
 
 def connect_group(store: Store, name: str, *, rank: int, size: int, timeout: timedelta) -> Group:
@@ -67,14 +70,20 @@ def install(group: Group, store: Store, *, rank: int, world: int, timeout: timed
         dist.init_process_group("gloo", store=PrefixStore("world", store), rank=rank, world_size=world, timeout=timeout)
     finally:
         setattr(distributed_c10d, GLOO, found)
+    _REFERENCES[0] = sys.getrefcount(dist.group.WORLD)
 
 
 def uninstall() -> list[Any]:
-    """Takes torch's groups away. What is returned keeps them alive: freeing one takes a tenth of a second."""
+    """Takes torch's groups away. What is returned keeps them alive (perdure.group.old_groups)."""
     kept = list(distributed_c10d._world.pg_map)  # noqa: SLF001 - nothing else tells them all
     if dist.is_initialized():
         dist.destroy_process_group()
     return kept
+
+
+def kept(known: int) -> bool:
+    """Whether anybody holds on to the installed group beside torch and `known` others; a frame does, too."""
+    return dist.is_initialized() and sys.getrefcount(dist.group.WORLD) > _REFERENCES[0] + known
 
 
 def foreign() -> list[str]:

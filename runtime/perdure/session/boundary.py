@@ -15,6 +15,7 @@ from typing import Any, Final, NoReturn
 
 from perdure.checkpoint.opening import say
 from perdure.data.source import Source
+from perdure.errors import PeerLost
 from perdure.group.agreement import CheckpointCall, Votes
 from perdure.session.effects import Stop
 from perdure.session.handing import Handing
@@ -50,6 +51,8 @@ class Boundary:
         """Why a checkpoint is due."""
         self._stepped = False
         self._request_traced = False
+        self._lost: PeerLost | None = None
+        """A peer that was lost in a step: what the script does after the step still belongs to it."""
 
     # What the sources tell.
 
@@ -68,6 +71,9 @@ class Boundary:
             return
         if self.newcomer and not self._first_batch(source, self.newcomer):
             return
+        self._run.images.stand()
+        if self._lost:
+            raise self._lost
         if self.leaving:
             self.leave()
         if self._run.agreement.attempt:
@@ -91,6 +97,7 @@ class Boundary:
                 self.leaving = self.handing.hand_over(Stop(source.name, self._due, self.exhausted))
         if self.leaving:
             self.leave()
+        self._run.images.stand(anew=True)
 
     def handed(self, source: Source[Any]) -> None:
         """A batch goes to the script."""
@@ -184,14 +191,21 @@ class Boundary:
     def _check(self, kind: CheckpointCall, *, exhausted: bool = False) -> None:
         """Once all have agreed to leave, nothing is said any more."""
         self._trace_request()
-        if not self.leaving and not self._run.joining:
+        if not self.leaving and not self._run.joining and not self._lost:
             by_the_clock = kind is CheckpointCall.STEP and self._run.schedule.by_the_clock()
             votes = Votes(self._wants_exit, by_the_clock, exhausted, self.handing.look())
-            self._note(self._run.agreement.check(self._progress.step, kind, votes))
+            try:
+                self._note(self._run.agreement.check(self._progress.step, kind, votes))
+            except PeerLost as error:
+                if not self._run.images.wanted:
+                    raise
+                self._lost = error
 
     def _check_at_once(self, kind: CheckpointCall) -> None:
         """The same where all are to read what all say right here."""
         self._trace_request()
+        if self._lost:
+            raise self._lost
         if not self.leaving and not self._run.joining:
             votes = Votes(exit=self._wants_exit, attempt=self.handing.look())
             self._note(self._run.agreement.at_once(self._progress.step, kind, votes))

@@ -33,8 +33,11 @@ LOOK_SECONDS: Final = 0.002
 SEEN_SECONDS: Final = 0.1
 """How often a decider without a bridge looks who still needs its store."""
 STORE_SECONDS: Final = 2.0
-"""How often the decider asks the object store for an answer, and a newcomer the log while it finds no decider."""
+"""How often the decider asks the object store for an answer."""
+LOG_SECONDS: Final = 0.5
+"""How often a newcomer asks the log while it finds no decider: what it waits for is the beginning of its run."""
 AGAIN_SECONDS: Final = 0.2
+"""How soon anybody asks again after no answer."""
 
 Main = ev.Move | ev.Install | ev.TrainOn | ev.SaveAndExit | ev.JoinInPlace | ev.Exit
 """What only the main thread does."""
@@ -71,7 +74,7 @@ class Driver:
         self._main: queue.SimpleQueue[Main] = queue.SimpleQueue()
         self._connect = threading.Event()
         self._over = threading.Event()
-        self._warm = ""
+        self._warm = self._why_not = ""
         self._log = threading.Lock()
         self._state, self._first = begin(effects.attempt, effects.party.number)
 
@@ -90,9 +93,10 @@ class Driver:
         """The run that this rank is ready to become; 0 while it is not."""
         return named(self._state)
 
-    def begin(self, warm: str) -> None:
-        """Takes part from now on; `warm` is what all parties must hold alike."""
-        self._warm = warm
+    def begin(self, warm: str, why_not: str = "") -> None:
+        """Takes part from now on; `warm` is what all parties must hold alike, `why_not` what the main thread has seen
+        that keeps this script from changing its ranks."""
+        self._warm, self._why_not = warm, why_not
         self._thread(self._watch_time)
         with self._lock:
             self._act_all(self._first)
@@ -124,6 +128,14 @@ class Driver:
             return self._main.get()
         finally:
             self.standing = False
+
+    def is_needed(self) -> bool:
+        """Whether another party may still need what this one holds; once none does, nothing is waited for any more."""
+        if self._state.needed:
+            return True
+        self.finish()
+        self.effects.let_go()
+        return False
 
     def finish(self) -> None:
         """Nothing is waited for any more."""
@@ -220,8 +232,8 @@ class Driver:
             self._thread(self._watch_log)
         try:
             effects.find_store(self._give_up)
-            if why := obstacle(effects.run) or hidden_obstacle(effects.run):
-                tell_attached(effects.run)
+            if why := self._why_not or obstacle(effects.run) or hidden_obstacle(effects.run):
+                tell_attached(effects.run, why)
                 self.feed(ev.NotLive(why))
                 return
             effects.get_warm(self._warm)
@@ -270,7 +282,7 @@ class Driver:
 
     def _watch_log(self) -> None:
         """As a newcomer: the older run may end without having heard of this attempt, and nobody would tell."""
-        while not self._over.wait(STORE_SECONDS) and self.phase is Phase.PREPARING:
+        while not self._over.wait(LOG_SECONDS) and self.phase is Phase.PREPARING:
             self._ask_log(self.effects.read_log, False)
 
     def _watch_time(self) -> None:

@@ -32,7 +32,7 @@ from perdure.handover.parties import Attempt, Part, Party
 from perdure.handover.timing import QUIET_SECONDS
 from perdure.handover.transfer import Key, describe, parcels, receive, send
 from perdure.session.leaving import check_places, place
-from perdure.session.membership import change_ranks, make_writer, take_over_log
+from perdure.session.membership import BEGAN_ANEW, change_ranks, make_writer, take_over_log
 from perdure.session.rng import derive
 from perdure.session.run import Run
 
@@ -199,6 +199,11 @@ class Effects:
             return self._keys.seen_by(parties) if self._keys else []
         return []
 
+    def let_go(self) -> None:
+        """Holds no connection any more: nobody needs this party."""
+        self._bridge = self._keys = None
+        self._deadline = Deadline(0.0, lambda: None)  # the other one keeps whoever drives this
+
     # In the stop.
 
     def begin(self) -> None:
@@ -294,14 +299,17 @@ class Effects:
 
     # After the word.
 
-    def install(self, word: Word) -> None:
-        """Go: this process is of the newer run from here on."""
+    def install(self, word: Word) -> list[Any]:
+        """Go: this process is of the newer run from here on. What it needs no more goes back, to be freed."""
         run, header = self.run, self.header
-        change_ranks(run, self.bridge, self.settings)
+        if self.attempt.newcomers:
+            run.hint = BEGAN_ANEW
+        before = change_ranks(run, self.bridge, self.settings)
         take_over_log(run, self._writer, word)
         if header and self.party.part is Part.STAYER:
             self._go_on(header)
         self.lap("install")
+        return before
 
     def derive_generators(self) -> None:
         """As in any run of another size than the one it goes on with."""

@@ -21,6 +21,7 @@ from perdure.session.driving import Driver, took_over
 from perdure.session.effects import Effects, Stop
 from perdure.session.hooks import HookName
 from perdure.session.leaving import Exit
+from perdure.session.liveness import kept_world
 from perdure.session.run import Run
 
 LINGER_LOOKS_SECONDS: Final = 0.05
@@ -146,7 +147,7 @@ class Handing:
         if self._driver:
             self._driver.finish()
         self._driver = Driver(effects, timetable, ask_exit=self._want_exit, ready=self.ready)
-        self._driver.begin(run.registry.kind())
+        self._driver.begin(run.registry.kind(), kept_world(run))
 
     def _want_exit(self) -> None:
         self.exit_wanted = True
@@ -166,7 +167,7 @@ class Handing:
         run, effects, word = self._run, driver.effects, driver.word
         if word is None:
             raise RuntimeError("nobody has said go")
-        effects.install(word)
+        run.old_groups.keep(effects.install(word), driver.is_needed)
         self._driver, self.exit_wanted = None, False
         self.ready.clear()
         run.tell(took_over(effects))

@@ -16,7 +16,7 @@ from perdure.channel import Committed
 from perdure.checkpoint.checkpointer import GOAL_SECONDS
 from perdure.checkpoint.opening import say
 from perdure.contract import ExitKind
-from perdure.errors import HandoverFailed, UserError
+from perdure.errors import HandoverFailed, PeerLost, UserError
 from perdure.session.boundary import Boundary
 from perdure.session.collecting import collected
 from perdure.session.departure import Departure, departure, loop
@@ -216,7 +216,13 @@ class Job:
         self._boundary.go_on()
         run, progress = self._run, self._progress
         run.hooks.run(HookName.EPOCH, progress.loop_epochs)
-        reasons = agreed(run.peers.gather(run.stopping.reasons(progress.step)))
+        own = run.stopping.reasons(progress.step)
+        try:
+            reasons = agreed(run.peers.gather(own))
+        except PeerLost:
+            if not own and not run.stopping.depends_on_others:
+                self._stand_behind_epoch()
+            raise
         for source, left in progress.finish_epoch():
             self._tell_left_over(str(source), left)
         if reasons:
@@ -227,6 +233,12 @@ class Job:
         if self._boundary.leaving:
             self._boundary.leave()
         self._boundary.save_if_due()
+
+    def _stand_behind_epoch(self) -> None:
+        """A peer is lost, and the epoch's body is done on this rank: an image is of that."""
+        with contextlib.suppress(UserError):
+            self._progress.finish_epoch()
+            self._run.images.stand()
 
     def _leave(self, how: Departure) -> None:
         """The script has left its loop before the last epoch."""

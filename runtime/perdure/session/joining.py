@@ -12,6 +12,7 @@ from datetime import timedelta
 from perdure.group.agreement import Agreement
 from perdure.group.peers import Alone
 from perdure.group.rendezvous import Deadline, rendezvous
+from perdure.session.imaging import PATIENCE_SECONDS
 from perdure.session.leaving import give_up
 from perdure.session.liveness import tell_attached
 from perdure.session.membership import make_pulse
@@ -22,6 +23,7 @@ from perdure.store import open_store
 def attach(run: Run) -> None:
     """From here on a request is noted, and the agent knows whom it can ask to save."""
     tell_attached(run)
+    run.requests.on_image(lambda: run.images.leave(PATIENCE_SECONDS))
     run.requests.listen()
 
 

@@ -9,32 +9,47 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 from typing import Any, Final
 
 import torch
+import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data.distributed import DistributedSampler
 
 from perdure.channel import Attached
 from perdure.contract import Env
-from perdure.group.world import foreign
+from perdure.group.world import foreign, kept
 from perdure.session.run import Run
 
-KEEPERS: Final[dict[str, type]] = {
-    "a DistributedDataParallel that the script has made itself: wrap the model with session.wrap": (
-        DistributedDataParallel
-    ),
-    "a DeviceMesh of the script's own": DeviceMesh,
-    "a DistributedSampler: use session.loader": DistributedSampler,
+OWN_DDP: Final = "a DistributedDataParallel that the script has made itself: wrap the model with session.wrap"
+KEEPERS: Final[dict[type, str]] = {
+    DistributedDataParallel: OWN_DDP,
+    DeviceMesh: "a DeviceMesh of the script's own",
+    DistributedSampler: "a DistributedSampler: use session.loader",
 }
 """Types whose objects keep the ranks they were made with."""
+SHARDED_OPTIMIZER: Final = "ZeroRedundancyOptimizer"
 
 
-def tell_attached(run: Run) -> None:
-    """Tells the agent that there is a session here, and whether it can be offered a hand-over."""
-    why = obstacle(run)
-    run.tell(Attached(os.getpid(), not why, why))
+def tell_attached(run: Run, why: str = "") -> None:
+    """Tells the agent that there is a session here, and whether it can be offered a hand-over; `why` it cannot, if that
+    is known."""
+    why = why or obstacle(run)
+    run.tell(Attached(os.getpid(), not why, why, run.settings.image_file is not None))
+
+
+def look_closely(run: Run) -> None:
+    """Beside the training the agent is told also of what only a look at everything finds: else it offers in vain."""
+    if run.settings.report_fd is None or run.settings.offer_file is None:
+        return
+
+    def look() -> None:
+        if why := hidden_obstacle(run):
+            tell_attached(run, why)
+
+    threading.Thread(target=look, name="perdure-liveness", daemon=True).start()
 
 
 def obstacle(run: Run) -> str:
@@ -47,17 +62,41 @@ def obstacle(run: Run) -> str:
         return "torchrun has started the ranks, and keeps their store"
     if torch.cuda.is_available():
         return "on GPUs ranks cannot be connected beside a living run yet"
+    if run.joining and dist.is_initialized():
+        return "a process group that the script has made itself: the Session makes it with the first batch"
     if groups := foreign():
         return f"process groups of the script's own: {', '.join(groups[:3])}"
-    return next((why for replica in run.replicas if (why := replica.lasting)), "")
+    return _registered(run) or next((why for replica in run.replicas if (why := replica.lasting)), "")
+
+
+def _registered(run: Run) -> str:
+    """What shows in the things that the script has registered."""
+    if any(isinstance(thing, DistributedDataParallel) for thing in run.registry.things):
+        return OWN_DDP
+    if SHARDED_OPTIMIZER in {kind.__name__ for thing in run.registry.things for kind in type(thing).__mro__}:
+        return f"{SHARDED_OPTIMIZER}: its shards belong to the ranks that it was made with"
+    return ""
+
+
+def kept_world(run: Run) -> str:
+    """Whether the script keeps the group of all ranks, which is another one after a change; nothing if it does not.
+
+    For the main thread alone, and where the script calls the session: its own collectives hold the group meanwhile.
+    """
+    inside = (vars(part) for replica in run.replicas for part in replica.inside)
+    own = sum(value is dist.group.WORLD for values in inside for value in values.values())
+    return "dist.group.WORLD is kept by the script: leave `group` out, or ask for it each time" if kept(own) else ""
 
 
 def hidden_obstacle(run: Run) -> str:
     """The same for what only a look at every object there is finds: some tenths of a second, from any thread."""
     own = {id(part) for replica in run.replicas for part in replica.inside}
+    found: dict[type, str] = {}
     for thing in gc.get_objects():
         kind: Any = type(thing)
-        for why, keeper in KEEPERS.items():
-            if issubclass(kind, keeper) and id(thing) not in own:
-                return why
+        why = found.get(kind)
+        if why is None:  # one look at each type: there are millions of objects
+            why = found[kind] = next((why for keeper, why in KEEPERS.items() if issubclass(kind, keeper)), "")
+        if why and id(thing) not in own:
+            return why
     return ""

@@ -7,6 +7,8 @@ told: torch's groups, wrapped models, loaders, agreement, pulse, checkpointer. C
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 from perdure.checkpoint.log import Log, slot_of
 from perdure.checkpoint.opening import Opening
 from perdure.checkpoint.writer import Writer
@@ -19,6 +21,12 @@ from perdure.handover.keys import Word
 from perdure.session.leaving import lose_peers
 from perdure.session.run import Run
 from perdure.settings import Settings
+
+BEGAN_ANEW: Final = (
+    "; a process has joined this run as it trained, and in it variables of the script's own have begun anew: where a "
+    "step depends on one, keep it in session.state, or take session.steps_done, session.epoch or session.batch_index"
+)
+"""What else may have made ranks come apart, once a newcomer is one of them."""
 
 
 def make_pulse(run: Run) -> Pulse:
@@ -33,22 +41,25 @@ def make_writer(run: Run, settings: Settings) -> Writer | None:
     return Writer(Log(run.store), uid=settings.uid, run=settings.run, lost=settings.lost, floor=settings.floor)
 
 
-def change_ranks(run: Run, bridge: Bridge, settings: Settings) -> None:
-    """Makes the bridge's groups those of this process. Nothing here waits for another rank."""
+def change_ranks(run: Run, bridge: Bridge, settings: Settings) -> list[Any]:
+    """Makes the bridge's groups those of this process; those of before. Nothing here waits for another rank."""
     groups = bridge.groups
     if groups is None:
         raise RuntimeError("a leaver has no groups of the newer run")
     run.pulse.stop()
-    run.retired.append((uninstall(), run.peers, run.agreement, bridge))
+    before = [*uninstall(), run.peers, run.agreement, bridge.words, bridge.group, bridge.peers, bridge]
     install_groups(groups, settings)
     run.settings = settings
     run.peers = groups.peers
-    run.agreement = Agreement(groups.agreement, interval=settings.check_seconds, unsaid=run.agreement.unsaid)
+    run.agreement = Agreement(
+        groups.agreement, interval=settings.check_seconds, unsaid=run.agreement.unsaid, hint=run.hint
+    )
     run.pulse = make_pulse(run)
     run.pulse.start(at_once=False)
     for replica in run.replicas:
         replica.adapt(settings.world, equal=True)
     run.progress.share(settings.rank, settings.world)
+    return before
 
 
 def take_over_log(run: Run, writer: Writer | None, word: Word) -> None:
@@ -57,5 +68,5 @@ def take_over_log(run: Run, writer: Writer | None, word: Word) -> None:
     number = run.settings.run or 0
     if writer:
         writer.take_up(slot_of(word.seq, word.entry.encode()))
-    pen.run, pen.peers, pen.writer = number, run.peers, writer
+    pen.run, pen.peers, pen.writer, pen.hint = number, run.peers, writer, run.hint
     run.opening = Opening(number, number, run.opening.goal if run.opening else None, writer)

@@ -40,6 +40,8 @@ class Module:
         self._name = name
         self._module = unwrapped(module)
         self._built = {raw: _shape(buffer) for raw, _, _, buffer in self._buffers()}
+        self._places: list[tuple[str, nn.Module, str]] | None = None
+        """Of the buffers."""
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         """By full name; a tied one has each of its names."""
@@ -50,6 +52,25 @@ class Module:
     def layout(self) -> list[list[Any]]:
         """Names, types and shapes of its parameters; buffers may have grown."""
         return [[name, tensors.dtype_name(value), list(value.shape)] for name, value in self.parameters()]
+
+    @property
+    def extra(self) -> str:
+        """Which of its parts keeps state that is no tensor, if any."""
+        kinds = {type(part) for part in self._module.modules()}
+        return next((kind.__name__ for kind in kinds if kind.get_extra_state is not nn.Module.get_extra_state), "")
+
+    def buffers(self) -> dict[str, Tensor]:
+        """What of it a forward pass may change and a checkpoint holds, by full name; names are looked for once."""
+        if self._places is None:
+            plain = self._plain_names()
+            self._places = [
+                (f"{self._name}.{plain(f'{path}.{key}'.lstrip('.'))}", part, key)
+                for path, part in self._module.named_modules(remove_duplicate=False)
+                for key in part._buffers  # noqa: SLF001
+                if key not in part._non_persistent_buffers_set  # noqa: SLF001
+            ]
+        found = ((name, part._buffers.get(key)) for name, part, key in self._places)  # noqa: SLF001
+        return {name: buffer for name, buffer in found if buffer is not None}
 
     def read(self, shared: dict[str, Tensor], replicated: dict[str, Tensor]) -> dict[str, Any]:
         """Adds the tensors, a tied one once; returns what is left. UserError if one could not be loaded again."""

@@ -40,7 +40,8 @@ class Newcomer:
         timetable = Timetable(now + block.limit, now + block.limit + 3 * QUIET_SECONDS)
         self._driver = Driver(effects, timetable, ask_exit=lambda: None)
         self._driver.abandoned = self._end_at_once
-        run.requests.on_request(lambda: self._driver.feed(ev.Sigterm()))
+        self._listener = run.requests.on_request(lambda: self._driver.feed(ev.Sigterm()))
+        """Hears of requests once this process is a rank."""
 
     @property
     def header(self) -> Header:
@@ -69,6 +70,7 @@ class Newcomer:
                         return state
                 case ev.JoinInPlace():
                     self._driver.finish()
+                    self._run.requests.on_request(self._listener)
                     return None
                 case ev.Exit(kind, why):
                     self._fail(kind, why)
@@ -113,7 +115,9 @@ class Newcomer:
         effects, word = driver.effects, driver.word
         if word is None:
             raise RuntimeError("nobody has said go")
-        effects.install(word)
+        run.old_groups.keep(effects.install(word), driver.is_needed)
+        run.requests.on_request(self._listener)
+        driver.abandoned = None  # it keeps this object, and this one keeps it
         run.joining = False
         run.progress.saved = self.header.saved
         run.schedule.take_over(run.rank, self.header.age)

@@ -7,7 +7,8 @@ made up. Called by the registry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,11 +33,23 @@ class Optim:
         self._groups: list[list[str]] | None = None
         """The parameters' names when training began: a resumed run has these groups and no others."""
 
-    def read(self, parameters: Names, shared: dict[str, Tensor]) -> dict[str, Any]:
-        """Adds the state's tensors, at any depth; returns what is left. `state` is None before the first step."""
+    def groups(self) -> list[dict[str, Any]]:
+        """What a script may set between two steps, a learning rate say: copies."""
+        plain = ({k: v for k, v in group.items() if k != "params"} for group in self._optimizer.param_groups)
+        return [copy.deepcopy(group) for group in plain]
+
+    def read(
+        self, parameters: Names, shared: dict[str, Tensor], was: Sequence[Mapping[str, Any]] | None = None
+    ) -> dict[str, Any]:
+        """Adds the state's tensors, at any depth; returns what is left. `state` is None before the first step.
+
+        `was`: with the groups as they were then.
+        """
         whole = self._optimizer.state_dict()
         names = self._numbered(parameters)
         groups = [{**group, "params": [names[number] for number in group["params"]]} for group in whole["param_groups"]]
+        if was is not None:
+            groups = [{**before, "params": now["params"]} for before, now in zip(was, groups, strict=True)]
         self._check_groups([group["params"] for group in groups])
         state = {names.get(number, number): values for number, values in whole["state"].items()}
         plain = {key: split(values, f"{self._name}/{key}/", shared) for key, values in state.items()}

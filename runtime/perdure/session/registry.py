@@ -7,7 +7,9 @@ session; modules and optimizers have files of their own.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -32,6 +34,17 @@ class Stateful(Protocol):
     def load_state_dict(self, state: dict[str, Any], /) -> Any: ...
 
 
+@dataclass(frozen=True)
+class Small:
+    """Copies of what changes between two steps, as it was at one place: all but what optimizers own."""
+
+    buffers: Mapping[str, Tensor]
+    groups: Mapping[str, Sequence[Mapping[str, Any]]]
+    """Of each optimizer."""
+    others: Mapping[str, Mapping[str, Any]]
+    """The state of what is neither module nor optimizer."""
+
+
 class Registry:
     """The registered objects by name."""
 
@@ -40,6 +53,8 @@ class Registry:
         self._optimizers: dict[str, Optim] = {}
         self._others: dict[str, Stateful] = {}
         self._loose: frozenset[str] = frozenset()
+        self.things: list[Any] = []
+        """All of them, as they were registered."""
 
     def add(self, name: str, thing: Any, *, loose: bool = False) -> None:
         """Registers one object. UserError if the name is taken or the object has no state to save.
@@ -61,6 +76,7 @@ class Registry:
                 f"register({name}=...): a {type(thing).__name__} has no state_dict and load_state_dict: register "
                 f"modules, optimizers, schedulers, or objects that have both"
             )
+        self.things.append(thing)
         if loose:
             self._loose |= {name}
 
@@ -76,20 +92,55 @@ class Registry:
         others = {name: type(other).__qualname__ for name, other in self._others.items()}
         return repr((torch.__version__, sorted(layouts.items()), sorted(groups.items()), sorted(others.items())))
 
-    def state(self, rank: Any) -> State:
-        """Everything as it is now; the tensors are the live ones, not copies. UserError for what cannot be saved."""
+    def state(self, rank: Any, small: Small | None = None) -> State:
+        """Everything as it is now; the tensors are the live ones, not copies. UserError for what cannot be saved.
+
+        With `small`: as it was at that place, if no optimizer has taken a step since.
+        """
         shared: dict[str, Tensor] = {}
         replicated: dict[str, Tensor] = {}
         objects: dict[str, Any] = {}
         for name, module in self._modules.items():
             objects[name] = module.read(shared, replicated)
         loose = self._loose | frozenset(replicated)
+        if small:
+            _check_same(replicated, small.buffers)
+            replicated.update(small.buffers)
         parameters = self._parameter_names()
         for name, optimizer in self._optimizers.items():
-            objects[name] = optimizer.read(parameters, shared)
+            objects[name] = optimizer.read(parameters, shared, small.groups[name] if small else None)
         for name, other in self._others.items():
-            objects[name] = split(_state_of(name, other), f"{name}.", replicated)
+            state = small.others[name] if small else _state_of(name, other)
+            objects[name] = split(state, f"{name}.", replicated)
         return State(shared, replicated, objects, rank, loose)
+
+    def small(self) -> Small:
+        """What changes between two steps, copied."""
+        buffers = {
+            name: buffer.detach().clone()
+            for module in self._modules.values()
+            for name, buffer in module.buffers().items()
+        }
+        groups = {name: optimizer.groups() for name, optimizer in self._optimizers.items()}
+        return Small(buffers, groups, {name: copy.deepcopy(_state_of(name, o)) for name, o in self._others.items()})
+
+    def small_bytes(self) -> int:
+        """How much that is, about."""
+        found: dict[str, Tensor] = {}
+        for module in self._modules.values():
+            found |= module.buffers()
+        for name, other in self._others.items():
+            split(_state_of(name, other), f"{name}.", found)
+        return sum(tensors.size_of(tensor) for tensor in found.values())
+
+    @property
+    def extra(self) -> str:
+        """Which module's part keeps state that is no tensor, if any."""
+        return next((module.extra for module in self._modules.values() if module.extra), "")
+
+    def parameters(self) -> list[Tensor]:
+        """All of them, each once."""
+        return list(self._parameter_names())
 
     def versions(self) -> list[int]:
         """How often each parameter was written to: equal as long as nobody has touched any."""
@@ -153,6 +204,13 @@ class Registry:
             for name, parameter in module.parameters():
                 names.setdefault(parameter, name)
         return names
+
+
+def _check_same(now: Mapping[str, Tensor], was: Mapping[str, Tensor]) -> None:
+    """UserError if a forward pass has added or grown buffers: what else it has changed is not known."""
+    for name in sorted(now.keys() | was.keys()):
+        if name not in now or name not in was or now[name].shape != was[name].shape:
+            raise UserError(f"buffer {name} is another one since the last batch was handed out")
 
 
 def _state_of(name: str, other: Stateful) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from perdure.errors import (
     PerdureError,
     RootTakenOver,
     StorageError,
+    UserError,
 )
 from perdure.telemetry.events import Events
 from perdure.telemetry.sinks import AgentPipe
@@ -37,6 +38,8 @@ from perdure.words import shortened
 TAIL_CHARACTERS: Final = 3000
 STOPPED_EARLY: Final = "asked to leave before the first step was done: rank 0 has left, and nothing is lost"
 
+NO_GROUP: Final = "Default process group has not been initialized"
+"""torch's words for that."""
 _PEER_GONE: Final = re.compile(
     r"gloo/transport|Connection (closed|reset) by peer|Broken pipe.*gloo|NCCL (communicator|error)|ncclRemoteError"
     r"|Timed out waiting \d+ms for (recv|send|unbound)|Application timeout caused pair closure"
@@ -87,6 +90,17 @@ def _is_lost_peer(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and bool(_PEER_GONE.search(str(error)))
 
 
+def explained(error: BaseException) -> BaseException:
+    """The error of a process that was to join a living run, or what it means where torch cannot know that."""
+    if not isinstance(error, ValueError) or NO_GROUP not in str(error):
+        return error
+    return UserError(
+        "this process joins a living run, and has no process group before its first batch: what needs one (a "
+        "DistributedDataParallel, new_group or a collective of the script's own) goes behind the first batch; wrap the "
+        "model with session.wrap, or set PERDURE_LIVE=no to have members replaced in place"
+    )
+
+
 class Reporter(Events):
     """The stream of this process; its agent is the first to hear. Without an agent nobody is told."""
 
@@ -129,9 +143,13 @@ class Watch:
     exit handler is not told the status.
     """
 
-    def __init__(self, tell: Callable[[BaseException], ExitKind]) -> None:
-        """`tell` reports an error; the outcome it stands for."""
-        self._tell = tell
+    def __init__(
+        self,
+        tell: Callable[[BaseException], ExitKind],
+        explain: Callable[[BaseException], BaseException] = lambda error: error,
+    ) -> None:
+        """`tell` reports an error; the outcome it stands for. `explain` gives the error that is reported, and shown."""
+        self._tell, self._explain = tell, explain
         self.status = 0
         """Not 0 once the script has failed."""
         self.exited = False
@@ -152,10 +170,11 @@ class Watch:
         error = getattr(sys, "last_value", None)
         if isinstance(error, BaseException):
             self.status = 1
-            self._tell(error)
+            self._tell(self._explain(error))
 
     def _uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         self.status = 1
+        error = self._explain(error)
         if self._tell(error) is ExitKind.STOPPED:
             print(f"perdure: {STOPPED_EARLY}", file=sys.stderr, flush=True)
         elif isinstance(error, PerdureError):

@@ -54,6 +54,7 @@ class Requests:
         self._lock = threading.Lock()
         self._before_first_step: Callable[[], None] | None = None
         self._listener: Callable[[], None] = lambda: None
+        self._image_wanted: Callable[[], None] = lambda: None
 
     @property
     def seen(self) -> bool:
@@ -122,9 +123,15 @@ class Requests:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._previous.clear()
 
-    def on_request(self, act: Callable[[], None]) -> None:
-        """`act` is called from another thread for each signal that asks this process to leave."""
-        self._listener = act
+    def on_request(self, act: Callable[[], None]) -> Callable[[], None]:
+        """`act` is called from another thread for each signal that asks this process to leave; no more what was before,
+        which goes back."""
+        before, self._listener = self._listener, act
+        return before
+
+    def on_image(self, act: Callable[[], None]) -> None:
+        """`act` is called from another thread when the run is lost, and this process may leave an image of it."""
+        self._image_wanted = act
 
     def before_first_step(self, act: Callable[[], None] | None) -> None:
         """`act` is called from another thread when a request comes, until this is called again with None.
@@ -149,8 +156,8 @@ class Requests:
         self._note_termination()
 
     def _note_termination(self) -> None:
-        if not self._notes:
-            told, now = self._told(), time.monotonic()
+        told, now = self._told(), time.monotonic()
+        if not self._notes and not (told and told.image):
             self._notes.append(
                 ExitRequest(now, told.cause, told.deadline) if told else ExitRequest(now, SIGTERM, now + self._grace)
             )
@@ -168,6 +175,8 @@ class Requests:
         while numbers := os.read(reader, 64):
             if signal.SIGTERM in numbers:
                 self._note_termination()
+                if (told := self._told()) and told.image:
+                    self._image_wanted()
             if signal.SIGINT in numbers:
                 self._note_interruption()
             if self.seen:

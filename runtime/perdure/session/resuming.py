@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from perdure.channel import Opened
 from perdure.checkpoint.checkpointer import Checkpointer
+from perdure.checkpoint.inherit import Inheritance
 from perdure.checkpoint.opening import Opening, load_newest, open_run, say
 from perdure.checkpoint.state import Loaded, Position, State
 from perdure.contract import CommitRef
 from perdure.session.hooks import HookName
 from perdure.session.leaving import give_up, stop_without_step
-from perdure.session.liveness import obstacle, tell_attached
+from perdure.session.liveness import kept_world, look_closely, obstacle, tell_attached
 from perdure.session.newcomer import Newcomer
-from perdure.session.rng import going_on
+from perdure.session.rng import going_on, of_lost_rank
 from perdure.session.run import OWN_STOPPING, OWN_VALUES, Run
 from perdure.telemetry.events import Resumed
 from perdure.telemetry.trace import StoreTrace, TraceLines
@@ -23,21 +24,27 @@ from perdure.telemetry.trace import StoreTrace, TraceLines
 def resume(run: Run, *, seed: int) -> None:
     """Opens the run and restores. Collective; `seed` is for random states that cannot be resumed."""
     run.seed, settings = seed, run.settings
-    opening = open_run(settings, run.store, run.peers, lambda: give_up(run))
+    inheritance = Inheritance(run.peers, settings.held_image)
+    opening = open_run(settings, run.store, run.peers, lambda: give_up(run), inheritance.offers)
     _begin(run, opening)
     run.tell(Opened(opening.run))
     run.requests.before_first_step(lambda: stop_without_step(run))
     with run.timings.part("restore"):
+        if opening.image:
+            inheritance.commit(opening.image, run.checkpointer, of_lost_rank, settings.rendezvous)
         loaded = load_newest(settings, run.store, run.peers, opening.writer, run.registry)
         if loaded:
             _go_on_from(run, loaded.state, loaded.position, loaded.world, seed)
             run.checkpointer.commit = loaded.commit
         run.checkpointer.rehearse()
+        run.images.begin()
     run.tell(Opened(opening.run, run.checkpointer.commit))
     run.tell(Resumed(run.progress.step))
     run.schedule.saved()
-    if obstacle(run):
-        tell_attached(run)
+    if why := obstacle(run) or kept_world(run):
+        tell_attached(run, why)
+    else:
+        look_closely(run)
     if run.rank == 0 and run.registry.names <= {OWN_VALUES, OWN_STOPPING}:
         say(
             "no model and no optimizer is registered, so none is saved: a resumed run would go on with new weights; "
@@ -63,6 +70,7 @@ def receive(run: Run, *, seed: int) -> Newcomer | None:
         _go_on_from(run, state, header.position, newcomer.old_world, seed)
         run.checkpointer.commit = header.commit
         run.checkpointer.rehearse()
+        run.images.begin()
     run.tell(Resumed(run.progress.step))
     # No commit was made here: it is named by where the living run stands, behind the newest that there is.
     run.hooks.run(HookName.RESUMED, CommitRef(header.commit.seq if header.commit else 0, header.position.step))

@@ -9,11 +9,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import random
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import torch
+
+EVERYWHERE: Final = frozenset({"python", "numpy", "torch"})
+"""The generators that every process has."""
 
 
 def capture() -> dict[str, Any]:
@@ -29,10 +32,13 @@ def capture() -> dict[str, Any]:
 
 
 def apply(state: dict[str, Any]) -> None:
-    """Puts captured states back."""
-    random.setstate(state["python"])
-    np.random.set_state(state["numpy"])
-    torch.set_rng_state(torch.from_numpy(state["torch"]))
+    """Puts captured states back, of those generators that are in it."""
+    if "python" in state:
+        random.setstate(state["python"])
+    if "numpy" in state:
+        np.random.set_state(state["numpy"])
+    if "torch" in state:
+        torch.set_rng_state(torch.from_numpy(state["torch"]))
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(torch.from_numpy(state["cuda"]))
 
@@ -107,6 +113,27 @@ class Generators:
 
 def going_on(saved: Any, *, same_world: bool, seed: int, step: int, rank: int) -> Callable[[], None]:
     """How this rank's generators go on from a commit: as they were, or drawn anew in another world."""
-    if same_world and saved is not None:
-        return lambda: apply(saved["rng"])
-    return lambda: derive(seed, step, rank)
+    known = saved["rng"] if same_world and saved is not None else {}
+
+    def go_on() -> None:
+        if not known.keys() >= EVERYWHERE:
+            derive(seed, step, rank)
+        apply(known)
+
+    return go_on
+
+
+def alike(told: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
+    """The generators that stand at the same place on all ranks, by the checksums that each has told."""
+    return tuple(sorted(name for name in told[0] if len({found.get(name) for found in told}) == 1))
+
+
+def of_lost_rank(left: Sequence[Mapping[str, Any]], names: Collection[str]) -> dict[str, Any]:
+    """What a rank goes on with whose own state is lost, from the encoded states of those that are left.
+
+    Where a generator, one of `names`, drew the same numbers on all ranks when they began, and does on those that are
+    left, it did so on this one.
+    """
+    rng = left[0]["rng"]
+    same = {name: rng[name] for name in names if all(found["rng"].get(name) == rng.get(name) for found in left)}
+    return {"rng": same, "asked": left[0]["asked"]}

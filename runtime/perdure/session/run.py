@@ -16,10 +16,12 @@ from perdure.checkpoint.state import State
 from perdure.contract import ExitKind
 from perdure.errors import UserError
 from perdure.group.agreement import Agreement
+from perdure.group.old_groups import OldGroups
 from perdure.group.peers import Peers, Solo
 from perdure.group.pulse import Pulse
 from perdure.session import rng
 from perdure.session.hooks import HookName, Hooks
+from perdure.session.imaging import Images
 from perdure.session.progress import Progress
 from perdure.session.registry import Registry
 from perdure.session.reporting import Reporter
@@ -60,13 +62,15 @@ class Run:
         self.schedule = CheckpointSchedule(settings.cadence, rank=settings.rank)
         self.hooks = Hooks()
         self.stopping = Stopping()
+        self.images = Images(self)
         self.user_state = UserState()
         self.registry.add(OWN_VALUES, self.user_state)
         self.registry.add(OWN_STOPPING, self.stopping, loose=True)
         self.joining = settings.handover is not None
         """Whether this process is to join a living run, and is no rank of it yet."""
-        self.retired: list[Any] = []
-        """Groups of older runs: freeing one takes a tenth of a second."""
+        self.old_groups = OldGroups()
+        self.hint = ""
+        """Why ranks may have come apart, where there is more to say than to anybody."""
         self.seed = 0
         """For random states that cannot be resumed."""
         self.timeout = 0.0
@@ -96,7 +100,11 @@ class Run:
 
     def state(self) -> State:
         """What a save made now holds."""
-        return self.registry.state({"rng": self.progress.generators.state(), "asked": self.stopping.asked})
+        return self.registry.state(self.own())
+
+    def own(self) -> dict[str, Any]:
+        """What of that is this rank's alone."""
+        return {"rng": self.progress.generators.state(), "asked": self.stopping.asked}
 
     def let_go(self) -> None:
         """Frees the groups, which ends the connections: whoever still waits for this rank is told by that."""
@@ -105,7 +113,7 @@ class Run:
         self.peers, self.agreement = Solo(), Agreement(None)
         if self.opened_checkpointer:
             self.opened_checkpointer.peers = self.peers
-        self.retired.clear()
+        self.old_groups.clear()
 
     def tell(self, event: Event) -> None:
         """Tells the agent, the trace and whoever else listens."""

@@ -49,7 +49,7 @@ from perdure.session.job import Job, Status
 from perdure.session.joining import attach, meet, meet_in_place
 from perdure.session.options import checked
 from perdure.session.progress import RESERVED
-from perdure.session.reporting import Watch, exit_status, tell_error
+from perdure.session.reporting import Watch, classify, exit_status, explained, tell_error
 from perdure.session.resuming import receive, resume
 from perdure.session.run import Run
 from perdure.session.stopping import Condition, Limit, max_seconds, max_steps, read_goal
@@ -92,7 +92,7 @@ class Session:
         self._boundary = Boundary(self._run)
         self._job = Job(self._run, self._boundary, self.restore)
         attach(self._run)
-        self._watch = Watch(self._tell_error)
+        self._watch = Watch(self._tell_error, self._explained)
         self._main = main_frame()
         atexit.register(self._at_exit)
         in_child = weakref.WeakMethod(self._leave_to_child)
@@ -336,8 +336,11 @@ class Session:
             self._finish()
             self.close()
         elif error:
-            self._tell_error(error)
+            clear = self._explained(error)
+            self._tell_error(clear)
             tell_failed(self._run)
+            if clear is not error:
+                raise clear from error
 
     def close(self) -> None:
         """Gives back signals, hooks and process groups; the interpreter's end does it by itself."""
@@ -347,6 +350,7 @@ class Session:
             run.pulse.stop()
         run.requests.before_first_step(None)
         run.requests.release()
+        run.images.end()
         self._watch.stop()
         run.trace.close()
         with contextlib.suppress(PerdureError):
@@ -361,8 +365,13 @@ class Session:
         if not self._run.reporter.ended:
             self._job.finish(status)
 
+    def _explained(self, error: BaseException) -> BaseException:
+        return explained(error) if self._run.joining else error
+
     def _tell_error(self, error: BaseException) -> ExitKind:
         run = self._run
+        if classify(error)[0] is ExitKind.PEER_LOST:
+            run.images.leave()
         kind = ExitKind.HANDOVER_FAILED if run.joining else ExitKind.FAILED
         return tell_error(run.reporter, lambda: run.ending(kind), error, run.requests.came_early)
 

@@ -187,6 +187,11 @@ class Stopping:
         """What this rank itself had asked for: another one's may be in the checkpoint."""
         self._asked = list(reasons)
 
+    @property
+    def depends_on_others(self) -> bool:
+        """Whether another rank may find a reason to end the loop that this one does not."""
+        return bool(self._always or self._loop) or self._goal.max_seconds is not None
+
     def limits_reached(self, steps: int) -> list[str]:
         """The limits that are reached."""
         return self._goal.reached(steps=steps, seconds=self.clock.seconds)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from perdure.channel import Attached, Committed, Exiting, HandoverEnded, Opened, TookOver, Voting
+from perdure.channel import Attached, Committed, Exiting, HandoverEnded, Imaged, Imaging, Opened, TookOver, Voting
 from perdure.telemetry.lines import warn
 
 
@@ -79,6 +79,8 @@ Event = (
     | Leaving
     | GoalReached
     | Measured
+    | Imaging
+    | Imaged
     | Exiting
 )
 

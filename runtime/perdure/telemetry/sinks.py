@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from perdure import channel
-from perdure.channel import Attached, Committed, Exiting, HandoverEnded, Opened, TookOver, Voting
+from perdure.channel import Attached, Committed, Exiting, HandoverEnded, Imaged, Imaging, Opened, TookOver, Voting
 from perdure.telemetry.events import Event, Leaving, Stepped
 from perdure.telemetry.lines import say, speak_as
 
@@ -24,8 +24,10 @@ class AgentPipe:
         match event:
             case Stepped(step, epoch):
                 channel.write_report(self._fd, channel.Stepped(step, epoch))
-            case Attached() | Opened() | Committed() | Exiting() | Voting() | TookOver() | HandoverEnded():
-                self._ended = isinstance(event, Exiting)
+            case Attached() | Opened() | Committed() | Voting() | TookOver() | HandoverEnded() | Imaging() | Imaged():
+                channel.write_report(self._fd, event)
+            case Exiting():
+                self._ended = True
                 channel.write_report(self._fd, event)
 
 

@@ -190,7 +190,7 @@ async def nodes_join(scene: Scene, rng: random.Random) -> None:
     scene.world.knobs.lagging.pop(NODES, None)
 
 
-@fault(250, waits_for="an edit of the spec that begins the pauses between replacements anew, however often it comes")
+@fault(250)
 async def spec_fight(scene: Scene, rng: random.Random) -> None:
     """Two tools write the same field of a job in turn."""
     user = some_user(scene, rng)

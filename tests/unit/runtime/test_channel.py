@@ -17,6 +17,8 @@ from perdure.channel import (
     Committed,
     Exiting,
     HandoverEnded,
+    Imaged,
+    Imaging,
     Opened,
     Report,
     Request,
@@ -39,7 +41,9 @@ whole = st.integers(0, 10**9)
 commits = st.builds(CommitRef, seq=whole, step=whole)
 failures = st.builds(Failure, kind=st.sampled_from(ErrorKind), name=st.text(max_size=20), tail=st.text(max_size=40))
 reports: st.SearchStrategy[Report] = st.one_of(
-    st.builds(Attached, pid=whole, live=st.booleans(), live_why=st.text(max_size=20)),
+    st.builds(Attached, pid=whole, live=st.booleans(), live_why=st.text(max_size=20), images=st.booleans()),
+    st.builds(Imaging, size=whole),
+    st.builds(Imaged, step=st.none() | whole, why=st.text(max_size=40)),
     st.builds(Voting, run=whole, next=whole),
     st.builds(
         TookOver, run=whole, rank=whole, world=whole, step=whole,

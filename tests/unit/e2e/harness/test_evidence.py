@@ -55,6 +55,15 @@ def test_all_steps_are_lost_when_the_next_run_starts_from_nothing() -> None:
     assert steps_lost(training.entries, training.trace) == 3
 
 
+def test_a_run_that_was_lost_after_it_took_over_takes_the_steps_of_the_older_one_back_to_the_commit() -> None:
+    training = Training().opened(1).trained(1, 1, 1).committed(1, 1).trained(1, 2, 2)
+    training.took_over(2, older=1, step=2).trained(2, 3, 3).opened(3, resumes=2).trained(3, 2, 4).completed(3, 4)
+    assert turns(training.entries) == [Turn(UID, 1, 0, 1), Turn(UID, 2, 2, 1), Turn(UID, 3, 1, 4)]
+    assert steps_lost(training.entries, training.trace) == 2
+    assert judged(training) == CLEAN
+    assert untraced(training.entries, training.trace) == []
+
+
 def test_a_last_run_that_trains_beyond_its_last_commit_has_lost_those_steps() -> None:
     training = Training().opened(1).trained(1, 1, 2).committed(1, 2).trained(1, 3, 3)
     assert steps_lost(training.entries, training.trace) == 1

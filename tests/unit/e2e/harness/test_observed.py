@@ -29,6 +29,19 @@ def test_a_run_trains_only_when_each_of_its_members_has_its_rank() -> None:
     assert observed.training_run(history, at_least=2) is None
 
 
+def test_a_newcomer_is_told_from_who_had_a_rank_before() -> None:
+    history = [pod(1, "a", assignment=ranked(1, 0)), pod(2, "c"), pod(3, "a", assignment=ranked(2, 0))]
+    assert observed.joined(history, 2) is None
+    history.append(pod(4, "c", assignment=ranked(2, 1)))
+    assert (observed.joined(history, 2) or {})["metadata"]["name"] == "c"
+
+
+def test_a_condition_is_found_by_its_type() -> None:
+    conditions = [{"type": "Running", "message": "it runs"}, {"type": "Disrupted", "message": "a drain"}]
+    assert observed.condition({"conditions": conditions}, "Disrupted")["message"] == "a drain"
+    assert observed.condition({}, "Disrupted") == {}
+
+
 def test_an_intent_counts_only_when_it_is_final() -> None:
     assert observed.has_intent([job(1, current={"intent": {"leave": False}})]) is None
     assert observed.has_intent([job(1, current={"intent": {"leave": True}}), job(2, current=None)]) is not None

@@ -126,7 +126,10 @@ class TestOffer:
         assert _stage(here) is Stage.HANDING_OVER
         assert here.now.phase is Phase.RUNNING
         assert here.now.replicas == 2
-        assert "run 2 is taking over" in here.condition(ConditionType.DISRUPTED).message
+        assert (
+            "run 2 is offered to the members: they train until it has taken over"
+            in here.condition(ConditionType.DISRUPTED).message
+        )
 
     def test_the_budget_counts_old_members_and_new_ones(self) -> None:
         here = _offered()
@@ -167,6 +170,26 @@ class TestNoOffer:
             _running().deleted(1).ended(1, ExitKind.CHECKPOINTED, live=False, live_why="its model is sharded", **SAVED)
         )
         assert here.settle().now.live_refused == LiveRefused(template="t1", why="its model is sharded")
+
+    @pytest.mark.parametrize(
+        ("trainer", "why"),
+        [
+            ({"env": [{"name": "PERDURE_LIVE", "value": "no"}]}, "PERDURE_LIVE=no"),
+            ({"resources": {"limits": {"cpu": "4", "nvidia.com/gpu": "1"}}}, "on GPUs (nvidia.com/gpu) ranks cannot"),
+        ],
+        ids=["said", "gpus"],
+    )
+    def test_what_its_template_rules_out_is_not_asked_of_a_script_even_once(
+        self, trainer: dict[str, Any], why: str
+    ) -> None:
+        template = {"spec": {"containers": [{"name": "train", "image": "train:1", "command": ["python"], **trainer}]}}
+        assert why in self._in_place(_ready(_running(template=template)))
+
+    def test_a_script_that_may_is_asked(self) -> None:
+        containers = [
+            {"name": "train", "image": "x", "command": ["python"], "env": None, "resources": {"limits": None}}
+        ]
+        assert _stage(_ready(_running(template={"spec": {"containers": containers}})).settle()) is Stage.HANDING_OVER
 
     def test_a_lost_member_has_broken_the_groups_of_all(self) -> None:
         here = _running(world=3).ended(1, ExitKind.FAILED, error=killed()).settle().after(2).ready()

@@ -1,6 +1,7 @@
 """Starts one command as an agent does: run_starts.py OPTIONS-JSON COMMAND...; its last line tells what came of it.
 
-OPTIONS: `modules` for a zygote that imports these, absent for exec; `times` it is started.
+OPTIONS: `modules` for a zygote that imports these, absent for exec, with `reads` also what the program does; `times` it
+is started.
 """
 
 import json
@@ -21,7 +22,7 @@ def launcher_of(options: dict[str, Any], command: list[str]) -> Launcher:
         return Exec()
     program = read_program(command, os.environ, sys.executable)
     assert isinstance(program, Program), program
-    return Zygote(program, command, options["modules"], os.environ)
+    return Zygote(program, command, options["modules"], os.environ, reads=options.get("reads", False))
 
 
 def main() -> None:

@@ -138,8 +138,11 @@ class TestAVote:
         assert pod.sees(VOTES) == (Acknowledge(2, 2),)
         assert pod.sees(AssignmentRead(PLAIN)) == (Ask(2, "suspended", 1300.0, {0: 41}),)
 
-    def test_a_newcomer_that_has_not_voted_is_killed_for_a_newer_run(self) -> None:
-        assert newcomer().sees(AssignmentRead(PLAIN)) == (Kill(),)
+    def test_a_newcomer_that_has_not_voted_has_two_seconds_to_say_abort_for_a_newer_run(self) -> None:
+        pod = newcomer()
+        assert pod.sees(AssignmentRead(PLAIN)) == (Ask(2, "suspended", 1300.0, {0: 41}),)
+        assert pod.sees(Tick(), after=1.9) == ()
+        assert pod.sees(Tick(), after=0.2) == (Kill(),)
 
     @pytest.mark.parametrize("lost", [(1,), (2,)])
     def test_is_not_killed_where_one_of_its_runs_is_lost(self, lost: tuple[int, ...]) -> None:

@@ -18,6 +18,7 @@ from perdure.agent.state import (
     Cleared,
     Event,
     Finish,
+    ForgetImages,
     Kill,
     MarkWarm,
     ProcessEnded,
@@ -31,7 +32,7 @@ from perdure.agent.state import (
     Unreadable,
     Warmed,
 )
-from perdure.channel import Attached, Committed, Exiting, Opened, Report, Stepped
+from perdure.channel import Attached, Committed, Exiting, Imaged, Imaging, Opened, Report, Stepped
 from perdure.contract import (
     CommitRef,
     Completion,
@@ -105,9 +106,11 @@ def opened(settings: Settings = ONE) -> Pod:
     return pod
 
 
-def training(settings: Settings = ONE) -> Pod:
+def training(settings: Settings = ONE, *, images: bool = False) -> Pod:
     """Run 1 has a step behind it."""
     pod = opened(settings)
+    if images:
+        pod.sees(reported(Attached(41, images=True)))
     pod.sees(reported(Stepped(120)))
     return pod
 
@@ -247,6 +250,52 @@ class TestNewerRuns:
         pod = training()
         assert pod.sees(AssignmentRead(replace(RUN2, lost=(1,)))) == (Kill(),)
         assert pod.sees(ProcessEnded(0, -9)) == (Start(replace(RUN2, lost=(1,))),)
+
+    def test_a_trainer_of_a_lost_run_that_can_is_asked_for_an_image_and_killed_when_it_has_told(self) -> None:
+        pod = training(images=True)
+        (ask,) = pod.sees(AssignmentRead(replace(RUN2, lost=(1,))))
+        assert ask == Ask(1, RUN2.cause, pod.now + 5, {0: 41}, image=True)
+        assert pod.sees(AssignmentRead(replace(RUN2, lost=(1,)))) == ()
+        assert pod.sees(reported(Imaged(120))) == (Kill(),)
+        assert pod.sees(ProcessEnded(0, -9)) == (Start(replace(RUN2, lost=(1,))),)
+
+    def test_one_that_does_not_answer_is_killed_all_the_same(self) -> None:
+        pod = training(images=True)
+        pod.sees(AssignmentRead(replace(RUN2, lost=(1,))))
+        assert pod.sees(Tick(), after=4.9) == ()
+        assert pod.sees(Tick(), after=0.2) == (Kill(),)
+
+    def test_a_large_image_gets_the_time_that_it_takes(self) -> None:
+        pod = training(images=True)
+        pod.sees(AssignmentRead(replace(RUN2, lost=(1,))))
+        pod.sees(reported(Imaging(2_000_000_000)), after=1)
+        assert due(pod.state) == pod.now + 10
+        assert pod.sees(Tick(), after=9.9) == ()
+        assert pod.sees(Tick(), after=0.2) == (Kill(),)
+
+    def test_the_end_of_the_pod_does_not_wait_for_an_image(self) -> None:
+        pod = training(images=True)
+        pod.sees(AssignmentRead(replace(RUN2, lost=(1,))), reported(Imaging(200_000_000_000)))
+        pod.sees(SigtermReceived(pod.now - 114))
+        assert pod.sees(Tick(), after=1.1) == (Kill(),)
+
+    def test_one_that_has_told_before_it_is_asked_is_killed_at_once(self) -> None:
+        pod = training(images=True)
+        pod.sees(reported(Imaged(None, "it stands in the middle of a step")))
+        assert pod.sees(AssignmentRead(replace(RUN2, lost=(1,)))) == (Kill(),)
+
+    def test_one_without_a_step_has_nothing_to_leave(self) -> None:
+        pod = importing()
+        pod.sees(reported(Attached(41, images=True)), reported(Opened(1)))
+        assert pod.sees(AssignmentRead(replace(RUN2, lost=(1,)))) == (Kill(),)
+
+    @pytest.mark.parametrize("told", [Opened(2, COMMIT), Stepped(121)], ids=["restored", "trains"])
+    def test_an_image_is_let_go_once_the_run_after_it_has_restored_or_trains(self, told: Report) -> None:
+        pod = training(images=True)
+        pod.sees(AssignmentRead(replace(RUN2, lost=(1,))), reported(Imaged(120)), ProcessEnded(0, -9))
+        assert pod.sees(reported(Opened(2))) == ()
+        assert pod.sees(reported(told)) == (ForgetImages(),)
+        assert pod.sees(reported(Stepped(122))) == ()
 
     def test_a_trainer_killed_because_its_run_is_lost_has_stopped(self) -> None:
         pod = training()

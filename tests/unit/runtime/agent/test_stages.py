@@ -33,7 +33,7 @@ from perdure.agent.state import (
     Unreadable,
     Warmed,
 )
-from perdure.channel import Attached, Exiting, HandoverEnded, Opened, Report, Stepped, TookOver, Voting
+from perdure.channel import Attached, Exiting, HandoverEnded, Imaged, Imaging, Opened, Report, Stepped, TookOver, Voting
 from perdure.contract import Assignment, ExitKind, HandoverWord, Leave, Standby, Train
 from tests.unit.runtime.agent.worlds import RUN, Step, World, leave, taking_over, train
 
@@ -63,6 +63,14 @@ LIVE = (
     _live(OFFERED, ending=ExitKind.PEER_LOST, others=(SigtermReceived(),)),
 )
 """Each beside the others, for all of it at once is far more."""
+IMAGES = World(
+    Settings(),
+    assignments=(train(RUN), train(RUN + 1, lost=(RUN,)), leave(RUN + 1)),
+    endings=(ExitKind.PEER_LOST,),
+    statuses=(1,),
+    opens=False,
+    images=True,
+)
 COLUMNS: dict[type[Report], str] = {
     Attached: "attached",
     Opened: "opened",
@@ -70,10 +78,12 @@ COLUMNS: dict[type[Report], str] = {
     Voting: "voting",
     TookOver: "took over",
     HandoverEnded: "did not",
+    Imaging: "image",
+    Imaged: "image",
     Exiting: "exiting",
 }
 HEADS = [
-    *("run", "offer", "leave", "lost", *COLUMNS.values()),
+    *("run", "offer", "leave", "lost", *dict.fromkeys(COLUMNS.values())),
     *("end", "cleared", "warmed", "time"),
 ]
 LASTING = {Stage.NONE, Stage.STARTED, Stage.ATTACHED, Stage.OPENED, Stage.STEPPED, Stage.VOTING}
@@ -103,8 +113,13 @@ def live() -> list[Step]:
 
 
 @pytest.fixture(scope="module")
-def steps(one: list[Step], two: list[Step], cold: list[Step], live: list[Step]) -> list[Step]:
-    return one + two + cold + live
+def images() -> list[Step]:
+    return list(IMAGES.explored())
+
+
+@pytest.fixture(scope="module")
+def steps(one: list[Step], two: list[Step], cold: list[Step], live: list[Step], images: list[Step]) -> list[Step]:
+    return one + two + cold + live + images
 
 
 def column(event: Event, state: State) -> str:

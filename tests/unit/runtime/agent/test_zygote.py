@@ -209,8 +209,86 @@ class TestAZygoteThatIsRefused:
 
     def test_for_forks_that_would_hang_in_torch(self, tmp_path: Path) -> None:
         """OpenMP's threads are gone after a fork, and it waits for them for ever."""
-        source = "import perdure.agent.fork, torch\nperdure.agent.fork.PROBE_SECONDS = 1\ntorch.ones(1 << 20).sum()"
+        source = (
+            "import perdure.agent.preload, torch\nperdure.agent.preload.PROBE_SECONDS = 1\ntorch.ones(1 << 20).sum()"
+        )
         assert "a fork of it hangs" in self.why(tmp_path, source)
+
+
+class TestWhatTheScriptImports:
+    """It is imported before the fork, where that does no harm."""
+
+    def told(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, sick: str, modules: list[str] = LIGHT
+    ) -> tuple[list[str], str]:
+        """What is said of the zygote of a script that imports a package of this source and a sound one, and what the
+        forked script writes."""
+        installed = folder / "site-packages"
+        for name, source in {"alpha": sick, "beta": "import os\nos.environ['BETA'] = 'set'"}.items():
+            (installed / name).mkdir(parents=True)
+            (installed / name / "__init__.py").write_text(source)
+        script = "import os, sys\nprint(*(name in sys.modules for name in ('alpha', 'beta')), os.environ.get('BETA'))\n"
+        (folder / "train.py").write_text(f"{script}import beta\ntry:\n    import alpha\nexcept ValueError:\n    pass\n")
+        monkeypatch.setenv("PYTHONPATH", f"{installed}:{HERE.parents[3]}")
+        done, text = starts(folder, sys.executable, "train.py", modules=modules, reads=True)
+        assert (done["statuses"], done["hows"]) == ([0], [FORKED])
+        return done["said"], text.splitlines()[0]
+
+    def test_is_imported_already_when_it_begins(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        said, text = self.told(tmp_path, monkeypatch, "")
+        assert text == "True True set"
+        assert said[0] == "the zygote imports perdure.contract, and what is found in the script"
+        assert said[1].endswith(" MiB, with beta, alpha")
+
+    @pytest.mark.parametrize(
+        ("source", "why"),
+        [
+            (
+                "import threading\nthreading.Thread(target=threading.Event().wait, name='busy', daemon=True).start()",
+                "what it imports has started threads, which no fork has: busy",
+            ),
+            (
+                "import _thread, time\n_thread.start_new_thread(time.sleep, (99,))",
+                "it has started threads, which no fork has",
+            ),
+            ("import os\nNAME = int(os.environ.get('RANK', 0))", "it reads RANK when it is imported"),
+            ("import os, sys\nFILE = open(__file__)", "it keeps files open"),
+        ],
+        ids=["threads", "native threads", "its rank", "files"],
+    )
+    def test_is_left_to_the_script_where_a_fork_could_not_go_on_with_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, why: str
+    ) -> None:
+        said, text = self.told(tmp_path, monkeypatch, source)
+        assert text == "False True set"
+        assert f"alpha is left to the script: {why}" in said
+        assert said[-1].endswith(" MiB, with beta")
+
+    def test_is_left_to_it_as_a_whole_where_it_kills(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        source = "import os, sys\nif sys.modules['__main__'].__dict__.get('main'): os.kill(os.getpid(), 9)"
+        said, text = self.told(tmp_path, monkeypatch, source)
+        assert text == "False False None"
+        assert "all that the script imports is left to it: it has ended while it imported" in said
+
+    def test_is_left_to_it_where_forks_would_hang(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """OpenMP's threads are gone after a fork, and it waits for them for ever."""
+        source = (
+            "import perdure.agent.preload, torch\nperdure.agent.preload.PROBE_SECONDS = 1\ntorch.ones(1 << 20).sum()"
+        )
+        said, text = self.told(tmp_path, monkeypatch, source, modules=["torch"])
+        assert text.startswith("False ")
+        assert any(line.startswith(("alpha is left", "all that the script imports is left")) for line in said)
+
+    def test_is_passed_over_where_it_cannot_be_imported(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        said, text = self.told(tmp_path, monkeypatch, "raise ValueError('boom')")
+        assert text == "False True set"
+        assert said[-1].endswith(" MiB, with beta")
+
+    def test_is_not_asked_for_where_the_user_has_said_what_to_import(self) -> None:
+        for environ, reads in (({}, True), ({"PERDURE_PRELOAD": "sklearn"}, False)):
+            launcher = launcher_for([sys.executable, "train.py"], environ, 1, sys.executable)
+            assert isinstance(launcher, Zygote)
+            assert launcher._reads is reads
 
 
 class TestInAMember:

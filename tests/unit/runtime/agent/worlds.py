@@ -27,7 +27,7 @@ from perdure.agent.state import (
     Trainer,
     Warmed,
 )
-from perdure.channel import Attached, Exiting, HandoverEnded, Opened, Report, Stepped, TookOver, Voting
+from perdure.channel import Attached, Exiting, HandoverEnded, Imaged, Imaging, Opened, Report, Stepped, TookOver, Voting
 from perdure.contract import Assignment, ExitKind, Handover, HandoverWord, Leave, Train
 
 MASTER = "10.0.0.1:29500"
@@ -99,6 +99,8 @@ class World:
     """Whether a trainer tells that its run is open before it tells a step."""
     live: bool = False
     """Whether its trainers look for offers of a hand-over."""
+    images: bool = False
+    """Whether its trainers can be asked for an image."""
     warming: bool = False
     """Whether its launcher begins with something to prepare."""
 
@@ -149,10 +151,13 @@ class World:
             yield ProcessEnded(rank, 0, left_behind=True)
 
     def _reports(self, state: State, trainer: Trainer) -> Iterator[Report]:
-        yield Attached(41, self.live)
+        yield Attached(41, self.live, images=self.images)
         if self.opens:
             yield Opened(trainer.run)
         yield Stepped(7)
+        if self.images:
+            yield Imaging(2_000_000_000)
+            yield Imaged(7)
         if self.live:
             yield from self._of_attempts(state, trainer)
 
@@ -183,6 +188,7 @@ def relative(state: State, now: float) -> State:
             trainer,
             processes=tuple(_process(process, now, over=over) for process in trainer.processes),
             request=trainer.request and _requested(trainer.request, now, over=over),
+            imaging=trainer.imaging and replace(trainer.imaging, at=0.0 if over else trainer.imaging.at - now),
             killed=trainer.killed and replace(trainer.killed, at=0.0, reason=""),
             clearing=_shifted(trainer.clearing, now),
         )
@@ -206,7 +212,8 @@ def _process(process: Process, now: float, *, over: bool) -> Process:
     told_at = process.told_at - now if process.ending and not over else 0.0
     ended_at = process.ended_at - now if process.outcome and not over else 0.0
     outcome = process.outcome and replace(process.outcome, seconds=_NO_SECONDS)
-    return replace(process, opened_at=opened_at, told_at=told_at, ended_at=ended_at, outcome=outcome)
+    due = None if over else _shifted(process.image_due, now)
+    return replace(process, opened_at=opened_at, told_at=told_at, ended_at=ended_at, outcome=outcome, image_due=due)
 
 
 def _shifted(at: float | None, now: float) -> float | None:

@@ -148,7 +148,7 @@ def test_old_commits_are_retired(saver: Checkpointer, store: Unreliable) -> None
 def comparing(make: Callable[[int], State], told: set[str] | None = None) -> list[BaseException | None]:
     """What comparing two ranks' states raises on each."""
     seen = set() if told is None else told
-    return on_ranks(2, lambda peers: compare(peers, make(peers.rank), seen))
+    return on_ranks(2, lambda peers: compare(peers, make(peers.rank), seen, ""))
 
 
 def test_a_parameter_that_differs_between_ranks_is_named_on_all_of_them() -> None:

@@ -21,6 +21,7 @@ from tests.unit.runtime.handover.nursery import Nursery
 
 WAIT_AT = 4
 AGAIN_AT = 12
+EVERY = 4
 LIMIT = 60
 COMPARED = ("steps", "weights", "buffers", "optimizer", "rate", "random")
 
@@ -28,21 +29,28 @@ COMPARED = ("steps", "weights", "buffers", "optimizer", "rate", "random")
 class Job:
     """Run 1, with `world` ranks."""
 
-    def __init__(self, nursery: Nursery, name: str, world: int, **arguments: Any) -> None:
+    def __init__(
+        self, nursery: Nursery, name: str, world: int, *, script: str = "scripts.train", **arguments: Any
+    ) -> None:
         self.nursery = nursery
         self.name = name
         self.world = world
         self.root = nursery.folder / f"root-{name}"
         self.pids: dict[str, int] = {}
+        self._script = script
         self._arguments = {"root": str(self.root), **arguments}
+        self._late: dict[str, dict[str, str]] = {}
+        """Newcomers that nobody waits for at first."""
         self._wait_at: int | None = None
-        self._again: dict[str, tuple[int, str]] = {}
+        self._again: dict[str, list[tuple[int, str]]] = {}
 
     def begin(self) -> Job:
         """Starts its ranks."""
         port = free_port()
         for rank in range(self.world):
             self._start(f"old{rank}", _rank(1, rank, self.world, port))
+        for name, environ in self._late.items():
+            self._start(name, environ, {})
         return self
 
     def offered(
@@ -57,8 +65,7 @@ class Job:
         block = Handover(1, self.world, joins, leavers, address, LIMIT, f"token-{self.name}")
         for party in attempt_of(block, 2).parties:
             if party.part is Part.NEWCOMER and party.new is not None:
-                told = {"PERDURE_HANDOVER": json.dumps(write_handover(block))}
-                self._start(f"new{party.new}", _rank(2, party.new, world, port) | told, newcomer)
+                self._start(f"new{party.new}", _rank(2, party.new, world, port) | _told(block), newcomer)
             else:
                 write_offer(self._offer_file(f"old{party.old}"), _offer(2, party, world, port, block))
         return self
@@ -68,7 +75,20 @@ class Job:
         left, port = len(names) - len(leavers), free_port()
         block = Handover(2, len(names), (), leavers, f"127.0.0.1:{free_port()}", LIMIT, f"again-{self.name}")
         for party, name in zip(attempt_of(block, 3).parties, names, strict=True):
-            self._again[name] = AGAIN_AT, write_assignment(_offer(3, party, left, port, block))
+            self._offer_at(name, AGAIN_AT, _offer(3, party, left, port, block))
+        return self
+
+    def replaced(self, times: int) -> Job:
+        """Rank 1 of 2 is replaced so often, every EVERY steps, each time by another process."""
+        leaver = "old1"
+        for run in range(2, times + 2):
+            port, address = free_port(), f"127.0.0.1:{free_port()}"
+            block = Handover(run - 1, 2, (1,), (1,), address, LIMIT, f"token-{self.name}-{run}")
+            stays, leaves, comes = attempt_of(block, run).parties
+            for name, party in (("old0", stays), (leaver, leaves)):
+                self._offer_at(name, EVERY * (run - 1), _offer(run, party, 2, port, block))
+            leaver = f"new{run}"
+            self._late[leaver] = _rank(run, comes.new or 0, 2, port) | _told(block)
         return self
 
     def end(self) -> dict[str, Any]:
@@ -95,6 +115,9 @@ class Job:
         """The lines of all its ranks."""
         return [json.loads(line) for path in self.root.glob("trace/*.jsonl") for line in path.read_text().splitlines()]
 
+    def _offer_at(self, name: str, step: int, offer: Train | Leave) -> None:
+        self._again.setdefault(name, []).append((step, write_assignment(offer)))
+
     def _offer_file(self, name: str) -> Path:
         return self.nursery.folder / f"{self.name}-{name}.offer"
 
@@ -103,7 +126,7 @@ class Job:
         told["PERDURE_HANDOVER_FILE"] = str(self._offer_file(name))
         own = {"wait_at": self._wait_at} if newcomer is None else dict(newcomer)
         arguments = self._arguments | own | ({"again": self._again[name]} if name in self._again else {})
-        self.pids[name] = self.nursery.start(f"{self.name}-{name}", "train", arguments, told)
+        self.pids[name] = self.nursery.start(f"{self.name}-{name}", self._script, arguments, told)
 
 
 def by_rank(results: Mapping[str, Any]) -> dict[int, Any]:
@@ -123,6 +146,10 @@ def free_port() -> int:
 def _rank(run: int, rank: int, world: int, port: int) -> dict[str, str]:
     found = {"PERDURE_RUN": run, "RANK": rank, "WORLD_SIZE": world, "MASTER_PORT": port}
     return {name: str(value) for name, value in found.items()} | {"MASTER_ADDR": "127.0.0.1"}
+
+
+def _told(block: Handover) -> dict[str, str]:
+    return {"PERDURE_HANDOVER": json.dumps(write_handover(block))}
 
 
 def _offer(run: int, party: Party, world: int, port: int, block: Handover) -> Train | Leave:

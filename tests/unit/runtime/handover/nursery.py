@@ -1,8 +1,8 @@
 """Real processes for the tests of this folder: one imports torch, and forks a trainer whenever a test wants one.
 
 `Nursery` is the test's end; the other is this module run as a program. It computes nothing before it forks, as a
-thread pool of the parent's would hang its children. A trainer is a function of tests.unit.runtime.handover.scripts;
-what it returns (JSON) is in a file.
+thread pool of the parent's would hang its children. A trainer is a function of .scripts or .variants; what it returns
+(JSON) is in a file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ REPOSITORY = Path(__file__).parents[4]
 SECONDS = 120
 """For whatever a test waits for."""
 PR_SET_PDEATHSIG = 1
-MODULES = ("torch", "torch._dynamo", "perdure.session.session", "tests.unit.runtime.handover.scripts")
+FOLDER = "tests.unit.runtime.handover"
+MODULES = ("torch", "torch._dynamo", "perdure.session.session", f"{FOLDER}.scripts", f"{FOLDER}.variants")
 
 
 class Nursery:
@@ -110,8 +111,8 @@ def _fork(folder: Path, told: Mapping[str, Any]) -> int:
     os.environ.update(told["environ"])
     status = 1
     try:
-        scripts = importlib.import_module("tests.unit.runtime.handover.scripts")
-        result = getattr(scripts, told["function"])(**told["arguments"])
+        module, _, function = told["function"].rpartition(".")
+        result = getattr(importlib.import_module(f"{FOLDER}.{module}"), function)(**told["arguments"])
         (folder / f"{told['name']}.json").write_text(json.dumps(result))
         status = 0
     except BaseException:  # noqa: BLE001 - the test reads it

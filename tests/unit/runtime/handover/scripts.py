@@ -6,6 +6,7 @@ import hashlib
 import os
 import signal
 import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
 from perdure.channel import HandoverEnded
+from perdure.group.old_groups import OldGroups
 from perdure.session.leaving import Exit
 from perdure.session.session import Session
 from perdure.telemetry.events import Event
@@ -53,20 +55,25 @@ def train(
     options: dict[str, Any] | None = None,
     wait_at: int | None = None,
     die: str = "",
-    again: tuple[int, str] | None = None,
+    again: Sequence[tuple[int, str]] = (),
     group: bool = False,
     wait_for_end: bool = False,
+    count_in: Sequence[int] = (),
 ) -> dict[str, Any]:
     """Trains to the end; at step `wait_at` every old rank waits until its part of the hand-over is ready, or
     with `wait_for_end` until it has come to nothing.
 
-    With `group` it has one of its own. `die` is where this process kills itself, or raises; `again` is another offer,
-    and the step at which it comes.
+    With `group` it has one of its own. `die` is where this process kills itself, or raises; `again` are more
+    offers, and the steps at which they come. In the runs `count_in` threads and files are counted.
     """
     torch.set_num_threads(1)
     dies(die, "cold")
     told: list[str] = []
+    counted: dict[int, Any] = {}
+    offers = dict(again)
     with Session.from_env(root, deterministic=deterministic) as session:
+        if count_in:
+            session._run.old_groups = OldGroups(grace=0)
         own = dist.new_group() if group and dist.is_initialized() else None
         net = network(model)
         torch.manual_seed(session.rank)  # dropout of its own on every rank
@@ -92,12 +99,12 @@ def train(
                     optimizer.zero_grad()
                     session.weighted(cross_entropy(wrapped(inputs), labels)).backward()
                     optimizer.step()
-                    if again and session.steps_done == again[0]:
-                        Path(os.environ["PERDURE_HANDOVER_FILE"]).write_text(again[1])
+                    if session.run in count_in and session.run not in counted:
+                        counted[session.run] = threads_and_files(session)
                     if wait_for_end and session.steps_done == wait_at:
                         ended.once.wait(60)
-                    elif session.steps_done == wait_at or (again and session.steps_done == again[0]):
-                        await_ready(session)
+                    else:
+                        take_part(session, wait_at, offers)
                     session.step()
                     scheduler.step()
         except Exit:
@@ -114,6 +121,7 @@ def train(
             "random": torch.rand(1).item(),
             "told": told,
             "own": own is not None,
+            "counted": counted,
         }
 
 
@@ -128,9 +136,26 @@ class Ended:
             self.once.set()
 
 
+def threads_and_files(session: Session) -> dict[str, int]:
+    """How many this process has, once all that older runs have left is gone."""
+    assert session._run.old_groups.wait(60)
+    for thread in threading.enumerate():
+        if thread.name.startswith(("perdure-handover", "perdure-old-groups")):
+            thread.join(60)
+    return {kind: len(list(Path("/proc/self", kind).iterdir())) for kind in ("task", "fd")}
+
+
 def dies(die: str, here: str) -> None:
     if die == here:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def take_part(session: Session, wait_at: int | None, offers: Mapping[int, str]) -> None:
+    """In a step: takes the offer that comes in it, and waits for one that is to be ready by its end."""
+    if session.steps_done in offers:
+        Path(os.environ["PERDURE_HANDOVER_FILE"]).write_text(offers[session.steps_done])
+    if session.steps_done == wait_at or session.steps_done in offers:
+        await_ready(session)
 
 
 def await_ready(session: Session) -> None:

@@ -61,6 +61,31 @@ def test_what_cannot_change_its_ranks_saves_and_goes_on_in_new_processes(
     assert opened == [(1, None), (2, None)]
 
 
+def test_a_group_that_the_script_keeps_is_found(nursery: Nursery) -> None:
+    job = Job(nursery, "kept", 2, script="variants.keeping").offered(2, (0, 1), (0, 1), wait=False).begin()
+    results = job.end()
+    ended = [line for line in job.trace if line.get("event") == "handover-ended"]
+    assert {(line["rank"], line["word"]) for line in ended} == {(0, "restart"), (1, "restart")}
+    assert set(results["old0"]) == {"left"}
+    assert results["new0"]["weights"] == results["new1"]["weights"]
+
+
+@pytest.mark.parametrize("makes", ["ddp", "group"])
+def test_what_needs_a_group_before_the_first_batch_is_told_what_to_do(nursery: Nursery, makes: str) -> None:
+    job = Job(nursery, f"hasty-{makes}", 2, script="variants.hasty", makes=makes).offered(*REPLACED).begin()
+    assert job.ended() == {"new1": 1, "old0": 0, "old1": 0}
+    assert "UserError: this process joins a living run, and has no process group before its first batch" in job.output(
+        "new1"
+    )
+
+
+def test_ranks_that_come_apart_after_a_hand_over_are_told_what_may_have_made_them(nursery: Nursery) -> None:
+    job = Job(nursery, "forgetful", 2, script="variants.forgetful").offered(*REPLACED).begin()
+    assert job.ended() == {"new1": 1, "old0": 1, "old1": 0}
+    for name in ("new1", "old0"):
+        assert "in it variables of the script's own have begun anew" in job.output(name)
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_old_ranks_train_on_bit_for_bit(nursery: Nursery, undisturbed: dict[int, Any], name: str) -> None:
     fault = FAULTS[name]

@@ -57,6 +57,32 @@ def played(nursery: Nursery, name: str, move: Move) -> tuple[Job, dict[str, Any]
     return job, job.end()
 
 
+VARIANTS = {
+    "compiled inside": (2, (0,)),
+    "compiled outside": (2, (1,)),
+    "two loaders": (2, (0,)),
+    "side by side": (2, (1,)),
+    "accumulated": (2, (1,)),
+    "bucket views": (4, (1, 3)),
+    "own values": (2, (0,)),
+    "asked by one rank": (2, (1,)),
+}
+"""How many ranks, and which of them are replaced."""
+
+
+@pytest.mark.parametrize("kind", VARIANTS)
+def test_whatever_a_script_adds_goes_over_too(nursery: Nursery, kind: str) -> None:
+    world, leavers = VARIANTS[kind]
+    arguments: dict[str, Any] = {"script": "variants.train", "kind": kind, "deterministic": world > 2}
+    job = Job(nursery, kind.replace(" ", "-"), world, **arguments).offered(world, leavers, leavers).begin()
+    results, undisturbed = job.end(), Job(nursery, f"{job.name}-undisturbed", world, **arguments).begin().end()
+    assert by_rank(results) == by_rank(undisturbed)
+    assert {results[f"new{rank}"]["rank"] for rank in leavers} == set(leavers)
+    assert [over for _, over, _ in opened(job)] == [None, 1]
+    if kind == "compiled inside":  # the model is the same one in who stays
+        assert results["old1"]["compilations"] == undisturbed["old1"]["compilations"] > 0
+
+
 def opened(job: Job) -> list[tuple[int, int | None, int | None]]:
     return [(entry["run"], entry.get("takesOver"), entry.get("step")) for entry in job.log if entry["kind"] == "Opened"]
 
@@ -97,6 +123,15 @@ def test_a_run_grows_and_shrinks_again(nursery: Nursery) -> None:
         "old1": ["ranks 1/3", "ranks 0/2"],
         "new2": [f"resumed {found[1][2]}", "ranks 2/3", "ranks 1/2"],
     }
+
+
+def test_ten_hand_overs_leave_neither_threads_nor_connections(nursery: Nursery) -> None:
+    job = Job(nursery, "ten", 2, epochs=7, count_in=[3, 11]).replaced(10).begin()
+    results = job.end()
+    assert [(run, over) for run, over, _ in opened(job)] == [(1, None), *((run, run - 1) for run in range(2, 12))]
+    after_two, after_ten = results["old0"]["counted"].values()
+    assert after_ten["task"] == after_two["task"]
+    assert after_ten["fd"] < after_two["fd"] + 8  # the pulses may be connected already, or not yet
 
 
 def samples(job: Job) -> dict[int, Counter[int]]:

@@ -353,6 +353,12 @@ class TestAskingTheLog:
         assert other.sees(on.Passed(Alarm.LIMIT), on.Passed(Alarm.QUIET)) == ()
         assert ended(other.sees(on.Passed(Alarm.DEADLINE))) is ExitKind.HANDOVER_FAILED
 
+    def test_a_newcomer_that_finds_nobody_believes_the_log(self) -> None:
+        machine = Machine(REPLACED, NEWCOMER)
+        assert machine.sees(on.LogAnswered(Verdict.OPEN)) == ()
+        machine.sees(on.LogAnswered(Verdict.ENDED))
+        assert machine.state.phase is Phase.JOINING
+
     def test_an_exit_that_takes_long_to_be_agreed_still_is_a_restart(self) -> None:
         """Steps may be longer than the time after which the log is settled."""
         machine = prepared(D)

@@ -56,6 +56,17 @@ def test_a_deadline_may_be_brought_forward(requests: Requests, tmp_path: Path) -
     assert (second.at, second.deadline) == (first.at, 17.0)
 
 
+def test_a_word_that_the_run_is_lost_is_no_request_and_reaches_whoever_leaves_the_image(
+    requests: Requests, tmp_path: Path
+) -> None:
+    asked = threading.Event()
+    requests.on_image(asked.set)
+    write_request(tmp_path / "request", Request("a member was lost", time.monotonic() + 5, image=True))
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert asked.wait(SECONDS)
+    assert not requests.seen
+
+
 UNREADABLE = {
     "empty": b"",
     "half written": b'{"GracefulExit": 1, "cause": "no',

@@ -1,0 +1,163 @@
+"""What a zygote imports before it forks anything, and whether what it has imported lets it fork good trainers.
+
+Modules that were asked for have to be fit: without them each start executes the command. Modules found in the script
+need not be: one that starts threads, CUDA or files, or asks who this process is, is told by name, and the zygote begins
+anew without it, as what was imported cannot be taken back. Called by perdure.agent.fork; imports torch only if told to.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from perdure.agent.environ import OF_A_RUN
+from perdure.agent.imports import Import
+
+PROBE_SECONDS: Final = 10.0
+"""What a fork gets to add numbers up: a moment, or for ever."""
+_PARALLEL: Final = 1 << 20
+"""Elements: enough for torch to use all of its threads."""
+
+
+class Unfit(Exception):
+    """A fork of this process would be no good trainer."""
+
+    def __init__(self, why: str, package: str | None = None) -> None:
+        super().__init__(why)
+        self.package = package
+        """The one found in the script that is to blame; "" if it is one of them, None if none is."""
+
+
+def import_wanted(modules: Sequence[str]) -> None:
+    """Imports what was asked for. Unfit if that cannot be done, or has done too much."""
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except BaseException as error:  # noqa: BLE001 - whatever a library raises: the agent executes instead
+            raise Unfit(f"{module} cannot be imported: {type(error).__name__}: {error}") from None
+    if trouble := _left_behind() or _computes():
+        raise Unfit(trouble)
+
+
+def import_found(found: Sequence[Import], without: Sequence[str]) -> list[str]:
+    """Imports what the script is going to, as it will; what it has imported. Unfit names a package that is to stay out.
+
+    One that cannot be imported is passed over: the script may not need it, and will say so itself.
+    """
+    imported: list[str] = []
+    threads, files = _native_threads(), _files()
+    for wanted in found:
+        package, asked = wanted.module.partition(".")[0], set[str]()
+        if package in without:
+            continue
+        known = wanted.module in sys.modules
+        with _listening(asked):
+            if not _imported(wanted):
+                continue
+        trouble = _left_behind()
+        if asked:
+            trouble = f"it reads {', '.join(sorted(asked))} when it is imported"
+        elif not trouble and _files() - files:
+            trouble = "it keeps files open"
+        elif not trouble and _native_threads() > threads:
+            trouble = "it has started threads, which no fork has"
+        if trouble:
+            raise Unfit(trouble, package)
+        if not known:
+            imported.append(wanted.module)
+    if imported and (trouble := _computes()):
+        raise Unfit(trouble, "")
+    return imported
+
+
+def fork() -> int:
+    """os.fork, without a warning of threads: Python 3.12 warns of any, and BLAS sees to its own."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def _imported(wanted: Import) -> bool:
+    try:
+        __import__(wanted.module, fromlist=wanted.names)
+    except BaseException:  # noqa: BLE001 - whatever a library raises: the script will meet it, if it gets there
+        return False
+    return True
+
+
+@contextmanager
+def _listening(asked: set[str]) -> Iterator[None]:
+    """Adds to `asked` each of a run's variables that is looked for meanwhile: they are not there yet."""
+    kind: Any = type(os.environ)
+    get = kind.__getitem__
+
+    def listen(environ: Any, name: str) -> Any:
+        if name in OF_A_RUN:
+            asked.add(name)
+        return get(environ, name)
+
+    kind.__getitem__ = listen
+    try:
+        yield
+    finally:
+        kind.__getitem__ = get
+
+
+def _left_behind() -> str:
+    """What no fork can go on with; nothing where all is well."""
+    others = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+    if others:
+        return f"what it imports has started threads, which no fork has: {', '.join(others)}"
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return "what it imports has started CUDA, which no fork can use"
+    return ""
+
+
+def _files() -> set[str]:
+    """What is open here, by what it is; a fork would share it with all others."""
+    folder = Path("/proc/self/fd")
+    found = set()
+    for number in os.listdir(folder):  # noqa: PTH208 - iterdir would keep its own open
+        try:
+            found.add(f"{number} {os.readlink(folder / number)}")  # noqa: PTH115 - there may be no such file
+        except OSError:
+            continue  # the one that the folder was read by
+    return found
+
+
+def _native_threads() -> int:
+    """Threads of libraries that do not end theirs before a fork, as BLAS does."""
+    pid = fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return len(os.listdir("/proc/self/task"))  # noqa: PTH208
+
+
+def _computes() -> str:
+    """Why a fork of this process could not compute; nothing where it can."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return ""
+    pid = fork()
+    if pid == 0:
+        torch.ones(_PARALLEL).sum()
+        os._exit(0)
+    end = time.monotonic() + PROBE_SECONDS
+    while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() < end:
+        time.sleep(0.005)
+    if ended[0] == 0:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        return "a fork of it hangs: something that it imports computes with several threads"
+    return f"a fork of it cannot compute: status {os.waitstatus_to_exitcode(ended[1])}" if ended[1] else ""

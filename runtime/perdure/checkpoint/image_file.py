@@ -1,0 +1,103 @@
+"""An image as bytes: a whole state in one file, laid out as a shard is, and beside it what a commit has as text.
+
+    magic (8) · size of the body (8) · size of the header (8) · checksum of the header (8) · body · header (JSON)
+
+The magic is written last, so a file that begins with it is whole. No tensors are known here. Written by the session
+that has lost a peer, read by the one that comes after it.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from awscrt.checksums import crc64nvme
+
+from perdure.channel import IMAGE_MAGIC
+from perdure.checkpoint.entry import checksum
+from perdure.checkpoint.image import Stamp
+from perdure.checkpoint.manifest import Item
+from perdure.checkpoint.state import Position
+from perdure.checkpoint.upload import BLOCK_BYTES, Staged
+from perdure.errors import Corrupt
+
+_NUMBERS: Final = struct.Struct("<QQQ")
+_BODY: Final = len(IMAGE_MAGIC) + _NUMBERS.size
+
+
+@dataclass(frozen=True)
+class Label:
+    """What an image says of itself, beside its state."""
+
+    stamp: Stamp
+    position: Position
+    crc: str
+    """Of what is equal on all ranks."""
+    alike: tuple[str, ...]
+    """The random generators that drew the same numbers on all ranks when they began."""
+
+
+def write_image(path: Path, label: Label, staged: Staged) -> None:
+    """Puts a whole state there, over what there was. OSError if there is no room."""
+    file = os.open(path, os.O_RDWR)
+    try:
+        os.ftruncate(file, 0)
+        at, sums = _BODY, []
+        for block in staged.blocks():
+            sums.append(checksum(block))
+            at = _put(file, block, at)
+        body = {**asdict(label), "items": [asdict(item) for item in staged.items], "blocks": sums}
+        header = json.dumps({**body, "objects": staged.objects, "state": staged.state}).encode()
+        _put(file, memoryview(header), at)
+        _put(file, memoryview(_NUMBERS.pack(staged.size, len(header), crc64nvme(header))), len(IMAGE_MAGIC))
+        _put(file, memoryview(IMAGE_MAGIC), 0)
+    finally:
+        os.close(file)
+
+
+class Image:
+    """One that was left, verified."""
+
+    def __init__(self, path: Path) -> None:
+        """Corrupt if it is not as it was written; OSError if it cannot be read."""
+        file = os.open(path, os.O_RDONLY)
+        try:
+            self._bytes = memoryview(mmap.mmap(file, 0, prot=mmap.PROT_READ))
+        except ValueError:
+            raise Corrupt(f"the image at {path} is empty") from None
+        finally:
+            os.close(file)
+        if bytes(self._bytes[: len(IMAGE_MAGIC)]) != IMAGE_MAGIC or len(self._bytes) < _BODY:
+            raise Corrupt(f"the image at {path} is not whole")
+        self.size, length, crc = _NUMBERS.unpack_from(self._bytes, len(IMAGE_MAGIC))
+        header = self._bytes[_BODY + self.size : _BODY + self.size + length]
+        if crc64nvme(header) != crc:
+            raise Corrupt(f"the header of the image at {path} was changed after it was written")
+        body = json.loads(bytes(header))
+        self.label = Label(Stamp(**body["stamp"]), Position(**body["position"]), body["crc"], tuple(body["alike"]))
+        self.items = tuple(Item(**{**item, "shape": tuple(item["shape"])}) for item in body["items"])
+        self.objects: Any = body["objects"]
+        """Encoded."""
+        self.state: Any = body["state"]
+        """That of the rank it was, encoded."""
+        if [checksum(block) for block in self.blocks()] != body["blocks"]:
+            raise Corrupt(f"the image at {path} was changed after it was written")
+
+    def blocks(self) -> Iterator[memoryview]:
+        """The body, as a shard's."""
+        end = _BODY + self.size
+        for at in range(_BODY, end, BLOCK_BYTES):
+            yield self._bytes[at : min(at + BLOCK_BYTES, end)]
+
+
+def _put(file: int, data: memoryview, at: int) -> int:
+    while data:
+        written = os.pwrite(file, data, at)
+        data, at = data[written:], at + written
+    return at

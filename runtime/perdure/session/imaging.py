@@ -1,0 +1,210 @@
+"""What a rank leaves behind that has lost a peer: an image of where it stands, for the run that follows.
+
+Parameters and optimizer state stand where the last `optimizer.step()` has left them. Everything else moves with the
+step that is broken: buffers, random generators, what a script sets before its step. So that is copied at each place
+where the run may stop, as long as it is small; the image is of the last such place, if no optimizer has stepped since.
+Whoever writes it may be the main thread, which a lost peer has thrown out of the training, or another, while the main
+thread hangs in a collective: an optimizer that would step meanwhile waits.
+
+What cannot be had without harm is not had: then the newest commit counts, and a line says why. Owned by the session's
+Run; perdure.session.boundary tells it the places.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from perdure.channel import Imaged, Imaging
+from perdure.checkpoint import stage, tensors
+from perdure.checkpoint.codec import encode
+from perdure.checkpoint.entry import checksum
+from perdure.checkpoint.image import Stamp
+from perdure.checkpoint.image_file import Label, write_image
+from perdure.checkpoint.opening import say
+from perdure.checkpoint.state import Position, State
+from perdure.errors import PerdureError
+from perdure.session.registry import Small
+from perdure.session.rng import alike
+from perdure.session.room import free_memory
+
+if TYPE_CHECKING:
+    from perdure.session.run import Run
+
+SMALL_BYTES: Final = 16 * 2**20
+"""What moves between two steps is copied at each of them, if it is no more than this."""
+MARGIN_BYTES: Final = 64 * 2**20
+"""What an image leaves of the memory there is."""
+PATIENCE_SECONDS: Final = 4.0
+"""How long a rank that is asked for an image in the middle of a step waits for the step's end: less than the agent."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One place at which the run might have stopped."""
+
+    stamp: Stamp
+    position: Position
+    small: Small
+    rank: Any
+    """What is this rank's own."""
+
+
+class Images:
+    """One process's; it leaves one at most."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._standing: Standing | None = None
+        self._touched = False
+        """An optimizer has begun a step since."""
+        self._unseen = False
+        """Before that place parameters have changed although no optimizer was seen to step."""
+        self._versions: list[int] = []
+        """How often each parameter was written to by then."""
+        self._parameters: list[torch.Tensor] = []
+        self._never = "nothing is restored yet"
+        """Why there will be none at all."""
+        self._alike: tuple[str, ...] = ()
+        """The random generators that drew the same numbers on all ranks when they began, as one world."""
+        self._world = 0
+        self._left = False
+        self._changed = threading.Condition()
+        """Held while the image is written, and by whoever changes what is in it."""
+        self._hook: Any = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody keeps an image, should this rank lose a peer."""
+        return self._run.settings.image_file is not None and self._run.world > 1 and not self._never
+
+    def begin(self) -> None:
+        """Everything is restored: from here on there may be images, if nothing stands in the way. Collective."""
+        run = self._run
+        drawn = run.peers.gather({name: _sum(state) for name, state in run.progress.generators.state().items()})
+        self._alike, self._world = () if run.joining else alike(drawn), run.world
+        if run.settings.image_file is None:
+            return
+        self._never = self._obstacle()
+        if self._never:
+            return
+        self._parameters = run.registry.parameters()
+        self._hook = register_optimizer_step_pre_hook(_hook(weakref.ref(self)))
+
+    def end(self) -> None:
+        """No optimizer is watched any more."""
+        if self._hook:
+            self._hook.remove()
+
+    def _obstacle(self) -> str:
+        registry = self._run.registry
+        if any(parameter.device.type != "cpu" for parameter in registry.parameters()):
+            return "parameters are on an accelerator, which may hang with the collective"
+        if registry.extra:
+            return f"a module of type {registry.extra} keeps state that is no tensor"
+        if (size := registry.small_bytes()) > SMALL_BYTES:
+            return f"buffers and averages have {size / 2**20:.0f} MiB: too much to be copied at each step"
+        return ""
+
+    def stand(self, *, anew: bool = False) -> None:
+        """The run might stop right here: an image that is made later is of this place.
+
+        `anew`: another run has taken over at it.
+        """
+        if not self.wanted or self._left:
+            return
+        run, versions = self._run, self._written_to()
+        with self._changed:
+            self._unseen = versions != self._versions and not self._touched and bool(self._versions) and not anew
+            self._alike = self._alike if run.world == self._world else ()
+            self._versions, self._touched, self._standing = versions, False, None
+            if not run.progress.saved:
+                self._standing = self._copied()
+            self._changed.notify_all()
+
+    def _written_to(self) -> list[int]:
+        return [parameter._version for parameter in self._parameters]  # noqa: SLF001 - torch has no other word
+
+    def _copied(self) -> Standing | None:
+        run = self._run
+        number = run.settings.run or 0
+        stamp = Stamp(run.settings.uid, number, run.progress.step, run.rank, run.world)
+        try:
+            return Standing(stamp, run.progress.position(), run.registry.small(), run.own())
+        except Exception as error:  # noqa: BLE001 - of a script's own object: training is worth more
+            self._never = f"what is registered cannot be copied: {error!r}"
+            return None
+
+    def steps(self) -> None:
+        """An optimizer is about to step."""
+        with self._changed:
+            self._touched = True
+
+    def leave(self, patience: float = 0.0) -> None:
+        """Leaves the image, or says why there is none; once, whoever comes first.
+
+        `patience`: how long the end of a step may be waited for. From any thread.
+        """
+        if self._run.settings.image_file is None or self._run.reporter.ended:
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: self._left or not self._touched, patience)
+            if self._left:
+                return
+            self._left = True
+            try:
+                step, why = self._written()
+            except (PerdureError, OSError) as error:
+                step, why = None, str(error)
+            self._run.tell(Imaged(step, why))
+        if step is None:
+            say(f"no image of this rank is left: {why}")
+        else:
+            say(f"rank {self._run.rank} leaves an image of step {step}")
+
+    def _written(self) -> tuple[int | None, str]:
+        """The step, or why there is none."""
+        run, standing, path = self._run, self._standing, self._run.settings.image_file
+        if self._never:
+            return None, self._never
+        if self._unseen:
+            return None, "parameters change where no optimizer steps, or one that is compiled"
+        if self._touched or self._written_to() != self._versions:
+            return None, "it stands in the middle of a step"
+        if standing is None or path is None:
+            return None, "nothing was trained since the last commit"
+        state = run.registry.state(standing.rank, standing.small)
+        staged = stage.stage(state, 0, 1)
+        run.tell(Imaging(staged.size))
+        room = free_memory()
+        if room is not None and staged.size + MARGIN_BYTES > room:
+            return None, f"it would have {staged.size / 2**20:.0f} MiB, and {room / 2**20:.0f} MiB of memory are left"
+        write_image(path, Label(standing.stamp, standing.position, _sum_of(state), self._alike), staged)
+        return standing.stamp.step, ""
+
+
+def _hook(mine: weakref.ref[Images]) -> Callable[..., None]:
+    """Before each optimizer's step. Traced by a compiler it is nothing at all."""
+
+    def before(*_: Any) -> None:
+        if not torch.compiler.is_compiling() and (images := mine()):
+            images.steps()
+
+    return before
+
+
+def _sum_of(state: State) -> str:
+    """A checksum of what is equal on all ranks."""
+    sums = [f"{name} {tensors.checksum(tensor)}" for name, tensor in sorted(state.shared.items())]
+    return checksum("\n".join(sums).encode())
+
+
+def _sum(value: Any) -> str:
+    return checksum(json.dumps(encode(value), sort_keys=True).encode())

@@ -1,0 +1,80 @@
+"""Somebody is killed or frozen in each phase of a hand-over: nobody ever trains what another trains, nothing is lost.
+
+Real agents and trainers. A member that is killed costs what a lost member costs; one that only stands still, nothing.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from e2e.harness import twin
+from perdure.contract import ExitKind
+from tests.handover.judging import broken, lost
+from tests.handover.moving import SCRIPT, WORLD, Came, Fault, Harm, Job, Phase, Victim, arguments
+
+KILLED = (
+    Fault(Harm.KILLED, Victim.NEWCOMER, Phase.RECEIVING),
+    Fault(Harm.KILLED, Victim.LEAVER, Phase.PUT),
+    Fault(Harm.KILLED, Victim.STAYER, Phase.VOTING),
+    Fault(Harm.KILLED, Victim.DECIDER, Phase.CONNECTING),
+)
+FROZEN = (
+    Fault(Harm.BLINKS, Victim.NEWCOMER, Phase.CONNECTING),
+    Fault(Harm.BLINKS, Victim.STAYER, Phase.RECEIVING),
+    Fault(Harm.FROZEN, Victim.LEAVER, Phase.VOTING),
+    Fault(Harm.FROZEN, Victim.DECIDER, Phase.PUT),
+)
+ALL = tuple(Fault(harm, victim, phase) for harm in Harm for victim in Victim for phase in Phase)
+JOBS, ROUNDS = 20, 10
+SHORT, LONG = 10, 24
+"""Epochs."""
+
+
+Weights = Callable[[int], str]
+
+
+@pytest.fixture(scope="module")
+def weights() -> Weights:
+    """Those of a training that nobody disturbs, after so many epochs."""
+
+    @cache
+    def found(epochs: int) -> str:
+        return twin.trained(Path(sys.executable), SCRIPT, arguments(epochs), world=WORLD).weights
+
+    return found
+
+
+def judge(folder: Path, epochs: int, weights: Weights, faults: Sequence[Fault], draw: random.Random) -> None:
+    """Lets it all happen to one job, one after the other, and judges what the job has left."""
+    with Job(folder, epochs) as job:
+        for fault in faults:
+            came = job.hand_over(fault, draw.randrange(WORLD))
+            print(f"{fault}: {came}")
+            assert came in fault.expected, f"{fault}: {came}"
+        completed = job.completes()
+        ended = job.ended()
+    entries, steps = job.members.root.entries(), job.members.root.trace().steps
+    assert [one.outcome for one in completed] == [ExitKind.COMPLETED] * WORLD
+    assert list(broken(entries, ended.values())) == []
+    steps_lost, samples, untraced = lost(entries, steps, epochs=epochs)
+    assert (samples.lost, samples.repeated, samples.foreign, untraced) == (0, 0, 0, [])
+    assert steps_lost == 0 or Came.LOST in job.came
+    assert job.members.root.weight_hash() == weights(epochs)
+
+
+@pytest.mark.parametrize("faults", [KILLED, FROZEN], ids=["killed", "frozen"])
+def test_each_party_is_harmed_in_a_phase(tmp_path: Path, weights: Weights, faults: Sequence[Fault]) -> None:
+    judge(tmp_path, SHORT, weights, faults, random.Random(0))  # noqa: S311 - it has to be repeatable
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("number", range(JOBS))
+def test_each_party_is_harmed_in_any_phase(tmp_path: Path, weights: Weights, seed: int, number: int) -> None:
+    draw = random.Random(f"{seed} {number}")  # noqa: S311 - it has to be repeatable
+    judge(tmp_path, LONG, weights, [draw.choice(ALL) for _ in range(ROUNDS)], draw)

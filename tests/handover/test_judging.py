@@ -1,0 +1,67 @@
+"""The judge of harmed hand-overs is judged: a log that breaks a law is found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from e2e.harness.evidence import Entry
+from perdure.contract import ExitKind, HandoverRecord, HandoverWord, Outcome
+from tests.handover.judging import broken
+
+Line = tuple[str, int, dict[str, Any]]
+OPENED: Line = ("Opened", 1, {})
+TAKEN: Line = ("Opened", 2, {"takesOver": 1})
+REFUSED: Line = ("Refused", 1, {"refuses": 2})
+COMMITTED: Line = ("Committed", 1, {})
+ABORTED: Line = ("Committed", 1, {"aborted": 2})
+WENT = (HandoverRecord(2, HandoverWord.GO),)
+
+
+def log(*lines: Line) -> list[Entry]:
+    return [Entry(seq, kind, "u", run, "", body) for seq, (kind, run, body) in enumerate(lines, 1)]
+
+
+def ended(kind: ExitKind, handovers: tuple[HandoverRecord, ...] = ()) -> Outcome:
+    return Outcome(kind, 1, 0, 0, handovers=handovers)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (OPENED, COMMITTED, TAKEN, ("Committed", 2, {})),
+        (OPENED, REFUSED, ABORTED, ("Opened", 3, {"takesOver": 1})),
+        (OPENED, TAKEN, REFUSED, ("Opened", 3, {"takesOver": 2})),
+    ],
+    ids=["taken-over", "refused", "refused-too-late"],
+)
+def test_a_log_that_keeps_the_laws_is_left_alone(lines: tuple[Line, ...]) -> None:
+    assert list(broken(log(*lines), [ended(ExitKind.COMPLETED)])) == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "law"),
+    [
+        ((OPENED, REFUSED, TAKEN), "H9"),
+        ((OPENED, ABORTED, ("Opened", 2, {})), "H9"),
+        ((OPENED, ("Opened", 2, {}), ("Opened", 3, {"takesOver": 1})), "H2"),
+        ((OPENED, TAKEN, COMMITTED), "H4"),
+    ],
+    ids=["opened-after-refused", "opened-after-aborted", "took-over-an-ended-run", "wrote-after-it-was-taken-over"],
+)
+def test_a_log_that_breaks_a_law_is_found(lines: tuple[Line, ...], law: str) -> None:
+    assert [found[:2] for found in broken(log(*lines), [])] == [law]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "law"),
+    [
+        (ended(ExitKind.HANDED_OVER), "H1"),
+        (ended(ExitKind.COMPLETED, WENT), "H1"),
+        (ended(ExitKind.EXIT_TIMEOUT), "H8"),
+    ],
+    ids=["left-without-a-word", "went-although-nobody-took-over", "killed-for-its-silence"],
+)
+def test_an_outcome_that_the_log_denies_is_found(outcome: Outcome, law: str) -> None:
+    assert [found[:2] for found in broken(log(OPENED), [outcome])] == [law]

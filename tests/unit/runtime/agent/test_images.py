@@ -1,0 +1,93 @@
+"""The files in which images outlive a trainer: opened by their place, kept while they are whole, let go."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from perdure.agent.images import Images
+from perdure.channel import IMAGE_MAGIC
+
+
+@pytest.fixture
+def images() -> Iterator[Images]:
+    one = Images()
+    yield one
+    one.next_trainer(0)
+    one.forget()
+
+
+def left(images: Images, what: bytes, local_rank: int = 0) -> None:
+    path = images.place(local_rank)
+    assert path
+    path.write_bytes(what)
+
+
+def held(images: Images, local_rank: int = 0) -> bytes | None:
+    path = images.held(local_rank)
+    return path.read_bytes() if path else None
+
+
+def test_the_first_trainer_finds_nothing(images: Images) -> None:
+    images.next_trainer(2)
+    assert (images.held(0), images.held(1)) == (None, None)
+    assert images.place(0) != images.place(1)
+
+
+def test_what_a_trainer_leaves_the_next_one_finds(images: Images) -> None:
+    images.next_trainer(2)
+    left(images, IMAGE_MAGIC + b"of rank 1", 1)
+    images.next_trainer(2)
+    assert (held(images, 0), held(images, 1)) == (None, IMAGE_MAGIC + b"of rank 1")
+    path = images.place(1)
+    assert path
+    assert path.read_bytes() == b""
+
+
+@pytest.mark.parametrize("torn", [b"", bytes(8) + b"the body of an image that was never finished"])
+def test_one_that_is_not_whole_does_not_take_the_place_of_the_one_before(images: Images, torn: bytes) -> None:
+    images.next_trainer(1)
+    left(images, IMAGE_MAGIC + b"first")
+    images.next_trainer(1)
+    left(images, torn)
+    images.next_trainer(1)
+    assert held(images) == IMAGE_MAGIC + b"first"
+
+
+def test_of_two_the_newer_one_is_kept(images: Images) -> None:
+    for text in (b"first", b"second"):
+        images.next_trainer(1)
+        left(images, IMAGE_MAGIC + text)
+    images.next_trainer(1)
+    assert held(images) == IMAGE_MAGIC + b"second"
+
+
+def test_one_that_is_of_no_more_use_is_let_go(images: Images) -> None:
+    images.next_trainer(1)
+    left(images, IMAGE_MAGIC)
+    images.next_trainer(1)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    images.forget()
+    assert images.held(0) is None
+    assert len(list(Path("/proc/self/fd").iterdir())) == before - 1
+
+
+def test_no_file_is_inherited_by_a_program_that_is_executed(images: Images) -> None:
+    images.next_trainer(1)
+    path = images.place(0)
+    assert path
+    assert not os.get_inheritable(int(path.name))
+
+
+def test_where_none_can_be_made_a_line_says_what_that_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_name: str, _flags: int) -> int:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(os, "memfd_create", refused)
+    images = Images()
+    images.next_trainer(1)
+    assert images.place(0) is None
+    assert "Function not implemented" in images.trouble

@@ -1,0 +1,129 @@
+"""How a run begins from an image: real ranks (threads) commit it, and every one of them resumes that commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure.checkpoint import inherit, stage
+from perdure.checkpoint.checkpointer import Checkpointer
+from perdure.checkpoint.image import Stamp
+from perdure.checkpoint.image_file import Label, write_image
+from perdure.checkpoint.inherit import Inheritance
+from perdure.checkpoint.load import load
+from perdure.checkpoint.opening import open_run
+from perdure.checkpoint.state import Loaded
+from perdure.errors import StorageError
+from perdure.group.peers import Peers
+from perdure.settings import Settings
+from perdure.store import Store
+from perdure.telemetry.timings import Timings
+from perdure.telemetry.trace import NoTrace
+from tests.support.store import MemoryStore, WatchedStore
+from tests.unit.runtime.checkpoint.world import UID, on_ranks, opened, position, same_state, state, story
+
+STEP = 17
+OF_LOST = "made up from the others"
+
+
+def left(folder: Path, rank: int, *, step: int = STEP, world: int = 2, crc: str = "a") -> Path:
+    """An image that this rank of run 1 has left."""
+    path = folder / f"image-{rank}-{step}"
+    path.touch()
+    label = Label(Stamp(UID, 1, step, rank, world), position(step), crc, ("torch",))
+    write_image(path, label, stage.stage(state(step, rank), 0, 1))
+    return path
+
+
+def of_lost(states: Sequence[Any], names: Collection[str]) -> Any:
+    assert states
+    assert list(names) == ["torch"]
+    return OF_LOST
+
+
+def begins(store: Store, held: Sequence[Path | None], seconds: float = 0.0) -> list[Loaded]:
+    """Run 2, of as many ranks, after run 1 was lost: what each of them resumes."""
+
+    def act(peers: Peers) -> Loaded | None:
+        inheritance = Inheritance(peers, held[peers.rank])
+        settings = Settings("memory://", uid=UID, run=2, lost=(1,), rank=peers.rank, world=peers.world)
+        opening = open_run(settings, store, peers, lambda: None, inheritance.offers)
+        if opening.image:
+            pen = Checkpointer(store, peers, opening.writer, 2, 3, NoTrace(), Timings(), state)
+            inheritance.commit(opening.image, pen, of_lost, seconds)
+        return load(store, peers, opening.writer.commits() if opening.writer else None)
+
+    found = on_ranks(len(held), act)
+    for one in found:
+        if isinstance(one, BaseException):
+            raise one
+    return [one for one in found if isinstance(one, Loaded)]
+
+
+@pytest.fixture
+def store() -> Store:
+    store = MemoryStore()
+    opened(store)
+    return store
+
+
+@pytest.mark.parametrize("survivor", [0, 1])
+def test_every_rank_resumes_where_the_survivor_stood(tmp_path: Path, store: Store, survivor: int) -> None:
+    held = [left(tmp_path, rank) if rank == survivor else None for rank in range(2)]
+    found = begins(store, held)
+    assert [one.position for one in found] == [position(STEP)] * 2
+    assert all(same_state(one.state, state(STEP, survivor)) for one in found)
+    assert [one.state.rank for one in found][1 - survivor] == OF_LOST
+    assert found[survivor].state.rank["rank"] == survivor
+    assert story(store) == ["Opened 1", "Opened 2", f"Committed 2 @{STEP}"]
+
+
+def test_each_survivor_goes_on_with_its_own(tmp_path: Path, store: Store) -> None:
+    found = begins(store, [left(tmp_path, 0, world=3), None, left(tmp_path, 2, world=3)])
+    ranks = [one.state.rank for one in found]
+    assert (ranks[0]["rank"], ranks[1], ranks[2]["rank"]) == (0, OF_LOST, 2)
+
+
+def test_a_rank_that_was_a_step_behind_gives_nothing_but_goes_on_too(tmp_path: Path, store: Store) -> None:
+    found = begins(store, [left(tmp_path, 0, step=STEP - 1, world=3), None, left(tmp_path, 2, world=3)])
+    assert [one.position for one in found] == [position(STEP)] * 3
+    assert [one.state.rank == OF_LOST for one in found] == [True, True, False]
+
+
+def test_in_a_world_of_another_size_nobody_has_a_state_of_its_own(tmp_path: Path, store: Store) -> None:
+    found = begins(store, [left(tmp_path, 1, world=3), None])
+    assert [one.state.rank for one in found] == [None, None]
+    assert all(same_state(one.state, state(STEP, 1)) for one in found)
+
+
+def test_of_an_image_that_is_damaged_nothing_is_said_to_be_there(tmp_path: Path, store: Store) -> None:
+    path = left(tmp_path, 0)
+    data = bytearray(path.read_bytes())
+    data[60] ^= 1
+    path.write_bytes(data)
+    assert begins(store, [path, None]) == []
+    assert story(store) == ["Opened 1", "Opened 2"]
+
+
+def test_a_store_that_fails_is_asked_again_and_then_the_run_ends_for_its_entry_names_the_image(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inherit, "STORE_AGAIN_SECONDS", 0.0)
+    failures = iter([True])
+
+    def around(verb: str, key: str, act: Callable[[], Any]) -> Any:
+        if verb.startswith("put") and key.startswith("data/") and next(failures, False):
+            raise StorageError("no route to the store")
+        return act()
+
+    held = [left(tmp_path, 0), None]
+    with pytest.raises(StorageError):
+        begins(WatchedStore(store, around), held)
+    assert story(store) == ["Opened 1", "Opened 2"]
+    store = MemoryStore()
+    opened(store)
+    failures = iter([True])
+    assert [one.position for one in begins(WatchedStore(store, around), held, seconds=60.0)] == [position(STEP)] * 2

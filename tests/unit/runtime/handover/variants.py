@@ -1,0 +1,178 @@
+"""Scripts of other kinds for the tests of this folder: what people add to a training loop, or had better not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from perdure.session.leaving import Exit
+from perdure.session.session import Session
+from tests.unit.runtime.handover.scripts import BATCH, dataset, digest, network, take_part
+
+
+class Kit:
+    """What a variant trains with; each of them is registered."""
+
+    def __init__(self, session: Session, kind: str) -> None:
+        self.session = session
+        self.compilations = 0
+        net = network("plain")
+        torch.manual_seed(session.rank)
+        self.net = net
+        inner: Any = torch.compile(net, backend=self.compiled) if kind == "compiled inside" else net
+        views = {"gradient_as_bucket_view": True} if kind == "bucket views" else {}
+        self.wrapped: Any = session.wrap(inner, **views)
+        outer: Any = torch.compile(self.wrapped, backend=self.compiled) if kind == "compiled outside" else self.wrapped
+        self.model: Callable[[Tensor], Tensor] = outer
+        self.optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=3)
+        self.ema = AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+        session.register(model=self.wrapped, optimizer=self.optimizer, scaler=self.scaler, ema=self.ema)
+
+    def compiled(self, graph: torch.fx.GraphModule, _: list[Tensor]) -> Callable[..., Any]:
+        """Counts how often something is compiled."""
+        self.compilations += 1
+        return graph.forward
+
+    def backward(self, batch: list[Tensor], *, last: bool = True) -> None:
+        """Adds up gradients; those of all ranks behind the `last` batch of a step."""
+        inputs, labels = batch
+        with nullcontext() if last else self.wrapped.no_sync():
+            loss = self.session.weighted(cross_entropy(self.model(inputs), labels))
+            self.scaler.scale(loss).backward()
+
+    def step(self) -> None:
+        """One optimizer step."""
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.ema.update_parameters(self.net)
+        self.optimizer.zero_grad()
+
+
+def train(
+    root: str, *, kind: str = "", deterministic: bool = False, wait_at: int | None = None, epochs: int = 3
+) -> dict[str, Any]:
+    """Trains to the end, with a hand-over in the step behind `wait_at`."""
+    torch.set_num_threads(1)
+    with Session.from_env(root, deterministic=deterministic) as session:
+        kit = Kit(session, kind)
+        steps = {"two loaders": in_turn, "side by side": side_by_side, "accumulated": accumulated}.get(kind, plain)
+        seen: list[float] = session.state.get("seen", [])
+        try:
+            for _ in session.epochs(epochs):
+                for _ in steps(kit):
+                    kit.step()
+                    if kind == "own values":
+                        seen = session.state["seen"] = [*session.state.get("seen", []), torch.rand(1).item()][-3:]
+                    if kind == "asked by one rank" and (session.rank, session.steps_done) == (1, 2):
+                        session.stop("enough")
+                    take_part(session, wait_at, {})
+                    session.step()
+        except Exit:
+            return {"left": session.steps_done}
+        return {
+            "rank": session.rank,
+            "steps": session.steps_done,
+            "weights": digest(kit.net.parameters()),
+            "buffers": digest(kit.ema.state_dict().values()),
+            "optimizer": digest(value["exp_avg"] for value in kit.optimizer.state_dict()["state"].values()),
+            "rate": [kit.scaler.get_scale(), seen if session.rank == 0 else None],
+            "random": torch.rand(1).item(),
+            "compilations": kit.compilations,
+        }
+
+
+def plain(kit: Kit) -> Iterator[None]:
+    for batch in kit.session.loader(dataset(), BATCH):
+        kit.backward(batch)
+        yield
+
+
+def in_turn(kit: Kit) -> Iterator[None]:
+    """One loader behind the other."""
+    for name, size in (("first", BATCH), ("second", 2 * BATCH)):
+        for batch in kit.session.loader(dataset(), size, name=name):
+            kit.backward(batch)
+            yield
+
+
+def side_by_side(kit: Kit) -> Iterator[None]:
+    """Two at a time."""
+    loaders = (kit.session.loader(dataset(), BATCH, name=name, seed=seed) for seed, name in enumerate(("a", "b")))
+    for one, other in zip(*loaders, strict=True):
+        kit.backward(one)
+        kit.backward(other)
+        yield
+
+
+def accumulated(kit: Kit) -> Iterator[None]:
+    """Two batches a step."""
+    loader = kit.session.loader(dataset(), BATCH, drop_last=True)
+    for index, batch in enumerate(loader, loader.batch_index):
+        last = index % 2 == 1
+        kit.backward(batch, last=last)
+        if last:
+            yield
+
+
+def forgetful(root: str, *, wait_at: int | None = None) -> dict[str, Any]:
+    """A variable of its own decides what a step does."""
+    torch.set_num_threads(1)
+    with Session.from_env(root) as session:
+        kit, mine = Kit(session, ""), 0
+        try:
+            for _ in session.epochs(3):
+                for _ in plain(kit):
+                    mine += 1
+                    kit.optimizer.param_groups[0]["lr"] = 0.01 / mine
+                    kit.step()
+                    take_part(session, wait_at, {})
+                    session.step()
+        except Exit:
+            return {"left": session.steps_done}
+        return {"rank": session.rank}
+
+
+def hasty(root: str, *, makes: str, wait_at: int | None = None) -> dict[str, Any]:
+    """Something of its own that needs a process group, before the first batch."""
+    torch.set_num_threads(1)
+    with Session.from_env(root) as session:
+        net = nn.Linear(8, 3)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        session.register(net=net, optimizer=optimizer)
+        if session.run == 2:
+            session.restore()
+            DistributedDataParallel(net) if makes == "ddp" else dist.new_group()
+        model = session.wrap(net)
+        for _ in session.epochs(3):
+            for inputs, labels in session.loader(dataset(), BATCH):
+                session.weighted(cross_entropy(model(inputs), labels)).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                take_part(session, wait_at, {})
+                session.step()
+        return {"rank": session.rank}
+
+
+def keeping(root: str, *, wait_at: int | None = None) -> dict[str, Any]:
+    """It keeps the group of all ranks, and does not even use it."""
+    torch.set_num_threads(1)
+    with Session.from_env(root) as session:
+        kept = dist.group.WORLD  # noqa: F841 - as people do it: `group = dist.group.WORLD`
+        kit = Kit(session, "")
+        try:
+            for _ in session.epochs(3):
+                for _ in plain(kit):
+                    kit.step()
+                    session.step()
+        except Exit:
+            return {"left": session.steps_done}
+        return {"rank": session.rank, "weights": digest(kit.net.parameters())}

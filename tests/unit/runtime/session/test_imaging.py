@@ -1,0 +1,212 @@
+"""What a rank that has lost a peer leaves behind: where it stood when it was last asked for a batch, or nothing."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from perdure.checkpoint.codec import decode
+from perdure.checkpoint.image_file import Image
+from perdure.errors import Corrupt
+from perdure.group.peers import Alone
+from perdure.session import imaging
+from perdure.session.run import Run
+from perdure.settings import Settings
+
+SECONDS = 20
+
+
+class Training:
+    """One of two ranks, without the other: everything but their collectives."""
+
+    def __init__(self, folder: Path, extra: nn.Module | None = None) -> None:
+        torch.manual_seed(7)
+        self.path = folder / "image"
+        self.path.touch()
+        self.run = Run(Settings(folder.as_uri(), uid="u", run=3, rank=1, world=2, image_file=self.path))
+        self.run.peers = Alone(1, 2)
+        self.linear, self.norm = nn.Linear(4, 3), nn.BatchNorm1d(3)
+        self.model = nn.Sequential(self.linear, self.norm, nn.Dropout(0.5), extra or nn.Identity())
+        self.optimizer = torch.optim.Adam(self.model.parameters())
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 2)
+        for name in ("model", "optimizer", "scheduler"):
+            self.run.registry.add(name, getattr(self, name))
+        self.run.images.begin()
+
+    def forward(self) -> Tensor:
+        result: Tensor = self.model(torch.rand(8, 4)).sum()
+        return result
+
+    def step(self) -> None:
+        """One whole step, up to the next batch."""
+        self.optimizer.zero_grad()
+        self.forward().backward()
+        self.optimizer.step()
+        self.run.progress.step += 1
+        self.scheduler.step()
+        self.run.progress.saved = False
+        self.run.images.stand()
+
+    def whole(self) -> dict[str, Any]:
+        """What a commit made here would hold."""
+        state = self.run.state()
+        return copy.deepcopy({"shared": state.shared, "replicated": state.replicated, "objects": state.objects})
+
+    @property
+    def image(self) -> Image | None:
+        try:
+            return Image(self.path)
+        except Corrupt:
+            return None
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Iterator[Training]:
+    one = Training(tmp_path)
+    yield one
+    one.run.images.end()
+
+
+def same(image: Image, whole: dict[str, Any]) -> bool:
+    body = b"".join(bytes(block) for block in image.blocks())
+    for item in image.items:
+        tensor = whole[item.part][item.name]
+        if body[item.start : item.end] != bytes(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy()):
+            return False
+    tensors = len(whole["shared"]) + len(whole["replicated"])
+    return len(image.items) == tensors and bool(decode(image.objects) == whole["objects"])
+
+
+def test_an_image_is_where_a_commit_would_be_whatever_the_broken_step_has_moved(training: Training) -> None:
+    training.step()
+    training.step()
+    then, drawn = training.whole(), torch.get_rng_state()
+    training.forward().backward()
+    training.optimizer.param_groups[0]["lr"] = 17.0
+    training.scheduler.last_epoch = 99
+    training.run.images.leave()
+    image = training.image
+    assert image
+    assert (image.label.stamp.run, image.label.stamp.step, image.label.stamp.rank) == (3, 2, 1)
+    assert same(image, then)
+    assert torch.equal(torch.from_numpy(decode(image.state)["rng"]["torch"]), drawn)
+
+
+def test_two_ranks_at_one_step_have_the_same_sum_although_their_buffers_differ(tmp_path: Path) -> None:
+    sums: list[str] = []
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        training = Training(tmp_path / name)
+        training.step()
+        assert training.norm.running_mean is not None
+        training.norm.running_mean += len(sums)
+        training.run.images.stand()
+        training.run.images.leave()
+        training.run.images.end()
+        assert training.image
+        sums.append(training.image.label.crc)
+    assert sums[0] == sums[1]
+
+
+def test_in_the_middle_of_a_step_there_is_none(training: Training) -> None:
+    training.step()
+    training.forward().backward()
+    training.optimizer.step()
+    training.run.images.leave()
+    assert training.image is None
+
+
+def test_whoever_asks_in_the_middle_of_a_step_waits_for_its_end(training: Training) -> None:
+    training.step()
+    training.forward().backward()
+    training.optimizer.step()
+    asking = threading.Thread(target=training.run.images.leave, args=(float(SECONDS),))
+    asking.start()
+    training.run.progress.step += 1
+    training.run.images.stand()
+    asking.join(SECONDS)
+    assert training.image
+    assert training.image.label.stamp.step == 2
+
+
+def test_parameters_that_change_without_an_optimizer_are_no_place_to_go_on_from(training: Training) -> None:
+    training.step()
+    with torch.no_grad():
+        training.linear.weight.mul_(2)
+    training.run.images.stand()
+    training.run.images.leave()
+    assert training.image is None
+
+
+def test_a_run_that_has_taken_over_begins_with_what_it_was_given(training: Training) -> None:
+    training.step()
+    with torch.no_grad():
+        training.linear.weight.mul_(2)
+    training.run.images.stand(anew=True)
+    training.run.images.leave()
+    assert training.image
+
+
+def test_where_a_commit_was_made_there_is_nothing_to_leave(training: Training) -> None:
+    training.step()
+    training.run.progress.saved = True
+    training.run.images.stand()
+    training.run.images.leave()
+    assert training.image is None
+
+
+def test_one_is_left_at_most(training: Training) -> None:
+    training.step()
+    training.run.images.leave()
+    training.step()
+    training.run.images.leave()
+    assert training.image
+    assert training.image.label.stamp.step == 1
+
+
+def test_without_memory_for_it_there_is_none(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imaging, "MARGIN_BYTES", 2**60)
+    training.step()
+    training.run.images.leave()
+    assert training.image is None
+
+
+def test_where_too_much_moves_between_two_steps_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imaging, "SMALL_BYTES", 8)
+    training = Training(tmp_path)
+    training.step()
+    training.run.images.leave()
+    assert training.image is None
+
+
+class Extra(nn.Identity):
+    def get_extra_state(self) -> int:
+        return 7
+
+    def set_extra_state(self, state: int) -> None:
+        assert state == 7
+
+
+def test_where_a_module_keeps_state_that_is_no_tensor_there_is_none(tmp_path: Path) -> None:
+    training = Training(tmp_path, Extra())
+    training.step()
+    training.run.images.leave()
+    assert training.image is None
+
+
+@pytest.mark.parametrize("at", [40, -20], ids=["body", "header"])
+def test_an_image_that_was_changed_is_refused(training: Training, at: int) -> None:
+    training.step()
+    training.run.images.leave()
+    data = bytearray(training.path.read_bytes())
+    data[at] ^= 1
+    training.path.write_bytes(data)
+    with pytest.raises(Corrupt, match="was changed after it was written"):
+        Image(training.path)
