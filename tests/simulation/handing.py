@@ -136,6 +136,8 @@ class Handing:
             return
         if self._driver:
             self._driver.feed(on.Newer(offer.handover.run))
+            if offer.handover.run == self._driver.attempt.next:
+                self._offer = offer  # it is for this process, should the attempt that is on come to go
         if offer.handover.run != run:
             return
         self._tried = offer.run

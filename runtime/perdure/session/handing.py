@@ -124,6 +124,8 @@ class Handing:
             return
         if self._driver:
             self._driver.feed(ev.Newer(offer.handover.run))
+            if offer.handover.run == self._driver.effects.attempt.next:
+                self._stamp = None  # it is for this process, should the attempt that is on come to go
         if offer.handover.run != run.settings.run:
             return
         self._tried = offer.run

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from perdure.channel import HandoverEnded, Report, write_offer
 from perdure.checkpoint.log import Log
 from perdure.checkpoint.writer import Writer
-from perdure.contract import Handover
+from perdure.contract import Handover, HandoverWord, Train
 from perdure.group.peers import Solo
 from perdure.handover import events as ev
 from perdure.handover.parties import Attempt
@@ -18,6 +21,7 @@ from perdure.handover.timing import Timetable
 from perdure.session import driving
 from perdure.session.driving import Driver
 from perdure.session.effects import Effects
+from perdure.session.handing import Handing
 from perdure.session.run import Run
 from perdure.settings import Settings
 from tests.support.store import MemoryStore
@@ -73,3 +77,31 @@ def test_the_last_entry_of_a_run_that_ends_after_an_abort_says_that_the_attempts
     assert head
     assert head.entry
     assert head.entry.refused == 2
+
+
+def test_an_offer_that_builds_on_an_undecided_attempt_is_looked_at_again_once_that_has_come_to_go(
+    tmp_path: Path,
+) -> None:
+    reports, offer = list[Report](), tmp_path / "offer"
+    settings = Settings("file:///nowhere", uid=UID, run=1, rank=1, world=2, offer_file=offer)
+    run = SimpleNamespace(
+        settings=settings,
+        rank=1,
+        requests=SimpleNamespace(on_request=lambda _: None),
+        registry=SimpleNamespace(kind=lambda: "warm"),
+        timings=SimpleNamespace(seconds={}),
+        opened_checkpointer=None,
+        tell=reports.append,
+    )
+    handing = Handing(cast("Run", run))
+    write_offer(offer, Train(2, 1, 2, "127.0.0.1:2", handover=Handover(1, 2, (), (), "127.0.0.1:1", 1, "token")))
+    assert handing.look() == 0
+    contradictory = Handover(2, 2, (5,), (), "127.0.0.1:1", 1, "token")
+    write_offer(offer, Train(3, 1, 2, "127.0.0.1:2", handover=contradictory))
+    handing.look()
+    assert reports == []
+    run.settings = replace(settings, run=2)
+    handing.look()
+    assert [(report.run, report.word) for report in reports if isinstance(report, HandoverEnded)] == [
+        (3, HandoverWord.ABORT)
+    ]
