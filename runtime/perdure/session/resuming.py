@@ -38,7 +38,7 @@ def resume(run: Run, *, seed: int) -> None:
             run.checkpointer.commit = loaded.commit
         run.checkpointer.rehearse()
         run.images.begin()
-    run.tell(Opened(opening.run, run.checkpointer.commit))
+    run.tell(Opened(opening.run, run.checkpointer.commit, opening.rescued))
     run.tell(Resumed(run.progress.step))
     run.schedule.saved()
     if why := obstacle(run) or kept_world(run):
