@@ -32,7 +32,7 @@ FROZEN = (
 )
 ALL = tuple(Fault(harm, victim, phase) for harm in Harm for victim in Victim for phase in Phase)
 JOBS, ROUNDS = 20, 10
-SHORT, LONG = 10, 24
+SHORT, LONG = 10, 16
 """Epochs."""
 
 
