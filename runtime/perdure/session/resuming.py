@@ -9,6 +9,7 @@ from perdure.channel import Opened
 from perdure.checkpoint.checkpointer import Checkpointer
 from perdure.checkpoint.inherit import Inheritance
 from perdure.checkpoint.opening import Opening, load_newest, open_run, say
+from perdure.checkpoint.save import stage_together
 from perdure.checkpoint.state import Loaded, Position, State
 from perdure.contract import CommitRef
 from perdure.session.hooks import HookName
@@ -60,6 +61,7 @@ def receive(run: Run, *, seed: int) -> Newcomer | None:
     """
     run.seed = seed
     newcomer = Newcomer(run)
+    stage_together(run.peers, run.state())  # what could not be saved is refused while nobody stands still for it
     with run.timings.part("rendezvous"):
         state = newcomer.receive()
     if state is None:
@@ -69,7 +71,6 @@ def receive(run: Run, *, seed: int) -> Newcomer | None:
     with run.timings.part("restore"):
         _go_on_from(run, state, header.position, newcomer.old_world, seed)
         run.checkpointer.commit = header.commit
-        run.checkpointer.rehearse()
         run.images.begin()
     run.tell(Resumed(run.progress.step))
     # No commit was made here: it is named by where the living run stands, behind the newest that there is.
