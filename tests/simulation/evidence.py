@@ -375,11 +375,14 @@ def _takeovers(reader: LogReader, witness: Witness) -> Iterable[str]:
     for each in witness.trained:
         reached[each.uid, each.run] = max(each.step, reached.get((each.uid, each.run), 0))
     for uid, run, before, step in witness.taken:
-        body, last = opened.get((uid, run), {}), reached.get((uid, before), 0)
+        body = opened.get((uid, run), {})
         if (body.get("takesOver"), body.get("step")) != (before, step):
             yield f"H2: run {run} took over run {before} at step {step}, and the log says {dict(body)}"
-        if last > step:
-            yield f"H3: run {before} trained up to step {last}, and run {run} took it over at step {step}"
+    for (uid, run), body in opened.items():
+        before = body.get("takesOver")
+        if before is not None and reached.get((uid, before), 0) > int(body["step"]):
+            words = f"run {before} trained up to step {reached[uid, before]}"
+            yield f"H3: {words}, and run {run} took it over at step {body['step']}"
 
 
 def _begun_at(witness: Witness) -> dict[Run, int]:

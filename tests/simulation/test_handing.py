@@ -163,7 +163,7 @@ async def without_store(pods: Pods, _: Driver) -> None:
 
 
 async def answers_lost(pods: Pods, _: Driver) -> None:
-    pods.bucket.lost_answer_rate = 0.7
+    pods.bucket.lost_answer_rate = 1.0
     await asyncio.sleep(20.0)
     pods.bucket.lost_answer_rate = 0.0
 

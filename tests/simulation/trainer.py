@@ -129,12 +129,12 @@ class Process:
             return
         self.host.tell("frozen", seconds=seconds)
         self._still(True)
-        self._witness.trouble.append(Trouble(self._now, "a process is stopped"))
         self._handing.freeze(seconds)
         asyncio.get_running_loop().call_later(seconds, self._still, False, context=OUTSIDE)
 
     def _still(self, frozen: bool) -> None:
         self._frozen = frozen
+        self._witness.trouble.append(Trouble(self._now, "a process is stopped, or goes on"))
         if self._seat:
             self._seat.frozen = frozen
 
