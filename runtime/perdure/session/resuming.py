@@ -5,6 +5,8 @@ Called once, by `Session.restore`.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from perdure.channel import Opened
 from perdure.checkpoint.checkpointer import Checkpointer
 from perdure.checkpoint.inherit import Inheritance
@@ -31,9 +33,12 @@ def resume(run: Run, *, seed: int) -> None:
     run.tell(Opened(opening.run))
     run.requests.before_first_step(lambda: stop_without_step(run))
     with run.timings.part("restore"):
+        lost_world = None
         if opening.image:
-            inheritance.commit(opening.image, run.checkpointer, of_lost_rank, settings.rendezvous)
+            lost_world = inheritance.commit(opening.image, run.checkpointer, of_lost_rank, settings.rendezvous)
         loaded = load_newest(settings, run.store, run.peers, opening.writer, run.registry)
+        if loaded and lost_world:
+            loaded = replace(loaded, world=lost_world)
         if loaded:
             _go_on_from(run, loaded.state, loaded.position, loaded.world, seed)
             run.checkpointer.commit = loaded.commit
