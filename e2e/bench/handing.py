@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
