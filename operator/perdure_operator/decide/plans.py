@@ -124,8 +124,9 @@ def _way(current: CurrentRun, plan: RunPlan) -> Takeover:
     """How the run of this plan took over, as far as those tell who have ended."""
     if plan.handover is None:
         return Takeover.IN_PLACE
-    kinds = {one.outcome for one in current.outcomes}
-    if ExitKind.HANDED_OVER in kinds:
+    kinds = {one.outcome for one in current.outcomes if one.run == current.run}
+    went = any(one.run == plan.run and one.pause is not None for one in current.outcomes)
+    if went or ExitKind.HANDED_OVER in kinds:
         return Takeover.LIVE
     return Takeover.IN_PLACE if ExitKind.CHECKPOINTED in kinds else Takeover.UNKNOWN
 

@@ -114,13 +114,14 @@ class Accounts(Promise):
 
     def _on_training(self, fact: Fact) -> None:
         uid, step = fact.facts["uid"], int(fact.facts["step"])
+        run = uid, int(fact.facts["run"])
         if fact.what == "step":
-            run = uid, int(fact.facts["run"])
             self._reached[run] = max(step, self._reached.get(run, 0))
         elif fact.what == "took-over":
             self._taken.add((uid, int(fact.facts["before"])))
         elif fact.what == "opened":  # it may go on from a commit of the job that had the name before
             self._committed.setdefault(uid, (-1e9, step))
+            self._reached[run] = max(step, self._reached.get(run, 0))  # taken over, it may be in no commit
         else:
             self._committed[uid] = self._case.now, step
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise, by_operator
-from tests.simulation.checks.reading import ROLE, assignment, intent, plan_of, status_of, training, upcoming
+from tests.simulation.checks.reading import ROLE, assignment, current, intent, plan_of, status_of, training, upcoming
 from tests.simulation.objects import (
     EVENTS,
     JOBS,
@@ -94,7 +94,13 @@ class Bounds(Promise):
     def _check_pause(self, uid: str, before: Json, after: Json) -> None:
         """The next run is planned in living pods before the one that failed has been counted."""
         lost, plan = intent(before), plan_of(after)
-        if lost.get("disruption") == "MemberLost" and plan and plan.get("run") != plan_of(before).get("run"):
+        # Whoever says that it was only stopped costs nothing, and what its peers died of they tell when they leave.
+        told = any(
+            one.get("infrastructure") or one.get("outcome") in ("failed", "fenced", "peer-lost")
+            for one in current(before).get("outcomes") or ()
+        )
+        planned = plan and plan.get("run") != plan_of(before).get("run")
+        if lost.get("disruption") == "MemberLost" and told and planned:
             self._pauses[uid] = self._case.now - seconds_of(lost["since"])
         row, old = (int((one.get("failures") or {}).get("consecutive") or 0) for one in (after, before))
         if row > old and uid in self._pauses:

@@ -410,6 +410,15 @@ class TestHistory:
         here = _offered().ended(1, ExitKind.CHECKPOINTED, **SAVED).settle()
         assert here.now.history[-1].how is Takeover.IN_PLACE
 
+    def test_one_whose_first_evidence_is_the_save_of_the_newer_run_was_live_where_that_member_tells_of_go(self) -> None:
+        went = (HandoverRecord(2, HandoverWord.GO, parts={"pause": 0.05}),)
+        saved = {"run": 2, "step": 30, "commit": (5, 30), "opened": 2}
+        here = _offered().ended(0, ExitKind.CHECKPOINTED, handovers=went, **saved).settle()
+        entry = next(one for one in here.now.history if one.run == 2)
+        assert (entry.how, entry.pause) == (Takeover.LIVE, 0.05)
+        other = _offered().ended(0, ExitKind.CHECKPOINTED, **saved).settle()
+        assert next(one for one in other.now.history if one.run == 2).how is Takeover.UNKNOWN
+
     def test_in_place_it_says_why_not_live(self) -> None:
         here = _running().status(live_refused=LiveRefused(template="t1", why="its model is sharded"))
         entry = _ready(here).settle().now.history[-1]
