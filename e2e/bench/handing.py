@@ -1,27 +1,36 @@
 """The script of `e2e.bench.handover`: trains until its ranks have changed and a little longer, and says what it cost.
 
-`python -m e2e.bench.handing small|large`. A stayer's last line is JSON: the pause, its parts, the bytes of the state.
+`python -m e2e.bench.handing small|large|huge`. A stayer's last line is JSON: the pause, its parts, the bytes of the
+state, and the most memory it has had in the pause beyond what it had before. `... bare` sends bytes over a group of
+gloo and does nothing else: rank 1's last line is how many a second.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
+from datetime import timedelta
+from pathlib import Path
 
 import torch
 from torch import nn
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
 import perdure
 from perdure.channel import TookOver
+from perdure.checkpoint.tensors import PIECE_BYTES
+from perdure.group.world import connect_group
 from perdure.session.session import Session
 from perdure.telemetry.events import Event
 
 AFTER = 3
 """Steps after the hand-over."""
 WAIT_AT = 5
+BARE_BYTES = 512 * 1024 * 1024
 
 
 class Parts:
@@ -37,11 +46,11 @@ class Parts:
 
 
 def model(kind: str) -> nn.Module:
-    """Of some 90 kB or of 300 MB."""
+    """Of some 90 kB, of 300 MB, or of 358 MB, which are 1 GiB with what Adam keeps of them."""
     torch.manual_seed(0)
     if kind == "small":
         return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Dropout(0.2), nn.Linear(256, 10))
-    layers = [layer for _ in range(18) for layer in (nn.Linear(2048, 2048), nn.ReLU())]
+    layers = [layer for _ in range({"large": 18, "huge": 21}[kind]) for layer in (nn.Linear(2048, 2048), nn.ReLU())]
     return nn.Sequential(nn.Linear(64, 2048), *layers, nn.Linear(2048, 10))
 
 
@@ -58,14 +67,18 @@ def main(kind: str) -> None:
         optimizer = torch.optim.Adam(net.parameters(), lr=1e-5)
         session.register(model=wrapped, optimizer=optimizer)
         run, pause, stepped, done = session.run, 0.0, time.monotonic(), 0
+        before = extra = 0
         for _ in session.epochs(1):
             for inputs, labels in session.loader(data, 12):
                 if session.run != run:
-                    run, pause = session.run, time.monotonic() - stepped
+                    run, pause, extra = session.run, time.monotonic() - stepped, memory("VmHWM") - before
                 optimizer.zero_grad()
                 session.weighted(cross_entropy(wrapped(inputs), labels)).backward()
                 optimizer.step()
                 _await_ready(session)
+                if not pause:
+                    Path("/proc/self/clear_refs").write_text("5")  # the most memory ever begins anew
+                    before = memory("VmRSS")
                 stepped = time.monotonic()
                 session.step()
                 done += bool(parts.seconds)
@@ -74,7 +87,7 @@ def main(kind: str) -> None:
                     break
         if pause:
             size = sum(tensor.numel() * tensor.element_size() for tensor in net.parameters()) * 3
-            print(json.dumps({"pause": pause, "bytes": size, **parts.seconds}), flush=True)
+            print(json.dumps({**parts.seconds, "pause": pause, "bytes": size, "extra": extra}), flush=True)
 
 
 def _await_ready(session: Session) -> None:
@@ -85,5 +98,31 @@ def _await_ready(session: Session) -> None:
         handing.ready.wait(300)
 
 
+def memory(field: str) -> int:
+    """In MiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith(f"{field}:"))
+
+
+def bare() -> None:
+    """What gloo can do here, from one process to another, in pieces as those of a hand-over."""
+    torch.set_num_threads(1)
+    rank, port = int(os.environ["RANK"]), int(os.environ["MASTER_PORT"])
+    store = TCPStore("127.0.0.1", port, is_master=rank == 0, wait_for_workers=False)
+    group = connect_group(store, "bare", rank=rank, size=2, timeout=timedelta(seconds=300))
+    data = torch.ones(BARE_BYTES, dtype=torch.uint8)
+    for number in range(2):  # the first time warms up
+        begun = time.monotonic()
+        pieces = data.split(PIECE_BYTES)
+        works = [group.recv([piece], 0, 0) if rank else group.send([piece], 1, 0) for piece in pieces]
+        for work in works:
+            work.wait()
+        if rank and number:
+            print(json.dumps({"bandwidth": BARE_BYTES / (time.monotonic() - begun)}), flush=True)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1])
+    if sys.argv[1] == "bare":
+        bare()
+    else:
+        main(sys.argv[1])

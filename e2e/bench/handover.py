@@ -24,7 +24,9 @@ from perdure.contract import Handover, Leave, Train, write_handover
 from perdure.handover.parties import Part, attempt_of
 
 LIMIT = 300
-ROUNDS = {"small": 5, "large": 3}
+ROUNDS = {"small": 5, "large": 3, "huge": 2}
+ALLOWED = 1.5
+ALLOWED_SECONDS = 0.1
 PARTS = ("header", "state", "vote", "append", "install")
 
 
@@ -56,14 +58,21 @@ def measure(progress: Progress, rounds: Mapping[str, int] = ROUNDS) -> tuple[lis
                 progress.say(f"round {number + 1} of {times}: {model} model, {move.name}")
                 with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
                     found.setdefault((model, move), []).append(_cost(Path(folder), model, move))
-    return _figures(found), {"cores": os.cpu_count(), "rounds": dict(rounds)}
+    with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+        bandwidth = _bandwidth(Path(folder))
+    return _figures(found, bandwidth), {"cores": os.cpu_count(), "rounds": dict(rounds), "bandwidth": bandwidth}
 
 
-def _figures(found: Mapping[tuple[str, Move], list[dict[str, float]]]) -> list[Figure]:
-    figures = []
+def _figures(found: Mapping[tuple[str, Move], list[dict[str, float]]], bandwidth: float) -> list[Figure]:
+    figures = [Figure("gloo alone, one to one", "MB/s", (bandwidth / 1e6,))]
     for (model, move), costs in found.items():
         name = f"{model}, {move.name}"
-        figures.append(Figure(f"{name}: pause", "ms", tuple(cost["pause"] * 1e3 for cost in costs)))
+        pauses = tuple(cost["pause"] * 1e3 for cost in costs)
+        sent = costs[0]["bytes"] * len(move.joins)
+        bound = (ALLOWED * sent / bandwidth + ALLOWED_SECONDS) * 1e3
+        figures.append(Figure(f"{name}: pause", "ms", pauses, bound, f"{ALLOWED} x bytes / gloo alone + 100 ms"))
+        extra = tuple(cost["extra"] for cost in costs)
+        figures.append(Figure(f"{name}: memory of an old rank", "MiB", extra, 256, "allowed"))
         for part in PARTS:
             samples = tuple(cost.get(part, 0.0) * 1e3 for cost in costs)
             figures.append(Figure(f"{name}: {part}", "ms", samples))
@@ -93,6 +102,16 @@ def _cost(folder: Path, model: str, move: Move) -> dict[str, float]:
     lines = [line for out, _ in outputs.values() for line in out.splitlines() if line.startswith("{")]
     stayers: list[dict[str, float]] = [json.loads(line) for line in lines]
     return max(stayers, key=lambda one: one["pause"])
+
+
+def _bandwidth(folder: Path) -> float:
+    """Bytes a second from one process to another, by the least that does it."""
+    port = _port()
+    started = [_start(folder, f"bare{rank}", "bare", _rank(0, rank, 2, port)) for rank in range(2)]
+    outputs = [process.communicate(timeout=600) for process in started]
+    if failed := [errors for (_, errors), process in zip(outputs, started, strict=True) if process.returncode]:
+        raise RuntimeError(f"gloo alone failed:\n{failed[0][-3000:]}")
+    return float(json.loads(outputs[1][0].splitlines()[-1])["bandwidth"])
 
 
 def _start(folder: Path, name: str, model: str, environ: Mapping[str, str]) -> subprocess.Popen[str]:

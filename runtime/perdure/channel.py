@@ -142,6 +142,8 @@ class Opened:
 
     run: int
     resumed: CommitRef | None = None
+    rescued: int = 0
+    """Steps beyond the newest commit that it has begun with: those of an image."""
 
 
 @dataclass(frozen=True)
@@ -278,7 +280,7 @@ def read_report(line: str | bytes) -> Report | None:
                 live, why = body.get("live") is True, str(body.get("live_why") or "")
                 return Attached(pid, live, why, body.get("images") is True)
             case {"report": "opened", "run": int(run)}:
-                return Opened(run, _commit(body.get("resumed")))
+                return Opened(run, _commit(body.get("resumed")), int(body.get("rescued") or 0))
             case {"report": "step", "step": int(step)}:
                 return Stepped(step, _epoch(body))
             case {"report": "committed", "commit": {"seq": int(seq), "step": int(step)}}:

@@ -1,58 +1,158 @@
-"""Real agents, real trainers, no cluster: a member dies in the middle of training, and no finished step is lost."""
+"""Real agents, real trainers, no cluster: members die in the middle of training, and no finished step is lost."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from e2e.harness import evidence, twin
 from e2e.harness.lab import DIGITS
-from e2e.harness.local_members import LocalMembers
+from e2e.harness.local_members import LocalMember, LocalMembers
 from e2e.harness.local_run import free_port
-from perdure.contract import ExitKind, Train
+from perdure.contract import ExitKind, Outcome, Rescue, Train
 
-PACED = Path(__file__).parents[2] / "e2e" / "scenarios" / "trainers" / "paced.py"
+REPOSITORY = Path(__file__).parents[2]
+TRAINERS = REPOSITORY / "e2e" / "scenarios" / "trainers"
 SCRIPT = DIGITS / "train.py"
-EPOCHS = 3
+EPOCHS = 2
 STEPS = EPOCHS * 24
-PACE = {"PACE_SECONDS": "0.03", "PACED_RUNS": "1"}
+KILLED_AT = 12
+PACE = {"PACE_SECONDS": "0.03", "PACED_RUNS": "1", "PYTHONPATH": str(REPOSITORY)}
+
+
+def arguments(world: int) -> list[str]:
+    """With three, batches that all share equally: else each draws other numbers, and those of a lost rank are gone."""
+    return [f"--epochs={EPOCHS}", *(["--deterministic", "--batch=48"] if world > 2 else [])]
 
 
 @pytest.fixture(scope="module")
-def undisturbed() -> twin.Twin:
-    return twin.trained(Path(sys.executable), SCRIPT, [f"--epochs={EPOCHS}"], world=2)
+def two() -> twin.Twin:
+    return twin.trained(Path(sys.executable), SCRIPT, arguments(2), world=2)
 
 
-def digits(folder: Path) -> LocalMembers:
-    return LocalMembers([sys.executable, str(PACED), str(SCRIPT), f"--epochs={EPOCHS}"], folder, PACE)
+@pytest.fixture(scope="module")
+def three() -> twin.Twin:
+    return twin.trained(Path(sys.executable), SCRIPT, arguments(3), world=3)
 
 
-def goes_on(job: LocalMembers, run: int, members: Sequence[str], lost: Sequence[int]) -> None:
+def digits(folder: Path, *, world: int = 2, dies: str = "") -> LocalMembers:
+    trainer = TRAINERS / ("dying.py" if dies else "paced.py")
+    return LocalMembers([sys.executable, str(trainer), str(SCRIPT), *arguments(world)], folder, {**PACE, "DIES": dies})
+
+
+def warm(job: LocalMembers, *names: str) -> None:
+    for name in names:
+        member = job.standby(name)
+        job.waits("the standby is warm", lambda: member.warm)  # noqa: B023  (called at once)
+
+
+def begins(job: LocalMembers, run: int, members: Sequence[str], lost: Sequence[int]) -> None:
     """As the operator does once a replacement is warm."""
     master = f"127.0.0.1:{free_port()}"
     for rank, name in enumerate(members):
-        if name not in job.members:
-            job.standby(name)
-        train = Train(run, rank, len(members), master, "member lost", 60, 75, lost=tuple(lost))
-        job.members[name].assign(train)
+        job.members[name].assign(Train(run, rank, len(members), master, "member lost", 60, 75, lost=tuple(lost)))
+
+
+def ends(job: LocalMembers, members: Sequence[str]) -> list[Outcome]:
+    ended = [job.members[name].outcome() for name in members]
+    assert {one.outcome for one in ended} == {ExitKind.COMPLETED}
+    return ended
+
+
+def begun_from(job: LocalMembers, run: int) -> Any:
+    """The image, as the log has it."""
+    return next(entry.body.get("image") for entry in job.root.entries() if (entry.kind, entry.run) == ("Opened", run))
 
 
 @pytest.mark.parametrize(("lost", "new"), [("b", "ac"), ("a", "cb")], ids=["rank-1", "rank-0"])
-def test_a_member_that_dies_costs_no_finished_step(tmp_path: Path, undisturbed: twin.Twin, lost: str, new: str) -> None:
+def test_a_member_that_dies_costs_no_finished_step(tmp_path: Path, two: twin.Twin, lost: str, new: str) -> None:
     with digits(tmp_path) as job:
         job.first_run("a", "b")
-        warm = job.standby("c")
-        job.waits("the standby is warm", lambda: warm.warm)
-        job.trains(1, 10)
+        warm(job, "c")
+        job.trains(1, KILLED_AT)
         job.kill(lost)
-        goes_on(job, 2, new, [1])
-        ended = [job.members[name].outcome() for name in new]
-    assert [one.outcome for one in ended] == [ExitKind.COMPLETED, ExitKind.COMPLETED]
-    entries, steps = job.root.entries(), job.root.trace().steps
-    print([(e.seq, e.kind, e.run, e.body.get("step"), e.body.get("image")) for e in entries])
-    print(job.members[new[0]].said)
-    assert evidence.steps_lost(entries, steps) == 0
-    assert job.root.weight_hash() == undisturbed.weights
+        begins(job, 2, new, [1])
+        ended = ends(job, new)
+    image = begun_from(job, 2)
+    assert {one.rescue for one in ended} == {Rescue(2, image["step"])}
+    assert evidence.steps_lost(job.root.entries(), job.root.trace().steps) == 0
+    assert job.root.weight_hash() == two.weights
+
+
+@pytest.mark.parametrize("where", ["forward", "backward", "optimizer", "step"])
+def test_wherever_in_a_step_it_dies(tmp_path: Path, two: twin.Twin, where: str) -> None:
+    """Who has given its part to the reduce has let the others finish the step: they are one ahead."""
+    with digits(tmp_path, dies=f"1,{KILLED_AT},{where}") as job:
+        job.first_run("a", "b")
+        warm(job, "c")
+        assert job.members["b"].outcome().step == KILLED_AT
+        begins(job, 2, "ac", [1])
+        ends(job, "ac")
+    ahead = where in ("optimizer", "step")
+    assert begun_from(job, 2) == {"run": 1, "step": KILLED_AT + ahead}
+    assert evidence.steps_lost(job.root.entries(), job.root.trace().steps) == 0
+    assert job.root.weight_hash() == two.weights
+
+
+@pytest.mark.parametrize(("lost", "new"), [("b", "adc"), ("ab", "dec")], ids=["one-of-three", "two-of-three"])
+def test_as_long_as_one_member_is_left(tmp_path: Path, three: twin.Twin, lost: str, new: str) -> None:
+    with digits(tmp_path, world=3) as job:
+        job.first_run("a", "b", "c")
+        warm(job, *"de"[: len(lost)])
+        job.trains(1, KILLED_AT)
+        for name in lost:
+            job.kill(name)
+        begins(job, 2, new, [1])
+        ends(job, new)
+    assert evidence.steps_lost(job.root.entries(), job.root.trace().steps) == 0
+    assert job.root.weight_hash() == three.weights
+
+
+def test_another_loss_before_the_image_is_committed(tmp_path: Path, two: twin.Twin) -> None:
+    with digits(tmp_path) as job:
+        job.first_run("a", "b")
+        warm(job, "c", "d")
+        job.trains(1, KILLED_AT)
+        (job.folder / "root" / "data").touch()  # nothing can be saved below it
+        job.kill("b")
+        begins(job, 2, "ac", [1])
+        job.waits("run 2 is open", lambda: any(entry.run == 2 for entry in job.root.entries()))
+        job.kill("c")
+        (job.folder / "root" / "data").unlink()
+        begins(job, 3, "ad", [1, 2])
+        ends(job, "ad")
+    assert begun_from(job, 2) == begun_from(job, 3)
+    assert evidence.steps_lost(job.root.entries(), job.root.trace().steps) == 0
+    assert job.root.weight_hash() == two.weights
+
+
+def test_a_survivor_that_does_not_answer_leaves_the_newest_commit_and_the_log_says_so(tmp_path: Path) -> None:
+    with digits(tmp_path) as job:
+        job.first_run("a", "b")
+        warm(job, "c")
+        job.trains(1, KILLED_AT)
+        os.kill(trainer_of(job.members["a"]), signal.SIGSTOP)
+        job.kill("b")
+        begins(job, 2, "ac", [1])
+        ends(job, "ac")
+        said = job.members["a"].said
+    assert begun_from(job, 2) is None
+    assert "its trainer is asked for an image of where it stands" in said
+    assert "leaves an image" not in said
+    assert evidence.steps_lost(job.root.entries(), job.root.trace().steps) >= KILLED_AT
+
+
+def trainer_of(member: LocalMember) -> int:
+    """The process that the agent has forked: it is called like its script."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and (folder / "comm").read_text().strip() == "paced.py":
+            parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            if int(parent) == member.process.pid:
+                return int(folder.name)
+    raise AssertionError("no trainer is found")

@@ -379,9 +379,9 @@ def _takeovers(reader: LogReader, witness: Witness) -> Iterable[str]:
         if (body.get("takesOver"), body.get("step")) != (before, step):
             yield f"H2: run {run} took over run {before} at step {step}, and the log says {dict(body)}"
     for (uid, run), body in opened.items():
-        taken = body.get("takesOver")
-        if taken is not None and reached.get((uid, taken), 0) > int(body["step"]):
-            words = f"run {taken} trained up to step {reached[uid, taken]}"
+        older = body.get("takesOver")
+        if older is not None and reached.get((uid, older), 0) > int(body["step"]):
+            words = f"run {older} trained up to step {reached[uid, older]}"
             yield f"H3: {words}, and run {run} took it over at step {body['step']}"
 
 

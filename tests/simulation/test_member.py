@@ -46,6 +46,27 @@ def test_one_gets_sigterm_and_all_agree_save_and_leave() -> None:
     sound(pods, announced=[(UID, 1)])
 
 
+def test_a_run_asked_to_leave_at_any_moment_of_its_opening_leaves_no_open_log_behind() -> None:
+    """Its entry may be on its way to the log: the next run would wait as if this one could still save."""
+    stories = set[tuple[str, ...]]()
+    for moment in range(120):
+        pods = Pods()
+
+        async def story(pods: Pods = pods, moment: int = moment) -> ExitKind:
+            (member,) = pods.start(1)
+            pods.train(1, [member])
+            await pods.hears("trainer-started")
+            await asyncio.sleep(2.0 + moment / 40)
+            member.assign(Leave(2, "scaled", 60))
+            ended = (await member.outcome()).outcome
+            await asyncio.sleep(60)
+            return ended
+
+        assert in_virtual_time(story) is ExitKind.STOPPED
+        stories.add(tuple(pods.story()))
+    assert stories == {(), ("Opened 1", "Closed 1")}
+
+
 def test_a_newer_run_follows_in_the_same_pods() -> None:
     pods = Pods(Behaviour(goal=60))
 

@@ -92,7 +92,9 @@ class HistoryEntry(TolerantModel):
     pause: float | None = None
     """Seconds from the last step of the run before to its first batch; absent until a member has told."""
     steps_lost: int = 0
-    """Steps of the run before it that are in no commit."""
+    """Steps of the run before it that are in no commit, and that it has not begun with."""
+    rescued: int = 0
+    """Steps of the run before it that were in no commit, and that it has begun with all the same."""
     time: datetime | None = None
     """When it was the one that is on."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from perdure.contract import HandoverWord, Outcome
+from perdure.contract import HandoverWord, Outcome, Rescue
 from perdure.words import shortened
 from perdure_operator.api.status import HistoryEntry, RunPlan, Takeover
 from perdure_operator.decide.draft import Draft
@@ -53,4 +53,14 @@ def learn_from(draft: Draft, outcome: Outcome) -> Draft:
             draft = amend(draft, record.run, how=Takeover.LIVE, why="", pause=record.parts.get("pause"))
         elif record.word is HandoverWord.RESTART:
             draft = amend(draft, record.run, how=Takeover.IN_PLACE, why=shortened(record.why, WORDS))
-    return draft
+    return _rescued(draft, outcome.rescue) if outcome.rescue else draft
+
+
+def _rescued(draft: Draft, rescue: Rescue) -> Draft:
+    """What the run has begun with was counted as lost when the one before it ended: every member tells, one counts."""
+    entry = next((one for one in draft.status.history if one.run == rescue.run), None)
+    if entry is None or entry.rescued:
+        return draft
+    back = min(entry.steps_lost, rescue.steps)
+    draft = draft.update(steps_lost=max(0, draft.status.steps_lost - back))
+    return amend(draft, rescue.run, rescued=rescue.steps, steps_lost=entry.steps_lost - back)

@@ -65,6 +65,7 @@ from perdure.contract import (
     HandoverWord,
     Leave,
     Outcome,
+    Rescue,
     Standby,
     Train,
 )
@@ -202,8 +203,9 @@ def _told(process: Process, run: int, report: Report, now: float) -> Process:
     match report:
         case Attached(pid, live, why, images):
             return replace(process, attached=True, pid=pid, live=live, live_why=why, images=images)
-        case Opened(opened, resumed):
-            known = replace(process, attached=True, highest=max(process.highest, opened))
+        case Opened(opened, resumed, rescued):
+            rescue = Rescue(opened, rescued) if rescued else process.rescue
+            known = replace(process, attached=True, highest=max(process.highest, opened), rescue=rescue)
             return replace(known, opened_at=opened_at, commit=resumed or process.commit) if opened == run else known
         case Stepped(step, epoch):
             return replace(process, attached=True, opened_at=opened_at, step=step, epoch=epoch)

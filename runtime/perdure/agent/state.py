@@ -24,6 +24,7 @@ from perdure.contract import (
     HandoverRecord,
     Leave,
     Outcome,
+    Rescue,
     Train,
 )
 
@@ -92,6 +93,8 @@ class Process:
     """It can be asked for an image."""
     image_due: float | None = None
     """Until when the image that it writes may take."""
+    rescue: Rescue | None = None
+    """What it has begun with, if that was in no commit."""
     imaged: Imaged | None = None
     """It has left an image, or will leave none."""
 

@@ -60,6 +60,7 @@ def judge(trainer: Trainer, process: Process, end: ProcessEnded) -> Outcome:
         seconds=told.seconds if told else {},
         error=error,
         epoch=_highest(told.epoch if told else None, process.epoch),
+        rescue=process.rescue,
     )
 
 
@@ -115,6 +116,7 @@ def pod_outcome(trainer: Trainer) -> Outcome:
         step=max(outcome.step for outcome in outcomes),
         opened=max(outcome.opened for outcome in outcomes),
         epoch=_highest(*(outcome.epoch for outcome in outcomes)),
+        rescue=next((outcome.rescue for outcome in outcomes if outcome.rescue), None),
         seconds=speaker.seconds or next((outcome.seconds for outcome in outcomes if outcome.seconds), {}),
     )
 

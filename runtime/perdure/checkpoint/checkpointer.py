@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -39,6 +39,7 @@ GOAL_SECONDS: Final = 600.0
 TRACE_SECONDS: Final = 10.0
 """How long the end of the trace is tried."""
 
+Sums = tuple[dict[str, int], dict[str, int]]
 Left = Callable[[], float | None]
 """Seconds this rank still has, or None if nobody has set it a time."""
 
@@ -74,11 +75,21 @@ class Checkpointer:
 
         UserError if it cannot be saved, or if the ranks have come apart.
         """
+        return self.stage_and_tell(state, lambda _: None)[0]
+
+    def stage_and_tell(self, state: State, tell: Callable[[Staged], Any]) -> tuple[Staged, list[Any]]:
+        """The same, and what each rank tells of its part (JSON), in one exchange where all is well."""
         begun = time.monotonic()
-        staged = stage_together(self.peers, state)
-        compare(self.peers, state, self._told, self.hint)
+        sums: list[Sums] = []
+
+        def told(staged: Staged) -> list[Any]:
+            sums.append(sums_of(state) if self.peers.world > 1 else ({}, {}))
+            return [*whole_of(sums[0]), tell(staged)]
+
+        staged, every = stage_together(self.peers, state, told)
+        compare(self.peers, sums[0], [(shared, other) for shared, other, _ in every], self._told, self.hint)
         self.timings.note({"stage": time.monotonic() - begun})
-        return staged
+        return staged, [own for _, _, own in every]
 
     def commit_staged(self, staged: Staged, position: Position, *, final: bool, reason: str) -> None:
         """Makes what was staged a commit. Collective; after StorageError the same call may be made again."""
@@ -187,14 +198,13 @@ def _clock_time(seconds: float) -> str:
     return (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%H:%M:%SZ")
 
 
-def compare(peers: Peers, state: State, told: set[str], hint: str) -> None:
+def compare(peers: Peers, sums: Sums, every: Sequence[tuple[int, int]], told: set[str], hint: str) -> None:
     """UserError if a parameter or an optimizer's state differs between ranks: each is saved by one of them only.
 
-    Of everything else rank 0's is saved; where the others' differ, that is said once. Collective.
+    Of everything else rank 0's is saved; where the others' differ, that is said once. `sums` are this rank's, `every`
+    has the whole of each rank's. Collective where they differ.
     """
-    if peers.world == 1:
-        return
-    (shared, other), every = on_all(peers, lambda: _sums(state))
+    shared, other = sums
     if len({whole for whole, _ in every}) > 1:
         rank, name = _first_different(peers.gather(shared))
         raise UserError(
@@ -208,15 +218,20 @@ def compare(peers: Peers, state: State, told: set[str], hint: str) -> None:
         told.add(name)
 
 
-def _sums(state: State) -> tuple[tuple[dict[str, int], dict[str, int]], list[int]]:
-    """Checksums by name of what must be equal and of what should be, and one of each whole."""
+def sums_of(state: State) -> Sums:
+    """Checksums by name of what must be equal between ranks, and of what should be."""
     shared = {name: tensors.checksum(tensor) for name, tensor in state.shared.items()}
     other = {name: tensors.checksum(tensor) for name, tensor in state.replicated.items() if name not in state.loose}
     for name, value in state.objects.items():
         if name in state.loose:
             continue
         other[name] = crc64nvme(json.dumps(encode(value, f"objects[{name!r}]"), sort_keys=True).encode())
-    return (shared, other), [_checksum(shared), _checksum(other)]
+    return shared, other
+
+
+def whole_of(sums: Sums) -> tuple[int, int]:
+    """One checksum of each."""
+    return _checksum(sums[0]), _checksum(sums[1])
 
 
 def _checksum(sums: dict[str, int]) -> int:

@@ -41,9 +41,10 @@ class Inheritance:
             Offer(rank, Stamp(**found["stamp"]), found["crc"]) for rank, found in enumerate(told) if found
         ]
 
-    def commit(self, image: ImageRef, checkpointer: Checkpointer, of_lost: OfLost, seconds: float) -> None:
-        """Makes the image the run's first commit. Collective; StorageError if that does not succeed for so long.
+    def commit(self, image: ImageRef, checkpointer: Checkpointer, of_lost: OfLost, seconds: float) -> int:
+        """Makes the image the run's first commit; how many ranks the lost run had.
 
+        Collective; StorageError if that does not succeed for so long.
         Then the run has to end: its Opened says that it begins there. `of_lost` makes up for what a lost rank alone
         had.
         """
@@ -64,6 +65,7 @@ class Inheritance:
         if self._peers.rank == 0:
             say(f"goes on from the image that run {image.run} has left, step {position.step}")
         self._image = None  # its memory is needed
+        return next(offer.stamp.world for offer in self.offers if offer.stamp.run == image.run)
 
     def _staged(self, image: ImageRef, of_lost: OfLost) -> tuple[Staged, Position]:
         """This rank's part of the commit, and its position. Collective."""

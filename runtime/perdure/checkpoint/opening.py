@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeVar
 
-from perdure.checkpoint.entry import ImageRef
+from perdure.checkpoint.entry import Committed, ImageRef
 from perdure.checkpoint.image import Offer
 from perdure.checkpoint.load import Receiver, load
 from perdure.checkpoint.log import Log
@@ -43,6 +43,8 @@ class Opening:
     """On rank 0."""
     image: ImageRef | None = None
     """What it begins from, beyond the newest commit."""
+    rescued: int = 0
+    """How many steps beyond."""
 
 
 def open_run(
@@ -61,7 +63,8 @@ def open_run(
 
     told = on_rank0(peers, act)
     image = ImageRef(**told["image"]) if told["image"] else None
-    return Opening(told["run"], told["run"], told["goal"], writer, image)
+    rescued = image.step - told["committed"] if image else 0
+    return Opening(told["run"], told["run"], told["goal"], writer, image, rescued)
 
 
 def _told(resume: Resume) -> dict[str, Any]:
@@ -69,8 +72,16 @@ def _told(resume: Resume) -> dict[str, Any]:
         say(f"log: {skipped}")
     if resume.no_image:
         say(f"the newest commit counts: {resume.no_image}")
-    image = asdict(resume.image) if resume.image else None
-    return {"run": resume.run, "goal": resume.completed.goal if resume.completed else None, "image": image}
+    goal = resume.completed.goal if resume.completed else None
+    if resume.image is None:
+        return {"run": resume.run, "goal": goal, "image": None}
+    return {"run": resume.run, "goal": goal, "image": asdict(resume.image), "committed": _newest_step(resume)}
+
+
+def _newest_step(resume: Resume) -> int:
+    """Of the newest commit; 0 without one."""
+    entries = (slot.entry for slot in resume.commits)
+    return next((entry.event.step for entry in entries if entry and isinstance(entry.event, Committed)), 0)
 
 
 def _wait_for_turn(writer: Writer, settings: Settings, give_up: Callable[[], None], images: Sequence[Offer]) -> Resume:

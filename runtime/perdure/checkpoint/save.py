@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from perdure.checkpoint import stage as staging
@@ -24,12 +24,22 @@ from perdure.group.peers import Peers
 from perdure.store import Store
 
 
-def stage_together(peers: Peers, state: State) -> Staged:
-    """This rank's part, once all ranks are known to hold the same tensors. Collective; UserError on all ranks."""
-    own, layouts = on_all(peers, lambda: (staging.stage(state, peers.rank, peers.world), _fingerprint(state)))
-    if len(set(layouts)) > 1:
+def stage_together(
+    peers: Peers, state: State, tell: Callable[[Staged], Any] = lambda _: None
+) -> tuple[Staged, list[Any]]:
+    """This rank's part, once all ranks are known to hold the same tensors, and what each tells with its own (JSON).
+
+    Collective, one exchange; UserError on all ranks.
+    """
+
+    def act() -> tuple[Staged, list[Any]]:
+        staged = staging.stage(state, peers.rank, peers.world)
+        return staged, [_fingerprint(state), tell(staged)]
+
+    own, every = on_all(peers, act)
+    if len({layout for layout, _ in every}) > 1:
         _tell_other_layout(peers, state)
-    return own
+    return own, [told for _, told in every]
 
 
 def commit(

@@ -53,6 +53,7 @@ from perdure.contract.outcome import (
     ExitKind,
     Failure,
     Outcome,
+    Rescue,
     read_outcome,
     write_outcome,
 )
@@ -99,6 +100,7 @@ __all__ = [
     "HandoverWord",
     "Leave",
     "Outcome",
+    "Rescue",
     "Role",
     "Standby",
     "Train",

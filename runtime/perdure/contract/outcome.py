@@ -13,6 +13,7 @@ from perdure.contract.reading import (
     LARGEST,
     VERSION,
     CommitRef,
+    ContractError,
     commit_of,
     document,
     integer,
@@ -100,6 +101,16 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Rescue:
+    """A run has begun from what the members of a lost one had left, beyond every commit."""
+
+    run: int
+    """The run that began there."""
+    steps: int
+    """Steps that would have been lost."""
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What a pod's agent leaves behind as the termination message."""
 
@@ -123,6 +134,8 @@ class Outcome:
     """Whether this script can change membership in place, as its Session has told; None where it has not."""
     live_why: str = ""
     """Why it cannot."""
+    rescue: Rescue | None = None
+    """What the trainer's own run began with, if that was in no commit."""
 
     @property
     def infrastructure(self) -> bool:
@@ -146,6 +159,8 @@ def write_outcome(outcome: Outcome) -> str:
         body["commit"] = commit
     if outcome.live is not None:
         body |= {"live": outcome.live, "liveWhy": outcome.live_why[:WHY_CHARACTERS]}
+    if outcome.rescue:
+        body["rescue"] = {"run": outcome.rescue.run, "steps": outcome.rescue.steps}
     if records := _those_that_fit(outcome.handovers, HANDOVERS_BYTES):
         body["handovers"] = records
     if outcome.error:
@@ -187,6 +202,7 @@ def read_outcome(text: str) -> Outcome:
         handovers=_handovers(doc.get("handovers")),
         live=live if isinstance(live := doc.get("live"), bool) else None,
         live_why=str(doc.get("liveWhy") or "")[:WHY_CHARACTERS],
+        rescue=_rescue(doc.get("rescue")),
     )
 
 
@@ -206,6 +222,14 @@ def _opened(value: Any) -> int:
 def _epoch(value: Any) -> int | None:
     """Only shown: an absurd one is ignored."""
     return value if type(value) is int and 0 <= value <= LARGEST else None
+
+
+def _rescue(value: Any) -> Rescue | None:
+    """Only counted: an absurd one is ignored."""
+    try:
+        return Rescue(integer(value, "run", 1), integer(value, "steps", 1)) if isinstance(value, dict) else None
+    except ContractError:
+        return None
 
 
 def _handovers(value: Any) -> tuple[HandoverRecord, ...]:

@@ -9,13 +9,20 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 
 from perdure.errors import PeerLost
 from perdure.group.world import Group
+
+SIZE_BYTES: Final = 8
+FIRST_BYTES: Final = 64 * 1024
+"""So much goes with the size: each exchange waits for the slowest of all ranks."""
+LEAST_BYTES: Final = 256
+"""... and so much of each of many ranks."""
 
 
 @contextlib.contextmanager
@@ -37,12 +44,16 @@ class GlooPeers:
         self.world = group.size()
 
     def gather(self, value: Any) -> list[Any]:
-        """Every rank's JSON value, by rank, on all ranks."""
+        """Every rank's JSON value, by rank, on all ranks: in one exchange what is short, in two what is longer."""
         own = _to_bytes(value)
-        sizes = [int(size.item()) for size in self._all(_number(own.numel()))]
-        padded = _bytes(max(sizes))
-        padded[: own.numel()] = own
-        return [_from_bytes(part[:size]) for part, size in zip(self._all(padded), sizes, strict=True)]
+        first = max(LEAST_BYTES, FIRST_BYTES // self.world)
+        found = [_Message(part) for part in self._all(_begun(own, first))]
+        longest = max(message.size for message in found)
+        if longest > first:
+            rest = _bytes(longest - first)
+            rest[: max(0, own.numel() - first)] = own[first:]
+            found = [message.with_rest(part) for message, part in zip(found, self._all(rest), strict=True)]
+        return [message.value() for message in found]
 
     def _all(self, own: torch.Tensor) -> list[torch.Tensor]:
         parts = [torch.zeros_like(own) for _ in range(self.world)]
@@ -52,31 +63,50 @@ class GlooPeers:
 
     def broadcast(self, value: Any) -> Any:
         """Rank 0's JSON value, on all ranks; the others' arguments are ignored."""
-        data = _to_bytes(value if self.rank == 0 else None)
-        size = _number(data.numel())
-        self._from_rank0(size)
-        if self.rank != 0:
-            data = _bytes(int(size.item()))
-        self._from_rank0(data)
-        return _from_bytes(data)
+        own = _to_bytes(value if self.rank == 0 else None)
+        begun = _begun(own, FIRST_BYTES)
+        self._from_rank0(begun)
+        message = _Message(begun)
+        if message.size > FIRST_BYTES:
+            rest = own[FIRST_BYTES:].clone() if self.rank == 0 else _bytes(message.size - FIRST_BYTES)
+            self._from_rank0(rest)
+            message = message.with_rest(rest)
+        return message.value()
 
     def _from_rank0(self, data: torch.Tensor) -> None:
         with peer_lost("rank 0's message was awaited"):
             self._group.broadcast([data], dist.BroadcastOptions()).wait()
 
 
-def _number(value: int) -> torch.Tensor:
-    """Gloo's tensors are the CPU's, whatever default device the script has set."""
-    return torch.tensor([value], dtype=torch.int64, device="cpu")
+@dataclass(frozen=True)
+class _Message:
+    """What has come of one: its size in bytes, and behind it as much of it as there was room for."""
+
+    data: torch.Tensor
+
+    @property
+    def size(self) -> int:
+        return int.from_bytes(bytes(self.data[:SIZE_BYTES].numpy()), "little")
+
+    def with_rest(self, rest: torch.Tensor) -> _Message:
+        return _Message(torch.cat((self.data, rest)))
+
+    def value(self) -> Any:
+        return json.loads(bytes(self.data[SIZE_BYTES : SIZE_BYTES + self.size].numpy()))
+
+
+def _begun(own: torch.Tensor, first: int) -> torch.Tensor:
+    """The size of a message, and its `first` bytes."""
+    begun = _bytes(SIZE_BYTES + first)
+    begun[:SIZE_BYTES] = torch.frombuffer(bytearray(own.numel().to_bytes(SIZE_BYTES, "little")), dtype=torch.uint8)
+    begun[SIZE_BYTES : SIZE_BYTES + own.numel()] = own[:first]
+    return begun
 
 
 def _bytes(size: int) -> torch.Tensor:
+    """Gloo's tensors are the CPU's, whatever default device the script has set."""
     return torch.zeros(size, dtype=torch.uint8, device="cpu")
 
 
 def _to_bytes(value: Any) -> torch.Tensor:
     return torch.frombuffer(bytearray(json.dumps(value, separators=(",", ":")).encode()), dtype=torch.uint8)
-
-
-def _from_bytes(data: torch.Tensor) -> Any:
-    return json.loads(bytes(data.numpy()))

@@ -9,6 +9,7 @@ Called in the stop, by the session's side of a hand-over; which rank sends what 
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,9 +26,12 @@ from perdure.group.world import Group
 from perdure.handover.parties import Attempt
 
 SMALL_BYTES: Final = 64 * 1024
-"""Tensors up to this size are packed: a message costs as much as copying them."""
+"""Tensors up to this size are packed, up to PIECE_BYTES: a message costs as much as copying them."""
 IN_FLIGHT: Final = 8
-"""Messages to or from one party that are under way: so many pieces of PIECE_BYTES may be copies."""
+"""Messages that are under way to or from all parties together, and one more for each: so many pieces of PIECE_BYTES may
+be copies."""
+AT_ONCE: Final = 8
+"""Parties that are served at a time. They are taken in one order by all, so none waits for one that waits for it."""
 
 Key = tuple[str, str]
 
@@ -61,7 +65,7 @@ def send(group: Group, given: Sequence[Parcel], state: State) -> None:
     live = {(SHARED, name): tensor for name, tensor in state.shared.items()}
     live |= {(REPLICATED, name): tensor for name, tensor in state.replicated.items()}
     with peer_lost("the state was sent"), torch.device("cpu"):
-        _interleave([_sending(group, parcel, live) for parcel in given])
+        _interleave([_sending(group, parcel, live, _window(given)) for parcel in given])
 
 
 def receive(group: Group, given: Sequence[Parcel], targets: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
@@ -72,7 +76,7 @@ def receive(group: Group, given: Sequence[Parcel], targets: Mapping[Key, Tensor]
         for item in parcel.items
     }
     with peer_lost("the state was received"), torch.device("cpu"):
-        _interleave([_receiving(group, parcel, found) for parcel in given])
+        _interleave([_receiving(group, parcel, found, _window(given)) for parcel in given])
     return found
 
 
@@ -86,42 +90,66 @@ def _target(item: Item, live: Tensor | None) -> Tensor:
     return tensors.empty(item.dtype, item.shape) if live is None else live
 
 
-def _split(parcel: Parcel) -> tuple[list[Item], list[Item]]:
-    """Small ones and large ones."""
-    small = [item for item in parcel.items if item.size <= SMALL_BYTES]
-    return small, [item for item in parcel.items if item.size > SMALL_BYTES]
+def _window(given: Sequence[Parcel]) -> int:
+    """How many messages of one of them are under way."""
+    return max(1, IN_FLIGHT // max(1, len(given)))
 
 
-def _interleave(works: list[Iterator[None]]) -> None:
+def _packs(parcel: Parcel) -> Iterator[list[Item]]:
+    """The small ones, as many as go together."""
+    pack: list[Item] = []
+    size = 0
+    for item in parcel.items:
+        if item.size > SMALL_BYTES:
+            continue
+        if size + item.size > tensors.PIECE_BYTES:
+            yield pack
+            pack, size = [], 0
+        pack.append(item)
+        size += item.size
+    if size:
+        yield pack
+
+
+def _size(items: Sequence[Item]) -> int:
+    return sum(item.size for item in items)
+
+
+def _large(parcel: Parcel) -> list[Item]:
+    return [item for item in parcel.items if item.size > SMALL_BYTES]
+
+
+def _interleave(works: Sequence[Iterator[None]]) -> None:
     """Each in turn, until all are done: what several parties send arrives at the same time."""
-    waiting = deque(works)
-    while waiting:
-        work = waiting.popleft()
+    later = iter(works)
+    now = deque(itertools.islice(later, AT_ONCE))
+    while now:
+        work = now.popleft()
         try:
             next(work)
         except StopIteration:
-            continue
-        waiting.append(work)
+            now.extend(itertools.islice(later, 1))
+        else:
+            now.append(work)
 
 
-def _sending(group: Group, parcel: Parcel, live: Mapping[Key, Tensor]) -> Iterator[None]:
+def _sending(group: Group, parcel: Parcel, live: Mapping[Key, Tensor], most: int) -> Iterator[None]:
     window: deque[tuple[Any, Tensor]] = deque()
     for data in _messages(parcel, live):
         window.append((group.send([data], parcel.receiver, 0), data))
         yield
-        while len(window) > IN_FLIGHT:
+        while len(window) > most:
             window.popleft()[0].wait()
     for work, _ in window:
         work.wait()
 
 
 def _messages(parcel: Parcel, live: Mapping[Key, Tensor]) -> Iterator[Tensor]:
-    """What is sent, in order: all small tensors in one, and each large one in pieces of one size."""
-    small, large = _split(parcel)
-    packed = bytearray().join(piece for item in small for piece in tensors.read(live[item.part, item.name]))
-    if packed:
-        yield torch.frombuffer(packed, dtype=torch.uint8)
-    for item in large:
+    """What is sent, in order: small tensors together, and each large one in pieces of one size."""
+    for pack in _packs(parcel):
+        data = bytearray().join(piece for item in pack for piece in tensors.read(live[item.part, item.name]))
+        yield torch.frombuffer(data, dtype=torch.uint8)
+    for item in _large(parcel):
         tensor = live[item.part, item.name]
         flat = tensors.flat_bytes(tensor)
         yield from _copied(tensor) if flat is None else flat.split(tensors.PIECE_BYTES)
@@ -138,14 +166,13 @@ def _copied(tensor: Tensor) -> Iterator[Tensor]:
         yield torch.frombuffer(buffer, dtype=torch.uint8)
 
 
-def _receiving(group: Group, parcel: Parcel, found: Mapping[Key, Tensor]) -> Iterator[None]:
-    small, large = _split(parcel)
-    packed = torch.empty(sum(item.size for item in small), dtype=torch.uint8)
-    if packed.numel():
+def _receiving(group: Group, parcel: Parcel, found: Mapping[Key, Tensor], most: int) -> Iterator[None]:
+    for pack in _packs(parcel):
+        packed = torch.empty(_size(pack), dtype=torch.uint8)
         work = group.recv([packed], parcel.sender, 0)
         yield
         work.wait()
-        for item, part in zip(small, packed.split([item.size for item in small]), strict=True):
+        for item, part in zip(pack, packed.split([item.size for item in pack]), strict=True):
             if item.size:
                 tensors.Sink(found[item.part, item.name]).write(part.numpy().data)
     window: deque[tuple[Any, Tensor, tensors.Sink | None]] = deque()
@@ -156,11 +183,11 @@ def _receiving(group: Group, parcel: Parcel, found: Mapping[Key, Tensor]) -> Ite
         if sink:
             sink.write(piece.numpy().data)
 
-    for item in large:
+    for item in _large(parcel):
         for piece, sink in _room(found[item.part, item.name], item.size):
             window.append((group.recv([piece], parcel.sender, 0), piece, sink))
             yield
-            while len(window) > IN_FLIGHT:
+            while len(window) > most:
                 finish()
     while window:
         finish()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
 from typing import Any
 
@@ -61,8 +61,17 @@ class Header:
     """Seconds since the last checkpoint."""
 
     def write(self) -> dict[str, Any]:
-        """As plain JSON."""
-        return asdict(self)
+        """As plain JSON. Nothing is copied: it may hold the generators of many ranks."""
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        commit = asdict(self.commit) if self.commit else None
+        items = [asdict(item) for item in self.items]
+        return plain | {
+            "position": {"step": self.position.step, "epoch": self.position.epoch, "cursors": self.position.cursors},
+            "items": items,
+            "ranks": list(self.ranks),
+            "place": asdict(self.place),
+            "commit": commit,
+        }
 
     @classmethod
     def read(cls, body: Mapping[str, Any]) -> Header:
@@ -331,9 +340,10 @@ class Effects:
             check_places([where for where, _ in found])
             return (None, [], State({}, {}, {})), None
         state = run.state()
-        staged = run.checkpointer.stage(state)
         same = self.attempt.world == self.attempt.new_world
-        found = run.peers.gather([place(position), staged.state if same else None])
+        staged, found = run.checkpointer.stage_and_tell(
+            state, lambda staged: [place(position), staged.state if same else None]
+        )
         check_places([where for where, _ in found])
         return (staged.objects, [own for _, own in found] if same else [], state), state
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,6 +43,9 @@ SMALL_BYTES: Final = 16 * 2**20
 """What moves between two steps is copied at each of them, if it is no more than this."""
 MARGIN_BYTES: Final = 64 * 2**20
 """What an image leaves of the memory there is."""
+LEAST_SPENT_SECONDS: Final = 1.0
+MOST_SPENT: Final = 0.02
+"""Of the time since training began, what copying may take, once it has taken the second above."""
 PATIENCE_SECONDS: Final = 4.0
 """How long a rank that is asked for an image in the middle of a step waits for the step's end: less than the agent."""
 
@@ -75,6 +79,9 @@ class Images:
         self._alike: tuple[str, ...] = ()
         """The random generators that drew the same numbers on all ranks when they began, as one world."""
         self._world = 0
+        self._began: float | None = None
+        self._spent = 0.0
+        """Seconds of copying."""
         self._left = False
         self._changed = threading.Condition()
         """Held while the image is written, and by whoever changes what is in it."""
@@ -126,11 +133,21 @@ class Images:
             self._alike = self._alike if run.world == self._world else ()
             self._versions, self._touched, self._standing = versions, False, None
             if not run.progress.saved:
-                self._standing = self._copied()
+                self._standing = self._copied_in_time()
             self._changed.notify_all()
 
     def _written_to(self) -> list[int]:
         return [parameter._version for parameter in self._parameters]  # noqa: SLF001 - torch has no other word
+
+    def _copied_in_time(self) -> Standing | None:
+        begun = time.monotonic()
+        self._began = self._began or begun
+        standing = self._copied()
+        now = time.monotonic()
+        self._spent += now - begun
+        if self._spent > max(LEAST_SPENT_SECONDS, MOST_SPENT * (now - self._began)):
+            self._never = "what moves between two steps takes too long to be copied"
+        return standing
 
     def _copied(self) -> Standing | None:
         run = self._run

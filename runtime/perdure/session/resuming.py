@@ -5,10 +5,13 @@ Called once, by `Session.restore`.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from perdure.channel import Opened
 from perdure.checkpoint.checkpointer import Checkpointer
 from perdure.checkpoint.inherit import Inheritance
 from perdure.checkpoint.opening import Opening, load_newest, open_run, say
+from perdure.checkpoint.save import stage_together
 from perdure.checkpoint.state import Loaded, Position, State
 from perdure.contract import CommitRef
 from perdure.session.hooks import HookName
@@ -30,15 +33,18 @@ def resume(run: Run, *, seed: int) -> None:
     run.tell(Opened(opening.run))
     run.requests.before_first_step(lambda: stop_without_step(run))
     with run.timings.part("restore"):
+        lost_world = None
         if opening.image:
-            inheritance.commit(opening.image, run.checkpointer, of_lost_rank, settings.rendezvous)
+            lost_world = inheritance.commit(opening.image, run.checkpointer, of_lost_rank, settings.rendezvous)
         loaded = load_newest(settings, run.store, run.peers, opening.writer, run.registry)
+        if loaded and lost_world:
+            loaded = replace(loaded, world=lost_world)
         if loaded:
             _go_on_from(run, loaded.state, loaded.position, loaded.world, seed)
             run.checkpointer.commit = loaded.commit
         run.checkpointer.rehearse()
         run.images.begin()
-    run.tell(Opened(opening.run, run.checkpointer.commit))
+    run.tell(Opened(opening.run, run.checkpointer.commit, opening.rescued))
     run.tell(Resumed(run.progress.step))
     run.schedule.saved()
     if why := obstacle(run) or kept_world(run):
@@ -60,6 +66,7 @@ def receive(run: Run, *, seed: int) -> Newcomer | None:
     """
     run.seed = seed
     newcomer = Newcomer(run)
+    stage_together(run.peers, run.state())  # what could not be saved is refused while nobody stands still for it
     with run.timings.part("rendezvous"):
         state = newcomer.receive()
     if state is None:
@@ -69,7 +76,6 @@ def receive(run: Run, *, seed: int) -> Newcomer | None:
     with run.timings.part("restore"):
         _go_on_from(run, state, header.position, newcomer.old_world, seed)
         run.checkpointer.commit = header.commit
-        run.checkpointer.rehearse()
         run.images.begin()
     run.tell(Resumed(run.progress.step))
     # No commit was made here: it is named by where the living run stands, behind the newest that there is.

@@ -61,9 +61,6 @@ class Recovery(Promise):
         self._last_end: dict[str, float] = {}
         """By uid of the job: when the last process ended."""
         self._opened: set[tuple[str, int]] = set()
-        self._killed: set[str] = set()
-        """Jobs, by uid, of which an agent has killed a process: its entry in the log may have been on its way, and then
-        the next run waits as if that one could still save."""
         self._stepped: dict[str, float] = {}
 
     def on_fact(self, fact: Fact) -> None:
@@ -76,8 +73,6 @@ class Recovery(Promise):
         elif fact.what == "trainer-ended":
             self._living[uid, run] -= 1
             self._last_end[uid] = fact.at
-            if fact.facts["how"] == "SIGKILL":
-                self._killed.add(uid)
         elif fact.what == "took-over":
             if not fact.facts["came"]:
                 self._started[uid, run][int(fact.facts["rank"])] = fact.at
@@ -120,8 +115,7 @@ class Recovery(Promise):
         whole = healthy and plan and len(ranks) == int(plan["world"]) == self._living[run]
         words = f"{key_of(job)[1]}: all of run {run[1]} are there, nobody of an older run lives, and it does not begin"
         waits = bool(whole) and run not in self._opened and not older
-        known = float(plan.get("wait") or 0.0) if uid in self._killed else 0.0
-        self._lasting("opening", uid, waits, OPENING_SECONDS + known, words)
+        self._lasting("opening", uid, waits, OPENING_SECONDS, words)
 
     def _look_at_steps(self, job: Json, *, idle: bool) -> None:
         """A member that dies, and nothing else: the next run steps soon, but for the pause after failures."""

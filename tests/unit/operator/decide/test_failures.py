@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perdure.contract import ErrorKind, ExitKind
+from perdure.contract import ErrorKind, ExitKind, Rescue
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import Phase
 from perdure_operator.state.snapshot import Terminated
@@ -162,6 +162,19 @@ class TestLostRule:
         here = _lost(ExitKind.FAILED, error=killed(), step=12, commit=(2, 10)).after(1).settle().ready().settle()
         assert here.run_plan is not None
         assert (here.run_plan.run, here.run_plan.lost) == (2, (1,))
+
+    def test_steps_that_the_next_run_has_begun_with_are_not_lost(self) -> None:
+        """Its members tell so at their end: all of them, and it counts once."""
+        here = _lost(ExitKind.FAILED, error=killed(), step=12, commit=(2, 10)).after(1).settle().ready().settle()
+        assert (here.now.steps_lost, here.now.history[-1].steps_lost) == (2, 2)
+        here = here.all_ended(ExitKind.CHECKPOINTED, run=2, step=20, commit=(5, 20), rescue=Rescue(2, 2)).settle()
+        entry = here.now.history[-1]
+        assert (entry.run, entry.steps_lost, entry.rescued, here.now.steps_lost) == (2, 0, 2, 0)
+
+    def test_no_more_steps_come_back_than_were_counted(self) -> None:
+        here = _lost(ExitKind.FAILED, error=killed(), step=12, commit=(2, 10)).after(1).settle().ready().settle()
+        here = here.all_ended(ExitKind.CHECKPOINTED, run=2, step=20, commit=(5, 20), rescue=Rescue(2, 99)).settle()
+        assert (here.now.steps_lost, here.now.history[-1].steps_lost) == (0, 0)
 
     def test_steps_since_the_last_commit_are_counted(self) -> None:
         here = _lost(ExitKind.FAILED, error=killed(), step=12, commit=(2, 10))

@@ -32,7 +32,7 @@ from perdure.agent.state import (
     Unreadable,
     Warmed,
 )
-from perdure.channel import Attached, Committed, Exiting, Imaged, Imaging, Opened, Report, Stepped
+from perdure.channel import Attached, Committed, Exiting, Imaged, Imaging, Opened, Report, Stepped, TookOver
 from perdure.contract import (
     CommitRef,
     Completion,
@@ -42,6 +42,7 @@ from perdure.contract import (
     Failure,
     Leave,
     Outcome,
+    Rescue,
     Standby,
     Train,
 )
@@ -296,6 +297,11 @@ class TestNewerRuns:
         assert pod.sees(reported(Opened(2))) == ()
         assert pod.sees(reported(told)) == (ForgetImages(),)
         assert pod.sees(reported(Stepped(122))) == ()
+
+    def test_its_outcome_tells_what_the_run_has_begun_with(self) -> None:
+        pod = training()
+        pod.sees(reported(Opened(1, COMMIT, rescued=13)), reported(TookOver(4, 0, 2, 130)))
+        assert told(pod, ExitKind.COMPLETED).outcome(ProcessEnded(0, 0)).rescue == Rescue(1, 13)
 
     def test_a_trainer_killed_because_its_run_is_lost_has_stopped(self) -> None:
         pod = training()

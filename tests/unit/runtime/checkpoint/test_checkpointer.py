@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from perdure.checkpoint import checkpointer
-from perdure.checkpoint.checkpointer import Checkpointer, compare
+from perdure.checkpoint.checkpointer import Checkpointer, compare, sums_of, whole_of
 from perdure.checkpoint.log import Log
 from perdure.checkpoint.state import Position, State
 from perdure.checkpoint.writer import Resume, Writer
@@ -148,7 +148,12 @@ def test_old_commits_are_retired(saver: Checkpointer, store: Unreliable) -> None
 def comparing(make: Callable[[int], State], told: set[str] | None = None) -> list[BaseException | None]:
     """What comparing two ranks' states raises on each."""
     seen = set() if told is None else told
-    return on_ranks(2, lambda peers: compare(peers, make(peers.rank), seen, ""))
+
+    def act(peers: Peers) -> None:
+        sums = sums_of(make(peers.rank))
+        compare(peers, sums, [(shared, other) for shared, other in peers.gather(whole_of(sums))], seen, "")
+
+    return on_ranks(2, act)
 
 
 def test_a_parameter_that_differs_between_ranks_is_named_on_all_of_them() -> None:

@@ -53,7 +53,7 @@ def begins(store: Store, held: Sequence[Path | None], seconds: float = 0.0) -> l
         opening = open_run(settings, store, peers, lambda: None, inheritance.offers)
         if opening.image:
             pen = Checkpointer(store, peers, opening.writer, 2, 3, NoTrace(), Timings(), state)
-            inheritance.commit(opening.image, pen, of_lost, seconds)
+            assert inheritance.commit(opening.image, pen, of_lost, seconds) == inheritance.offers[0].stamp.world
         return load(store, peers, opening.writer.commits() if opening.writer else None)
 
     found = on_ranks(len(held), act)

@@ -140,7 +140,7 @@ def save(
     reason: str = "test",
 ) -> Saved:
     """One save from beginning to end."""
-    staged = stage_together(peers, mine)
+    staged, _ = stage_together(peers, mine)
     return commit(store, peers, pen, staged, where, run=run, final=final, reason=reason)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 import torch
@@ -10,7 +12,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from perdure.group.agreement import Agreement, CheckpointCall, Votes
-from perdure.group.gloo import GlooPeers
+from perdure.group.gloo import FIRST_BYTES, GlooPeers
+from perdure.group.world import connect_group
 
 
 @pytest.fixture
@@ -38,3 +41,20 @@ def test_messages_do_not_depend_on_the_default_device(group: dist.ProcessGroup, 
 
 def test_agreement_does_not_depend_on_the_default_device(group: dist.ProcessGroup, elsewhere: None) -> None:
     assert Agreement(group).at_once(3, CheckpointCall.STEP, Votes(exhausted=True)) == Votes(exhausted=True)
+
+
+LONG = "x" * (2 * FIRST_BYTES)
+
+
+@pytest.mark.parametrize(
+    "said", [("a", "b"), (LONG, ""), ("", LONG), (LONG, LONG[:-7])], ids=["short", "0", "1", "long"]
+)
+def test_messages_of_any_length_arrive_whole(said: tuple[str, str]) -> None:
+    store = HashStore()
+
+    def rank(number: int) -> tuple[list[str], str]:
+        peers = GlooPeers(connect_group(store, "messages", rank=number, size=2, timeout=timedelta(seconds=60)))
+        return peers.gather(said[number]), peers.broadcast(said[number])
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(rank, range(2))) == [(list(said), said[0])] * 2

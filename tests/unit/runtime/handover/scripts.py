@@ -154,7 +154,7 @@ def take_part(session: Session, wait_at: int | None, offers: Mapping[int, str]) 
     """In a step: takes the offer that comes in it, and waits for one that is to be ready by its end."""
     if session.steps_done in offers:
         Path(os.environ["PERDURE_HANDOVER_FILE"]).write_text(offers[session.steps_done])
-    if session.steps_done == wait_at or session.steps_done in offers:
+    if (session.steps_done == wait_at and session.run == 1) or session.steps_done in offers:
         await_ready(session)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -176,3 +177,35 @@ def keeping(root: str, *, wait_at: int | None = None) -> dict[str, Any]:
         except Exit:
             return {"left": session.steps_done}
         return {"rank": session.rank, "weights": digest(kit.net.parameters())}
+
+
+def heavy(root: str, *, mib: int, wait_at: int | None = None) -> dict[str, Any]:
+    """Its state is of about so many MiB; what a stayer needs beyond that while it hands over is told."""
+    torch.set_num_threads(1)
+    width = 1024
+    with Session.from_env(root) as session:
+        layers = [nn.Linear(width, width, bias=False) for _ in range(mib // (3 * 4))]
+        net = nn.Sequential(nn.Linear(8, width), *layers, nn.Linear(width, 3))
+        wrapped = session.wrap(net)
+        optimizer = torch.optim.Adam(net.parameters(), lr=1e-4)
+        session.register(model=wrapped, optimizer=optimizer)
+        extra: dict[int, int] = {}
+        before = 0
+        for _ in session.epochs(1):
+            for inputs, labels in session.loader(dataset(), BATCH):
+                if session.run not in extra:
+                    extra[session.run] = _memory("VmHWM") - before
+                session.weighted(cross_entropy(wrapped(inputs), labels)).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                take_part(session, wait_at, {})
+                Path("/proc/self/clear_refs").write_text("5")  # the most ever begins anew
+                before = _memory("VmRSS")
+                session.step()
+        return {"rank": session.rank, "state": 3 * sum(p.nbytes for p in net.parameters()) / 2**20, "extra": extra}
+
+
+def _memory(field: str) -> int:
+    """In MiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith(f"{field}:"))

@@ -186,6 +186,15 @@ def test_where_too_much_moves_between_two_steps_there_is_none(tmp_path: Path, mo
     assert training.image is None
 
 
+def test_where_copying_takes_too_much_of_the_time_it_ends(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imaging, "LEAST_SPENT_SECONDS", 0.0)
+    monkeypatch.setattr(imaging, "MOST_SPENT", 0.0)
+    training.step()
+    assert not training.run.images.wanted
+    training.run.images.leave()
+    assert training.image is None
+
+
 class Extra(nn.Identity):
     def get_extra_state(self) -> int:
         return 7
