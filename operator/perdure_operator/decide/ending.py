@@ -151,7 +151,8 @@ def _account_for(draft: Draft, run: CurrentRun | PreviousRun) -> tuple[Draft, Ve
     planned = intent is not None and intent.disruption is not Disruption.MEMBER_LOST
     verdict = judge(run.outcomes, planned=planned, late=planned and _is_late(draft, intent))
     verdict = replace(verdict, step=max([one.step for one in run.outcomes if one.run == run.run], default=0))
-    steps_lost = 0 if verdict.reason is Reason.HANDED_OVER else _steps_lost(run, status.step or 0)
+    kept = verdict.reason is Reason.HANDED_OVER and isinstance(run, PreviousRun)  # else nobody has gone on with them
+    steps_lost = 0 if kept else _steps_lost(run, status.step or 0)
     declared = intent is not None and run.run in intent.lost
     # Of a whole run nobody is left whom `lost` could harm; else the next one would wait as if it could still save.
     told = saved_in_log(run) if isinstance(run, CurrentRun) else ended_in_log(run)

@@ -225,6 +225,11 @@ class TestEvidence:
         assert here.snapshot.budget.min_available == 2
         assert here.plan().actions == ()
 
+    def test_steps_that_were_handed_over_to_a_run_that_died_at_once_are_lost(self) -> None:
+        here = _ready(_running(world=1), "n1").settle().exited(1, code=137).settle()
+        here = here.ended(0, ExitKind.HANDED_OVER, **GONE).settle()
+        assert here.now.steps_lost == 10
+
     def test_a_leaver_that_has_saved_shows_that_it_goes_on_in_place(self) -> None:
         here = _offered().ended(1, ExitKind.CHECKPOINTED, **SAVED).settle()
         assert here.now.current is not None
