@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +41,9 @@ def three() -> twin.Twin:
     return twin.trained(Path(sys.executable), SCRIPT, arguments(3), world=3)
 
 
-def digits(folder: Path, *, world: int = 2, dies: str = "") -> LocalMembers:
-    trainer = TRAINERS / ("dying.py" if dies else "paced.py")
-    return LocalMembers([sys.executable, str(trainer), str(SCRIPT), *arguments(world)], folder, {**PACE, "DIES": dies})
+def digits(folder: Path, *, world: int = 2, dies: str = "", pace: Mapping[str, str] = PACE) -> LocalMembers:
+    command = [sys.executable, str(TRAINERS / ("dying.py" if dies else "paced.py")), str(SCRIPT), *arguments(world)]
+    return LocalMembers(command, folder, {**PACE, **pace, "DIES": dies})
 
 
 def warm(job: LocalMembers, *names: str) -> None:
@@ -112,6 +112,23 @@ def test_as_long_as_one_member_is_left(tmp_path: Path, three: twin.Twin, lost: s
         ends(job, new)
     assert evidence.steps_lost(job.root.entries(), job.root.trace().steps) == 0
     assert job.root.weight_hash() == three.weights
+
+
+def test_a_survivor_that_joined_alive_knows_what_the_lost_one_drew(tmp_path: Path, two: twin.Twin) -> None:
+    with digits(tmp_path, pace={"PACE_SECONDS": "0.8", "PACED_RUNS": "3"}) as job:
+        job.first_run("a", "b")
+        warm(job, "c", "d", "e")
+        job.trains(1, 2)
+        job.moves("ab", "ac", run=1)
+        job.trains(2, 2)
+        job.moves("ac", "dc", run=2)
+        job.trains(3, 2)
+        job.kill("c")
+        begins(job, 4, "de", [3])
+        ends(job, "de")
+    assert begun_from(job, 4)
+    assert evidence.steps_lost(job.root.entries(), job.root.trace().steps) == 0
+    assert job.root.weight_hash() == two.weights
 
 
 def test_another_loss_before_the_image_is_committed(tmp_path: Path, two: twin.Twin) -> None:

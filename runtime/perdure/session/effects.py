@@ -59,6 +59,8 @@ class Header:
     exhausted: bool
     age: float
     """Seconds since the last checkpoint."""
+    alike: tuple[str, ...] = ()
+    """The random generators that drew the same numbers on all ranks when they began."""
 
     def write(self) -> dict[str, Any]:
         """As plain JSON. Nothing is copied: it may hold the generators of many ranks."""
@@ -69,6 +71,7 @@ class Header:
             "position": {"step": self.position.step, "epoch": self.position.epoch, "cursors": self.position.cursors},
             "items": items,
             "ranks": list(self.ranks),
+            "alike": list(self.alike),
             "place": asdict(self.place),
             "commit": commit,
         }
@@ -79,6 +82,7 @@ class Header:
         position, commit = Position(**body["position"]), body["commit"]
         items = tuple(Item(**{**item, "shape": tuple(item["shape"])}) for item in body["items"])
         known = {"position": position, "items": items, "ranks": tuple(body["ranks"]), "place": Place(**body["place"])}
+        known["alike"] = tuple(body["alike"])
         return cls(**{**body, **known, "commit": CommitRef(**commit) if commit else None})
 
 
@@ -367,6 +371,7 @@ class Effects:
             stop.due,
             stop.exhausted,
             age,
+            run.images.alike if ranks else (),
         )
         return header.write()
 

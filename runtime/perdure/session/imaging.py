@@ -105,6 +105,15 @@ class Images:
         self._parameters = run.registry.parameters()
         self._hook = register_optimizer_step_pre_hook(_hook(weakref.ref(self)))
 
+    @property
+    def alike(self) -> tuple[str, ...]:
+        """The random generators that drew the same numbers on all ranks when they began, as the world that is now."""
+        return self._alike if self._run.world == self._world else ()
+
+    def join(self, alike: tuple[str, ...]) -> None:
+        """This process takes a rank's place in a world in which these generators are alike."""
+        self._alike = alike
+
     def end(self) -> None:
         """No optimizer is watched any more."""
         if self._hook:
@@ -130,7 +139,7 @@ class Images:
         run, versions = self._run, self._written_to()
         with self._changed:
             self._unseen = versions != self._versions and not self._touched and bool(self._versions) and not anew
-            self._alike = self._alike if run.world == self._world else ()
+            self._alike = self.alike
             self._versions, self._touched, self._standing = versions, False, None
             if not run.progress.saved:
                 self._standing = self._copied_in_time()

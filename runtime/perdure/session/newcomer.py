@@ -120,6 +120,7 @@ class Newcomer:
         driver.abandoned = None  # it keeps this object, and this one keeps it
         run.joining = False
         run.progress.saved = self.header.saved
+        run.images.join(self.header.alike)
         run.schedule.take_over(run.rank, self.header.age)
         run.tell(took_over(effects))
 
