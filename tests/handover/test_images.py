@@ -23,6 +23,7 @@ SCRIPT = DIGITS / "train.py"
 EPOCHS = 2
 STEPS = EPOCHS * 24
 KILLED_AT = 12
+LONGER = pytest.mark.chaos
 PACE = {"PACE_SECONDS": "0.03", "PACED_RUNS": "1", "PYTHONPATH": str(REPOSITORY)}
 
 
@@ -70,7 +71,9 @@ def begun_from(job: LocalMembers, run: int) -> Any:
     return next(entry.body.get("image") for entry in job.root.entries() if (entry.kind, entry.run) == ("Opened", run))
 
 
-@pytest.mark.parametrize(("lost", "new"), [("b", "ac"), ("a", "cb")], ids=["rank-1", "rank-0"])
+@pytest.mark.parametrize(
+    ("lost", "new"), [pytest.param("b", "ac", id="rank-1", marks=LONGER), pytest.param("a", "cb", id="rank-0")]
+)
 def test_a_member_that_dies_costs_no_finished_step(tmp_path: Path, two: twin.Twin, lost: str, new: str) -> None:
     with digits(tmp_path) as job:
         job.first_run("a", "b")
@@ -85,7 +88,10 @@ def test_a_member_that_dies_costs_no_finished_step(tmp_path: Path, two: twin.Twi
     assert job.root.weight_hash() == two.weights
 
 
-@pytest.mark.parametrize("where", ["forward", "backward", "optimizer", "step"])
+@pytest.mark.parametrize(
+    "where",
+    [pytest.param(where, marks=LONGER) for where in ("forward", "backward", "step")] + ["optimizer"],
+)
 def test_wherever_in_a_step_it_dies(tmp_path: Path, two: twin.Twin, where: str) -> None:
     """Who has given its part to the reduce has let the others finish the step: they are one ahead."""
     with digits(tmp_path, dies=f"1,{KILLED_AT},{where}") as job:
@@ -100,7 +106,10 @@ def test_wherever_in_a_step_it_dies(tmp_path: Path, two: twin.Twin, where: str) 
     assert job.root.weight_hash() == two.weights
 
 
-@pytest.mark.parametrize(("lost", "new"), [("b", "adc"), ("ab", "dec")], ids=["one-of-three", "two-of-three"])
+@pytest.mark.parametrize(
+    ("lost", "new"),
+    [pytest.param("b", "adc", id="one-of-three"), pytest.param("ab", "dec", id="two-of-three", marks=LONGER)],
+)
 def test_as_long_as_one_member_is_left(tmp_path: Path, three: twin.Twin, lost: str, new: str) -> None:
     with digits(tmp_path, world=3) as job:
         job.first_run("a", "b", "c")
