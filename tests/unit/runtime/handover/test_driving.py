@@ -91,6 +91,7 @@ def test_an_offer_that_builds_on_an_undecided_attempt_is_looked_at_again_once_th
         registry=SimpleNamespace(kind=lambda: "warm"),
         timings=SimpleNamespace(seconds={}),
         opened_checkpointer=None,
+        replicas=(),
         tell=reports.append,
     )
     handing = Handing(cast("Run", run))
