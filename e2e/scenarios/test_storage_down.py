@@ -107,7 +107,7 @@ def test_a_store_frozen_when_the_hand_over_is_to_be_decided_is_waited_for(
             s3.freeze()
             try:
                 log.wait("hand-over to run 2: the log does not answer", seconds=150)
-                training.is_disrupted_by("run 2 is taking over")
+                training.is_disrupted_by("run 2 is offered to the members")
                 waited = drain.still_waits()
             finally:
                 s3.thaw()
