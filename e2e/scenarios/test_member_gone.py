@@ -1,4 +1,4 @@
-"""A member goes without a drain: deleted by name it saves, killed it takes the job back to the last commit."""
+"""A member goes without a drain: deleted by name it saves; of one that is killed the others keep where they stood."""
 
 from __future__ import annotations
 
@@ -23,16 +23,11 @@ def test_a_deleted_member_makes_all_ranks_save(lab: Lab, train: Train, undisturb
     assert (status["failures"]["code"], status["failures"]["infrastructure"]) == (0, 0)
 
 
-def test_a_killed_trainer_costs_the_steps_since_the_last_commit(
-    lab: Lab, train: Train, undisturbed: Undisturbed
-) -> None:
+def test_a_killed_trainer_costs_no_finished_step(lab: Lab, train: Train, undisturbed: Undisturbed) -> None:
     with train(trouble=Trouble(environ={"PACE_SECONDS": "0.3"})) as training:
         training.trains(steps=13)  # the last commit is that of step 10, and the next is two seconds away
         operator.kill(lab.trainers(training.member(rank=1), "paced.py"))
         status = training.completes()
-    verdict = training.verdict()
+    assert training.verdict() == nothing_lost(undisturbed(Config()))
     assert (status["failures"]["code"], status["failures"]["infrastructure"]) == (0, 1)
-    assert verdict.steps_lost == status["stepsLost"]
-    assert 0 < verdict.steps_lost < 10
-    assert (verdict.samples_lost, verdict.samples_repeated) == (0, 0)
-    assert verdict.weights == undisturbed(Config()).weights
+    assert status["stepsLost"] == 0
