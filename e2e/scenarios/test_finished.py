@@ -11,7 +11,7 @@ pytestmark = pytest.mark.cluster
 
 
 def test_a_finished_job_trains_nothing_when_it_is_applied_again(train: Train, undisturbed: Undisturbed) -> None:
-    with train(trouble=Trouble(environ={"PACE_SECONDS": "0"})) as training:
+    with train(trouble=Trouble(environ={"PACED_RUNS": "0"})) as training:
         first = training.completes()
         traced = training.job.root.trace().steps
         training.job.apply()

@@ -63,7 +63,7 @@ VARIANTS = {
     "two loaders": (2, (0,)),
     "side by side": (2, (1,)),
     "accumulated": (2, (1,)),
-    "bucket views": (4, (1, 3)),
+    "views of four": (4, (1, 3)),
     "own values": (2, (0,)),
     "asked by one rank": (2, (1,)),
 }

@@ -29,7 +29,7 @@ class Kit:
         torch.manual_seed(session.rank)
         self.net = net
         inner: Any = torch.compile(net, backend=self.compiled) if kind == "compiled inside" else net
-        views = {"gradient_as_bucket_view": True} if kind == "bucket views" else {}
+        views = {"gradient_as_bucket_view": True} if kind == "views of four" else {}
         self.wrapped: Any = session.wrap(inner, **views)
         outer: Any = torch.compile(self.wrapped, backend=self.compiled) if kind == "compiled outside" else self.wrapped
         self.model: Callable[[Tensor], Tensor] = outer
