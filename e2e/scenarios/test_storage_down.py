@@ -44,7 +44,10 @@ def held(moment: str, s3: S3) -> Trouble:
     return Trouble(script="holding.py", environ=hold, spec=PATIENT, s3=s3)
 
 
-@pytest.mark.parametrize("outage", [KILLED, FROZEN], ids=["killed", "frozen"])
+AWAY = [pytest.param(KILLED, id="killed"), pytest.param(FROZEN, id="frozen", marks=pytest.mark.chaos)]
+
+
+@pytest.mark.parametrize("outage", AWAY)
 def test_a_drain_waits_for_a_store_that_comes_back(
     lab: Lab, train: Train, undisturbed: Undisturbed, s3: S3, outage: Outage
 ) -> None:
@@ -70,10 +73,7 @@ def test_a_drain_waits_for_a_store_that_comes_back(
     assert training.verdict() == nothing_lost(undisturbed(Config()))
 
 
-@pytest.mark.parametrize(
-    "outage",
-    [pytest.param(KILLED, id="killed"), pytest.param(FROZEN, id="frozen", marks=pytest.mark.chaos)],
-)
+@pytest.mark.parametrize("outage", AWAY)
 def test_a_hand_over_waits_for_a_store_that_comes_back_while_everybody_trains(
     lab: Lab, train: Train, undisturbed: Undisturbed, s3: S3, outage: Outage
 ) -> None:
