@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-HISTORIES = int(os.environ.get("PERDURE_HISTORIES", "1000"))
+HISTORIES = int(os.environ.get("PERDURE_HISTORIES", "420"))
 PARTS = 4
 """Played in as many cases, each on one core: whoever runs the tests has them side by side."""
 FIRSTS = [HISTORIES * part // PARTS for part in range(PARTS + 1)]

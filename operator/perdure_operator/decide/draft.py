@@ -100,10 +100,13 @@ class Draft:
 
     def by(self, policy: str) -> Draft:
         """The same, in the hands of that policy."""
-        return self._with(policy=policy)
+        return self.but(policy=policy)
 
-    def _with(self, **fields: Any) -> Draft:
-        """What dataclasses.replace returns, without its constructor: that took a quarter of a round."""
+    def but(self, **fields: Any) -> Draft:
+        """The same with these fields changed.
+
+        dataclasses.replace calls the constructor, which took a quarter of a round.
+        """
         new = object.__new__(Draft)
         new.__dict__.update(self.__dict__, **fields)
         return new
@@ -112,7 +115,7 @@ class Draft:
         """With these fields of the status changed."""
         if all(getattr(self.status, name) == value for name, value in fields.items()):
             return self
-        return self._with(status=self.status.model_copy(update=fields))
+        return self.but(status=self.status.model_copy(update=fields))
 
     def update_current(self, **fields: Any) -> Draft:
         """With these fields of the run that is on changed."""
@@ -126,31 +129,31 @@ class Draft:
     def act(self, why: str, *actions: Action) -> Draft:
         """With these writes added, and why."""
         marked = tuple(action.model_copy(update={"policy": self.policy, "why": why}) for action in actions)
-        return self._with(actions=(*self.actions, *marked))
+        return self.but(actions=(*self.actions, *marked))
 
     def tell(self, reason: Reason, message: str, *, warning: bool = False) -> Draft:
         """With an event, which is also a reason of the decision."""
         event = Event(type="Warning" if warning else "Normal", reason=reason, message=message)
-        return self._with(events=(*self.events, event)).because(message)
+        return self.but(events=(*self.events, event)).because(message)
 
     def because(self, text: str) -> Draft:
         """With one more sentence for `explain`."""
-        return self._with(reasons=(*self.reasons, text))
+        return self.but(reasons=(*self.reasons, text))
 
     def wake(self, at: datetime) -> Draft:
         """To be looked at again at that time, unless it is over."""
-        return self._with(wakes=(*self.wakes, at)) if at > self.now else self
+        return self.but(wakes=(*self.wakes, at)) if at > self.now else self
 
     def wait(self, reason: Reason, message: str, until: datetime | None = None) -> Draft:
         """With a reason for not training; the first one given stays."""
         draft = self.wake(until) if until else self
         if draft.waiting:
             return draft
-        return draft._with(waiting=Waiting(reason, message)).because(f"{WAITING}{reason}: {message}")
+        return draft.but(waiting=Waiting(reason, message)).because(f"{WAITING}{reason}: {message}")
 
     def block(self, reason: Reason, message: str, until: datetime | None = None) -> Draft:
         """As `wait`, and nothing is created or planned in this round."""
-        return self.wait(reason, message, until)._with(blocked=True)
+        return self.wait(reason, message, until).but(blocked=True)
 
     def condition(self, kind: ConditionType, holds: bool, reason: Reason, message: str) -> Draft:
         """With this condition; its transition time changes only with its status."""
