@@ -5,7 +5,6 @@ Called by the policies that see, collect and reconsider reasons; they alone deci
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -154,4 +153,4 @@ def fall_back(draft: Draft, current: CurrentRun, found: Found, held: Waiting) ->
     if held.reason is Reason.STARTING_MEMBERS and draft.intent:  # they are only slow
         draft = draft.update_current(intent=draft.intent.model_copy(update={"ahead": True}))
     words = f"no standby was ready in time, all members save and leave: {held.message}"
-    return replace(draft.tell(Reason.STANDBYS_NOT_READY, words, warning=True), waiting=None)
+    return draft.tell(Reason.STANDBYS_NOT_READY, words, warning=True).but(waiting=None)

@@ -7,7 +7,6 @@ be withdrawn and others may join it. Where standbys are not Ready in time, every
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from perdure.contract import Completion, Env
@@ -95,7 +94,7 @@ def train_on(draft: Draft) -> Draft:
         return draft
     if any(own(draft.snapshot)[member.name].deleting for member in succession(draft).leaves):
         return draft
-    return replace(draft, standbys_wait=draft.waiting, waiting=None)
+    return draft.but(standbys_wait=draft.waiting, waiting=None)
 
 
 def _planned(draft: Draft, current: CurrentRun, intent: Intent, heirs: Succession) -> Draft:
