@@ -88,8 +88,13 @@ def terminated(pod: PodView) -> bool:
 
 
 def lingers(pod: PodView) -> bool:
-    """Whether container 0 has terminated and other containers keep the pod running."""
-    return pod.terminated is not None and not pod.gone and pod.phase not in ("Succeeded", "Failed")
+    """Whether container 0 has terminated and other containers keep the pod running.
+
+    Its phase alone does not tell: a kubelet that has reported the end of a pod's last container clears up for a second
+    or more before it reports the pod's.
+    """
+    over = pod.gone or pod.phase in ("Succeeded", "Failed")
+    return pod.terminated is not None and pod.others_run and not over
 
 
 def node_of(snapshot: Snapshot, pod: PodView) -> NodeView | None:

@@ -105,9 +105,11 @@ def _planned(draft: Draft, current: CurrentRun, intent: Intent, heirs: Successio
     if plan:
         draft = draft.update(next=upcoming.model_copy(update={"plan": plan}), run=plan.run)
         return draft.tell(Reason.RUN_PLANNED, _words(plan, heirs, f"it takes over run {current.run} alive"))
-    plan = plan_in_place(draft, heirs, lost=intent.disruption is Disruption.MEMBER_LOST)
+    lost = intent.disruption is Disruption.MEMBER_LOST
+    plan = plan_in_place(draft, heirs, lost=lost)
     why = why or "an assignment has no room for more"
-    how = f"run {current.run} saves and they go on in their pods: {why}"
+    ends = "is lost, whoever is left goes on in its pod" if lost else "saves and they go on in their pods"
+    how = f"run {current.run} {ends}: {why}"
     return succeed(draft, current, plan, intent, why=why).tell(Reason.RUN_PLANNED, _words(plan, heirs, how))
 
 
