@@ -46,6 +46,7 @@ class Disruption(StrEnum):
     SIZE_CHANGE = "SizeChange"
     MEMBER_LOST = "MemberLost"
     MEMBER_DELETED = "MemberDeleted"
+    RUN_LOST = "RunLost"  # the one before it, whose end it waits for
     SUSPEND = "Suspend"
     STOP = "Stop"  # activeDeadlineSeconds is over
     OTHER = "Other"
