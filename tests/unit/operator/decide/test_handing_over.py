@@ -454,6 +454,43 @@ class TestARunThatIsLostWhileTheNextOneWaitsForIt:
         assert (_offer(here).run, _offer(here).joins, _offer(here).leavers) == (2, (), ())
         assert _plan(here).members == here.now.current.plan.members
 
+    def test_where_nobody_of_either_run_is_left_neither_is_waited_for(self) -> None:
+        here = _running(1).spec(replicas=2).settle().after(1).settle().ready().settle()
+        here = here.exited(0, code=137).ended(1, ExitKind.HANDOVER_FAILED, run=2).settle()
+        assert here.now.current is None
+        assert here.now.lost == (1, 2)
+
+    @pytest.mark.parametrize(
+        "told",
+        [{"outcome": ExitKind.CHECKPOINTED, **SAVED}, {"outcome": ExitKind.PEER_LOST, **GONE}],
+        ids=["saved", "gone"],
+    )
+    def test_a_run_whose_end_somebody_has_told_is_not_called_lost(self, told: dict[str, Any]) -> None:
+        here = _running(1).spec(replicas=2).settle().after(1).settle().ready().settle()
+        here = here.ended(0, **told).ended(1, ExitKind.FAILED, run=2, error=killed()).settle()
+        assert here.now.current is None
+        assert here.now.lost == (2,)
+
+    @pytest.mark.parametrize(
+        ("member", "told", "lost"),
+        [
+            (1, None, (1, 2)),
+            (1, {"outcome": ExitKind.PEER_LOST, **GONE}, (2,)),
+            (1, {"outcome": ExitKind.CHECKPOINTED, **SAVED}, (2,)),
+            (2, None, (2,)),
+        ],
+        ids=["stayer", "stayer-of-the-newer", "stayer-that-has-saved", "newcomer"],
+    )
+    def test_who_was_in_both_runs_takes_the_older_one_along_unless_the_newer_has_begun(
+        self, member: int, told: dict[str, Any] | None, lost: tuple[int, ...]
+    ) -> None:
+        here = _running().status(live_refused=LiveRefused(template="t1", why="it cannot")).spec(replicas=3)
+        here = here.settle().after(1).settle().ready().settle()
+        here = here.exited(member, code=137) if told is None else here.ended(member, **told)
+        here = here.settle().after(2).settle().ready().settle()
+        assert here.run_plan is not None
+        assert (here.run_plan.run, here.run_plan.lost) == (3, lost)
+
     def test_a_node_that_leaves_as_well_is_moved_off_in_the_same_plan(self) -> None:
         here = _in_place().exited(1, code=137).cordon("n1").settle().after(1).settle().ready().settle()
         assert here.run_plan is not None
