@@ -65,7 +65,7 @@ class Draft:
     reasons: tuple[str, ...] = ()
     waiting: Waiting | None = None
     standbys_wait: Waiting | None = None
-    """Why the standbys of the next run do not take over now, while the job trains."""
+    """Why the standbys of the next run do not take over now, or are not started, while the job trains."""
     blocked: bool = False
     """True where no member may be created and no run planned in this round."""
     policy: str = ""

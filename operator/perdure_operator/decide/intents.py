@@ -15,7 +15,7 @@ from perdure_operator.decide.blame import Verdict, backoff_until, charge, judge
 from perdure_operator.decide.disruptions import Found
 from perdure_operator.decide.draft import Draft, Waiting, later, next_run
 from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
-from perdure_operator.decide.facts import add_lost_run, still_running
+from perdure_operator.decide.facts import runs_lost_with, still_running
 from perdure_operator.decide.succession import succession
 
 SEAT_SECONDS: Final = LINGER_SECONDS - 5
@@ -81,7 +81,7 @@ def commit_to_leave(draft: Draft, current: CurrentRun, found: Found, fell: str =
     old, status = current.intent, draft.status
     seconds, lost = draft.snapshot.spec.disruption.exit_timeout_seconds, status.lost
     if found.disruption is Disruption.MEMBER_LOST:
-        seconds, lost = _last_seconds(draft, current), add_lost_run(lost, current.run)
+        seconds, lost = _last_seconds(draft, current), runs_lost_with(draft, current)
     intent = Intent(
         disruption=found.disruption,
         cause=found.cause,

@@ -23,8 +23,8 @@ from perdure_operator.decide.plans import ATTEMPTS, live_plan, plan_in_place, su
 from perdure_operator.decide.startup_problems import not_ready
 from perdure_operator.decide.succession import Succession, succession
 
-_TRAINING: Final = frozenset({Disruption.NODE_LEAVING, Disruption.SIZE_CHANGE})
-"""Reasons for which every member trains until the next run is planned."""
+_TRAINING: Final = frozenset({Disruption.NODE_LEAVING, Disruption.SIZE_CHANGE, Disruption.RUN_LOST})
+"""Reasons for which every member trains until the next run is planned, if it trains now."""
 _GPUS: Final = ("nvidia.com/", "amd.com/gpu")
 
 
@@ -114,7 +114,11 @@ def _planned(draft: Draft, current: CurrentRun, intent: Intent, heirs: Successio
 
 
 def _not_live(draft: Draft, current: CurrentRun, intent: Intent, heirs: Succession) -> str:
-    """Why the run that is on cannot be asked to change its membership as it trains, "" where that can be tried."""
+    """Why the run that is on cannot be asked to change its membership as it trains, "" where that can be tried.
+
+    It need not be known to train: whoever still decides whether it has taken over waits for that word first, and one
+    of the run before it saves.
+    """
     snapshot, upcoming, pods = draft.snapshot, draft.status.next, own(draft.snapshot)
     refused, old = draft.status.live_refused, (*heirs.stays, *heirs.leaves)
     template = {pods[name].template_hash for name in (*(one.name for one in old), *draft.next_members)}
@@ -124,8 +128,8 @@ def _not_live(draft: Draft, current: CurrentRun, intent: Intent, heirs: Successi
         return "a member is gone, or is going"
     if snapshot.spec.completion is not Completion.LOG:
         return "with completion ExitCode its script has no Session"
-    if current.unconfirmed:
-        return f"it is not known yet whether run {current.run} has begun"
+    if intent.disruption is Disruption.RUN_LOST and current.plan.handover is None:
+        return f"run {current.plan.takes_over} cannot save any more"
     if len(template) > 1 or size_of(current.plan).each != wanted_size(snapshot).each:
         return "the members are not all made from one template"
     if why := _template_rules_out(snapshot.spec.template):
