@@ -13,6 +13,7 @@ Run; perdure.session.boundary tells it the places.
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 import weakref
@@ -32,6 +33,7 @@ from perdure.checkpoint.image_file import Label, write_image
 from perdure.checkpoint.opening import say
 from perdure.checkpoint.state import Position, State
 from perdure.errors import PerdureError
+from perdure.session.glance import Eye, Glance
 from perdure.session.registry import Small
 from perdure.session.rng import alike
 from perdure.session.room import free_memory
@@ -71,9 +73,9 @@ class Images:
         """An optimizer has begun a step since."""
         self._unseen = False
         """Before that place parameters have changed although no optimizer was seen to step."""
-        self._versions: list[int] = []
-        """How often each parameter was written to by then."""
-        self._parameters: list[torch.Tensor] = []
+        self._eye = Eye()
+        self._seen: Glance | None = None
+        """What optimizers alone may change, as it was by then."""
         self._never = "nothing is restored yet"
         """Why there will be none at all."""
         self._alike: tuple[str, ...] = ()
@@ -102,7 +104,6 @@ class Images:
         self._never = self._obstacle()
         if self._never:
             return
-        self._parameters = run.registry.parameters()
         self._hook = register_optimizer_step_pre_hook(_hook(weakref.ref(self)))
 
     @property
@@ -118,6 +119,7 @@ class Images:
         """No optimizer is watched any more."""
         if self._hook:
             self._hook.remove()
+        self._eye.forget()
 
     def _obstacle(self) -> str:
         registry = self._run.registry
@@ -136,17 +138,22 @@ class Images:
         """
         if not self.wanted or self._left:
             return
-        run, versions = self._run, self._written_to()
         with self._changed:
-            self._unseen = versions != self._versions and not self._touched and bool(self._versions) and not anew
+            before, self._seen = self._seen, self._glance()
+            moved = before is None or not self._seen.equals(before)
+            self._unseen = moved and not self._touched and before is not None and not anew
             self._alike = self.alike
-            self._versions, self._touched, self._standing = versions, False, None
-            if not run.progress.saved:
+            if self._run.progress.saved:
+                self._standing = None
+            elif moved or self._touched or anew:
                 self._standing = self._copied_in_time()
+            # Else all since is done again from the place before: it may have failed, and the script have gone on.
+            self._touched = False
             self._changed.notify_all()
 
-    def _written_to(self) -> list[int]:
-        return [parameter._version for parameter in self._parameters]  # noqa: SLF001 - torch has no other word
+    def _glance(self) -> Glance:
+        registry = self._run.registry
+        return self._eye.look(registry.parameters(), registry.optimizer_tensors())
 
     def _copied_in_time(self) -> Standing | None:
         begun = time.monotonic()
@@ -204,7 +211,7 @@ class Images:
             return None, self._never
         if self._unseen:
             return None, "parameters change where no optimizer steps, or one that is compiled"
-        if self._touched or self._written_to() != self._versions:
+        if not self._stands():
             return None, "it stands in the middle of a step"
         if standing is None or path is None:
             return None, "nothing was trained since the last commit"
@@ -215,7 +222,14 @@ class Images:
         if room is not None and staged.size + MARGIN_BYTES > room:
             return None, f"it would have {staged.size / 2**20:.0f} MiB, and {room / 2**20:.0f} MiB of memory are left"
         write_image(path, Label(standing.stamp, standing.position, _sum_of(state), self._alike), staged)
+        if not self._stands():
+            os.truncate(path, 0)
+            return None, "it has gone on while it was written"
         return standing.stamp.step, ""
+
+    def _stands(self) -> bool:
+        """Whether nothing that optimizers alone may change has changed since the last place."""
+        return not self._touched and (self._seen is None or self._seen.equals(self._glance()))
 
 
 def _hook(mine: weakref.ref[Images]) -> Callable[..., None]:

@@ -38,6 +38,11 @@ class Optim:
         plain = ({k: v for k, v in group.items() if k != "params"} for group in self._optimizer.param_groups)
         return [copy.deepcopy(group) for group in plain]
 
+    def tensors(self) -> Iterator[Tensor]:
+        """Of its state, those that are not nested deeper."""
+        for values in self._optimizer.state.values():
+            yield from (value for value in values.values() if isinstance(value, Tensor))
+
     def read(
         self, parameters: Names, shared: dict[str, Tensor], was: Sequence[Mapping[str, Any]] | None = None
     ) -> dict[str, Any]:

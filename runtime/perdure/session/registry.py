@@ -142,6 +142,11 @@ class Registry:
         """All of them, each once."""
         return list(self._parameter_names())
 
+    def optimizer_tensors(self) -> Iterator[Tensor]:
+        """The state of all optimizers, but for what is nested deeper."""
+        for optimizer in self._optimizers.values():
+            yield from optimizer.tensors()
+
     def versions(self) -> list[int]:
         """How often each parameter was written to: equal as long as nobody has touched any."""
         return [parameter._version for parameter in self._parameter_names()]  # noqa: SLF001 - torch has no other word

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from perdure.channel import Imaged, Imaging
 from perdure.checkpoint.codec import decode
-from perdure.checkpoint.image_file import Image
+from perdure.checkpoint.image_file import Image, write_image
 from perdure.errors import Corrupt
 from perdure.group.peers import Alone
 from perdure.session import imaging
@@ -130,6 +130,70 @@ def test_in_the_middle_of_a_step_there_is_none(training: Training) -> None:
     training.step()
     training.forward().backward()
     training.optimizer.step()
+    training.run.images.leave()
+    assert training.image is None
+
+
+def _noise(training: Training) -> None:
+    training.linear.weight.data.add_(torch.randn(3, 4), alpha=0.01)
+
+
+def _decay(training: Training) -> None:
+    training.linear.weight.detach().numpy()[:] *= 0.9  # torch does not count it
+
+
+def _another(training: Training) -> None:
+    training.linear.weight.data = training.linear.weight.data * 0.9
+
+
+def _momentum(training: Training) -> None:
+    training.optimizer.state[training.linear.weight]["exp_avg"].mul_(0.5)
+
+
+@pytest.mark.parametrize("writes", [_noise, _decay, _another, _momentum])
+def test_what_writes_past_the_optimizer_is_noticed(training: Training, writes: Callable[[Training], None]) -> None:
+    training.step()
+    writes(training)
+    training.forward().backward()
+    training.run.images.leave()
+    assert training.image is None
+
+
+def test_a_perturbation_that_is_undone_leaves_the_place_as_it_was(training: Training) -> None:
+    training.step()
+    kept = training.linear.weight.data
+    _another(training)
+    training.forward().backward()
+    training.linear.weight.data = kept
+    training.run.images.leave()
+    assert training.image
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_step_whose_error_the_script_has_caught_is_done_again(training: Training, *, counted: bool) -> None:
+    training.step()
+    then, drawn = training.whole(), torch.get_rng_state()
+    for _ in range(2):
+        training.forward().backward()
+        training.run.progress.step += counted
+        training.run.images.stand()
+    training.run.images.leave()
+    image = training.image
+    assert image
+    assert image.label.stamp.step == image.label.position.step == 1
+    assert same(image, then)
+    assert torch.equal(torch.from_numpy(decode(image.state)["rng"]["torch"]), drawn)
+
+
+def test_what_moves_on_while_the_image_is_written_takes_it_back(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def written_late(*args: Any) -> None:
+        _noise(training)
+        write_image(*args)
+
+    training.step()
+    monkeypatch.setattr(imaging, "write_image", written_late)
     training.run.images.leave()
     assert training.image is None
 
