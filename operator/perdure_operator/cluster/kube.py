@@ -291,7 +291,7 @@ def _document(what: str, status: int, data: bytes, headers: Mapping[str, str] = 
 
 
 def _explained(document: Json, message: str) -> bool:
-    """Whether a refusal names what it is about; admission may answer with any status, and always says that it denies."""
+    """Whether a refusal names what it is about: admission answers with any status, and always says that it denies."""
     details = document.get("details") or {}
     return bool(details.get("name") or details.get("causes")) or "denied" in message
 
