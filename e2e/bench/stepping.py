@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import perdure
 from perdure.contract import Env
+from perdure.session.wrapping import Replica
 
 STEPS, BATCH = 20, 64
 WARM_EPOCHS, WARM_STEPS = 4, 2
@@ -81,8 +82,13 @@ def main() -> None:
     dataset = TensorDataset(torch.randn(STEPS * BATCH, 64), torch.randint(0, 10, (STEPS * BATCH,)))
     work = work_for(seconds)
     ready = Env.IMAGE in os.environ
-    bare = Loop((lambda module: session.wrap(module).inside[0]) if ready else session.wrap, work)
-    ours = Loop(session.wrap, work)
+
+    def wrapped(module: nn.Module) -> nn.Module:
+        """As the bare loop calls it: in what is compared with a pod's rank, without the Session's own wrapper."""
+        replica = session.wrap(module)
+        return replica.inside[0] if ready and isinstance(replica, Replica) else replica
+
+    bare, ours = Loop(wrapped, work), Loop(session.wrap, work)
     session.register(model=ours.model, optimizer=ours.optimizer)
     share = range(session.rank, STEPS * BATCH, session.world)
     own = DataLoader(Subset(dataset, share), batch_size=BATCH // session.world, shuffle=False)
