@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -139,7 +139,7 @@ def pair() -> Iterator[Pair]:
 
 def test_a_newcomer_gets_what_a_commit_made_here_would_hold_and_the_old_rank_keeps_it(pair: Pair) -> None:
     before = copy.deepcopy(pair.old.run.state())
-    drawn = random.getstate(), np.random.get_state()[1], torch.get_rng_state()
+    drawn = random.getstate(), cast("Any", np.random.get_state())[1], torch.get_rng_state()
     pair.meet()
     found = pair.move()
     for state in (found, pair.old.run.state()):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,11 +21,11 @@ from perdure.contract import ExitKind
 from perdure.errors import Corrupt, PeerLost
 from perdure.group.agreement import Agreement, Votes
 from perdure.group.peers import Alone
+from perdure.group.pulse import Pulse
 from perdure.session import boundary, leaving
 from perdure.session.boundary import Boundary
 from perdure.session.counting import Steps
 from perdure.session.effects import Stop
-from perdure.session.membership import make_pulse
 from perdure.session.run import Run
 from perdure.settings import Settings
 from perdure.telemetry.events import Event
@@ -61,6 +63,19 @@ class Told:
         self.events.append(event)
 
 
+class Watched(Pulse):
+    """One that is never started, and knows whether it would listen."""
+
+    pauses = 0
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        self.pauses += 1
+        with super().paused():
+            yield
+        self.pauses -= 1
+
+
 class HandsOver:
     """What an attempt comes to: the newer run, or an exit."""
 
@@ -73,6 +88,7 @@ class HandsOver:
         return NEXT if self.run.settings.run != NEXT else 0
 
     def hand_over(self, stop: Stop) -> bool:
+        assert cast("Watched", self.run.pulse).pauses == 1, "who says nothing here is no lost peer"
         self.stops.append(stop)
         if not self.exits:
             self.run.settings = Settings(self.run.settings.root, uid="u", run=NEXT, rank=0, world=2, image_file=IMAGE)
@@ -98,7 +114,7 @@ class Rank:
         settings = Settings(root.as_uri(), uid="u", run=3, rank=0, world=2, image_file=IMAGE if images else None)
         self.run, self.other, self.told = Run(settings), Other(), Told()
         self.run.peers, self.run.agreement = Alone(0, 2), Agreement(self.other, interval=0.0)
-        self.run.pulse = make_pulse(self.run)
+        self.run.pulse = Watched(settings, lambda: False, lambda _: None)
         self.run.opened_checkpointer = cast("Checkpointer", SimpleNamespace(commit=None))
         self.run.reporter.add(self.told)
         self.net = nn.Linear(2, 1)
@@ -264,3 +280,42 @@ def test_who_has_told_its_end_leaves_no_image_any_more(rank: Rank) -> None:
     rank.run.tell(rank.run.ending(ExitKind.PEER_LOST))
     rank.run.images.leave()
     assert rank.left is None
+
+
+class Joins:
+    """A newcomer whose old ranks stand at `steps`, with a checkpoint due there."""
+
+    header = SimpleNamespace(due="script", exhausted=True)
+
+    def __init__(self) -> None:
+        self.asked_of: list[str] = []
+
+    def first_batch(self, source: str) -> bool:
+        self.asked_of.append(source)
+        return len(self.asked_of) > 1
+
+
+def test_a_newcomer_is_a_rank_from_its_first_batch_on_and_makes_the_checkpoint_that_is_due_there(rank: Rank) -> None:
+    saved: list[str] = []
+    joins = Joins()
+    rank.boundary.newcomer = cast("Any", joins)
+    rank.boundary.save = saved.append  # type: ignore[method-assign]
+    rank.step()
+    rank.asks()
+    assert (joins.asked_of, saved, rank.boundary.exhausted) == (["steps"], [], False)
+    rank.step()
+    rank.asks()
+    assert (joins.asked_of, saved, rank.boundary.exhausted) == (["steps", "steps"], ["script"], True)
+    assert rank.boundary.newcomer is None
+
+
+def test_only_rank_0_leaves_by_itself_before_the_first_step(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another may be a step behind one that is done."""
+
+    def exits(status: int) -> None:
+        raise Left(status)
+
+    monkeypatch.setattr(os, "_exit", exits)
+    rank.run.settings = replace(rank.run.settings, rank=1)
+    leaving.stop_without_step(rank.run)
+    assert not rank.run.reporter.ended

@@ -271,7 +271,7 @@ def test_how_large_it_will_be_is_told_before_it_is_written(training: Training) -
 def test_generators_were_alike_in_a_world_of_one_size_alone(training: Training) -> None:
     assert training.run.images.alike == ("numpy", "python", "torch")
     training.run.settings = replace(training.run.settings, world=3)
-    assert training.run.images.alike == ()
+    assert not training.run.images.alike
 
 
 def test_one_is_left_at_most(training: Training) -> None:
