@@ -74,7 +74,7 @@ class Inheritance:
         holder = holder_of(image, self.offers)
         told = peers.gather(_described(mine, tensors=peers.rank == holder))
         same_world = told[holder]["stamp"]["world"] == peers.world
-        state = _own_state(told, peers.rank, of_lost) if same_world else None
+        state = _own_state(told, peers.rank if same_world else None, of_lost)
         objects = told[holder]["objects"] if peers.rank == 0 else None
         position = Position(**told[holder]["position"])
         if mine and peers.rank == holder:
@@ -92,8 +92,8 @@ def _described(image: Image | None, *, tensors: bool) -> dict[str, Any] | None:
     return {**told, "objects": image.objects, "position": vars(label.position)} if tensors else told
 
 
-def _own_state(told: Sequence[dict[str, Any] | None], rank: int, of_lost: OfLost) -> Any:
-    """The state that is this rank's alone, or what there is of one that is lost."""
+def _own_state(told: Sequence[dict[str, Any] | None], rank: int | None, of_lost: OfLost) -> Any:
+    """The state that is this rank's alone, or what there is of one that is lost, or that there never was."""
     left = {found["stamp"]["rank"]: found for found in told if found}
     if rank in left:
         return left[rank]["state"]

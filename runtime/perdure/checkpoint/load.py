@@ -69,7 +69,8 @@ def load(store: Store, peers: Peers, commits: Iterable[Slot] | None, into: Recei
             manifest, state = found
             commit = CommitRef(seq, committed.step)
             made = candidate["commit"]["time"]
-            return Loaded(commit, manifest.position, state, len(manifest.indexes), made, tuple(skipped))
+            ranks = tuple(index.state for index in manifest.indexes)
+            return Loaded(commit, manifest.position, state, len(ranks), ranks, made, tuple(skipped))
         skipped.append(f"commit {seq} of step {committed.step}: {damage}")
     if not skipped:
         return None

@@ -89,6 +89,8 @@ class Loaded:
     state: State
     world: int
     """How many ranks saved it."""
+    ranks: tuple[Any, ...]
+    """What is each of those ranks' own, encoded."""
     made: str
     """When, for people."""
     skipped: tuple[str, ...]

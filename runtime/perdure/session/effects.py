@@ -8,7 +8,7 @@ wait for another party raise PeerLost, those of the log StorageError; none of th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
@@ -33,7 +33,7 @@ from perdure.handover.timing import QUIET_SECONDS
 from perdure.handover.transfer import Key, describe, parcels, receive, send
 from perdure.session.leaving import check_places, place
 from perdure.session.membership import BEGAN_ANEW, change_ranks, make_writer, take_over_log
-from perdure.session.rng import derive
+from perdure.session.rng import alike, all_alike, apply, capture, derive, sums
 from perdure.session.run import Run
 
 
@@ -46,7 +46,7 @@ class Header:
     objects: Any
     """Encoded."""
     ranks: tuple[Any, ...]
-    """What is each old rank's own, encoded; nothing where the newer run is of another size."""
+    """What is each old rank's own, encoded; where the newer run is of another size, what all have alike."""
     place: Place
     """Up to where rank 0 has read the log."""
     commit: CommitRef | None
@@ -115,6 +115,8 @@ class Effects:
         self._takeover: Takeover | None = None
         self._kept: State | None = None
         """What a stayer that becomes rank 0 has got of the one before it."""
+        self._alike: dict[str, Any] = {}
+        """Random generators that all old ranks have alike, with which a run of another size goes on."""
         self._mark = time.monotonic()
 
     @property
@@ -256,7 +258,7 @@ class Effects:
         found = receive(bridge.group, mine, registry.targets(decode(header.objects), header.items))
         self.lap("state")
         rank = self.attempt.generators_of(self.party.new or 0)
-        own = header.ranks[rank] if header.ranks and rank is not None else None
+        own = header.ranks[rank or 0] if header.ranks else None
         return _state(header, found, None if own is None else decode(own))
 
     def tell_voting(self) -> None:
@@ -327,6 +329,8 @@ class Effects:
     def derive_generators(self) -> None:
         """As in any run of another size than the one it goes on with."""
         derive(self.run.seed, self.run.progress.step, self.run.rank)
+        apply(self._alike)
+        self.run.images.join(tuple(self._alike))
 
     def _go_on(self, header: Header) -> None:
         """What restoring a commit made here would have changed in a stayer."""
@@ -339,17 +343,28 @@ class Effects:
         """What rank 0 needs for the header, and the tensors to be sent. Collective over the old ranks."""
         run = self.run
         position = run.progress.position()
+        same = self.attempt.world == self.attempt.new_world
+        drawn = {} if same else sums(run.progress.generators.state())
         if not self.attempt.header_to:
-            found = run.peers.gather([place(position), None])
+            found = run.peers.gather([place(position), drawn])
             check_places([where for where, _ in found])
+            self._keep_alike([own for _, own in found])
             return (None, [], State({}, {}, {})), None
         state = run.state()
-        same = self.attempt.world == self.attempt.new_world
         staged, found = run.checkpointer.stage_and_tell(
-            state, lambda staged: [place(position), staged.state if same else None]
+            state, lambda staged: [place(position), staged.state if same else drawn]
         )
         check_places([where for where, _ in found])
-        return (staged.objects, [own for _, own in found] if same else [], state), state
+        ranks = [own for _, own in found]
+        if not same:
+            self._keep_alike(ranks)
+            ranks = [all_alike(staged.state, self._alike)] if self._alike else []
+        return (staged.objects, ranks, state), state
+
+    def _keep_alike(self, drawn: Sequence[Mapping[str, str]]) -> None:
+        """Of one rank alone nobody knows what another would have drawn."""
+        now = capture() if len(drawn) > 1 else {}
+        self._alike = {name: now[name] for name in alike(drawn) if name in now}
 
     def _describe(self, stop: Stop, objects: Any, ranks: list[Any], state: State) -> dict[str, Any]:
         run = self.run
@@ -371,7 +386,7 @@ class Effects:
             stop.due,
             stop.exhausted,
             age,
-            run.images.alike if ranks else (),
+            run.images.alike if self.attempt.world == self.attempt.new_world else tuple(self._alike),
         )
         return header.write()
 

@@ -12,7 +12,6 @@ Run; perdure.session.boundary tells it the places.
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
@@ -26,7 +25,6 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from perdure.channel import Imaged, Imaging
 from perdure.checkpoint import stage, tensors
-from perdure.checkpoint.codec import encode
 from perdure.checkpoint.entry import checksum
 from perdure.checkpoint.image import Stamp
 from perdure.checkpoint.image_file import Label, write_image
@@ -35,7 +33,7 @@ from perdure.checkpoint.state import Position, State
 from perdure.errors import PerdureError
 from perdure.session.glance import Eye, Glance
 from perdure.session.registry import Small
-from perdure.session.rng import alike
+from perdure.session.rng import alike, sums
 from perdure.session.room import free_memory
 
 if TYPE_CHECKING:
@@ -97,7 +95,7 @@ class Images:
     def begin(self) -> None:
         """Everything is restored: from here on there may be images, if nothing stands in the way. Collective."""
         run = self._run
-        drawn = run.peers.gather({name: _sum(state) for name, state in run.progress.generators.state().items()})
+        drawn = run.peers.gather(sums(run.progress.generators.state()))
         self._alike, self._world = () if run.joining else alike(drawn), run.world
         if run.settings.image_file is None:
             return
@@ -112,8 +110,8 @@ class Images:
         return self._alike if self._run.world == self._world else ()
 
     def join(self, alike: tuple[str, ...]) -> None:
-        """This process takes a rank's place in a world in which these generators are alike."""
-        self._alike = alike
+        """From here on this process is a rank of a world in which these generators are alike."""
+        self._alike, self._world = alike, self._run.world
 
     def end(self) -> None:
         """No optimizer is watched any more."""
@@ -246,7 +244,3 @@ def _sum_of(state: State) -> str:
     """A checksum of what is equal on all ranks."""
     sums = [f"{name} {tensors.checksum(tensor)}" for name, tensor in sorted(state.shared.items())]
     return checksum("\n".join(sums).encode())
-
-
-def _sum(value: Any) -> str:
-    return checksum(json.dumps(encode(value), sort_keys=True).encode())

@@ -22,6 +22,7 @@ from perdure.channel import Attached
 from perdure.contract import Env
 from perdure.group.world import foreign, kept
 from perdure.session.run import Run
+from perdure.session.wrapping import MADE
 
 OWN_DDP: Final = "a DistributedDataParallel that the script has made itself: wrap the model with session.wrap"
 KEEPERS: Final[dict[type, str]] = {
@@ -46,7 +47,7 @@ def look_closely(run: Run) -> None:
         return
 
     def look() -> None:
-        if why := hidden_obstacle(run):
+        if why := hidden_obstacle():
             tell_attached(run, why)
 
     threading.Thread(target=look, name="perdure-liveness", daemon=True).start()
@@ -88,9 +89,9 @@ def kept_world(run: Run) -> str:
     return "dist.group.WORLD is kept by the script: leave `group` out, or ask for it each time" if kept(own) else ""
 
 
-def hidden_obstacle(run: Run) -> str:
+def hidden_obstacle() -> str:
     """The same for what only a look at every object there is finds: some tenths of a second, from any thread."""
-    own = {id(part) for replica in run.replicas for part in replica.inside}
+    own = {id(part) for part in MADE}
     found: dict[type, str] = {}
     for thing in gc.get_objects():
         kind: Any = type(thing)

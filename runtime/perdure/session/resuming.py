@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from perdure.channel import Opened
 from perdure.checkpoint.checkpointer import Checkpointer
+from perdure.checkpoint.codec import decode
 from perdure.checkpoint.inherit import Inheritance
 from perdure.checkpoint.opening import Opening, load_newest, open_run, say
 from perdure.checkpoint.save import stage_together
@@ -18,7 +19,7 @@ from perdure.session.hooks import HookName
 from perdure.session.leaving import give_up, stop_without_step
 from perdure.session.liveness import kept_world, look_closely, obstacle, tell_attached
 from perdure.session.newcomer import Newcomer
-from perdure.session.rng import going_on, of_lost_rank
+from perdure.session.rng import going_on, of_lost_rank, of_other_world
 from perdure.session.run import OWN_STOPPING, OWN_VALUES, Run
 from perdure.telemetry.events import Resumed
 from perdure.telemetry.trace import StoreTrace, TraceLines
@@ -40,7 +41,10 @@ def resume(run: Run, *, seed: int) -> None:
         if loaded and lost_world:
             loaded = replace(loaded, world=lost_world)
         if loaded:
-            _go_on_from(run, loaded.state, loaded.position, loaded.world, seed)
+            state = loaded.state
+            if state.rank is None:
+                state = replace(state, rank=decode(of_other_world(loaded.ranks)))
+            _go_on_from(run, state, loaded.position, loaded.world, seed)
             run.checkpointer.commit = loaded.commit
         run.checkpointer.rehearse()
         run.images.begin()
@@ -122,5 +126,5 @@ def _go_on_from(run: Run, state: State, position: Position, world: int, seed: in
     if same_world and state.rank:
         run.stopping.resume_asked(state.rank["asked"])
     step, rank = position.step, run.rank
-    run.progress.generators.resume(going_on(state.rank, same_world=same_world, seed=seed, step=step, rank=rank))
+    run.progress.generators.resume(going_on(state.rank, seed=seed, step=step, rank=rank))
     run.progress.resume(position)

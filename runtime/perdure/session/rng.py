@@ -1,19 +1,26 @@
 """The random generators of one rank: read at a commit, put back right before the first batch is fetched.
 
 They belong to a rank, not to the job: a run of another size cannot go on with them and draws its own from
-(seed, step, rank), the same ones whenever it starts from the same commit. Called by the session.
+(seed, step, rank), the same ones whenever it starts from the same commit. But what all ranks draw alike is the job's: a
+script may let it decide what a step does, and ranks that drew apart would wait for each other for ever. So a generator
+that stands at the same place on all ranks, two at least, goes on there on all ranks of another size. Called by the
+session.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import torch
+
+from perdure.checkpoint.codec import encode
+from perdure.checkpoint.entry import checksum
 
 EVERYWHERE: Final = frozenset({"python", "numpy", "torch"})
 """The generators that every process has."""
@@ -111,9 +118,9 @@ class Generators:
             apply(now)
 
 
-def going_on(saved: Any, *, same_world: bool, seed: int, step: int, rank: int) -> Callable[[], None]:
-    """How this rank's generators go on from a commit: as they were, or drawn anew in another world."""
-    known = saved["rng"] if same_world and saved is not None else {}
+def going_on(saved: Any, *, seed: int, step: int, rank: int) -> Callable[[], None]:
+    """How this rank's generators go on from a commit: as they were, those that are saved, and others drawn anew."""
+    known = saved["rng"] if saved is not None else {}
 
     def go_on() -> None:
         if not known.keys() >= EVERYWHERE:
@@ -123,9 +130,27 @@ def going_on(saved: Any, *, same_world: bool, seed: int, step: int, rank: int) -
     return go_on
 
 
+def sums(state: Mapping[str, Any]) -> dict[str, str]:
+    """Of each generator a checksum of where it stands."""
+    return {name: checksum(json.dumps(encode(one), sort_keys=True).encode()) for name, one in state.items()}
+
+
 def alike(told: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
     """The generators that stand at the same place on all ranks, by the checksums that each has told."""
     return tuple(sorted(name for name in told[0] if len({found.get(name) for found in told}) == 1))
+
+
+def of_other_world(saved: Sequence[Any]) -> dict[str, Any] | None:
+    """What the ranks of another world go on with, from the encoded states of all that have saved."""
+    if len(saved) < 2 or not all(saved):
+        return None
+    names = alike([sums(found["rng"]) for found in saved])
+    return all_alike(saved[0], names) if names else None
+
+
+def all_alike(own: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """The part of a rank's own state that is not its own: all have it alike."""
+    return {"rng": {name: own["rng"][name] for name in names}, "asked": []}
 
 
 def of_lost_rank(left: Sequence[Mapping[str, Any]], names: Collection[str]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ Called by the session.
 # No `from __future__ import annotations`: register_comm_hook compares the hook's annotations with the classes.
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -18,6 +19,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 WORLD_WITH_ONE_ORDER = 2
+MADE: "WeakSet[nn.Module]" = WeakSet()
+"""What was ever made here to average gradients: a compiler's cache, say, keeps one that nobody calls any more."""
 
 
 def take_device(local_rank: int) -> torch.device:
@@ -69,6 +72,7 @@ class Replica(nn.Module):
 
     def _distributed(self, world: int, options: dict[str, Any]) -> DistributedDataParallel:
         wrapped = DistributedDataParallel(self.module, **options)
+        MADE.add(wrapped)
         if self._hook:
             wrapped.register_comm_hook(*self._hook)
         elif self._deterministic and world > WORLD_WITH_ONE_ORDER:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -12,6 +13,7 @@ import pytest
 from tests.unit.runtime.handover.jobs import WAIT_AT, Job, by_rank
 from tests.unit.runtime.handover.nursery import Nursery
 from tests.unit.runtime.handover.scripts import SAMPLES
+from tests.unit.runtime.handover.variants import DRAWN_ALIKE
 
 
 class Move(NamedTuple):
@@ -133,6 +135,19 @@ def test_a_run_grows_and_shrinks_again(nursery: Nursery) -> None:
         "old1": ["ranks 1/3", "ranks 0/2"],
         "new2": [f"resumed {found[1][2]}", "ranks 2/3", "ranks 1/2"],
     }
+
+
+@pytest.mark.parametrize("name", ["2-to-3", "3-to-2-without-rank-0"])
+def test_what_all_ranks_draw_alike_they_draw_alike_in_a_run_of_another_size(nursery: Nursery, name: str) -> None:
+    move = OTHER[name]
+    job = Job(nursery, f"{name}-drawing", move.old, script="variants.drawing")
+    results = job.offered(move.new, move.joins, move.leavers).begin().end()
+    alike = random.Random(DRAWN_ALIKE)  # noqa: S311
+    expected = [alike.random() for _ in range(21)]
+    for found in results.values():
+        assert all(value == expected[step] for step, value, _ in found["drawn"])
+    last = [found["drawn"][-1] for found in results.values() if found["drawn"][-1][0] == 20]
+    assert len({value for _, _, value in last}) == len(last) == move.new
 
 
 def test_ten_hand_overs_leave_neither_threads_nor_connections(nursery: Nursery) -> None:

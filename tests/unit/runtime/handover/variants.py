@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from perdure.session.leaving import Exit
 from perdure.session.session import Session
 from tests.unit.runtime.handover.scripts import BATCH, dataset, digest, network, take_part
+
+DRAWN_ALIKE = 11
+"""The seed of what all ranks draw alike."""
 
 
 class Kit:
@@ -122,6 +126,23 @@ def accumulated(kit: Kit) -> Iterator[None]:
         kit.backward(batch, last=last)
         if last:
             yield
+
+
+def drawing(root: str, *, wait_at: int | None = None) -> dict[str, Any]:
+    """All ranks draw alike from one generator, as where it decides what a step does, and apart from another."""
+    torch.set_num_threads(1)
+    random.seed(DRAWN_ALIKE)
+    drawn: list[tuple[int, float, float]] = []
+    with Session.from_env(root) as session:
+        kit = Kit(session, "")
+        with suppress(Exit):
+            for _ in session.epochs(3):
+                for _ in plain(kit):
+                    kit.step()
+                    drawn.append((session.steps_done, random.random(), torch.rand(1).item()))  # noqa: S311
+                    take_part(session, wait_at, {})
+                    session.step()
+        return {"drawn": drawn}
 
 
 def forgetful(root: str, *, wait_at: int | None = None) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import signal
 import time
 from collections.abc import Iterator
@@ -26,6 +27,8 @@ from perdure.session.leaving import Exit
 from perdure.session.session import Session
 
 SAMPLES = 102
+DRAWN_ALIKE = 7
+"""The seed of what all ranks draw alike."""
 
 
 @contextmanager
@@ -73,6 +76,8 @@ def train(
     with joined(root, deterministic=deterministic) as session:
         net = network()
         torch.manual_seed(session.rank)  # dropout of its own on every rank
+        random.seed(DRAWN_ALIKE)
+        drawn: list[tuple[int, float]] = []
         model = session.wrap(net)
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
         scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [8, 20], 0.1)
@@ -90,11 +95,12 @@ def train(
                     optimizer.step()
                     if terminate and list(terminate) == [session.rank, session.steps_done + 1]:
                         os.kill(os.getpid(), signal.SIGTERM)
+                    drawn.append((session.steps_done, random.random()))  # noqa: S311
                     session.step()
                     scheduler.step()
                 evaluate(session, net)
         except Exit:
-            return {"left": session.steps_done, "begun": begun}
+            return {"left": session.steps_done, "begun": begun, "drawn": drawn}
         return {
             "begun": begun,
             "steps": session.steps_done,
@@ -102,6 +108,7 @@ def train(
             "buffers": buffers(net),
             "rate": optimizer.param_groups[0]["lr"],
             "random": torch.rand(1).item(),
+            "drawn": drawn,
         }
 
 

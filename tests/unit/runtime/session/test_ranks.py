@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from perdure.group.pace import MOST_CALLS
 from tests.unit.runtime.session.ranks import Scene, play
-from tests.unit.runtime.session.scenarios import SAMPLES
+from tests.unit.runtime.session.scenarios import DRAWN_ALIKE, SAMPLES
 
 REQUESTS = [(0, 3), (1, 1), (2, 7), (3, 5)]
 ENDS_OF_AN_EPOCH: dict[str, dict[str, Any]] = {
@@ -144,8 +145,9 @@ def test_two_ranks_resume_to_the_result_of_an_undisturbed_run(played: Results) -
     assert [result["begun"] for result in played["two-second"]] == [10, 10]
     straight, resumed = played["two"], played["two-second"]
     # Another rank's buffers are its own business until rank 0 broadcasts its own.
-    assert {**resumed[1], "begun": 0, "buffers": ""} == {**straight[1], "begun": 0, "buffers": ""}
-    assert {**resumed[0], "begun": 0} == {**straight[0], "begun": 0}
+    own = {"begun": 0, "drawn": []}
+    assert {**resumed[1], **own, "buffers": ""} == {**straight[1], **own, "buffers": ""}
+    assert {**resumed[0], **own} == {**straight[0], **own}
     assert resumed[0]["rate"] == pytest.approx(1e-4)
 
 
@@ -160,6 +162,16 @@ def test_other_worlds_go_on_and_every_sample_of_every_epoch_is_used_once(folder:
     assert [result["begun"] for result in played["sizes-two"]] == [11, 11]
     used = Counter((line["epoch"], sample) for line in trained(folder / "sizes") for sample in line["ids"])
     assert used == Counter((epoch, sample) for epoch in range(4) for sample in range(SAMPLES))
+
+
+def test_in_another_world_what_all_ranks_drew_alike_goes_on_and_the_rest_is_drawn_anew(played: Results) -> None:
+    alike = random.Random(DRAWN_ALIKE)  # noqa: S311
+    expected = [alike.random() for _ in range(14)]
+    drawn = played["sizes-one"][0]["drawn"]
+    assert drawn == [[step, expected[step]] for step, _ in drawn]
+    assert drawn[0][0] > 0
+    one, other = (dict(result["drawn"]) for result in played["sizes-two"])
+    assert not set(one.values()) & set(other.values())  # one rank alone has nothing alike with another
 
 
 def test_a_finished_job_is_completed_again_without_training(folder: Path, played: Results) -> None:
