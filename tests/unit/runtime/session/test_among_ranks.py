@@ -299,7 +299,7 @@ def test_a_newcomer_is_a_rank_from_its_first_batch_on_and_makes_the_checkpoint_t
     saved: list[str] = []
     joins = Joins()
     rank.boundary.newcomer = cast("Any", joins)
-    rank.boundary.save = saved.append  # type: ignore[method-assign]
+    rank.boundary.save = saved.append  # type: ignore[method-assign,assignment]
     rank.step()
     rank.asks()
     assert (joins.asked_of, saved, rank.boundary.exhausted) == (["steps"], [], False)
