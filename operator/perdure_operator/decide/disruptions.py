@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from perdure.contract import Completion
 from perdure_operator.api.status import CurrentRun, Disruption, RunPlan
 from perdure_operator.decide.draft import Draft, later
 from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
@@ -71,6 +72,8 @@ def _waits_for_the_dead(draft: Draft, current: CurrentRun) -> Found | None:
     """
     plan, status = current.plan, draft.status
     before = plan.takes_over
+    if draft.snapshot.spec.completion is not Completion.LOG:
+        return None  # without a log nobody waits
     if before not in status.lost or before in plan.lost or status.opened >= current.run:
         return None
     if draft.now >= known_by(draft, plan):

@@ -442,6 +442,10 @@ class TestARunThatIsLostWhileTheNextOneWaitsForIt:
         assert here.now.run == 2
         assert _stage(here) is Stage.RUNNING
 
+    def test_nor_where_there_is_no_log_to_wait_for(self) -> None:
+        here = _ready(_running(completion="ExitCode")).settle().exited(1, code=137).settle().after(5).settle()
+        assert (here.now.run, here.now.lost) == (2, (1,))
+
     def test_nor_once_the_next_one_has_waited_long_enough(self) -> None:
         here = _in_place().after(600 + 615 + 30).exited(1, code=137).settle().after(5).settle()
         assert here.now.run == 2
