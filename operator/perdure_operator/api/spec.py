@@ -131,7 +131,8 @@ class DisruptionPolicy(Model):
         ),
     )
     """How long the run trains on while new members start elsewhere for those that must leave. If they are not Ready by
-    then, all members save and leave, and the job starts anew. 0: that is done at once."""
+    then, all members save and leave, and the job starts anew. 0: that is done at once. A member that died unannounced
+    is waited for longer, 10 minutes, because the others keep what was not saved."""
 
 
 class FailurePolicy(Model):

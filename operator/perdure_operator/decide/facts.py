@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from perdure.contract import Completion, ExitKind
+from perdure.contract import LINGER_SECONDS, Completion, ExitKind
 from perdure_operator.api import names
-from perdure_operator.api.status import CurrentRun, MemberOutcome, PreviousRun, Replacements, RunPlan
+from perdure_operator.api.status import CurrentRun, Disruption, MemberOutcome, PreviousRun, Replacements, RunPlan
 from perdure_operator.decide.draft import Draft, later
 from perdure_operator.state.snapshot import (
     KeptTemplate,
@@ -32,6 +32,9 @@ EDIT_SECONDS: Final = 10
 """An edit of the spec ends a pause no sooner: two that set the spec in turns edit it all the time."""
 ROW_SECONDS: Final = 60
 """And a row of replacements no sooner."""
+
+SEAT_SECONDS: Final = LINGER_SECONDS - 5
+"""So long after one member has ended the others hold their seats with certainty."""
 
 _SAVED_IN_LOG: Final = (ExitKind.CHECKPOINTED, ExitKind.COMPLETED, ExitKind.HANDED_OVER)
 """Outcomes that tell of their run's end in the log."""
@@ -53,6 +56,16 @@ class Size:
     def each(self) -> float:
         """Processes of one member."""
         return self.world / self.members
+
+
+def patience(snapshot: Snapshot, disruption: Disruption) -> int:
+    """How many seconds standbys are awaited.
+
+    Without a lost member nobody trains, and all that could be done instead is to begin without what the others hold of
+    the steps since the last commit: so it is waited for as long as they hold it.
+    """
+    seconds = snapshot.spec.disruption.replacement_timeout_seconds
+    return max(seconds, SEAT_SECONDS) if disruption is Disruption.MEMBER_LOST else seconds
 
 
 def wanted_size(snapshot: Snapshot) -> Size:

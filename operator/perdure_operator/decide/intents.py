@@ -8,18 +8,17 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from perdure.contract import LINGER_SECONDS
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, NextRun
 from perdure_operator.decide.blame import Verdict, backoff_until, charge, judge
 from perdure_operator.decide.disruptions import Found
 from perdure_operator.decide.draft import Draft, Waiting, later, next_run
 from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
-from perdure_operator.decide.facts import runs_lost_with, still_running
+from perdure_operator.decide.facts import SEAT_SECONDS, patience, runs_lost_with, still_running
 from perdure_operator.decide.succession import succession
 
-SEAT_SECONDS: Final = LINGER_SECONDS - 5
-"""So long after one member has ended the others hold their seats with certainty."""
+LONGEST_PAUSE_SECONDS: Final = 25
+"""For a longer one after a failure nobody holds a seat that others could use."""
 
 _EVERYBODY: Final = frozenset({Disruption.SUSPEND, Disruption.STOP})
 """No run follows at once."""
@@ -38,7 +37,7 @@ def may_prepare(draft: Draft, current: CurrentRun, found: Found) -> bool:
     if not patient or draft.snapshot.deleting or found.disruption in _EVERYBODY or _nobody_goes_on(draft, found):
         return False
     pause = _pause(draft, current, found)
-    return pause is not None and pause <= later(draft.now, SEAT_SECONDS)
+    return pause is not None and pause <= later(draft.now, LONGEST_PAUSE_SECONDS)
 
 
 def _nobody_goes_on(draft: Draft, found: Found) -> bool:
@@ -58,9 +57,10 @@ def ready_by(current: CurrentRun, intent: Intent) -> datetime | None:
 def limited(draft: Draft, current: CurrentRun, found: Found, intent: Intent | None = None) -> Intent:
     """The intent to go on with standbys for this reason; what was decided once keeps its times."""
     old = intent or current.intent
-    until = old.ready_by if old else None
+    lost_now = found.disruption is Disruption.MEMBER_LOST and not (old and old.disruption is found.disruption)
+    until = old.ready_by if old and not lost_now else None
     if until is None and (found.disruption is not Disruption.SIZE_CHANGE or succession(draft).leaves):
-        until = later(draft.now, draft.snapshot.spec.disruption.replacement_timeout_seconds)
+        until = later(draft.now, patience(draft.snapshot, found.disruption))
     not_before = old.not_before if old else None
     if found.disruption is Disruption.MEMBER_LOST:
         not_before = _begins(draft, current, found, not_before)

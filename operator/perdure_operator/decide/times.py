@@ -12,14 +12,15 @@ from typing import Any
 from perdure_operator.api.status import CurrentRun, Intent, NextRun, PreviousRun
 from perdure_operator.decide.draft import PAUSE_AT_MOST_SECONDS, Draft, later
 from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
+from perdure_operator.decide.facts import patience
+from perdure_operator.state.snapshot import Snapshot
 
 
 def correct_times(draft: Draft) -> Draft:
     """What counts from a time ahead counts from now; a deadline is no further away than it can have been set."""
     status, now = draft.status, draft.now
-    patience = draft.snapshot.spec.disruption.replacement_timeout_seconds
     return draft.update(
-        current=_of_current(status.current, now, patience) if status.current else None,
+        current=_of_current(status.current, now, draft.snapshot) if status.current else None,
         previous=_of_previous(status.previous, now) if status.previous else None,
         next=_of_next(status.next, now) if status.next else None,
         failures=_past(status.failures, now, "last_time"),
@@ -35,13 +36,14 @@ def _of_previous(previous: PreviousRun, now: datetime) -> PreviousRun:
     return previous.model_copy(update={"intent": _of_intent(previous.intent, now)})
 
 
-def _of_current(current: CurrentRun, now: datetime, patience: int) -> CurrentRun:
+def _of_current(current: CurrentRun, now: datetime, snapshot: Snapshot) -> CurrentRun:
     intent = current.intent
     if intent is None:
         return current
     intent = _of_intent(intent, now)
     if intent.ready_by:
-        intent = intent.model_copy(update={"ready_by": min(intent.ready_by, later(now, patience))})
+        latest = later(now, patience(snapshot, intent.disruption))
+        intent = intent.model_copy(update={"ready_by": min(intent.ready_by, latest)})
     if intent.not_before:
         intent = intent.model_copy(update={"not_before": min(intent.not_before, later(now, PAUSE_AT_MOST_SECONDS))})
     return current.model_copy(update={"intent": intent})

@@ -22,8 +22,9 @@ CREDENTIALS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION
 """Its keys, and the files in that folder; the last two need not be there."""
 TERMINATION_LOG: Final = "/dev/termination-log"
 
-LINGER_SECONDS: Final = 30
-"""How long an agent whose trainer saved, or lost a peer, keeps its pod for a newer assignment."""
+LINGER_SECONDS: Final = 600
+"""How long an agent whose trainer saved, or lost a peer, keeps its pod for a newer assignment, and in it the image of a
+run that lost a member: an operator may be away meanwhile, a replacement's image be pulled, its node be bought."""
 WAIT_MARGIN_SECONDS: Final = 15
 """`wait` of a plan = its `seconds` + this."""
 DEFAULT_GRACE_SECONDS: Final = 120

@@ -330,10 +330,18 @@ class TestLost:
         lost = (ErrorKind.EXCEPTION, ErrorName.LOG_LOST, "no commit")
         assert _stage(here.ended(2, ExitKind.FAILED, error=lost).settle()) is Stage.LEAVING
 
-    def test_survivors_hold_their_seats_for_a_short_time_only(self) -> None:
-        here = _running(world=3).ended(1, ExitKind.FAILED, error=killed()).settle()
-        assert _stage(here.after(24).settle()) is Stage.PREPARING
-        assert _stage(here.after(25).settle()) is Stage.LEAVING
+    @pytest.mark.parametrize("patience", [1, 30, 3600])
+    def test_it_is_waited_for_as_long_as_survivors_hold_their_seats_and_their_images(self, patience: int) -> None:
+        here = job(disruption={"replacement_timeout_seconds": patience}).running(world=3)
+        here = here.ended(1, ExitKind.FAILED, error=killed()).settle()
+        assert _stage(here.after(594).settle()) is Stage.PREPARING
+        assert _stage(here.after(595).settle()) is Stage.LEAVING
+
+    def test_one_that_dies_while_another_is_to_be_replaced_is_waited_for_as_long(self) -> None:
+        here = job(disruption={"replacement_timeout_seconds": 30}).running(world=3).cordon("n1").settle().after(1).settle()
+        assert _stage(here) is Stage.PREPARING
+        here = here.after(20).ended(2, ExitKind.FAILED, error=killed()).settle()
+        assert _stage(here.after(300).settle()) is Stage.PREPARING
 
     def test_whoever_dies_meanwhile_is_replaced_too(self) -> None:
         here = _running(world=3).ended(1, ExitKind.FAILED, error=killed()).settle()
@@ -380,7 +388,7 @@ class TestLost:
         assert (after.now.failures.infrastructure, after.now.steps_lost) == (0, 0)
 
     def test_members_of_a_lost_run_that_never_began_have_time_to_save_the_one_before(self) -> None:
-        here = _preparing().ready().step(writes=1).ended(2, ExitKind.STOPPED, run=0).settle().after(30).settle()
+        here = _preparing().ready().step(writes=1).ended(2, ExitKind.STOPPED, run=0).settle().after(600).settle()
         assert here.intent is not None
         assert here.intent.leave
         assert (here.intent.seconds, here.intent.lost) == (600, (2,))

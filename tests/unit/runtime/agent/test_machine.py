@@ -506,11 +506,11 @@ class TestWhenATrainerHasEnded:
         assert pod.outcome(GONE) == expected
 
     @pytest.mark.parametrize("ending", [ExitKind.CHECKPOINTED, ExitKind.PEER_LOST, ExitKind.STOPPED])
-    def test_the_seat_is_held_for_thirty_seconds(self, ending: ExitKind) -> None:
+    def test_the_seat_is_held_for_ten_minutes(self, ending: ExitKind) -> None:
         pod = told(training(), ending)
         assert pod.sees(GONE) == ()
-        assert due(pod.state) == 1030.0
-        assert pod.sees(Tick(), after=29) == ()
+        assert due(pod.state) == 1600.0
+        assert pod.sees(Tick(), after=599) == ()
         assert pod.outcome(Tick(), after=1).outcome is ending
 
     def test_a_newer_run_takes_the_held_seat(self) -> None:
@@ -673,8 +673,8 @@ class TestWhatSigkillDoesNotEnd:
     def test_a_killed_trainer_that_does_not_end_is_given_up_with_its_outcome(self) -> None:
         pod = training()
         pod.sees(reported(Committed(COMMIT)), AssignmentRead(replace(RUN2, seconds=0)))
-        assert due(pod.state) == 1030.0
-        assert pod.sees(Tick(), after=29) == ()
+        assert due(pod.state) == 1600.0
+        assert pod.sees(Tick(), after=599) == ()
         assert pod.outcome(Tick(), after=1) == Outcome(ExitKind.EXIT_TIMEOUT, 1, 0, step=120, commit=COMMIT, opened=1)
 
     def test_what_the_last_process_left_behind_is_waited_for(self) -> None:
