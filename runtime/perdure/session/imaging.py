@@ -71,6 +71,8 @@ class Images:
         """An optimizer has begun a step since."""
         self._unseen = False
         """Before that place parameters have changed although no optimizer was seen to step."""
+        self._behind_epoch = False
+        """That place is the end of an epoch."""
         self._eye = Eye()
         self._seen: Glance | None = None
         """What optimizers alone may change, as it was by then."""
@@ -129,17 +131,20 @@ class Images:
             return f"buffers and averages have {size / 2**20:.0f} MiB: too much to be copied at each step"
         return ""
 
-    def stand(self, *, anew: bool = False) -> None:
+    def stand(self, *, anew: bool = False, behind_epoch: bool = False) -> None:
         """The run might stop right here: an image that is made later is of this place.
 
-        `anew`: another run has taken over at it.
+        `anew`: another run has taken over at it. `behind_epoch`: what a script does to parameters before its next batch
+        it does once an epoch.
         """
         if not self.wanted or self._left:
             return
         with self._changed:
             before, self._seen = self._seen, self._glance()
             moved = before is None or not self._seen.equals(before)
-            self._unseen = moved and not self._touched and before is not None and not anew
+            known = before is not None and not anew and not self._behind_epoch
+            self._unseen = moved and not self._touched and known
+            self._behind_epoch = behind_epoch
             self._alike = self.alike
             if self._run.progress.saved:
                 self._standing = None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perdure.checkpoint.entry import Opened, Refused
+from perdure.checkpoint.entry import Opened, Refused, key_of
 from perdure.checkpoint.log import Log
 from perdure.checkpoint.takeover import Takeover
 from perdure.checkpoint.verdict import Verdict
@@ -148,6 +148,24 @@ class TestRefused:
         commit(old, 60, final=True)
         assert story(store) == ["Opened 1", "Refused 1", "Committed 1 @50", "Committed 1 @60!"]
         assert [slot.entry.refused for slot in Log(store).entries(4) if slot.entry] == [2, 2, 2, 0]
+
+    def test_behind_an_end_of_the_log_that_cannot_be_read_nothing_is_appended(self) -> None:
+        """It may be the very entry that has decided."""
+        store = MemoryStore()
+        old = opened(store)
+        pen(store, old).refuse()
+        store.objects[key_of(2)] = store.objects[key_of(2)][:-9]
+        for act in (pen(store).refuse, lambda: pen(store).open(2, STEP, "ab")):
+            with pytest.raises(StorageError):
+                act()
+        assert len(store.objects) == 2
+
+    def test_who_has_slept_through_a_later_attempt_too_knows_that_its_own_is_over(self) -> None:
+        store = MemoryStore()
+        old = opened(store)
+        old.aborted = 3
+        commit(old, 50, final=True)
+        assert pen(store).look() is Verdict.REFUSED
 
     def test_it_stands_behind_the_older_runs_commits(self) -> None:
         store = MemoryStore()

@@ -385,6 +385,21 @@ class TestAppending:
         assert commit(pen, 11, final=True) == 3
         assert story(store) == ["Opened 1", "Committed 1 @10", "Committed 1 @11!"]
 
+    def test_a_commit_that_did_not_end_the_run_is_not_taken_for_the_one_that_does(self) -> None:
+        """The cadence's at the very step at which the ranks then leave."""
+        store = MemoryStore()
+        pen = opened(store)
+        pen.log = Log(failing(store, 0, after=True))
+        with pytest.raises(StorageError):
+            commit(pen, 10)
+        other = opened(MemoryStore())
+        assert commit(pen, 10, final=True) == 3
+        assert story(store) == ["Opened 1", "Committed 1 @10", "Committed 1 @10!"]
+        other.log = Log(failing(other.log.store, 0, after=True))
+        with pytest.raises(StorageError):
+            commit(other, 10)
+        assert other.landed(10, final=True) is None
+
     def test_closing_after_a_commit_whose_answer_was_lost_closes_behind_it(self) -> None:
         store = MemoryStore()
         pen = opened(store)

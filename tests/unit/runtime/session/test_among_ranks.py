@@ -295,11 +295,13 @@ class Joins:
         return len(self.asked_of) > 1
 
 
-def test_a_newcomer_is_a_rank_from_its_first_batch_on_and_makes_the_checkpoint_that_is_due_there(rank: Rank) -> None:
+def test_a_newcomer_is_a_rank_from_its_first_batch_on_and_makes_the_checkpoint_that_is_due_there(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
     saved: list[str] = []
     joins = Joins()
     rank.boundary.newcomer = cast("Any", joins)
-    rank.boundary.save = saved.append  # type: ignore[method-assign,assignment]
+    monkeypatch.setattr(rank.boundary, "save", saved.append)
     rank.step()
     rank.asks()
     assert (joins.asked_of, saved, rank.boundary.exhausted) == (["steps"], [], False)

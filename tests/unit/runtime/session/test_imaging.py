@@ -220,6 +220,16 @@ def test_parameters_that_change_without_an_optimizer_are_no_place_to_go_on_from(
     assert training.image is None
 
 
+def test_a_script_may_do_something_to_its_parameters_between_two_epochs(training: Training) -> None:
+    training.step()
+    training.run.images.stand(behind_epoch=True)
+    with torch.no_grad():
+        training.linear.weight.mul_(2)
+    training.run.images.stand()
+    training.run.images.leave()
+    assert training.image
+
+
 def test_a_run_that_has_taken_over_begins_with_what_it_was_given(training: Training) -> None:
     training.step()
     with torch.no_grad():
