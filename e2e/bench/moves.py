@@ -6,28 +6,25 @@ Everything is read from watches, traces and outcomes, like in the scenarios.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from e2e.bench import endless, killed
 from e2e.bench.report import Figure
 from e2e.harness import evidence, observed, timeline
 from e2e.harness.drain import Drained, uncordon
 from e2e.harness.evidence import Gap, NoEvidence
 from e2e.harness.handover import Way, way_of
-from e2e.harness.job import Job, Manifest, merged, with_container
-from e2e.harness.lab import Lab, digits
+from e2e.harness.job import Job, Manifest
+from e2e.harness.lab import Lab
 from e2e.harness.watching import Seen, Watch
 from e2e.prepare import Progress
 
 CLUSTER = "bench"
 MOVES: Final[Mapping[Way, int]] = {Way.LIVE: 10, Way.IN_PLACE: 5, Way.RECREATE: 3}
-SECONDS = 180.0
 STANDBY_BOUND = 1.5
-ENDLESS = ["python", "train.py", "--epochs", "1000000"]
-SAVES = {"everySteps": None, "everySeconds": 3600}
 ENVIRON: Final[Mapping[Way, Mapping[str, str]]] = {Way.IN_PLACE: {"PERDURE_LIVE": "no"}}
 ALL_LEAVE = {"spec": {"disruption": {"replacementTimeoutSeconds": 0}}}
 
@@ -47,14 +44,14 @@ def measure(progress: Progress) -> tuple[list[Figure], dict[str, Any]]:
     """Boots, drains, measures; nothing stays behind."""
     with Lab.up(CLUSTER, progress, owner=os.getpid()) as lab:
         found = {way: _moved(lab, way, progress) for way in MOVES}
+        deaths = killed.measure(lab, progress)
     moves = {way.value: number for way, number in MOVES.items()}
-    return list(_figures(found)), {"moves": moves, "members": 2, "cores": os.cpu_count()}
+    return [*_figures(found), *deaths], {"moves": moves, "kills": killed.KILLS, "members": 2, "cores": os.cpu_count()}
 
 
 def manifest(way: Way) -> Manifest:
     """The digits job, training until it is deleted, saving only when it must, moved in this way."""
-    changes = merged({"spec": {"checkpoint": {**SAVES, "uri": f"s3://perdure/{way}"}}}, _changes(way))
-    return with_container(digits(changes), {"PERDURE_TRACE": "1", **ENVIRON.get(way, {})}, command=ENDLESS)
+    return endless.manifest(way, _changes(way), dict(ENVIRON.get(way, {})))
 
 
 def _changes(way: Way) -> Manifest:
@@ -66,12 +63,12 @@ def _moved(lab: Lab, way: Way, progress: Progress) -> Measured:
     watch = Watch(job.kubectl, job.namespace, job.describe, ("trainingjobs", "pods", "nodes"))
     with watch:
         job.apply()
-        _trains(job, watch, 1)
+        endless.trains(job, watch, 1)
         drains = []
         for run in range(1, MOVES[way] + 1):
             progress.say(f"kubectl drain of a member's node: {way}, {run} of {MOVES[way]}")
             drains.append(_drain(lab, job, watch, run))
-        _suspend(job, watch)  # the last run's outcomes are told when it ends
+        endless.suspend(job, watch)  # the last run's outcomes are told when it ends
     trace, entries = job.root.trace(), job.root.entries()
     job.delete()
     gaps = evidence.gaps(trace.steps)
@@ -82,27 +79,15 @@ def _moved(lab: Lab, way: Way, progress: Progress) -> Measured:
     return Measured(watch.history, gaps, drains, cold)
 
 
-def _trains(job: Job, watch: Watch, run: int) -> None:
-    watch.wait(f"run {run} assigned", lambda history: observed.training_run(history, run), seconds=SECONDS)
-    job.root.wait_for_step(run, seconds=SECONDS)
-
-
 def _drain(lab: Lab, job: Job, watch: Watch, run: int) -> Drained:
     nodes = [str(observed.member_of_rank(watch.history, rank)["spec"]["nodeName"]) for rank in (1, 0)]
     leaders = lab.operator.leader()["spec"]["nodeName"]
     node = next(node for node in nodes if node != leaders)  # a change of leaders would be measured too
     with lab.drain(node) as drain:
         drained = drain.finish()
-    _trains(job, watch, run + 1)
+    endless.trains(job, watch, run + 1)
     uncordon(lab.kubectl, lab.cluster.nodes)
     return drained
-
-
-def _suspend(job: Job, watch: Watch) -> None:
-    patch = json.dumps({"spec": {"suspend": True}})
-    words = ["--namespace", job.namespace, "--type=merge", f"--patch={patch}"]
-    job.kubectl("patch", "trainingjob", job.name, *words)
-    watch.wait("the job is suspended", observed.in_phase("Suspended"), seconds=SECONDS)
 
 
 def _figures(found: Mapping[Way, Measured]) -> Iterator[Figure]:

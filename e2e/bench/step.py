@@ -1,4 +1,9 @@
-"""What `Session.step()` adds to a training step, with one rank and with two: no cluster needed."""
+"""What `Session.step()` adds to a training step, with one rank and with two: no cluster needed.
+
+In the cases called image a rank is as ready as in a pod: it looks for offers of a hand-over, votes, and could leave an
+image of each place where it may stop. They are compared with a loop that has torch's DDP and nothing of ours. Where
+copying would take more than its share of a short step a Session gives images up: the facts tell whether it has.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +13,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 from e2e.bench.report import Figure
 from e2e.harness.local_run import free_port
 from e2e.prepare import Progress
+from perdure.contract import Env
 
 SECONDS = 300.0
 MICRO = 1e6
@@ -20,19 +27,30 @@ BOUND = 300.0
 PARTS = 5
 
 
-CASES = ((1, 0.0, "1 rank"), (2, 0.0, "2 ranks"), (2, 0.002, "2 ranks, 2 ms"), (2, 0.02, "2 ranks, 20 ms"))
+IMAGE = "2 ranks, image"
+CASES = (
+    (1, 0.0, "1 rank"),
+    (2, 0.0, "2 ranks"),
+    (2, 0.002, "2 ranks, 2 ms"),
+    (2, 0.02, "2 ranks, 20 ms"),
+    (2, 0.002, f"{IMAGE}, 2 ms"),
+    (2, 0.02, f"{IMAGE}, 20 ms"),
+)
 """Ranks, seconds of work in a step beside the network's own, name."""
-MOST = {"2 ranks, 2 ms": 10.0, "2 ranks, 20 ms": 3.0}
+MOST = {"2 ranks, 2 ms": 10.0, "2 ranks, 20 ms": 3.0, f"{IMAGE}, 2 ms": 10.0, f"{IMAGE}, 20 ms": 3.0}
 """Percent by which a Session may make such a step longer."""
 
 
 def measure(progress: Progress) -> tuple[list[Figure], dict[str, Any]]:
     """Every case, bare and with a Session."""
-    figures = []
+    figures, kept = [], {}
     for world, seconds, name in CASES:
         progress.say(f"training with {name}, bare and with a Session")
-        figures += _figures(name, _trained(world, seconds))
-    return figures, {"cores": os.cpu_count()}
+        times = _trained(world, seconds, image=name.startswith(IMAGE))
+        figures += _figures(name, times)
+        if name.startswith(IMAGE):
+            kept[name] = bool(times["kept"][0])
+    return figures, {"cores": os.cpu_count(), "images until the end": kept}
 
 
 def _figures(name: str, times: dict[str, list[float]]) -> list[Figure]:
@@ -58,11 +76,12 @@ def _percent(ours: tuple[float, ...], bare: tuple[float, ...], part: int) -> flo
     return (statistics.median(ours[cut]) / statistics.median(bare[cut]) - 1) * 100
 
 
-def _trained(world: int, seconds: float) -> dict[str, list[float]]:
+def _trained(world: int, seconds: float, *, image: bool) -> dict[str, list[float]]:
     """Runs the ranks; what rank 0 has printed."""
-    with tempfile.TemporaryDirectory() as root:
-        port = free_port()
-        ranks = [_start(rank, world, port, root, seconds) for rank in range(world)]
+    with tempfile.TemporaryDirectory() as root, Path(os.devnull).open("wb") as reports:
+        port, told = free_port(), reports if image else None
+        places = ({"RANK": rank, "WORLD_SIZE": world, "MASTER_PORT": port} for rank in range(world))
+        ranks = [_start(place, Path(root), seconds, told) for place in places]
         outputs = [rank.communicate(timeout=SECONDS) for rank in ranks]
     failed = [errors for rank, (_, errors) in zip(ranks, outputs, strict=True) if rank.returncode]
     if failed:
@@ -70,9 +89,20 @@ def _trained(world: int, seconds: float) -> dict[str, list[float]]:
     return dict(json.loads(outputs[0][0].splitlines()[-1]))
 
 
-def _start(rank: int, world: int, port: int, root: str, seconds: float) -> subprocess.Popen[str]:
-    place = {"RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    quiet = {"PERDURE_EVERY_SECONDS": 3600, "OMP_NUM_THREADS": 1}
-    environ = {**os.environ, **{name: str(value) for name, value in (place | quiet).items()}}
-    argv = [sys.executable, "-m", "e2e.bench.stepping", root, str(seconds)]
-    return subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def _start(place: dict[str, int], root: Path, seconds: float, reports: IO[bytes] | None) -> subprocess.Popen[str]:
+    """With `reports`, as an agent starts it."""
+    named: dict[str, object] = {"MASTER_ADDR": "127.0.0.1", "PERDURE_EVERY_SECONDS": 3600, "OMP_NUM_THREADS": 1}
+    if reports:
+        named |= _as_in_a_pod(root / f"rank-{place['RANK']}", reports)
+    environ = {**os.environ, **{name: str(value) for name, value in (place | named).items()}}
+    argv = [sys.executable, "-m", "e2e.bench.stepping", str(root), str(seconds)]
+    kept = [reports.fileno()] if reports else []
+    pipe = subprocess.PIPE
+    return subprocess.Popen(argv, env=environ, stdout=pipe, stderr=pipe, text=True, pass_fds=kept)
+
+
+def _as_in_a_pod(folder: Path, reports: IO[bytes]) -> dict[str, object]:
+    """What the agent tells a trainer of itself."""
+    folder.mkdir()
+    files = {Env.REQUEST_FILE: "request", Env.HANDOVER_FILE: "handover", Env.IMAGE: "image"}
+    return {Env.RUN: 1, Env.REPORT_FD: reports.fileno(), **{name: folder / file for name, file in files.items()}}

@@ -1,14 +1,16 @@
-"""A pytest plugin: one test run over several processes (`pytest -n 2`) with one cluster and one report.
+"""A pytest plugin: one test run over several processes (`pytest -n 3`) with one cluster and one report.
 
 A file's tests stay together, and so do those of tests/api, of tests/cluster and of e2e/scenarios/alone, because they
-share a server, a cluster or the operator. What is alone comes first, beside tests that need no cluster; the other
-scenarios are handed out one by one, the longest first; the audit of permissions comes last and judges the whole run.
-Without `-n` the order is the same. Loaded by the repository's conftest.py.
+share a server, a cluster or the operator. What is alone comes first, beside tests that need no cluster; then the other
+scenarios are handed out one by one, the longest first, never to more processes than the cluster has lanes: the others
+take what needs no cluster, for a scenario waits more than it computes. The audit of permissions comes last and judges
+the whole run. Without `-n` the order is the same. Loaded by the repository's conftest.py.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
@@ -23,6 +25,8 @@ SCENARIOS = "e2e/scenarios/"
 AUDIT = f"{SCENARIOS}test_rbac.py"
 LONGEST = f"{SCENARIOS}test_storage_down.py"
 TOGETHER = (f"{SCENARIOS}alone/", "tests/api/", "tests/cluster/")
+LANES = 2
+"""Scenarios that one cluster carries at once (e2e/scenarios/lanes)."""
 BEGUN_HERE = pytest.StashKey[SharedRun]()
 
 
@@ -38,8 +42,24 @@ def place(nodeid: str) -> int:
     if nodeid.startswith(TOGETHER):
         return next(number for number, folder in enumerate(TOGETHER) if nodeid.startswith(folder))
     if not nodeid.startswith(SCENARIOS):
-        return len(TOGETHER)
-    return len(TOGETHER) + (1 if nodeid.startswith(LONGEST) else 3 if nodeid.startswith(AUDIT) else 2)
+        return len(TOGETHER) + 2
+    return len(TOGETHER) + (0 if nodeid.startswith(LONGEST) else 3 if nodeid.startswith(AUDIT) else 1)
+
+
+def lanes_of(scope: str) -> int:
+    """How many of the cluster's lanes a unit takes; the audit waits for all scenarios."""
+    if not scope.startswith(SCENARIOS):
+        return 0
+    return LANES if scope.startswith((*TOGETHER, AUDIT)) else 1
+
+
+def chosen(waiting: Iterable[str], others: Collection[Collection[str]]) -> str | None:
+    """The first unit that waits for no lane, or None: the other processes, each with its units, have them all.
+
+    A process works on its units one after the other: what it has taken itself is no obstacle.
+    """
+    free = LANES - sum(max(map(lanes_of, units), default=0) for units in others)
+    return next((scope for scope in waiting if lanes_of(scope) <= max(free, 0)), None)
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
@@ -47,6 +67,19 @@ class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         return unit(nodeid)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        others = [other for other in self.nodes if other is not node and not other.shutting_down]
+        scope = chosen(self.workqueue, [self._unfinished(other) for other in others])
+        if scope is None and len(others) >= LANES:  # enough are left for what waits for a lane
+            node.shutdown()
+            return
+        if scope is not None:
+            self.workqueue.move_to_end(scope, last=False)
+        super()._assign_work_unit(node)
+
+    def _unfinished(self, node: Any) -> list[str]:
+        return [scope for scope, tests in self.assigned_work[node].items() if not all(tests.values())]
 
     def _reschedule(self, node: Any) -> None:
         # more would wait for a long one here while the other process has nothing to do

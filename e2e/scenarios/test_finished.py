@@ -17,6 +17,7 @@ def test_a_finished_job_trains_nothing_when_it_is_applied_again(train: Train, un
         training.job.apply()
         again = training.job.kubectl.json("get", "trainingjob", training.job.name, "-n", training.job.namespace)
         assert again["status"] == first
+        training.keeps_its_pods()
         training.job.delete()
     with training:
         training.completes()

@@ -156,6 +156,17 @@ class Training:
 
         self.watch.wait(f"{count} pods", there, seconds=START_SECONDS)
 
+    def keeps_its_pods(self) -> None:
+        """Waits until all members are over: their logs can be read then, as nobody has deleted them."""
+
+        def there(history: Sequence[Seen]) -> list[Object] | None:
+            found = observed.pods(history)
+            over = [pod for pod in found if pod["status"]["phase"] == "Succeeded"]
+            return found if len(over) == self.config.members else None
+
+        found = self.watch.wait("all members are over", there, seconds=START_SECONDS)
+        assert not [pod for pod in found if pod["metadata"].get("deletionTimestamp")]
+
     def uids(self) -> list[str]:
         """Of the pods that exist."""
         return sorted(pod["metadata"]["uid"] for pod in observed.pods(self.watch.history))

@@ -91,6 +91,7 @@ PLAN = RunPlan(
     members=(Assigned(name="digits-3f2a-2", uid="u2", rank=0, node="n1"),),
     leavers=("digits-3f2a-1",),
     takes_over=6,
+    joins=(0,),
     handover=OFFER,
     assigned_time=NOON,
 )

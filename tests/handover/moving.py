@@ -11,6 +11,7 @@ import re
 import signal
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
@@ -69,6 +70,7 @@ class Harm(StrEnum):
     KILLED = "killed"
     BLINKS = "blinks"  # stands still for a moment
     FROZEN = "frozen"  # stands still until the others have decided, or nearly
+    AGENT = "agent"  # the same, of the agent: its trainer goes on
 
 
 class Came(StrEnum):
@@ -123,11 +125,13 @@ class Job:
         self.members = LocalMembers(argv, self.folder, environ)
 
     def __enter__(self) -> Self:
-        self.members.__enter__()
-        self.ranks = [f"m{next(self._numbers)}" for _ in range(WORLD)]
-        self.members.first_run(*self.ranks)
-        self._keep_spares()
-        self._trains(self.ranks, 1)
+        with ExitStack() as begun:  # what fails here ends its processes as well
+            begun.push(self.members.__enter__())
+            self.ranks = [f"m{next(self._numbers)}" for _ in range(WORLD)]
+            self.members.first_run(*self.ranks)
+            self._keep_spares()
+            self._trains(self.ranks, 1)
+            begun.pop_all()
         return self
 
     def __exit__(
@@ -152,15 +156,30 @@ class Job:
             moment.reached()
             if fault.phase is Phase.PUT:
                 self._waits_for_traces(following)
-            os.kill(_trainer(victim), signal.SIGKILL if fault.harm is Harm.KILLED else signal.SIGSTOP)
+            process = victim.process.pid if fault.harm is Harm.AGENT else _trainer(victim)
+            os.kill(process, signal.SIGKILL if fault.harm is Harm.KILLED else signal.SIGSTOP)
         witnesses = {name: read[name] for name in staying if name != victim.name or fault.harm is not Harm.KILLED}
         if fault.harm is not Harm.KILLED:
             self._stands_still(fault.harm, following, {n: at for n, at in witnesses.items() if n != victim.name})
-            os.kill(_trainer(victim), signal.SIGCONT)
+            os.kill(process, signal.SIGCONT)
         came = self._what_came(following, witnesses)
         self._goes_on(came, following, old, new, victim.name if fault.harm is Harm.KILLED else "")
         self.came.append(came)
         return came
+
+    def stands_without_agents(self, seconds: float) -> None:
+        """Every agent stands still for so long, and training goes on; then each does what it has missed."""
+        steps = {name: self._steps_said(name) for name in self.ranks}
+        for name in self.ranks:
+            self.members.kill(name, signal.SIGSTOP)
+        over = time.monotonic() + seconds
+        self.members.waits("the agents have stood still", lambda: time.monotonic() > over)
+        self.members.waits("all train on", lambda: all(self._steps_said(name) > steps[name] for name in self.ranks))
+        for name in self.ranks:
+            self.members.kill(name, signal.SIGCONT)
+
+    def _steps_said(self, name: str) -> int:
+        return self._said(name).count(f"PACE run {self.run}: ")
 
     def completes(self) -> list[Outcome]:
         """Lets it train to its end without any pace; the members' outcomes."""
@@ -203,7 +222,7 @@ class Job:
         end = time.monotonic() + (BLINK_SECONDS if harm is Harm.BLINKS else LONG_SECONDS)
 
         def over() -> bool:
-            decided = harm is Harm.FROZEN and all(self._words(name, at, following) for name, at in others.items())
+            decided = harm is not Harm.BLINKS and all(self._words(name, at, following) for name, at in others.items())
             return decided or time.monotonic() > end
 
         self.members.waits("the others have decided", over)

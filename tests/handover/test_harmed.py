@@ -15,8 +15,8 @@ import pytest
 
 from e2e.harness import evidence, twin
 from perdure.contract import ExitKind
-from tests.handover.judging import broken, lost
-from tests.handover.moving import SCRIPT, WORLD, Came, Fault, Harm, Job, Phase, Victim, arguments
+from tests.handover.judging import NOTHING, broken, lost
+from tests.handover.moving import LONG_SECONDS, SCRIPT, WORLD, Came, Fault, Harm, Job, Phase, Victim, arguments
 
 KILLED = (
     Fault(Harm.KILLED, Victim.NEWCOMER, Phase.RECEIVING),
@@ -30,6 +30,7 @@ FROZEN = (
     Fault(Harm.FROZEN, Victim.LEAVER, Phase.VOTING),
     Fault(Harm.FROZEN, Victim.DECIDER, Phase.PUT),
 )
+AGENTS = tuple(Fault(Harm.AGENT, victim, Phase.RECEIVING) for victim in Victim)
 ALL = tuple(Fault(harm, victim, phase) for harm in Harm for victim in Victim for phase in Phase)
 JOBS, ROUNDS = 20, 10
 SHORT, LONG = 10, 16
@@ -70,9 +71,34 @@ def judge(folder: Path, epochs: int, undisturbed: Undisturbed, faults: Sequence[
     assert job.members.root.weight_hash() == alone.weights
 
 
-@pytest.mark.parametrize("faults", [KILLED, FROZEN], ids=["killed", "frozen"])
+@pytest.mark.parametrize(
+    "faults",
+    [
+        pytest.param(KILLED, id="killed"),
+        pytest.param(FROZEN, id="frozen"),
+        pytest.param(AGENTS, id="agents", marks=pytest.mark.chaos),
+    ],
+)
 def test_each_party_is_harmed_in_a_phase(tmp_path: Path, undisturbed: Undisturbed, faults: Sequence[Fault]) -> None:
     judge(tmp_path, SHORT, undisturbed, faults, random.Random(0))  # noqa: S311 - it has to be repeatable
+
+
+@pytest.mark.chaos
+def test_agents_that_stand_still_outside_of_a_hand_over_disturb_nobody(
+    tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    with Job(tmp_path, SHORT) as job:
+        job.stands_without_agents(LONG_SECONDS)
+        came = job.hand_over(Fault(Harm.BLINKS, Victim.LEAVER, Phase.RECEIVING), 1)
+        job.stands_without_agents(LONG_SECONDS)
+        completed = job.completes()
+        ended = job.ended()
+    entries, steps = job.members.root.entries(), job.members.root.trace().steps
+    assert came is Came.WENT
+    assert [one.outcome for one in completed] == [ExitKind.COMPLETED] * WORLD
+    assert list(broken(entries, ended.values())) == []
+    assert lost(entries, steps, epochs=SHORT) == NOTHING
+    assert job.members.root.weight_hash() == undisturbed(SHORT).weights
 
 
 @pytest.mark.chaos

@@ -17,6 +17,7 @@ from typing import Any, Final
 from tests.simulation.admission import Policy, defaulted, validate
 from tests.simulation.objects import (
     JOBS,
+    KINDS,
     NOT_NAMESPACED,
     PODS,
     REVISIONS,
@@ -62,8 +63,19 @@ class ApiServer:
         self._versions = itertools.count(1000)
         self.version = 1000
         self.changes: deque[Change] = deque(maxlen=_KEPT)
-        self.observers: list[Callable[[Change], object]] = []
+        self._observers: dict[str, list[Callable[[Change], object]]] = {kind: [] for kind in KINDS}
         self.policy = Policy()
+
+    def observe(self, observer: Callable[[Change], object], *kinds: str) -> None:
+        """Call it after each change of an object of these kinds; of any where none is named."""
+        for kind in kinds or KINDS:
+            self._observers[kind].append(observer)
+
+    def ignore(self, observer: Callable[[Change], object]) -> None:
+        """Call it no more."""
+        for observers in self._observers.values():
+            if observer in observers:
+                observers.remove(observer)
 
     # reading
 
@@ -135,7 +147,7 @@ class ApiServer:
     def change_status(self, kind: str, namespace: str, name: str, how: Callable[[Json], object], *, by: str) -> Json:
         """The same through the status subresource."""
         old = self.get(kind, namespace, name)
-        new: Json = clone(old)
+        new: Json = old | {"status": clone(old.get("status") or {})}  # the rest is only read
         how(new)
         return self._store_if_new("MODIFIED", kind, old, old | {"status": new.get("status") or {}}, by)
 
@@ -144,8 +156,7 @@ class ApiServer:
         old = self.get(PODS, namespace, name)
         if node_of(old) or terminating(old):
             raise Refused(409, "Conflict", f"pod {name} is already assigned or being deleted")
-        new = clone(old)
-        new["spec"]["nodeName"] = node
+        new = old | {"spec": old["spec"] | {"nodeName": node}}
         self._store("MODIFIED", PODS, key_of(old), new, old, "scheduler")
 
     def delete(
@@ -168,7 +179,7 @@ class ApiServer:
             )
         if version is not None and metadata["resourceVersion"] != version:
             raise Refused(409, "Conflict", f"Precondition failed: ResourceVersion in precondition: {version}")
-        new: Json = clone(old)
+        new: Json = old | {"metadata": clone(metadata)}
         if orphan and "orphan" not in (new["metadata"].get("finalizers") or ()):
             new["metadata"]["finalizers"] = [*(new["metadata"].get("finalizers") or ()), "orphan"]
         seconds = self._grace(kind, old, grace)
@@ -235,7 +246,7 @@ class ApiServer:
 
     def _tell(self, change: Change) -> None:
         self.changes.append(change)
-        for observer in self.observers:
+        for observer in self._observers[change.kind]:
             observer(change)
 
     def _grace(self, kind: str, raw: Json, asked: int | None) -> int:

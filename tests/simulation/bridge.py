@@ -76,6 +76,8 @@ class Bridge:
         self.header: Header | None = None
         self.entry: Slot | None = None
         """The log's entry that the decider's go is about."""
+        self.torn: set[int] = set()
+        """Parties for whom what all do together next fails, although everybody lives: the others have their part."""
         self._name, self._network, self._behaviour = name, network, behaviour
         self._said: dict[str, set[int]] = defaultdict(set)
         self._gang: Gang | None = None
@@ -127,6 +129,9 @@ class Bridge:
                 return False
             await self.changed.wait(min(LOOK_AGAIN_SECONDS, until - loop.time()))
         await asyncio.sleep(link.rng.uniform(*takes))
+        if link.party.number in self.torn:
+            self.torn.discard(link.party.number)
+            return False
         # Who was quick has the others' part already, who was slow has not.
         return not self._lost_by(link) or link.rng.random() < 0.5
 

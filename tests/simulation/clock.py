@@ -15,7 +15,7 @@ from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from contextvars import Context, ContextVar
+from contextvars import Context, ContextVar, copy_context
 from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
 
 T = TypeVar("T")
@@ -83,6 +83,25 @@ class Process:
         return True
 
 
+class _Timer(events.TimerHandle):
+    """Without the constructors of its bases, which take longer than all else that a timer costs."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: VirtualLoop,
+        context: Context | None,
+    ) -> None:
+        self._when, self._callback, self._args, self._loop = when, callback, args, loop
+        self._context = copy_context() if context is None else context
+        self._cancelled = self._scheduled = False
+        self._repr = self._source_traceback = None
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """One history's loop. `run` it to the end of a coroutine; nothing in it takes real time."""
 
@@ -111,7 +130,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         context: Context | None = None,
     ) -> events.TimerHandle:
         """As every loop has it; of one moment's timers the first that was asked for is the first to run."""
-        timer = events.TimerHandle(when, callback, args, self, context)
+        timer = _Timer(when, callback, args, self, context)
         heapq.heappush(self._timers, (when, next(self._asked), timer))
         return timer
 

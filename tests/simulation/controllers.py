@@ -50,10 +50,10 @@ class Budgets:
         self._rng = world.rng("budgets")
         self.slow = 0.0
         self._soon = Debounced(world, lambda: self._rng.uniform(0.02, 0.3) + self._rng.random() * self.slow, self._sync)
-        world.server.observers.append(self._on_change)
+        world.server.observe(self._on_change, PODS, BUDGETS)
 
     def _on_change(self, change: Change) -> None:
-        if change.kind in (PODS, BUDGETS) and change.by != "disruption":
+        if change.by != "disruption":
             self._soon()
 
     def _sync(self) -> None:
@@ -159,7 +159,7 @@ class Garbage:
     def __init__(self, world: World) -> None:
         self._world = world
         self._rng = world.rng("garbage")
-        world.server.observers.append(self._on_change)
+        world.server.observe(self._on_change)
 
     def _on_change(self, change: Change) -> None:
         if change.event == "DELETED" and change.kind == JOBS:
@@ -230,12 +230,11 @@ class NodeLifecycle:
         self._tolerated: dict[tuple[str, str], float] = {}
         self._orphans: dict[str, float] = {}
         self._taint_soon = Debounced(world, lambda: self._rng.uniform(0.02, 0.3), self._taint)
-        world.server.observers.append(self._on_change)
+        world.server.observe(self._on_change, NODES)
         world.after(self._rng.uniform(0, 5), self._monitor)
 
-    def _on_change(self, change: Change) -> None:
-        if change.kind == NODES:
-            self._taint_soon()
+    def _on_change(self, _: Change) -> None:
+        self._taint_soon()
 
     def _monitor(self) -> None:
         for name, kubelet in self._kubelets.items():

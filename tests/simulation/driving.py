@@ -161,6 +161,11 @@ class Driver:
         self._frozen = True
         asyncio.get_running_loop().call_later(seconds, self._thaw)
 
+    def tear(self) -> None:
+        """A link of it is reset in the midst of what all do together next, and nobody dies."""
+        if self._bridge:
+            self._bridge.torn.add(self.party.number)
+
     def finish(self) -> None:
         """Nothing is waited for any more."""
         self._over = True

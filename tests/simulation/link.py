@@ -101,8 +101,9 @@ class Link:
         self.date = ""
         """The Date header of the answer that came last."""
         self._waiting: dict[tuple[str, str, str], list[asyncio.Future[None]]] = {}
-        server.observers.append(self._on_change)
+        server.observe(self._on_change)
         self.calls: Counter[str] = Counter()
+        self._date = -1, ""
         self.on_call: Callable[[str, str, str], object] = _ignore
         """With verb, kind and name when a request is sent."""
         self.on_answer: Callable[[str, str, str, str], object] = _ignore
@@ -148,7 +149,7 @@ class Link:
 
     def close(self) -> None:
         """The client is gone."""
-        self.server.observers.remove(self._on_change)
+        self.server.ignore(self._on_change)
 
     def _trip(self, kind: str = "") -> float:
         faults = self._knobs.calls
@@ -191,7 +192,10 @@ class Link:
         self._loop.outside(self._trip(kind), self._settle, future, result, error, self._http_date())
 
     def _http_date(self) -> str:
-        return (EPOCH + timedelta(seconds=self._loop.time())).strftime("%a, %d %b %Y %H:%M:%S GMT")
+        second = int(self._loop.time())
+        if second != self._date[0]:
+            self._date = second, (EPOCH + timedelta(seconds=second)).strftime("%a, %d %b %Y %H:%M:%S GMT")
+        return self._date[1]
 
     def _settle(self, future: asyncio.Future[Any], result: Any, error: Exception | None, date: str) -> None:
         self.date = date
@@ -268,12 +272,12 @@ class Stream:
         self._connected = False
         self._closed = False
         self._lag = 0.0
-        link.server.observers.append(self._on_change)
+        link.server.observe(self._on_change, kind)
         loop.outside(self._rng.uniform(0.0, 0.3), self._list)
 
     def close(self) -> None:
         self._closed = True
-        self._link.server.observers.remove(self._on_change)
+        self._link.server.ignore(self._on_change)
 
     def _list(self) -> None:
         """As a new watch begins: every object with type None, and the version to go on from."""
@@ -289,7 +293,7 @@ class Stream:
         self._lag = self._rng.uniform(0.0, self._knobs.watches.delay)
 
     def _on_change(self, change: Change) -> None:
-        if change.kind != self._kind or not self._connected:
+        if not self._connected:
             return
         event, raw = self._visible(change)
         if event is None:

@@ -20,6 +20,7 @@ BUDGETS: Final = "poddisruptionbudgets"
 REVISIONS: Final = "controllerrevisions"
 EVENTS: Final = "events"
 LEASES: Final = "leases"
+KINDS: Final = (JOBS, PODS, NODES, BUDGETS, REVISIONS, EVENTS, LEASES)
 NOT_NAMESPACED: Final = frozenset({NODES})
 WITH_STATUS: Final = frozenset({JOBS, PODS, NODES, BUDGETS})
 """Kinds with a status subresource: a write to the one does not touch the other."""

@@ -82,7 +82,7 @@ class Scene:
         self.budgets = Budgets(world)
         self.garbage = Garbage(world)
         self.scheduler = Scheduler(world)
-        world.server.observers.append(self._on_change)
+        world.server.observe(self._on_change, PODS, NODES)
         self.lifecycle = NodeLifecycle(world, self.kubelets)
         self.skewed = False
         skews = [rng.uniform(-0.3, 0.3) for _ in range(3)]

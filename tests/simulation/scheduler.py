@@ -37,7 +37,7 @@ class Scheduler:
         self._rng = world.rng("scheduler")
         self._soon = Debounced(world, lambda: self._rng.uniform(0.005, 0.15), self._schedule)
         self.paused = False
-        world.server.observers.append(self._on_change)
+        world.server.observe(self._on_change, PODS, NODES)
 
     def _on_change(self, change: Change) -> None:
         if change.kind == NODES or (change.kind == PODS and change.by != "scheduler"):

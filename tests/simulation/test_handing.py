@@ -10,6 +10,7 @@ import pytest
 from perdure.contract import ExitKind, Handover, HandoverWord, Leave, Outcome, Train
 from perdure.handover.parties import Attempt, attempt_of
 from perdure.handover.state import STANDING
+from tests.simulation.checks.handovers import BACK, UNDECIDED
 from tests.simulation.driving import Driver, drivers
 from tests.simulation.evidence import figures, verdict
 from tests.simulation.interface import Behaviour
@@ -178,7 +179,12 @@ async def another_plan(pods: Pods, driver: Driver) -> None:
         host.assign(Leave(3, "suspended", SECONDS))
 
 
-HARMS: list[Harm] = [killed, frozen, without_store, answers_lost, deleted, another_plan]
+async def torn(_: Pods, driver: Driver) -> None:
+    """A reduce is whole for all others and broken for this one: its link was reset when they had its part already."""
+    driver.tear()
+
+
+HARMS: list[Harm] = [killed, frozen, torn, without_store, answers_lost, deleted, another_plan]
 
 
 def hurt(part: str, phase: str, harm: Harm) -> Pods:
@@ -212,7 +218,24 @@ def hurt(part: str, phase: str, harm: Harm) -> Pods:
 def test_whoever_is_hurt_whenever_the_log_stays_sound_and_everybody_knows_in_time(
     part: str, phase: str, harm: Harm
 ) -> None:
-    sound(hurt(part, phase, harm), done=True)
+    pods = hurt(part, phase, harm)
+    sound(pods, done=True)
+    assert gone_back(pods) == []
+
+
+def gone_back(pods: Pods) -> list[str]:
+    """H2: who has voted reads the same word as everybody else, so nobody goes back where the newer run has begun."""
+    if not any(line.body.get("takesOver") for line in pods.log.lines):
+        return []
+    voted, found = set[int](), list[str]()
+    for what, facts in pods.facts:
+        if what == "party" and facts["phase"] in UNDECIDED:
+            voted.add(facts["number"])
+        elif what == "party" and facts["phase"] in BACK and facts["number"] in voted:
+            found.append(f"party {facts['number']} is {facts['phase']}")
+        elif what == "trainer-ended" and facts["how"] == ExitKind.HANDOVER_FAILED.value:
+            found.append(f"rank {facts['rank']} of run {facts['run']} takes it for failed")
+    return found
 
 
 def test_attempts_end_in_every_way_there_is() -> None:

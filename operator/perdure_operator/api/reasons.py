@@ -69,11 +69,12 @@ class Reason(StrEnum):
     DELETING_MEMBERS = "DeletingMembers"
     MEMBER_STUCK = "MemberStuck"
     PATCH_REFUSED = "PatchRefused"
-    # Disrupted; the first six are also the reasons of events
+    # Disrupted; the first seven are also the reasons of events
     NODE_LEAVING = "NodeLeaving"
     SIZE_CHANGE = "SizeChange"
     MEMBER_LOST = "MemberLost"
     MEMBER_DELETED = "MemberDeleted"
+    RUN_LOST = "RunLost"
     SUSPEND = "Suspend"
     STOP = "Stop"
     OTHER = "Other"
@@ -254,6 +255,10 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     Reason.SIZE_CHANGE: Explained("replicas or processesPerReplica have changed."),
     Reason.MEMBER_LOST: Explained("A member ended without being asked to."),
     Reason.MEMBER_DELETED: Explained("Somebody has deleted a member; it saves within its own grace period."),
+    Reason.RUN_LOST: Explained(
+        "A member that was to save and leave has ended without that: the next run would wait for a save that never "
+        "comes, and is planned anew with the same members."
+    ),
     Reason.SUSPEND: Explained("spec.suspend was set."),
     Reason.STOP: Explained("activeDeadlineSeconds is over."),
     Reason.OTHER: Explained("A reason that only a newer operator knows; its move is finished all the same."),

@@ -46,6 +46,7 @@ class Disruption(StrEnum):
     SIZE_CHANGE = "SizeChange"
     MEMBER_LOST = "MemberLost"
     MEMBER_DELETED = "MemberDeleted"
+    RUN_LOST = "RunLost"  # the one before it, whose end it waits for
     SUSPEND = "Suspend"
     STOP = "Stop"  # activeDeadlineSeconds is over
     OTHER = "Other"
@@ -165,6 +166,8 @@ class RunPlan(TolerantModel):
     """Names of members of the run before it that do not go on: they are told to leave with this plan."""
     takes_over: int = 0
     """The run whose living pods it goes on in; 0 where all its members are new."""
+    joins: tuple[int, ...] | None = None
+    """First ranks of its members that were not in that run; absent where that was not written down."""
     handover: HandoverOffer | None = None
     """How it takes that run over alive; absent where every trainer of it has to end first."""
     assigned_time: datetime | None = None

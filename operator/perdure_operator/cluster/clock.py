@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 DRIFT: Final = 5e-4
 """How many seconds a second two clocks may drift apart: what was known of the other grows old."""
@@ -35,8 +34,7 @@ def since_boot() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
-@dataclass(frozen=True)
-class _Bounds:
+class _Bounds(NamedTuple):
     """The server's time less the monotonic clock's lies between these two, as known at `at`."""
 
     low: float

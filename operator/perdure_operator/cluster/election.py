@@ -136,7 +136,9 @@ class Election:
         except (AlreadyExists, Conflict):
             return False  # another candidate was faster: look again
         except (ApiError, TimeoutError) as error:
-            logger.warning("lease %s/%s: %s", self._settings.namespace, self._settings.name, error or "timeout")
+            logger.warning(
+                "lease %s/%s: %s", self._settings.namespace, self._settings.name, str(error) or "no answer in time"
+            )
             return False
         if taken:
             self._renewed = sent

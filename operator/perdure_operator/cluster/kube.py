@@ -178,7 +178,9 @@ class KubeApi:
         try:
             return await self._call("PATCH", _path(resource, namespace, name), body=body, content=_JSON_PATCH)
         except Invalid as error:
-            # The API server reports a failed `test` as 422 without naming a field.
+            if error.explained:
+                raise
+            # The API server reports a failed `test` as 422 without naming anything.
             raise Conflict(str(error), status=error.status, reason=error.reason) from None
 
     async def replace(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
@@ -275,15 +277,23 @@ def _document(what: str, status: int, data: bytes, headers: Mapping[str, str] = 
     if status >= 300:
         reason = str(document.get("reason", ""))
         message = str(document.get("message") or data[:200].decode(errors="replace"))
-        raise _error_type(status, reason)(
+        error = _error_type(status, reason)(
             f"{what}: {message}", status=status, reason=reason, retry_after=_retry_after(headers)
         )
+        error.explained = _explained(document, message)
+        raise error
     if "items" in document or document.get("kind") == "Status":
         return document
     known = decode.known_part(document)
     if known is None:  # taken for an empty LIST, it would be the end of everything
         raise Unavailable(f"{what}: the answer is no object: {data[:200].decode(errors='replace')}", status=status)
     return known
+
+
+def _explained(document: Json, message: str) -> bool:
+    """Whether a refusal names what it is about: admission answers with any status, and always says that it denies."""
+    details = document.get("details") or {}
+    return bool(details.get("name") or details.get("causes")) or "denied" in message
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:

@@ -61,6 +61,8 @@ class ApiError(Exception):
         self.reason = reason
         self.retry_after = retry_after
         """Seconds before which the server does not want to be asked again (Retry-After)."""
+        self.explained = False
+        """Whether the answer names an object, a field or whoever refuses."""
 
 
 class NotFound(ApiError):

@@ -10,7 +10,6 @@ Called by `loop.worker` and by `perdure-operator explain`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Final
 
 from perdure_operator.api.reasons import Reason
@@ -156,7 +155,7 @@ def _in_turn(draft: Draft, policies: Iterable[Policy], leads_to: frozenset[Stage
     began = stage_of(draft.status)
     for policy in policies:
         before = draft.status
-        draft = policy(replace(draft, policy=policy.__name__))
+        draft = policy(draft.by(policy.__name__))
         if draft.status is not before and (new := stage_of(draft.status)) is not began and new in leads_to:
             break
     return draft

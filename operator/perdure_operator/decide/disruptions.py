@@ -6,9 +6,12 @@ Questions only. Called by the policies that make an intent of it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
-from perdure_operator.api.status import CurrentRun, Disruption
-from perdure_operator.decide.draft import Draft
+from perdure.contract import Completion
+from perdure_operator.api.status import CurrentRun, Disruption, RunPlan
+from perdure_operator.decide.draft import Draft, later
+from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
 from perdure_operator.decide.facts import (
     CAUSE_LENGTH,
     deadline,
@@ -38,9 +41,14 @@ def final_reason(draft: Draft, current: CurrentRun) -> Found | None:
     return _suspended(draft, current) or _expired(draft, current)
 
 
+def known_by(draft: Draft, plan: RunPlan) -> datetime:
+    """When a run whose members live has begun, alive or in place: it has waited for the one before it by then."""
+    return later(plan.assigned_time or draft.now, plan.seconds + plan.wait + LATE_MARGIN_SECONDS)
+
+
 def reason_to_end(draft: Draft, current: CurrentRun) -> Found | None:
     """The first reason for the run to end, None where it may go on."""
-    for look in (_lost, _deleted, _suspended, _expired, _nodes_leaving, _resized):
+    for look in (_lost, _waits_for_the_dead, _deleted, _suspended, _expired, _nodes_leaving, _resized):
         found = look(draft, current)
         if found:
             return found
@@ -55,6 +63,23 @@ def _lost(draft: Draft, current: CurrentRun) -> Found | None:
         return Found(Disruption.MEMBER_DELETED, f"{first.name} has saved and left")
     how = " ".join(word for word in (first.outcome, first.error_name) if word)
     return Found(Disruption.MEMBER_LOST, f"{first.name} ended: {how or 'no outcome'}")
+
+
+def _waits_for_the_dead(draft: Draft, current: CurrentRun) -> Found | None:
+    """Its members were told of it while the run before could still save; that one is lost, as they never learn.
+
+    Whether it goes on all the same nobody has told: so it is no lost run, and whoever trains in it saves.
+    """
+    plan, status = current.plan, draft.status
+    before = plan.takes_over
+    if draft.snapshot.spec.completion is not Completion.LOG:
+        return None  # without a log nobody waits
+    if before not in status.lost or before in plan.lost or status.opened >= current.run:
+        return None
+    if draft.now >= known_by(draft, plan):
+        return None
+    cause = f"run {before} has ended without a save that anybody has told of, and run {current.run} may wait for one"
+    return Found(Disruption.RUN_LOST, cause, urgent=False)
 
 
 def _deleted(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: ARG001

@@ -6,7 +6,7 @@ names the policy that is at work, and turns the last draft into a Decision.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -65,7 +65,7 @@ class Draft:
     reasons: tuple[str, ...] = ()
     waiting: Waiting | None = None
     standbys_wait: Waiting | None = None
-    """Why the standbys of the next run do not take over now, while the job trains."""
+    """Why the standbys of the next run do not take over now, or are not started, while the job trains."""
     blocked: bool = False
     """True where no member may be created and no run planned in this round."""
     policy: str = ""
@@ -98,9 +98,24 @@ class Draft:
             return self.status.next.plan
         return self.status.current.plan if self.status.current else None
 
+    def by(self, policy: str) -> Draft:
+        """The same, in the hands of that policy."""
+        return self.but(policy=policy)
+
+    def but(self, **fields: Any) -> Draft:
+        """The same with these fields changed.
+
+        dataclasses.replace calls the constructor, which took a quarter of a round.
+        """
+        new = object.__new__(Draft)
+        new.__dict__.update(self.__dict__, **fields)
+        return new
+
     def update(self, **fields: Any) -> Draft:
         """With these fields of the status changed."""
-        return replace(self, status=self.status.model_copy(update=fields))
+        if all(getattr(self.status, name) == value for name, value in fields.items()):
+            return self
+        return self.but(status=self.status.model_copy(update=fields))
 
     def update_current(self, **fields: Any) -> Draft:
         """With these fields of the run that is on changed."""
@@ -114,41 +129,44 @@ class Draft:
     def act(self, why: str, *actions: Action) -> Draft:
         """With these writes added, and why."""
         marked = tuple(action.model_copy(update={"policy": self.policy, "why": why}) for action in actions)
-        return replace(self, actions=(*self.actions, *marked))
+        return self.but(actions=(*self.actions, *marked))
 
     def tell(self, reason: Reason, message: str, *, warning: bool = False) -> Draft:
         """With an event, which is also a reason of the decision."""
         event = Event(type="Warning" if warning else "Normal", reason=reason, message=message)
-        return replace(self, events=(*self.events, event)).because(message)
+        return self.but(events=(*self.events, event)).because(message)
 
     def because(self, text: str) -> Draft:
         """With one more sentence for `explain`."""
-        return replace(self, reasons=(*self.reasons, text))
+        return self.but(reasons=(*self.reasons, text))
 
     def wake(self, at: datetime) -> Draft:
         """To be looked at again at that time, unless it is over."""
-        return replace(self, wakes=(*self.wakes, at)) if at > self.now else self
+        return self.but(wakes=(*self.wakes, at)) if at > self.now else self
 
     def wait(self, reason: Reason, message: str, until: datetime | None = None) -> Draft:
         """With a reason for not training; the first one given stays."""
         draft = self.wake(until) if until else self
         if draft.waiting:
             return draft
-        return replace(draft, waiting=Waiting(reason, message)).because(f"{WAITING}{reason}: {message}")
+        return draft.but(waiting=Waiting(reason, message)).because(f"{WAITING}{reason}: {message}")
 
     def block(self, reason: Reason, message: str, until: datetime | None = None) -> Draft:
         """As `wait`, and nothing is created or planned in this round."""
-        return replace(self.wait(reason, message, until), blocked=True)
+        return self.wait(reason, message, until).but(blocked=True)
 
     def condition(self, kind: ConditionType, holds: bool, reason: Reason, message: str) -> Draft:
         """With this condition; its transition time changes only with its status."""
         old = self.status.find(kind)
-        value = "True" if holds else "False"
+        value, text = "True" if holds else "False", shortened(message, MESSAGE_LENGTH)
+        said = (value, reason, text, self.snapshot.generation)
+        if old and (old.status, old.reason, old.message, old.observed_generation) == said:
+            return self
         new = Condition(
             type=kind,
             status=value,
             reason=reason,
-            message=shortened(message, MESSAGE_LENGTH),
+            message=text,
             last_transition_time=old.last_transition_time if old and old.status == value else self.now,
             observed_generation=self.snapshot.generation,
         )

@@ -30,6 +30,7 @@ from perdure_operator.decide.facts import (
     own,
     saved_in_log,
     terminated,
+    told_saved,
 )
 from perdure_operator.decide.history import amend, learn_from
 from perdure_operator.decide.outcomes import end_of, highest_opened, learn, read_end, told
@@ -125,6 +126,7 @@ def close_run(draft: Draft) -> Draft:
         return draft
     lost = draft.status.steps_lost
     draft, verdict, message = _account_for(draft.update(current=None), current)
+    draft = _lose_the_one_before(draft, current)
     if upcoming := draft.status.next:
         draft = draft.update(next=upcoming.model_copy(update={"steps_lost": draft.status.steps_lost - lost}))
     return charge(_keep_pace(draft, current, verdict, message), verdict)
@@ -164,6 +166,15 @@ def _account_for(draft: Draft, run: CurrentRun | PreviousRun) -> tuple[Draft, Ve
     message = _account(draft, run, verdict, steps_lost)
     draft = draft.condition(ConditionType.SAVED, verdict.reason in _SAVED and not steps_lost, verdict.reason, message)
     return draft.tell(verdict.reason, message, warning=verdict.reason not in _EXPECTED), verdict, message
+
+
+def _lose_the_one_before(draft: Draft, current: CurrentRun) -> Draft:
+    """Of a run that was to take over nobody is left; the one before it saves no more, if that had not begun either."""
+    status, before = draft.status, current.plan.takes_over
+    leavers = status.previous is not None and status.previous.members
+    if not before or leavers or status.opened >= current.run or told_saved(before, current):
+        return draft
+    return draft.update(lost=add_lost_run(status.lost, before))
 
 
 def _keep_pace(draft: Draft, current: CurrentRun, verdict: Verdict, message: str) -> Draft:

@@ -33,6 +33,9 @@ EDIT_SECONDS: Final = 10
 ROW_SECONDS: Final = 60
 """And a row of replacements no sooner."""
 
+_SAVED_IN_LOG: Final = (ExitKind.CHECKPOINTED, ExitKind.COMPLETED, ExitKind.HANDED_OVER)
+"""Outcomes that tell of their run's end in the log."""
+
 _NAMES_SHOWN: Final = 8
 _NEVER: Final = datetime.max.replace(tzinfo=UTC)
 _OUTAGE_SHARE: Final = 0.55
@@ -88,8 +91,13 @@ def terminated(pod: PodView) -> bool:
 
 
 def lingers(pod: PodView) -> bool:
-    """Whether container 0 has terminated and other containers keep the pod running."""
-    return pod.terminated is not None and not pod.gone and pod.phase not in ("Succeeded", "Failed")
+    """Whether container 0 has terminated and other containers keep the pod running.
+
+    Its phase alone does not tell: a kubelet that has reported the end of a pod's last container clears up for a second
+    or more before it reports the pod's.
+    """
+    over = pod.gone or pod.phase in ("Succeeded", "Failed")
+    return pod.terminated is not None and pod.others_run and not over
 
 
 def node_of(snapshot: Snapshot, pod: PodView) -> NodeView | None:
@@ -231,8 +239,27 @@ def saved_in_log(run: CurrentRun | PreviousRun) -> bool:
 
     Rank 0 is `stopped` also where it was killed before it could close the run, whose entry may have been on its way.
     """
-    saved = (ExitKind.CHECKPOINTED, ExitKind.COMPLETED, ExitKind.HANDED_OVER)
-    return any(one.run == run.run and one.outcome in saved for one in run.outcomes)
+    return told_saved(run.run, run)
+
+
+def told_saved(number: int, run: CurrentRun | PreviousRun) -> bool:
+    """Whether one of these members tells of the end of run `number` in the log."""
+    return any(one.run == number and one.outcome in _SAVED_IN_LOG for one in run.outcomes)
+
+
+def runs_lost_with(draft: Draft, current: CurrentRun) -> tuple[int, ...]:
+    """The lost runs with those that cannot save any more once a member of the run that is on was lost.
+
+    Where nobody has told that it has begun, the one before it may still be at work; with a member that was in both
+    that one is lost as well, and is not to be waited for.
+    """
+    status, plan = draft.status, current.plan
+    lost = add_lost_run(status.lost, current.run)
+    if not plan.takes_over or plan.joins is None or status.opened >= current.run:
+        return lost
+    came = {member.name for member in plan.members if member.rank in plan.joins}
+    broken = any(one.name not in came for one in current.outcomes) and not told_saved(plan.takes_over, current)
+    return add_lost_run(lost, plan.takes_over) if broken else lost
 
 
 def add_lost_run(lost: tuple[int, ...], run: int) -> tuple[int, ...]:

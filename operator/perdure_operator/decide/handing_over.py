@@ -8,14 +8,14 @@ the next move is right in both worlds: it names the runs that nobody may go on w
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Intent, MemberOutcome, NextRun, RunPlan
-from perdure_operator.decide.disruptions import final_reason, reason_to_end
-from perdure_operator.decide.draft import Draft, doubled, later, next_run
-from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
+from perdure_operator.decide.disruptions import final_reason, known_by, reason_to_end
+from perdure_operator.decide.draft import Draft, Waiting, clock, doubled, later, next_run
 from perdure_operator.decide.facts import joined, own
 from perdure_operator.decide.outcomes import read_end
 from perdure_operator.decide.plans import ATTEMPTS, succeed
@@ -30,7 +30,7 @@ def settle(draft: Draft) -> Draft:
     if current is None or intent is None or upcoming is None or upcoming.plan is None:
         return draft
     plan = upcoming.plan
-    known = _known_by(draft, plan)
+    known = known_by(draft, plan)
     if current.outcomes or draft.status.opened >= plan.run:
         return succeed(draft, current, plan, intent)
     if failed := _ended_newcomers(draft, upcoming, plan):
@@ -47,7 +47,7 @@ def confirm(draft: Draft) -> Draft:
     current = draft.current
     if current is None or not current.unconfirmed:
         return draft
-    known = _known_by(draft, current.plan)
+    known = known_by(draft, current.plan)
     if draft.status.opened >= current.run or draft.now >= known:
         return draft.update_current(unconfirmed=False)
     return draft.wake(known)
@@ -57,11 +57,6 @@ def _decided_by(draft: Draft, plan: RunPlan) -> datetime:
     """Who has ended later most likely was a member of the newer run."""
     limit = plan.handover.limit if plan.handover else 0
     return later(plan.assigned_time or draft.now, limit + NEWS_SECONDS)
-
-
-def _known_by(draft: Draft, plan: RunPlan) -> datetime:
-    """When a newcomer that lives is evidence: no attempt is undecided for so long."""
-    return later(plan.assigned_time or draft.now, plan.seconds + plan.wait + LATE_MARGIN_SECONDS)
 
 
 def _ended_newcomers(draft: Draft, upcoming: NextRun, plan: RunPlan) -> list[MemberOutcome]:
@@ -97,7 +92,11 @@ def _move_on(draft: Draft, current: CurrentRun, plan: RunPlan, intent: Intent) -
         return draft
     if final_reason(after, after.current):
         return after
-    if reason_to_end(after, after.current) is None:
+    found = reason_to_end(after, after.current)
+    if found is None:
         return draft
     patience = later(plan.assigned_time or draft.now, NEWS_SECONDS)
-    return after if draft.now >= patience else draft.wake(patience)
+    if draft.now >= patience:
+        return after
+    held = f"then {found.cause}; that waits until {clock(patience)}, for no member tells before it ends how this ended"
+    return replace(draft, standbys_wait=Waiting(Reason(found.disruption), held)).wake(patience)

@@ -5,7 +5,6 @@ Called by the policies that see, collect and reconsider reasons; they alone deci
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -16,7 +15,7 @@ from perdure_operator.decide.blame import Verdict, backoff_until, charge, judge
 from perdure_operator.decide.disruptions import Found
 from perdure_operator.decide.draft import Draft, Waiting, later, next_run
 from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
-from perdure_operator.decide.facts import add_lost_run, still_running
+from perdure_operator.decide.facts import runs_lost_with, still_running
 from perdure_operator.decide.succession import succession
 
 SEAT_SECONDS: Final = LINGER_SECONDS - 5
@@ -82,7 +81,7 @@ def commit_to_leave(draft: Draft, current: CurrentRun, found: Found, fell: str =
     old, status = current.intent, draft.status
     seconds, lost = draft.snapshot.spec.disruption.exit_timeout_seconds, status.lost
     if found.disruption is Disruption.MEMBER_LOST:
-        seconds, lost = _last_seconds(draft, current), add_lost_run(lost, current.run)
+        seconds, lost = _last_seconds(draft, current), runs_lost_with(draft, current)
     intent = Intent(
         disruption=found.disruption,
         cause=found.cause,
@@ -154,4 +153,4 @@ def fall_back(draft: Draft, current: CurrentRun, found: Found, held: Waiting) ->
     if held.reason is Reason.STARTING_MEMBERS and draft.intent:  # they are only slow
         draft = draft.update_current(intent=draft.intent.model_copy(update={"ahead": True}))
     words = f"no standby was ready in time, all members save and leave: {held.message}"
-    return replace(draft.tell(Reason.STANDBYS_NOT_READY, words, warning=True), waiting=None)
+    return draft.tell(Reason.STANDBYS_NOT_READY, words, warning=True).but(waiting=None)

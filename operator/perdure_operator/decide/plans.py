@@ -26,7 +26,7 @@ from perdure_operator.api.status import (
 from perdure_operator.decide.assignments import fits
 from perdure_operator.decide.draft import Draft, later, next_run
 from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
-from perdure_operator.decide.facts import add_lost_run, own
+from perdure_operator.decide.facts import add_lost_run, own, runs_lost_with
 from perdure_operator.decide.history import amend, begin
 from perdure_operator.decide.succession import Succession
 from perdure_operator.state.snapshot import PodView
@@ -56,12 +56,13 @@ def plan_in_place(draft: Draft, heirs: Succession, lost: bool) -> RunPlan:
     joins = [pods[name] for name in draft.next_members]
     plan = _plan(draft, _seated(draft, stays, joins), _seconds(draft, heirs))
     before = current.run if current else 0
-    runs = add_lost_run(plan.lost, before) if lost else plan.lost
+    runs = runs_lost_with(draft, current) if lost and current else plan.lost
     for run in draft.status.next.undecided if draft.status.next else ():
         runs = add_lost_run(runs, run)
     leavers = tuple(member.name for member in heirs.leaves)
     last = {} if heirs.stays or not leavers else {"wait": plan.wait + _longest_end(draft, leavers)}
-    return plan.model_copy(update={"leavers": leavers, "takes_over": before, "lost": runs, **last})
+    came = tuple(member.rank for member in plan.members if member.name in draft.next_members)
+    return plan.model_copy(update={"leavers": leavers, "takes_over": before, "joins": came, "lost": runs, **last})
 
 
 def _longest_end(draft: Draft, leavers: tuple[str, ...]) -> int:

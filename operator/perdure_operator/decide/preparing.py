@@ -7,7 +7,6 @@ be withdrawn and others may join it. Where standbys are not Ready in time, every
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from perdure.contract import Completion, Env
@@ -24,8 +23,8 @@ from perdure_operator.decide.plans import ATTEMPTS, live_plan, plan_in_place, su
 from perdure_operator.decide.startup_problems import not_ready
 from perdure_operator.decide.succession import Succession, succession
 
-_TRAINING: Final = frozenset({Disruption.NODE_LEAVING, Disruption.SIZE_CHANGE})
-"""Reasons for which every member trains until the next run is planned."""
+_TRAINING: Final = frozenset({Disruption.NODE_LEAVING, Disruption.SIZE_CHANGE, Disruption.RUN_LOST})
+"""Reasons for which every member trains until the next run is planned, if it trains now."""
 _GPUS: Final = ("nvidia.com/", "amd.com/gpu")
 
 
@@ -95,7 +94,7 @@ def train_on(draft: Draft) -> Draft:
         return draft
     if any(own(draft.snapshot)[member.name].deleting for member in succession(draft).leaves):
         return draft
-    return replace(draft, standbys_wait=draft.waiting, waiting=None)
+    return draft.but(standbys_wait=draft.waiting, waiting=None)
 
 
 def _planned(draft: Draft, current: CurrentRun, intent: Intent, heirs: Succession) -> Draft:
@@ -106,14 +105,20 @@ def _planned(draft: Draft, current: CurrentRun, intent: Intent, heirs: Successio
     if plan:
         draft = draft.update(next=upcoming.model_copy(update={"plan": plan}), run=plan.run)
         return draft.tell(Reason.RUN_PLANNED, _words(plan, heirs, f"it takes over run {current.run} alive"))
-    plan = plan_in_place(draft, heirs, lost=intent.disruption is Disruption.MEMBER_LOST)
+    lost = intent.disruption is Disruption.MEMBER_LOST
+    plan = plan_in_place(draft, heirs, lost=lost)
     why = why or "an assignment has no room for more"
-    how = f"run {current.run} saves and they go on in their pods: {why}"
+    ends = "is lost, whoever is left goes on in its pod" if lost else "saves and they go on in their pods"
+    how = f"run {current.run} {ends}: {why}"
     return succeed(draft, current, plan, intent, why=why).tell(Reason.RUN_PLANNED, _words(plan, heirs, how))
 
 
 def _not_live(draft: Draft, current: CurrentRun, intent: Intent, heirs: Succession) -> str:
-    """Why the run that is on cannot be asked to change its membership as it trains, "" where that can be tried."""
+    """Why the run that is on cannot be asked to change its membership as it trains, "" where that can be tried.
+
+    It need not be known to train: whoever still decides whether it has taken over waits for that word first, and one
+    of the run before it saves.
+    """
     snapshot, upcoming, pods = draft.snapshot, draft.status.next, own(draft.snapshot)
     refused, old = draft.status.live_refused, (*heirs.stays, *heirs.leaves)
     template = {pods[name].template_hash for name in (*(one.name for one in old), *draft.next_members)}
@@ -123,8 +128,8 @@ def _not_live(draft: Draft, current: CurrentRun, intent: Intent, heirs: Successi
         return "a member is gone, or is going"
     if snapshot.spec.completion is not Completion.LOG:
         return "with completion ExitCode its script has no Session"
-    if current.unconfirmed:
-        return f"it is not known yet whether run {current.run} has begun"
+    if intent.disruption is Disruption.RUN_LOST and current.plan.handover is None:
+        return f"run {current.plan.takes_over} cannot save any more"
     if len(template) > 1 or size_of(current.plan).each != wanted_size(snapshot).each:
         return "the members are not all made from one template"
     if why := _template_rules_out(snapshot.spec.template):

@@ -27,6 +27,12 @@ _WARNINGS: Final = frozenset(
     }
 )
 """What a person should act on."""
+_ENDING: Final = {
+    Disruption.SIZE_CHANGE: Phase.RESCALING,
+    Disruption.MEMBER_LOST: Phase.RECOVERING,
+    Disruption.RUN_LOST: Phase.RECOVERING,
+}
+"""What a job does whose run ends for this reason."""
 
 
 def summarise(draft: Draft) -> Draft:
@@ -82,8 +88,10 @@ def _begun(sentence: str) -> str:
 def _assigned(draft: Draft, plan: RunPlan) -> str:
     """What is known of a run that is on, and what is not: a member tells how far it came when it ends."""
     step, first = draft.status.step, next((member.name for member in plan.members), "")
+    begun = not (draft.current and draft.current.unconfirmed)
     parts = [
         f"run {plan.run}: {len(plan.members)} members have their ranks, {plan.world} processes in all",
+        *([] if begun else [f"whether it has taken over from run {plan.takes_over} nobody has told yet"]),
         f"whether they train is not known until they end: see kubectl logs {first}",
         "no commit is known yet" if step is None else f"the last commit known is of step {step}",
     ]
@@ -118,9 +126,10 @@ def _move(draft: Draft, cause: str) -> str:
         return f"{cause}; {intent.fell}"
     if draft.status.next and draft.status.next.plan:
         offered = f"run {draft.status.next.plan.run} is offered to the members"
-        return (
+        words = (
             f"{cause}; {offered}: they train until it has taken over, or save where their script cannot go on as it is"
         )
+        return f"{words}; {draft.standbys_wait.message}" if draft.standbys_wait else words
     if not intent.prepare or draft.standbys_wait is None:
         return cause
     until = f"until {clock(intent.ready_by)}" if intent.ready_by else "no time limit: nobody has to leave"
@@ -192,8 +201,7 @@ def _phase(draft: Draft) -> Phase:
             return Phase.SUSPENDED
         return Phase.STARTING if draft.next_members else Phase.PENDING
     if draft.intent and draft.intent.leave:
-        ends = {Disruption.SIZE_CHANGE: Phase.RESCALING, Disruption.MEMBER_LOST: Phase.RECOVERING}
-        return ends.get(draft.intent.disruption, Phase.VACATING)
+        return _ENDING.get(draft.intent.disruption, Phase.VACATING)
     if _all_assigned(draft):
         return Phase.RUNNING
     return Phase.STARTING if draft.waiting and draft.waiting.reason is Reason.ASSIGNING else Phase.RECOVERING

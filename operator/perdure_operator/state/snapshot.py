@@ -94,6 +94,8 @@ class PodView(Model):
     """Of container 0: ErrImagePull, CreateContainerConfigError, RunContainerError ..."""
     waiting_message: str = ""
     terminated: Terminated | None = None
+    others_run: bool = False
+    """Whether a container beside container 0 has not ended; init containers are the kubelet's to end."""
     unschedulable: str = ""
     """The scheduler's message while the pod cannot be placed."""
     evicted: bool = False

@@ -76,8 +76,8 @@ def noted(state: State, trainer: Trainer, report: Report) -> Noted:
         case HandoverEnded(run, word, why):
             say = Say(f"run {run} has not taken over: {word}: {why}")
             return _decided(state, trainer, HandoverRecord(run, word, why), say)
-        case Exiting(ExitKind.HANDED_OVER) if trainer.offered:
-            return _decided(state, trainer, HandoverRecord(trainer.offered[-1].run, HandoverWord.GO))
+        case Exiting(ExitKind.HANDED_OVER) if trainer.voting:  # what was offered since is another attempt
+            return _decided(state, trainer, HandoverRecord(trainer.voting.next, HandoverWord.GO))
         case _:
             return state, []
 

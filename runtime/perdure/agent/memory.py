@@ -8,10 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
-
-_UNLIMITED: Final = 2**60
-"""Version 1 says a number near 2^63 where there is no limit."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +37,4 @@ def oom_kills(root: Path) -> int | None:
             return int(words["oom_kill"])
         except (OSError, ValueError, KeyError):
             continue
-    return None
-
-
-def memory_limit(root: Path) -> int | None:
-    """Bytes this container may use; None without a limit."""
-    for limit in (root / "memory.max", root / "memory" / "memory.limit_in_bytes"):
-        try:
-            value = int(limit.read_text())
-        except (OSError, ValueError):  # "max": no limit
-            continue
-        return value if value < _UNLIMITED else None
     return None

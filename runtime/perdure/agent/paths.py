@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
+
+from perdure.cgroup import CGROUPS
 
 
 def default_scratch(environ: Mapping[str, str]) -> Path:
@@ -15,9 +17,6 @@ def default_scratch(environ: Mapping[str, str]) -> Path:
 def warm_marker(scratch: Path) -> Path:
     """The file that exists once an assignment has been read."""
     return scratch / "warm"
-
-
-CGROUPS: Final = Path("/sys/fs/cgroup")
 
 
 class Paths(NamedTuple):

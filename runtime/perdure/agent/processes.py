@@ -18,10 +18,11 @@ from typing import Final
 
 from perdure.agent import linux
 from perdure.agent.launch import Launcher
-from perdure.agent.memory import OutOfMemory, memory_limit, oom_kills
+from perdure.agent.memory import OutOfMemory, oom_kills
 from perdure.agent.outlet import Outlet
 from perdure.agent.state import Cleared, ProcessEnded, Reported
 from perdure.agent.tail import Tail
+from perdure.cgroup import memory_limit
 from perdure.channel import read_report
 
 _CHUNK: Final = 65536

@@ -194,6 +194,8 @@ class Images:
                 step, why = self._written()
             except (PerdureError, OSError) as error:
                 step, why = None, str(error)
+            except Exception as error:  # noqa: BLE001 - of a script's own object: who leaves has an end to tell
+                step, why = None, f"what is registered cannot be read: {error!r}"
             self._run.tell(Imaged(step, why))
         if step is None:
             say(f"no image of this rank is left: {why}")

@@ -227,6 +227,7 @@ class Job:
             self._tell_left_over(str(source), left)
         if reasons:
             self._stop(reasons)
+        run.images.stand()  # what follows may take long, a save say: a peer lost meanwhile costs nothing either
         self._boundary.end_epoch()
         if self._is_over(goal):
             return
@@ -268,6 +269,7 @@ class Job:
             reasons = agreed(run.peers.gather(run.stopping.asked or [BREAK]))
             progress.finish_epoch()
             self._stop(reasons)
+            run.images.stand()
             self._reach(goal)
         except BaseException as error:  # noqa: BLE001 - raised at the session's next call
             self._trouble = error

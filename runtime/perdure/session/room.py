@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-CGROUPS: Final = Path("/sys/fs/cgroup")
+from perdure.cgroup import CGROUPS, memory_limit, memory_used
+
 MEMINFO: Final = Path("/proc/meminfo")
 
 
@@ -19,22 +20,9 @@ def free_memory(cgroups: Path = CGROUPS, meminfo: Path = MEMINFO) -> int | None:
 
 
 def _limited(root: Path) -> int | None:
-    """What the container's limit leaves (cgroup v2, else v1); files that are cached can be given up."""
-    for limit, used, files in (
-        ("memory.max", "memory.current", "memory.stat"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
-    ):
-        try:
-            taken = int((root / used).read_text()) - _cached((root / files).read_text())
-            return int((root / limit).read_text()) - taken
-        except (OSError, ValueError):  # "max": no limit
-            continue
-    return None
-
-
-def _cached(stat: str) -> int:
-    numbers = dict(line.split() for line in stat.splitlines())
-    return sum(int(numbers.get(name, 0)) for name in ("inactive_file", "active_file"))
+    """What the container's limit leaves."""
+    limit, used = memory_limit(root), memory_used(root)
+    return None if limit is None or used is None else limit - used
 
 
 def _available(meminfo: Path) -> int | None:

@@ -75,8 +75,8 @@ LEAVING: Final = (
     Mutant(
         "the deadline is looked at before the suspension, in a run",
         _DISRUPTIONS,
-        "(_lost, _deleted, _suspended, _expired, _nodes_leaving, _resized)",
-        "(_lost, _deleted, _expired, _suspended, _nodes_leaving, _resized)",
+        "(_lost, _waits_for_the_dead, _deleted, _suspended, _expired, _nodes_leaving, _resized)",
+        "(_lost, _waits_for_the_dead, _deleted, _expired, _suspended, _nodes_leaving, _resized)",
         ("deadline-while-saving", "operator-crash"),
     ),
     Mutant(
@@ -131,9 +131,23 @@ LEAVING: Final = (
     Mutant(
         "a run that has lost a member is not named as lost to the others",
         _INTENTS,
-        "seconds, lost = _last_seconds(draft, current), add_lost_run(lost, current.run)",
+        "seconds, lost = _last_seconds(draft, current), runs_lost_with(draft, current)",
         "seconds = _last_seconds(draft, current)",
         ("kill-pod",),
+    ),
+    Mutant(
+        "a run whose members wait for a dead one is left to wait",
+        _DISRUPTIONS,
+        "if before not in status.lost or before in plan.lost or status.opened >= current.run:",
+        "if True:",
+        ("leaver-killed-saving",),
+    ),
+    Mutant(
+        "a lost member of two runs makes only the newer one lost",
+        _FACTS,
+        "return add_lost_run(lost, plan.takes_over) if broken else lost",
+        "return lost",
+        ("scale", "party-killed"),
     ),
     Mutant(
         "cordons are not seen",

@@ -47,7 +47,7 @@ from tests.simulation.checks.runs import Runs
 from tests.simulation.checks.takeover import Takeover
 from tests.simulation.checks.waiting import Waiting
 from tests.simulation.checks.writes import Writes
-from tests.simulation.objects import JOBS, key_of, uid_of
+from tests.simulation.objects import JOBS, LEASES, key_of, uid_of
 from tests.simulation.scene import Scene
 from tests.simulation.world import Fact
 
@@ -70,6 +70,8 @@ OTHERS: Final[tuple[Callable[[Case], Promise], ...]] = (
     Recovery,
 )
 POLL_SECONDS: Final = 1.0
+QUIET_SECONDS: Final = 3.0
+"""Where nothing has changed but the time, it is looked at less often."""
 LEADS_SECONDS: Final = 30.0
 """So long a leader has worked undisturbed before anything is expected of it."""
 
@@ -82,8 +84,13 @@ class Checks:
         self._scene = scene
         self._bounds, self._runs = Bounds(self._case), Runs(self._case)
         self._promises = (self._bounds, self._runs, *(promise(self._case) for promise in OTHERS))
+        self._of_change = [one.on_change for one in self._promises if _has(one, Promise.on_change)]
+        self._of_fact = [one.on_fact for one in self._promises if _has(one, Promise.on_fact)]
+        self._of_call = [one.on_call for one in self._promises if _has(one, Promise.on_call)]
+        self._of_answer = [one.on_answer for one in self._promises if _has(one, Promise.on_answer)]
         self._led_since: float | None = None
-        scene.world.server.observers.append(self._on_change)
+        self._looked, self._news = 0.0, True
+        scene.world.server.observe(self._on_change)
         scene.world.listeners.append(self._on_fact)
         scene.operators.on_call = self._on_call
         scene.operators.on_answer = self._on_answer
@@ -119,20 +126,22 @@ class Checks:
             self._case.jobs.setdefault(uid, key_of(change.raw)[1])
             wanted = int(change.raw["spec"].get("replicas", 1))
             self._case.most[uid] = max(self._case.most.get(uid, 1), wanted)
-        for promise in self._promises:
-            promise.on_change(change)
+        self._news = self._news or change.kind != LEASES
+        for look in self._of_change:
+            look(change)
 
     def _on_fact(self, fact: Fact) -> None:
-        for promise in self._promises:
-            promise.on_fact(fact)
+        self._news = self._news or fact.what != "step"
+        for look in self._of_fact:
+            look(fact)
 
     def _on_call(self, *call: str) -> None:
-        for promise in self._promises:
-            promise.on_call(*call)
+        for look in self._of_call:
+            look(*call)
 
     def _on_answer(self, *call: str) -> None:
-        for promise in self._promises:
-            promise.on_answer(*call)
+        for look in self._of_answer:
+            look(*call)
 
     def _poll(self) -> None:
         if not self._is_led():
@@ -141,12 +150,17 @@ class Checks:
         elif self._led_since is None:
             self._led_since = self._case.now
         led = self._led_since is not None and self._case.now - self._led_since >= LEADS_SECONDS
+        if not led or self._news or self._case.now - self._looked >= QUIET_SECONDS:
+            self._look(led=led)
+        self._scene.world.after(POLL_SECONDS, self._poll)
+
+    def _look(self, *, led: bool) -> None:
+        self._looked, self._news = self._case.now, not led
         for promise in self._promises:
             if led:
                 promise.look()
             else:
                 promise.silence()
-        self._scene.world.after(POLL_SECONDS, self._poll)
 
     def _is_led(self) -> bool:
         """Whether somebody leads who hears and can write."""
@@ -155,3 +169,8 @@ class Checks:
         if leader is None or deaf or leader.link.cut:
             return False
         return not calls.down and calls.too_many < 0.9 and calls.error < 0.5
+
+
+def _has(promise: Promise, method: Callable[..., object]) -> bool:
+    """Whether it looks at that at all, with a method of its own."""
+    return getattr(type(promise), method.__name__) is not method

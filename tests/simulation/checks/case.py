@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,6 +63,10 @@ class Case:
         self.most: dict[str, int] = {}
         """The highest number of replicas ever wanted, by uid."""
         self._waived = () if everything else WAITING
+        self._deaf, self._late, self._kinds = False, False, 0
+        """What the kinds of faults that have fired so far, so many, make of `deaf` and `patience`."""
+        self._pods: tuple[int, Mapping[str, list[Json]]] = -1, {}
+        """By owner, and in which version of the cluster."""
         self._excused: dict[str, float] = {}
         """Nodes and jobs where something happened that suspends I3 or I5, and until when."""
 
@@ -106,7 +112,8 @@ class Case:
     @property
     def deaf(self) -> bool:
         """Whether news, writes or the operator itself may have been held up."""
-        return any(word in fault for fault in self.world.fired for word in _NEWS)
+        self._count_kinds()
+        return self._deaf
 
     def patience(self, quick: float, deaf: float = DEAF_SECONDS) -> float:
         """How long something may stay undone that takes `quick` where nothing holds up news and writes.
@@ -115,8 +122,16 @@ class Case:
         """
         if self.fired("watch-gone"):
             return deaf
-        late = any(word in fault for fault in self.world.fired for word in _NEWS if word not in _SLOW)
-        return quick + (LATE_SECONDS if late else SLOW_SECONDS if self.deaf else 0.0)
+        self._count_kinds()
+        return quick + (LATE_SECONDS if self._late else SLOW_SECONDS if self._deaf else 0.0)
+
+    def _count_kinds(self) -> None:
+        """Asked many times between two kinds, and none is ever forgotten."""
+        fired = self.world.fired
+        if len(fired) != self._kinds:
+            self._kinds = len(fired)
+            self._deaf = any(word in fault for fault in fired for word in _NEWS)
+            self._late = any(word in fault for fault in fired for word in _NEWS if word not in _SLOW)
 
     def job(self, uid: str) -> Json | None:
         """As it is stored now."""
@@ -126,7 +141,13 @@ class Case:
         return status_of(self.job(uid) or {})
 
     def pods(self, uid: str) -> list[Json]:
-        return [one for one in self.world.server.each(PODS) if owner_of(one) == uid]
+        server = self.world.server
+        if self._pods[0] != server.version:
+            owned = defaultdict[str, list[Json]](list)
+            for one in server.each(PODS):
+                owned[owner_of(one)].append(one)
+            self._pods = server.version, owned
+        return self._pods[1].get(uid, [])
 
 
 class Promise:

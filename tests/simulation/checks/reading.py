@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Final
 
 from tests.simulation.objects import Json
@@ -112,7 +113,9 @@ def outcome(pod: Json) -> Json:
     return _object(terminated(pod).get("message"))
 
 
+@lru_cache(maxsize=1024)
 def _object(text: Any) -> Json:
+    """The same text is asked for again and again; nobody changes what it says."""
     try:
         found = json.loads(text or "{}")
     except (ValueError, RecursionError):

@@ -31,7 +31,7 @@ def _unsettled(case: Case, runs: Runs, job: Json | None) -> str:
     left = [one for one in case.pods(uid_of(job)) if not terminal(one)]
     if status.get("phase") in FINISHED:
         return f"{name} is finished, and {len(left)} of its pods hold their devices" if left else ""
-    if case.fired("emptied-root") and _asks_about_root(status):
+    if (case.fired("emptied-root") or _has_moved(case, job)) and _asks_about_root(status):
         return ""
     last = runs.training[name]
     plan = max((int(one["run"]) for one in plans(status)), default=0)
@@ -40,6 +40,13 @@ def _unsettled(case: Case, runs: Runs, job: Json | None) -> str:
         return ""
     said = [f"{one['type']}={one['status']} {one['reason']}: {one['message']}" for one in status.get("conditions", ())]
     return f"{name} is {status.get('phase')} in run {plan}, last step in run {last.run}: {'; '.join(said[:3])}"
+
+
+def _has_moved(case: Case, job: Json) -> bool:
+    """Whether its owner had it train at another's root for a while: what it knows of is there, and its own lacks it."""
+    readers, uid = case.evidence.readers, uid_of(job)
+    others = (reader for root, reader in readers.items() if root != job["spec"]["checkpoint"]["uri"])
+    return case.fired("root-edited") and any(line.run[0] == uid for reader in others for line in reader.lines)
 
 
 def _asks_about_root(status: Json) -> bool:

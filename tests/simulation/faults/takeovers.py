@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tests.simulation import drains
-from tests.simulation.checks.reading import assignment
+from tests.simulation.checks.reading import assignment, terminated
 from tests.simulation.driving import Driver, drivers
 from tests.simulation.faults.registry import fault, some_user
 from tests.simulation.objects import PODS, Json, is_ready, key_of, node_of
@@ -28,6 +28,7 @@ POINTS: Final = (
 )
 """Which party, and what it is about to do."""
 COME_SECONDS: Final = 90.0
+LOOK_SECONDS: Final = 0.1
 
 
 def _members(user: User) -> list[Json]:
@@ -188,3 +189,20 @@ async def second_reason(scene: Scene, rng: random.Random) -> None:
     if what == "suspend":
         await asyncio.sleep(rng.choice((0.5, 5.0, 40.0)))
         user.edit(suspend=False)
+
+
+@fault(120)
+async def leaver_killed_saving(scene: Scene, rng: random.Random) -> None:
+    """Whoever was to save and leave is killed first: those who are to go on in its place have been told of them."""
+    user = some_user(scene, rng)
+    _disturb(scene, rng, user)
+    until = scene.world.now + COME_SECONDS
+    while not (leavers := [pod for pod in user.pods() if assignment(pod).get("leave") and not terminated(pod)]):
+        if scene.world.now >= until:
+            return
+        await asyncio.sleep(LOOK_SECONDS)
+    await asyncio.sleep(rng.uniform(0.0, 2.0))
+    scene.world.fire("kill-pod")
+    for pod in leavers:
+        if node_of(pod) in scene.kubelets:
+            scene.kubelets[node_of(pod)].kill_pod(pod)

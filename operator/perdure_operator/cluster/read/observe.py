@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -92,7 +93,8 @@ class Observer:
 
     async def _snapshot(self, record: JobRecord) -> Snapshot:
         spec, status = _readable(record)
-        memory, pods = self.memory(record.uid), self._cache.pods(record.key)
+        memory = self.memory(record.uid)
+        pods = [_kept_by_its_job(pod, record) for pod in self._cache.pods(record.key)]
         own = {pod.key[1] for pod in pods if pod.view.owner_uid == record.uid}
         views = [pod.view for pod in pods]
         views += await self._vanished(record, own)
@@ -239,6 +241,16 @@ def _readable(record: JobRecord) -> tuple[TrainingJobSpec, TrainingJobStatus]:
 def _ends(last: PodView) -> bool:
     """What is only being deleted may have lost its label, and still run."""
     return last.terminated is not None or last.phase in ("Succeeded", "Failed")
+
+
+def _kept_by_its_job(pod: PodRecord, record: JobRecord) -> PodRecord:
+    """A member whose owner somebody has taken away trains on, and status names that very pod.
+
+    Not while the job is being deleted: `--cascade=orphan` is to make it nobody's.
+    """
+    if pod.view.owner_uid or record.deleting or pod.uid not in record.planned_uids:
+        return pod
+    return replace(pod, view=pod.view.model_copy(update={"owner_uid": record.uid}))
 
 
 def _foreign_pods(record: JobRecord, pods: Sequence[PodRecord]) -> tuple[str, ...]:

@@ -108,6 +108,7 @@ def pod(raw: Json, *, gone: bool = False) -> PodView:
         waiting_reason=waiting.get("reason") or "",
         waiting_message=waiting.get("message") or "",
         terminated=_terminated(state.get("terminated")),
+        others_run=_others_run(spec, status),
         unschedulable=_unschedulable(raw),
         evicted=status.get("reason") == "Evicted"
         or (_condition(raw, "DisruptionTarget") or {}).get("status") == "True",
@@ -194,6 +195,13 @@ def _trainer_state(spec: Json, status: Json) -> Json:
     name = containers[0].get("name")
     statuses: Iterable[Json] = status.get("containerStatuses") or []
     return next((one.get("state") or {} for one in statuses if one.get("name") == name), {})
+
+
+def _others_run(spec: Json, status: Json) -> bool:
+    containers = spec.get("containers") or [{}]
+    name = containers[0].get("name")
+    statuses: Iterable[Json] = status.get("containerStatuses") or []
+    return any("terminated" not in (one.get("state") or {}) for one in statuses if one.get("name") != name)
 
 
 def _terminated(state: Json | None) -> Terminated | None:

@@ -73,6 +73,15 @@ class JobRecord(Record):
         return frozenset((members - ended) | leaving)
 
     @property
+    def planned_uids(self) -> frozenset[str]:
+        """Uids of the members of the run that is on, and of those of the one before that have not ended."""
+        if self.status is None:
+            return frozenset()
+        current, previous = self.status.current, self.status.previous
+        planned = (*(current.plan.members if current else ()), *(previous.members if previous else ()))
+        return frozenset(member.uid for member in planned)
+
+    @property
     def to_come(self) -> frozenset[str]:
         """Members allocated for the next run."""
         return frozenset(self.status.next.members if self.status and self.status.next else ())

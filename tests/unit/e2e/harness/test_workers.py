@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from e2e.harness.shared_run import VARIABLE
-from e2e.harness.workers import LONGEST, place, unit
+from e2e.harness.workers import LANES, LONGEST, chosen, place, unit
+from e2e.scenarios import lanes
 
 pytest_plugins = ["pytester"]
 REPOSITORY = Path(__file__).parents[4]
@@ -32,7 +33,41 @@ def test_other_scenarios_are_handed_out_one_by_one() -> None:
 
 def test_what_is_alone_comes_first_and_the_audit_last() -> None:
     collected = [API, AUDIT, SCENARIO, LONGEST, ALONE, UNIT]
-    assert sorted(collected, key=place) == [ALONE, API, UNIT, LONGEST, SCENARIO, AUDIT]
+    assert sorted(collected, key=place) == [ALONE, API, LONGEST, SCENARIO, UNIT, AUDIT]
+
+
+def test_a_scenario_is_handed_out_while_a_lane_is_free() -> None:
+    assert len(set(lanes.LANES) - {lanes.OPERATORS}) == LANES
+    waiting = [SCENARIO, "tests/unit/test_a.py"]
+    assert chosen(waiting, []) == SCENARIO
+    assert chosen(waiting, [["tests/unit/test_b.py"], [LONGEST, "tests/unit/test_c.py"]]) == SCENARIO
+
+
+def test_who_finds_no_lane_takes_what_needs_none() -> None:
+    waiting = [SCENARIO, "tests/unit/test_a.py", AUDIT]
+    assert chosen(waiting, [[LONGEST], [f"{LONGEST}::other"]]) == "tests/unit/test_a.py"
+    assert chosen(waiting, [["e2e/scenarios/alone/"], []]) == "tests/unit/test_a.py"
+    assert chosen(["e2e/scenarios/alone/"], [[LONGEST]]) is None
+    assert chosen([SCENARIO, AUDIT], [[LONGEST], [f"{LONGEST}::other"]]) is None
+    assert chosen([AUDIT], [[SCENARIO]]) is None
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 4])
+def test_however_many_processes_there_are_each_test_is_run_once(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, processes: int
+) -> None:
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    monkeypatch.setenv("TMPDIR", str(pytester.mkdir("temporary")))
+    pytester.makeconftest('pytest_plugins = ["e2e.harness.workers"]')
+    files = ["alone/test_a", *(f"test_{name}" for name in "bcdef"), "test_rbac"]
+    for file in [*(f"e2e/scenarios/{name}.py" for name in files), "tests/unit/test_unit.py"]:
+        path = pytester.path / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("def test_a(): pass\ndef test_b(): pass")
+    words = [f"-n{processes}", "-p", "no:cacheprovider", "--import-mode=importlib"]
+    result = pytester.runpytest_subprocess(*words)
+    result.assert_outcomes(passed=16)
 
 
 def test_two_processes_end_with_one_closing_line_and_leave_nothing(

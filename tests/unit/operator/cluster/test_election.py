@@ -214,7 +214,7 @@ def test_however_slowly_renewals_fail_the_leader_has_stopped_before_the_lease_en
         assert clock.time - 1000 < seconds, delays
 
 
-def test_a_renewal_that_hangs_is_given_up() -> None:
+def test_a_renewal_that_hangs_is_given_up_and_its_warning_says_why(caplog: pytest.LogCaptureFixture) -> None:
     class Hanging(MemoryCluster):
         async def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
             if self.writes:
@@ -229,6 +229,9 @@ def test_a_renewal_that_hangs_is_given_up() -> None:
 
     with pytest.raises(Deposed):
         asyncio.run(play())
+    assert {record.getMessage() for record in caplog.records if record.levelname == "WARNING"} == {
+        "lease system/perdure-operator: no answer in time"
+    }
 
 
 def test_a_leader_survives_a_renewal_that_fails_once() -> None:

@@ -1,12 +1,22 @@
-"""The client asks the environment for a proxy only where there is one: it costs two threads' work at each request."""
+"""What the client makes of the API server's answers, and of the environment."""
 
 from __future__ import annotations
 
-import pytest
+import asyncio
+from typing import Any
 
-from perdure_operator.cluster.kube import behind_a_proxy
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from kubernetes.aio import client
+
+from perdure_operator.cluster.kube import KubeApi, behind_a_proxy
+from perdure_operator.cluster.protocol import PODS, ApiError, Conflict, Forbidden, Invalid, Json
 
 SERVER = "https://10.0.0.1:6443"
+FAILED_TEST = "the server rejected our request due to an error in our request"
+POLICY = "pods \"p\" is forbidden: ValidatingAdmissionPolicy 'x' with binding 'x' denied request: no"
+WEBHOOK = 'admission webhook "x" denied the request: no'
 
 
 @pytest.mark.parametrize(
@@ -28,3 +38,37 @@ def test_a_proxy_counts_where_it_stands_on_the_way(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert behind_a_proxy(SERVER) is behind
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "details", "expected"),
+    [
+        pytest.param(422, FAILED_TEST, {}, Conflict, id="a test of the patch failed"),
+        pytest.param(422, POLICY, {"name": "p", "kind": "pods", "causes": [{"message": POLICY}]}, Invalid, id="policy"),
+        pytest.param(422, WEBHOOK, {}, Invalid, id="webhook that says 422"),
+        pytest.param(422, WEBHOOK, None, Invalid, id="webhook without details"),
+        pytest.param(403, WEBHOOK, {}, Forbidden, id="webhook"),
+        pytest.param(409, "the object has been modified", {"name": "p"}, Conflict, id="newer version"),
+    ],
+)
+def test_who_refuses_a_patch_is_told_from_a_pod_that_is_not_as_it_was(
+    status: int, message: str, details: Json | None, expected: type[ApiError]
+) -> None:
+    body = {"kind": "Status", "status": "Failure", "message": message, "reason": "Invalid", "details": details}
+    error = asyncio.run(_error_of_a_patch(status, body))
+    assert type(error) is expected
+    assert message in str(error)
+
+
+async def _error_of_a_patch(status: int, body: dict[str, Any]) -> ApiError:
+    async def refuse(request: web.Request) -> web.Response:
+        return web.json_response(body, status=status)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", refuse)
+    async with TestServer(app) as server:
+        host = str(server.make_url("")).rstrip("/")
+        async with KubeApi(client.ApiClient(client.Configuration(host=host))) as api:
+            with pytest.raises(ApiError) as caught:
+                await api.patch(PODS, "ns", "p", [{"op": "test", "path": "/metadata/uid", "value": "u"}])
+    return caught.value

@@ -325,7 +325,7 @@ class TestNoEvidence:
         assert after.now.current is not None
         assert (after.now.current.run, after.now.current.unconfirmed) == (2, False)
 
-    def test_another_move_waits_a_little_and_then_asks_whichever_run_is_on_to_save(self) -> None:
+    def test_another_move_waits_a_little_and_is_then_offered_to_the_newer_run(self) -> None:
         here = _running().spec(replicas=3).settle().after(1).settle().ready().settle().cordon("n1").settle()
         assert _stage(here) is Stage.HANDING_OVER
         assert here.plan().requeue_after == 30
@@ -334,7 +334,23 @@ class TestNoEvidence:
         assert (moved.now.current.run, moved.now.current.unconfirmed) == (2, True)
         after = moved.after(1).settle().ready().settle()
         assert after.run_plan is not None
-        assert (after.run_plan.run, after.run_plan.handover, after.run_plan.lost) == (3, None, ())
+        assert (_plan(after).run, _plan(after).lost) == (3, ())
+        offer = _offer_of_leaver(after, 0)
+        assert (offer.run, offer.world, offer.joins, offer.leavers) == (2, 3, (0,), (0,))
+
+    def test_status_says_what_another_move_waits_for_and_until_when(self) -> None:
+        here = _running().spec(replicas=3).settle().after(1).settle().ready().settle().cordon("n1").settle()
+        said = here.condition(ConditionType.DISRUPTED).message
+        assert "then node n1 is cordoned; that waits until 12:00:31Z" in said
+        moved = here.after(30).step().condition(ConditionType.RUNNING).message
+        assert "whether it has taken over from run 1 nobody has told yet" in moved
+
+    def test_of_two_moves_without_evidence_in_a_row_the_second_is_offered_too(self) -> None:
+        here = _running().spec(replicas=3).settle().after(1).settle().ready().settle()
+        here = here.after(30).spec(replicas=4).settle().after(1).settle().ready().settle()
+        assert (_plan(here).run, _offer(here).run, _offer(here).joins) == (3, 2, (3,))
+        here = here.after(30).spec(replicas=5).settle().after(1).settle().ready().settle()
+        assert (_plan(here).run, _offer(here).run, _offer(here).joins) == (4, 3, (4,))
 
     def test_a_newcomer_that_dies_long_after_the_limit_is_a_lost_member_of_the_newer_run(self) -> None:
         here = _running().spec(replicas=3).settle().after(1).settle().ready().settle().after(330)
@@ -367,6 +383,128 @@ class TestNoEvidence:
     def test_a_script_error_of_a_newcomer_costs_no_failure(self) -> None:
         here = _offered().ended(2, ExitKind.FAILED, run=2, error=raised()).settle()
         assert here.now.failures.code == 0
+
+
+def _in_place(world: int = 2, *nodes: str) -> Job:
+    """Run 2 is told to go on in the pods of run 1, and the members on these nodes are to save and leave."""
+    here = _running(world).status(live_refused=LiveRefused(template="t1", why="it cannot"))
+    return here.cordon(*(nodes or ("n2",))).settle().after(1).settle().ready().settle()
+
+
+class TestARunThatIsLostWhileTheNextOneWaitsForIt:
+    @pytest.mark.parametrize("how", ["silent", "in time", "peer"])
+    def test_the_next_one_is_planned_anew_with_the_same_members_and_names_the_run_that_never_saves(
+        self, how: str
+    ) -> None:
+        here, told = _in_place(), {"run": 1, "step": 20, "commit": (4, 10), "opened": 1}
+        match how:
+            case "silent":
+                here = here.exited(1, code=137)
+            case "in time":
+                here = here.ended(1, ExitKind.EXIT_TIMEOUT, **told)
+            case _:
+                here = here.ended(1, ExitKind.PEER_LOST, **told)
+        before = here.settle()
+        assert before.now.lost == (1,)
+        after = before.after(1).settle()
+        assert after.run_plan is not None
+        assert before.run_plan is not None
+        assert (after.run_plan.run, after.run_plan.takes_over, after.run_plan.lost) == (3, 2, (1,))
+        assert after.run_plan.members == before.run_plan.members
+        assert (after.run_plan.handover, after.run_plan.leavers) == (None, ())
+        assert [entry.how for entry in after.now.history[-2:]] == [Takeover.IN_PLACE] * 2
+        assert "run 1 cannot save" in after.now.history[-1].why
+        assert _stage(after) is Stage.RUNNING
+        assert _stage(after.after(1).settle().after(1200).settle()) is Stage.RUNNING
+        assert after.after(1).settle().now.run == 3
+
+    def test_so_is_one_whose_members_are_all_new_once_nobody_of_the_older_one_is_left(self) -> None:
+        here = _in_place(2, "n1", "n2")
+        assert here.run_plan is not None
+        assert here.run_plan.wait == 765
+        one = here.exited(0, code=137).settle().after(2).settle()
+        assert one.now.run == 2
+        after = one.exited(1, code=137).settle().after(1).settle()
+        assert after.run_plan is not None
+        assert (after.run_plan.run, after.run_plan.lost, after.run_plan.wait) == (3, (1,), 615)
+        assert [member.name for member in after.run_plan.members] == [m.name for m in here.run_plan.members]
+
+    @pytest.mark.parametrize(
+        "told",
+        [
+            {"outcome": ExitKind.CHECKPOINTED, **SAVED},
+            {"outcome": ExitKind.PEER_LOST, **GONE},
+        ],
+        ids=["the older one has saved", "the newer one has opened"],
+    )
+    def test_nothing_is_planned_where_somebody_has_told_that_it_goes_on(self, told: dict[str, Any]) -> None:
+        here = _in_place().ended(1, **told).settle().after(5).settle()
+        assert here.now.run == 2
+        assert _stage(here) is Stage.RUNNING
+
+    def test_nor_where_there_is_no_log_to_wait_for(self) -> None:
+        here = _ready(_running(completion="ExitCode")).settle().exited(1, code=137).settle().after(5).settle()
+        assert (here.now.run, here.now.lost) == (2, (1,))
+
+    def test_nor_once_the_next_one_has_waited_long_enough(self) -> None:
+        here = _in_place().after(600 + 615 + 30).exited(1, code=137).settle().after(5).settle()
+        assert here.now.run == 2
+
+    def test_where_it_was_offered_alive_the_next_offer_is_right_whatever_has_become_of_it(self) -> None:
+        here = _offered(world=3).exited(1, code=137).settle().after(1).settle()
+        assert here.now.current is not None
+        assert here.now.current.run == 2
+        assert (_plan(here).run, _plan(here).lost) == (3, (1,))
+        assert (_offer(here).run, _offer(here).joins, _offer(here).leavers) == (2, (), ())
+        assert _plan(here).members == here.now.current.plan.members
+
+    def test_where_nobody_of_either_run_is_left_neither_is_waited_for(self) -> None:
+        here = _running(1).spec(replicas=2).settle().after(1).settle().ready().settle()
+        here = here.exited(0, code=137).ended(1, ExitKind.HANDOVER_FAILED, run=2).settle()
+        assert here.now.current is None
+        assert here.now.lost == (1, 2)
+
+    @pytest.mark.parametrize(
+        "told",
+        [{"outcome": ExitKind.CHECKPOINTED, **SAVED}, {"outcome": ExitKind.PEER_LOST, **GONE}],
+        ids=["saved", "gone"],
+    )
+    def test_a_run_whose_end_somebody_has_told_is_not_called_lost(self, told: dict[str, Any]) -> None:
+        here = _running(1).spec(replicas=2).settle().after(1).settle().ready().settle()
+        here = here.ended(0, **told).ended(1, ExitKind.FAILED, run=2, error=killed()).settle()
+        assert here.now.current is None
+        assert here.now.lost == (2,)
+
+    @pytest.mark.parametrize(
+        ("member", "told", "lost"),
+        [
+            (1, None, (1, 2)),
+            (1, {"outcome": ExitKind.PEER_LOST, **GONE}, (2,)),
+            (1, {"outcome": ExitKind.CHECKPOINTED, **SAVED}, (2,)),
+            (2, None, (2,)),
+        ],
+        ids=["stayer", "stayer-of-the-newer", "stayer-that-has-saved", "newcomer"],
+    )
+    def test_who_was_in_both_runs_takes_the_older_one_along_unless_the_newer_has_begun(
+        self, member: int, told: dict[str, Any] | None, lost: tuple[int, ...]
+    ) -> None:
+        here = _running().status(live_refused=LiveRefused(template="t1", why="it cannot")).spec(replicas=3)
+        here = here.settle().after(1).settle().ready().settle()
+        here = here.exited(member, code=137) if told is None else here.ended(member, **told)
+        here = here.settle().after(2).settle().ready().settle()
+        assert here.run_plan is not None
+        assert (here.run_plan.run, here.run_plan.lost) == (3, lost)
+
+    def test_a_node_that_leaves_as_well_is_moved_off_in_the_same_plan(self) -> None:
+        here = _in_place().exited(1, code=137).cordon("n1").settle().after(1).settle().ready().settle()
+        assert here.run_plan is not None
+        assert (here.run_plan.run, here.run_plan.lost, here.run_plan.leavers) == (3, (1,), ("digits-ab12-0",))
+
+    def test_suspending_comes_first(self) -> None:
+        here = _in_place().exited(1, code=137).settle().spec(suspend=True).after(1).settle()
+        assert _stage(here) is Stage.LEAVING
+        assert here.intent is not None
+        assert here.intent.disruption is Disruption.SUSPEND
 
 
 def _offering() -> Job:

@@ -298,6 +298,11 @@ class TestLost:
         assert _ranks(after) == {"0": 0, "3": 1, "2": 2}
         assert after.now.failures.infrastructure == 1
 
+    def test_nobody_is_told_that_a_lost_run_saves(self) -> None:
+        here = _running(world=3).ended(1, ExitKind.FAILED, error=killed()).settle().after(2).ready()
+        words = next(event.message for event in here.plan().events if event.reason == "RunPlanned")
+        assert "run 1 is lost, whoever is left goes on in its pod" in words
+
     def test_nothing_trains_meanwhile_and_the_condition_says_so(self) -> None:
         here = _running(world=3).ended(1, ExitKind.FAILED, error=killed()).settle()
         assert here.now.phase is Phase.RECOVERING

@@ -41,8 +41,16 @@ def test_a_classic_sidecar_does_not_keep_the_pods_of_a_finished_job() -> None:
     here = job().running(world=2).all_ended(ExitKind.COMPLETED, step=9, commit=(2, 9)).settle()
     assert deletes(here.plan()) == []
     for member in (0, 1):
-        here = here.pod(member, phase="Running")
+        here = here.pod(member, phase="Running", others_run=True)
     assert deletes(here.plan()) == ["digits-ab12-0", "digits-ab12-1"]
+
+
+def test_the_pods_of_a_finished_job_keep_their_logs_though_their_kubelets_still_clear_up_after_them() -> None:
+    here = job().running(world=2).all_ended(ExitKind.COMPLETED, step=9, commit=(2, 9))
+    for member in (0, 1):
+        here = here.pod(member, phase="Running")
+    assert deletes(here.plan()) == []
+    assert deletes(here.settle().plan()) == []
 
 
 def test_words_of_a_newer_operator_in_the_status_are_read_and_the_job_goes_on() -> None:

@@ -212,6 +212,12 @@ class TestTheWord:
         assert (outcome.outcome, outcome.run) == (ExitKind.HANDED_OVER, 1)
         assert outcome.handovers == (HandoverRecord(2, HandoverWord.GO),)
 
+    def test_a_leaver_that_was_told_of_a_later_run_has_gone_over_to_its_own(self) -> None:
+        pod = voting(LEAVES)
+        assert pod.sees(AssignmentRead(replace(LEAVES, run=3, handover=NEXT.handover))) != ()
+        outcome = told(pod, ExitKind.HANDED_OVER).outcome(GONE)
+        assert outcome.handovers == (HandoverRecord(2, HandoverWord.GO),)
+
     def test_abort_lets_it_train_on(self) -> None:
         pod = voting()
         assert pod.sees(ABORTED) == ()

@@ -285,6 +285,14 @@ class TestNewerRuns:
         pod.sees(reported(Imaged(None, "it stands in the middle of a step")))
         assert pod.sees(AssignmentRead(replace(RUN2, lost=(1,)))) == (Kill(),)
 
+    def test_a_pod_whose_processes_differ_gets_the_images_that_there_are(self) -> None:
+        pod = training(TWO, images=True)
+        pod.sees(reported(Stepped(120), 1))
+        (ask,) = pod.sees(AssignmentRead(replace(RUN2, lost=(1,))))
+        assert isinstance(ask, Ask)
+        assert ask.image
+        assert pod.sees(reported(Imaged(120))) == (Kill(),)
+
     def test_one_without_a_step_has_nothing_to_leave(self) -> None:
         pod = importing()
         pod.sees(reported(Attached(41, images=True)), reported(Opened(1)))

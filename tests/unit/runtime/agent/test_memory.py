@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.agent.memory import OutOfMemory, memory_limit, oom_kills
+from perdure.agent.memory import OutOfMemory, oom_kills
 
 V1 = "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"
 V2 = "low 0\nhigh 0\nmax 12\noom 4\noom_kill 3\noom_group_kill 0\n"
@@ -29,20 +29,6 @@ def test_the_kernels_kills_are_counted(tmp_path: Path, files: dict[str, str]) ->
 )
 def test_where_nobody_counts_nothing_is_known(tmp_path: Path, files: dict[str, str]) -> None:
     assert oom_kills(cgroup(tmp_path, files)) is None
-
-
-@pytest.mark.parametrize(
-    ("files", "limit"),
-    [
-        ({"memory.max": "536870912\n"}, 536870912),
-        ({"memory.max": "max\n"}, None),
-        ({"memory/memory.limit_in_bytes": "536870912\n"}, 536870912),
-        ({"memory/memory.limit_in_bytes": "9223372036854771712\n"}, None),
-        ({}, None),
-    ],
-)
-def test_a_limit_is_read_where_there_is_one(tmp_path: Path, files: dict[str, str], limit: int | None) -> None:
-    assert memory_limit(cgroup(tmp_path, files)) == limit
 
 
 def test_the_words_name_what_to_raise() -> None:

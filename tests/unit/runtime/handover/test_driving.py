@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,10 +14,15 @@ import pytest
 
 from perdure.channel import HandoverEnded, Report, write_offer
 from perdure.checkpoint.log import Log
+from perdure.checkpoint.takeover import Takeover
 from perdure.checkpoint.writer import Writer
-from perdure.contract import Handover, HandoverWord, Train
+from perdure.contract import ExitKind, Handover, HandoverWord, Train
+from perdure.errors import StorageError
 from perdure.group.peers import Solo
 from perdure.handover import events as ev
+from perdure.handover import timing
+from perdure.handover.keys import Word
+from perdure.handover.machine import Phase
 from perdure.handover.parties import Attempt
 from perdure.handover.timing import Timetable
 from perdure.session import driving
@@ -26,6 +33,8 @@ from perdure.session.run import Run
 from perdure.settings import Settings
 from tests.support.store import MemoryStore
 from tests.unit.runtime.checkpoint.world import MANIFEST, UID, position
+
+SECONDS = 20.0
 
 
 def ended_log() -> Log:
@@ -106,3 +115,154 @@ def test_an_offer_that_builds_on_an_undecided_attempt_is_looked_at_again_once_th
     assert [(report.run, report.word) for report in reports if isinstance(report, HandoverEnded)] == [
         (3, HandoverWord.ABORT)
     ]
+
+
+class Quiet:
+    """A bridge on which nobody says anything."""
+
+    def hear(self, _: int) -> None:
+        threading.Event().wait(SECONDS)
+
+
+class Process(Effects):
+    """One old rank's whose parties are all there at once: it votes, and what it says nobody hears."""
+
+    def __init__(self, number: int, log: Log, *, choices: tuple[int, ...] = (), agent: bool = True) -> None:
+        attempt, block = Attempt(1, 2, 2, (1,), (1,)), Handover(1, 2, (1,), (1,), "127.0.0.1:1", 60, "token")
+        self.told: list[Report] = []
+        self.said: list[HandoverWord] = []
+        run = SimpleNamespace(
+            settings=Settings("file:///nowhere", uid=UID, run=1, rank=number, world=2),
+            store=log.store,
+            peers=SimpleNamespace(gather=lambda choice: [*choices, choice]),
+            opened_checkpointer=None,
+            registry=SimpleNamespace(things=[]),
+            replicas=[],
+            joining=False,
+            progress=SimpleNamespace(step=7),
+            tell=self.told.append,
+        )
+        super().__init__(cast("Run", run), attempt, attempt.of_old(number), block, "127.0.0.1:2")
+        self._agent = agent
+
+    def find_store(self, give_up: Callable[[], None]) -> None:
+        pass
+
+    def get_warm(self, warm: str) -> None:
+        pass
+
+    def connect(self) -> None:
+        pass
+
+    @property
+    def bridge(self) -> Any:
+        return Quiet()
+
+    @property
+    def connected(self) -> bool:
+        return True
+
+    def vote(self) -> None:
+        pass
+
+    def acknowledged(self) -> bool:
+        return self._agent
+
+    def say(self, word: Word) -> None:
+        self.said.append(word.word)
+
+
+def begun(effects: Effects) -> Driver:
+    """Takes part, and is ready."""
+    now, ready = time.monotonic(), threading.Event()
+    driver = Driver(effects, Timetable(now + 60, now + 90), ask_exit=lambda: None, ready=ready)
+    driver.begin("warm")
+    assert ready.wait(SECONDS)
+    assert driver.named == 2
+    return driver
+
+
+def stood(effects: Effects) -> Driver:
+    """... and stands still."""
+    driver = begun(effects)
+    driver.feed(ev.Stopped())
+    assert driver.next_act() == ev.Move()
+    return driver
+
+
+def living_log() -> Log:
+    """Of run 1, which is on."""
+    log = Log(MemoryStore())
+    Writer(log, uid=UID, run=1).try_open(2, wait_over=True)
+    return log
+
+
+def test_a_newcomer_that_does_not_ask_for_its_first_batch_holds_nobody_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(timing, "QUIET_SECONDS", 0.01)
+    effects = Process(0, living_log())
+    driver = stood(effects)
+    assert driver.next_act() == ev.TrainOn(2)
+    driver.finish()
+    assert effects.said == [HandoverWord.ABORT]
+    assert [(one.run, one.word) for one in effects.told if isinstance(one, HandoverEnded)] == [(2, HandoverWord.ABORT)]
+
+
+def test_an_agent_that_does_not_answer_holds_nobody_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "ACK_SECONDS", 0.01)
+    effects = Process(1, living_log(), agent=False)
+    driver = stood(effects)
+    driver.feed(ev.Moved())
+    assert driver.next_act() == ev.TrainOn(2)
+    driver.finish()
+    assert effects.said == [HandoverWord.ABORT]
+
+
+def test_all_old_ranks_leave_the_stop_as_the_one_that_has_read_the_most() -> None:
+    driver = stood(Process(1, living_log(), choices=(int(ev.Choice.RESTART),)))
+    driver.feed(ev.Heard(HandoverWord.ABORT, "the newcomer is gone"))
+    assert driver.next_act() == ev.SaveAndExit()
+    driver.finish()
+
+
+def test_who_has_lost_the_decider_after_its_vote_learns_from_the_log_what_it_goes_on_as() -> None:
+    log = living_log()
+    driver = stood(Process(1, log))
+    driver.feed(ev.Moved())
+    assert driver.phase is Phase.VOTED
+    Takeover(log, uid=UID, run=1, next_run=2).open(2, 7, "f" * 32)
+    driver.feed(ev.LinkClosed())
+    assert driver.next_act() == ev.Exit(ExitKind.HANDED_OVER)
+    driver.finish()
+    assert driver.word
+    assert (driver.word.word, driver.word.seq) == (HandoverWord.GO, 2)
+
+
+def test_a_decider_whose_store_falls_silent_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driving, "STORE_SECONDS", 0.01)
+    log, now, ready = living_log(), time.monotonic(), NotReady()
+    driver = Driver(Process(0, log), Timetable(now + 60, now + 90), ask_exit=lambda: None, ready=ready)
+    driver.begin("warm")
+    assert ready.wait(SECONDS)
+
+    def down(*_: Any, **__: Any) -> Any:
+        raise StorageError("no route to the store")
+
+    monkeypatch.setattr(log.store, "list", down)
+    assert ready.over.wait(SECONDS)
+    assert driver.named == 0
+    driver.finish()
+
+
+class NotReady(threading.Event):
+    """An event that tells of its end, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.over = threading.Event()
+
+    def clear(self) -> None:
+        if self.is_set():
+            self.over.set()
+        super().clear()

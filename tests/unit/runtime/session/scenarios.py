@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +19,9 @@ from torch._C._distributed_c10d import TCPStore
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
+from perdure.checkpoint.image_file import Image
+from perdure.contract import Env
+from perdure.errors import PeerLost
 from perdure.group.agreement import Agreement, CheckpointCall, Votes
 from perdure.session.leaving import Exit
 from perdure.session.session import Session
@@ -106,6 +110,51 @@ def train(
             "random": torch.rand(1).item(),
             "drawn": drawn,
         }
+
+
+class Fragile:
+    """What its rank dies of, when it is saved after step `at`."""
+
+    def __init__(self, session: Session, *, at: int | None) -> None:
+        self._session, self._at = session, at
+
+    def state_dict(self) -> dict[str, Any]:
+        if self._session.steps_done == self._at:
+            raise OSError("no memory is left")
+        return {}
+
+    def load_state_dict(self, _: dict[str, Any]) -> None:
+        pass
+
+
+def lost_in_save(root: str, *, epochs: int, leaves: bool = False) -> dict[str, Any]:
+    """Rank 1 dies in the save at the end of the first epoch: what image rank 0 leaves."""
+    image = Path(root) / f"image-{os.environ['RANK']}"
+    image.parent.mkdir(exist_ok=True)
+    image.touch()
+    os.environ[Env.IMAGE] = str(image)
+    try:
+        with joined(root) as session:
+            net = network()
+            model = session.wrap(net)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            fragile = Fragile(session, at=2 if session.rank else None)
+            session.register(model=model, optimizer=optimizer, fragile=fragile)
+            for _ in session.epochs(epochs):
+                for inputs, labels in session.loader(dataset(), 51):
+                    optimizer.zero_grad()
+                    session.weighted(cross_entropy(model(inputs), labels)).backward()
+                    optimizer.step()
+                    session.step()
+                if leaves:
+                    break
+            next(session.epochs(1))  # what went wrong in a loop that was left is told here
+    except (PeerLost, OSError) as error:
+        found = Image(image).label.position if image.stat().st_size else None
+        return {"raised": type(error).__name__, "left": [found.step, found.epoch] if found else None}
+    finally:
+        del os.environ[Env.IMAGE]
+    return {}
 
 
 def thaw(root: str) -> dict[str, Any]:

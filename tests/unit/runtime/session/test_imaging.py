@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from perdure.channel import Imaged, Imaging
 from perdure.checkpoint.codec import decode
 from perdure.checkpoint.image_file import Image, write_image
 from perdure.errors import Corrupt
@@ -19,8 +21,17 @@ from perdure.group.peers import Alone
 from perdure.session import imaging
 from perdure.session.run import Run
 from perdure.settings import Settings
+from perdure.telemetry.events import Event
 
 SECONDS = 20
+
+
+class Told:
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def take(self, event: Event) -> None:
+        self.events.append(event)
 
 
 class Training:
@@ -224,6 +235,43 @@ def test_where_a_commit_was_made_there_is_nothing_to_leave(training: Training) -
     training.run.images.stand()
     training.run.images.leave()
     assert training.image is None
+
+
+def test_parameters_that_were_written_to_since_the_last_batch_are_no_place_to_go_on_from(training: Training) -> None:
+    training.step()
+    with torch.no_grad():
+        training.linear.weight.mul_(2)
+    training.run.images.leave()
+    assert training.image is None
+
+
+def test_whoever_ends_goes_on_ending_where_what_is_registered_cannot_be_read(training: Training) -> None:
+    """A hook of the script's that meets the other ranks, say: they are gone."""
+
+    def meets(*_: Any) -> None:
+        raise ValueError("the other ranks are gone")
+
+    told = Told()
+    training.run.reporter.add(told)
+    training.step()
+    training.model.register_state_dict_post_hook(meets)
+    training.run.images.leave()
+    assert [event.step for event in told.events if isinstance(event, Imaged)] == [None]
+
+
+def test_how_large_it_will_be_is_told_before_it_is_written(training: Training) -> None:
+    told = Told()
+    training.run.reporter.add(told)
+    training.step()
+    training.run.images.leave()
+    assert training.image
+    assert told.events == [Imaging(training.image.size), Imaged(1, "")]
+
+
+def test_generators_were_alike_in_a_world_of_one_size_alone(training: Training) -> None:
+    assert training.run.images.alike == ("numpy", "python", "torch")
+    training.run.settings = replace(training.run.settings, world=3)
+    assert not training.run.images.alike
 
 
 def test_one_is_left_at_most(training: Training) -> None:

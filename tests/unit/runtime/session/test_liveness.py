@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
 from perdure.session.liveness import OWN_DDP, hidden_obstacle
@@ -15,7 +16,7 @@ from perdure.session.wrapping import Replica
 
 @pytest.fixture(autouse=True)
 def group() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 

@@ -15,6 +15,11 @@ from tests.unit.runtime.session.ranks import Scene, play
 from tests.unit.runtime.session.scenarios import DRAWN_ALIKE, SAMPLES
 
 REQUESTS = [(0, 3), (1, 1), (2, 7), (3, 5)]
+ENDS_OF_AN_EPOCH: dict[str, dict[str, Any]] = {
+    "cadence": {"epochs": 2},
+    "goal": {"epochs": 1},
+    "break": {"epochs": 2, "leaves": True},
+}
 Results = dict[str, list[Any]]
 
 
@@ -54,6 +59,10 @@ def scenes(root: Path) -> list[Scene]:
         train("fault", 2, "fault", fault=(1, 7)),
         Scene("life-two", "life", 2, {"root": str(root / "life"), "leave": 1}, {"PERDURE_CHECK_SECONDS": "0"}),
         Scene("life-three", "life", 3, {"root": str(root / "life"), "ask": 2}),
+        *(
+            Scene(f"lost-{name}", "lost_in_save", 2, {"root": str(root / name), **how}, {"PERDURE_EVERY_EPOCHS": "1"})
+            for name, how in ENDS_OF_AN_EPOCH.items()
+        ),
     ]
 
 
@@ -194,3 +203,8 @@ def test_hooks_are_told_of_a_resume_by_other_ranks_and_rank_0_alone_collects(pla
 def test_one_rank_that_wants_to_stop_ends_the_loop_on_all(played: Results, folder: Path) -> None:
     assert [found["steps"] for found in played["life-three"]] == [4, 4, 4]
     assert log(folder / "life")[-1]["goal"] == {"epochs": 9, "stop": ["plateau"]}
+
+
+@pytest.mark.parametrize("end", ENDS_OF_AN_EPOCH)
+def test_a_peer_that_is_lost_while_an_epochs_end_is_saved_costs_no_step_of_it(played: Results, end: str) -> None:
+    assert played[f"lost-{end}"] == [{"raised": "PeerLost", "left": [2, 1]}, {"raised": "OSError", "left": None}]

@@ -214,6 +214,29 @@ def test_a_pod_that_the_budget_takes_for_a_member_and_that_is_not_ours_is_named(
     assert look(made).foreign_pods == ("foreign",)
 
 
+@pytest.mark.parametrize("taken_away", [True, False])
+def test_a_member_whose_owner_somebody_has_taken_away_is_the_jobs_unless_its_job_is_deleted(taken_away: bool) -> None:
+    made = stage()
+    uid = look(made).uid
+    labels = {LABEL_JOB: "digits", LABEL_UID: uid, LABEL_ROLE: "member"}
+    for name in ("digits-x-0", "digits-x-1"):
+        asyncio.run(made.cluster.create(PODS, "ns", {"metadata": {"name": name, "labels": labels}, "spec": {}}))
+    uids = {pod.name: pod.uid for pod in look(made).pods}
+    members = (Assigned(name="digits-x-0", uid=uids["digits-x-0"], rank=0),)
+    plan = RunPlan(run=1, world=1, master="h:1", seconds=1, wait=0, members=members)
+    status = TrainingJobStatus(current=CurrentRun(run=1, plan=plan)).model_dump(by_alias=True, mode="json")
+
+    def change(raw: Json) -> None:
+        raw.update(status=status)
+        if not taken_away:
+            raw["metadata"].update(deletionTimestamp="2026-01-02T03:04:05Z", finalizers=["orphan"])
+
+    made.cluster.change(JOBS, *KEY, change)
+    seen = look(made)
+    assert [pod.owner_uid for pod in seen.pods] == [uid if taken_away else "", ""]
+    assert seen.foreign_pods == (("digits-x-1",) if taken_away else ("digits-x-0", "digits-x-1"))
+
+
 def test_a_job_that_was_created_again_is_read_live_at_first_sight() -> None:
     made = stage()
     look(made)

@@ -35,6 +35,18 @@ def test_container_0_is_found_by_name_and_not_by_place() -> None:
     }
     seen = parse.pod(pod({"containers": [{"name": "trainer"}, {"name": "a-sidecar"}]}, status))
     assert seen.terminated == Terminated(exit_code=1, reason="Error", message="{}")
+    assert seen.others_run
+
+
+def test_the_end_of_its_only_container_leaves_nothing_running_in_a_pod_that_is_not_over_yet() -> None:
+    status = {"phase": "Running", "containerStatuses": [{"name": "trainer", "state": {"terminated": {"exitCode": 0}}}]}
+    assert not parse.pod(pod({"containers": [{"name": "trainer"}]}, status)).others_run
+
+
+def test_a_container_that_has_ended_beside_container_0_runs_no_more() -> None:
+    ended = {"terminated": {"exitCode": 0}}
+    status = {"containerStatuses": [{"name": "a-sidecar", "state": ended}, {"name": "trainer", "state": ended}]}
+    assert not parse.pod(pod({"containers": [{"name": "trainer"}, {"name": "a-sidecar"}]}, status)).others_run
 
 
 def test_a_waiting_container_tells_why() -> None:

@@ -1,0 +1,98 @@
+"""What a member costs that is killed without a word: every process of its pod gets SIGKILL, in the middle of training.
+
+Until its replacement is warm nobody can train with as many; from then on it is ours how long it takes. No finished step
+is lost. Called by e2e.bench.moves, on its cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from e2e.bench import endless
+from e2e.bench.report import Figure
+from e2e.harness import evidence, observed, timeline
+from e2e.harness.evidence import Gap, NoEvidence
+from e2e.harness.lab import Lab
+from e2e.harness.watching import Seen, Watch
+from e2e.prepare import Progress
+
+KILLS: Final = 3
+BOUND: Final = 1.0
+_STARTED: Final = ("start", "import", "rendezvous", "restore")
+
+
+@dataclass(frozen=True)
+class Killed:
+    """One member's death, and what came of it."""
+
+    at: float
+    """When its processes were killed."""
+    warm: float
+    """When its replacement was Ready."""
+    told: float
+    """When the last member of the next run was told of it."""
+    gap: Gap
+    seconds: Mapping[str, float]
+    """What a member of the next run has measured of its start."""
+
+
+def measure(lab: Lab, progress: Progress) -> list[Figure]:
+    """Kills rank 1 again and again; the figures."""
+    job = lab.job(endless.manifest("killed", {}, {}), "bench-killed")
+    watch = Watch(job.kubectl, job.namespace, job.describe, ("trainingjobs", "pods"))
+    moments = []
+    with watch:
+        job.apply()
+        endless.trains(job, watch, 1)
+        for run in range(1, KILLS + 1):
+            progress.say(f"kill -9 of a member, {run} of {KILLS}")
+            moments.append(time.time())
+            _kill(lab.processes(observed.member_of_rank(watch.history, 1)))
+            endless.trains(job, watch, run + 1)
+        endless.suspend(job, watch)
+    trace, entries = job.root.trace(), job.root.entries()
+    job.delete()
+    gaps = evidence.gaps(trace.steps)
+    if len(gaps) != len(moments):
+        raise NoEvidence(f"{len(moments)} members were killed, and training paused {len(gaps)} times")
+    deaths = [_death(watch.history, at, gap) for at, gap in zip(moments, gaps, strict=True)]
+    return list(_figures(deaths, evidence.steps_lost(entries, trace.steps)))
+
+
+def _kill(pids: Iterable[int]) -> None:
+    """The first may be that of the others' namespace: they die with it."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _death(history: Sequence[Seen], at: float, gap: Gap) -> Killed:
+    members = observed.planned_in(history, gap.after_run)
+    pods = [seen for seen in history if seen.kind == "Pod" and seen.uid in members]
+    before = {seen.uid for seen in pods if seen.time < at}
+    warm = next((seen for seen in pods if seen.uid not in before and timeline.ready(seen.object)), None)
+    told = {seen.uid: seen.time for seen in reversed(pods) if _told(seen.object, gap.after_run)}
+    if warm is None or told.keys() != members:
+        raise NoEvidence(f"no watch saw how run {gap.after_run} began")
+    return Killed(at, warm.time, max(told.values()), gap, timeline.seconds_of(history, gap.after_run))
+
+
+def _told(pod: Mapping[str, Any], run: int) -> bool:
+    return bool(observed.assignment(pod).get("run") == run)
+
+
+def _figures(deaths: Sequence[Killed], lost: int) -> Iterator[Figure]:
+    steps = tuple(death.gap.resumed - death.warm for death in deaths)
+    yield Figure("kill -9 to the next step", "s", tuple(death.gap.resumed - death.at for death in deaths))
+    yield Figure("  kill to replacement warm", "s", tuple(death.warm - death.at for death in deaths))
+    yield Figure("  replacement warm to next step", "s", steps, BOUND, "the bound")
+    yield Figure("    its plan told", "s", tuple(death.told - death.warm for death in deaths))
+    for part in _STARTED:
+        yield Figure(f"    {part}", "s", tuple(death.seconds.get(part, 0.0) for death in deaths))
+    yield Figure("  finished steps lost", "steps", (float(lost),), 0.0, "the bound, of all of them together")
