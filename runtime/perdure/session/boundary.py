@@ -93,8 +93,12 @@ class Boundary:
         run = self._run
         self._note(run.agreement.collect())
         if not self.leaving and run.agreement.attempt:
-            with run.pulse.paused():
-                self.leaving = self.handing.hand_over(Stop(source.name, self._due, self.exhausted))
+            try:
+                with run.pulse.paused():
+                    self.leaving = self.handing.hand_over(Stop(source.name, self._due, self.exhausted))
+            except BaseException as error:
+                self._departing = error  # a leaver's script that has caught it is no rank any more
+                raise
         if self.leaving:
             self.leave()
         self._run.images.stand(anew=True)

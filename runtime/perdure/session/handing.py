@@ -20,7 +20,7 @@ from perdure.handover.timing import QUIET_SECONDS, Timetable
 from perdure.session.driving import Driver, took_over
 from perdure.session.effects import Effects, Stop
 from perdure.session.hooks import HookName
-from perdure.session.leaving import Exit
+from perdure.session.leaving import Exit, tell_leaving
 from perdure.session.liveness import kept_world
 from perdure.session.run import Run
 
@@ -179,7 +179,7 @@ class Handing:
         run = self._run
         if kind is ExitKind.HANDED_OVER:
             run.pulse.stop()
-            run.hooks.run(HookName.LEAVING, f"handed over to run {driver.effects.attempt.next}")
+            tell_leaving(run, f"handed over to run {driver.effects.attempt.next}")
             run.tell(run.ending(kind))
             run.checkpointer.write_trace(run.requests.left)
             raise Exit

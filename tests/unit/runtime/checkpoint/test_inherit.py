@@ -93,9 +93,11 @@ def test_a_rank_that_was_a_step_behind_gives_nothing_but_goes_on_too(tmp_path: P
     assert [one.state.rank == OF_LOST for one in found] == [True, True, False]
 
 
-def test_in_a_world_of_another_size_nobody_has_a_state_of_its_own(tmp_path: Path, store: Store) -> None:
+def test_in_a_world_of_another_size_nobody_has_a_state_of_its_own_but_what_all_had_alike(
+    tmp_path: Path, store: Store
+) -> None:
     found = begins(store, [left(tmp_path, 1, world=3), None])
-    assert [one.state.rank for one in found] == [None, None]
+    assert [one.state.rank for one in found] == [OF_LOST, OF_LOST]
     assert all(same_state(one.state, state(STEP, 1)) for one in found)
 
 

@@ -150,6 +150,14 @@ def test_what_all_ranks_draw_alike_they_draw_alike_in_a_run_of_another_size(nurs
     assert len({value for _, _, value in last}) == len(last) == move.new
 
 
+@pytest.mark.parametrize("leaver", [0, 1])
+def test_a_leaver_whose_script_catches_everything_leaves_all_the_same(nursery: Nursery, leaver: int) -> None:
+    job = Job(nursery, f"stubborn-{leaver}", 2, script="variants.stubborn").offered(2, (leaver,), (leaver,)).begin()
+    results = job.end()
+    assert set(results[f"old{leaver}"]) == {"left"}
+    assert {found["steps"] for found in results.values() if "rank" in found} == {21}
+
+
 def test_ten_hand_overs_leave_neither_threads_nor_connections(nursery: Nursery) -> None:
     job = Job(nursery, "ten", 2, epochs=7, count_in=[3, 11]).replaced(10).begin()
     results = job.end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -143,6 +144,24 @@ def drawing(root: str, *, wait_at: int | None = None) -> dict[str, Any]:
                     take_part(session, wait_at, {})
                     session.step()
         return {"drawn": drawn}
+
+
+def stubborn(root: str, *, wait_at: int | None = None) -> dict[str, Any]:
+    """It catches whatever is raised, and its hook ends the process by itself."""
+    torch.set_num_threads(1)
+    with Session.from_env(root) as session:
+        kit = Kit(session, "")
+        session.on("leaving", lambda cause: sys.exit(f"my own end: {cause}"))
+        try:
+            for _ in session.epochs(3):
+                with suppress(BaseException):
+                    for _ in plain(kit):
+                        kit.step()
+                        take_part(session, wait_at, {})
+                        session.step()
+        except Exit:
+            return {"left": session.steps_done}
+        return {"rank": session.rank, "steps": session.steps_done}
 
 
 def forgetful(root: str, *, wait_at: int | None = None) -> dict[str, Any]:
