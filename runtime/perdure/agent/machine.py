@@ -320,7 +320,15 @@ def _start(state: State, train: Train) -> Noted:
     ranks = range(train.rank, train.rank + state.settings.processes)
     trainer = Trainer(train.run, tuple(Process(rank) for rank in ranks), state.settings.completion)
     keeps_images = state.keeps_images or state.trainer is not None
+    train = replace(train, floor=_floor(state, train))
     return replace(state, trainer=trainer, hold_until=None, keeps_images=keeps_images), [Start(train)]
+
+
+def _floor(state: State, train: Train) -> CommitRef | None:
+    """The newest commit that is known: the trainer before may have told of one that was made after the plan."""
+    told = [process.commit for process in state.trainer.processes] if state.trainer else []
+    known = [commit for commit in (train.floor, *told) if commit]
+    return max(known, key=lambda commit: commit.seq, default=None)
 
 
 def _living(state: State, trainer: Trainer, now: float) -> Noted:

@@ -100,6 +100,8 @@ class Plans(Promise):
             return
         yield from self._rivals(job)
         mended = self._case.now - self._since_when.get((BUDGETS, uid), -1e9) > KNOWN_SECONDS
+        if self._world.server.policy.refuse_patches:
+            mended = False  # rounds fail and pause for longer than that: this one is the first to see the budget
         budget = next((one for one in self._world.server.each(BUDGETS) if owner_of(one) == uid), None)
         least = ((budget or {}).get("spec") or {}).get("minAvailable", 0)
         protected = len(plan["members"]) if not plan.get("takesOver") else 1  # joiners are counted before they are told

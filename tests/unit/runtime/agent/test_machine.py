@@ -350,6 +350,12 @@ class TestNewerRuns:
         assert pod.sees(AssignmentRead(changed)) == ()
         assert pod.sees(reported(Exiting(ExitKind.CHECKPOINTED, 121)), GONE) == (Start(RUN2),)
 
+    def test_the_next_run_knows_of_the_commit_that_was_made_after_its_plan(self) -> None:
+        pod = training()
+        pod.sees(AssignmentRead(RUN2), reported(Committed(COMMIT)))
+        found = pod.sees(reported(Exiting(ExitKind.CHECKPOINTED, 120, COMMIT)), GONE)
+        assert found == (Start(replace(RUN2, floor=COMMIT)),)
+
     def test_a_still_newer_run_replaces_the_one_in_hand_and_never_gives_more_time(self) -> None:
         pod = training()
         pod.sees(AssignmentRead(RUN2))
