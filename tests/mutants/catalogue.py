@@ -6,9 +6,11 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant
 from tests.mutants.planted.ending import ENDING
+from tests.mutants.planted.inside import INSIDE
 from tests.mutants.planted.leaving import LEAVING
 from tests.mutants.planted.members import MEMBERS
+from tests.mutants.planted.moving import MOVING
 from tests.mutants.planted.reading import READING
 from tests.mutants.planted.writing import WRITING
 
-CATALOGUE: Final[tuple[Mutant, ...]] = (*LEAVING, *ENDING, *MEMBERS, *READING, *WRITING)
+CATALOGUE: Final[tuple[Mutant, ...]] = (*LEAVING, *ENDING, *MEMBERS, *READING, *WRITING, *MOVING, *INSIDE)

@@ -16,6 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from tests.mutants.catalogue import CATALOGUE
 from tests.mutants.mutant import Mutant
 
 REPOSITORY: Final = Path(__file__).parents[2]
@@ -24,7 +25,6 @@ _COPIED: Final = (
     "pyproject.toml",
     "conftest.py",
 )
-_UNIT: Final = ("tests/unit/operator",)
 _PYTEST: Final = ("-m", "pytest", "-q", "-x", "-n0", "--no-header", "-p", "no:cacheprovider")
 _SEED: Final = re.compile(r"seed (\d+):")
 _LIMIT_SECONDS: Final = 900
@@ -88,7 +88,8 @@ class Judge:
                 words = self._play(root, effort.seed, histories, faults)
                 if words is not None:
                     return Found.SIMULATION, words
-            words = _complaint(root, [*_PYTEST, *_UNIT]) if effort.unit_tests else None
+            tests = mutant.tests if mutant else sorted({path for one in CATALOGUE for path in one.tests})
+            words = _complaint(root, [*_PYTEST, *tests]) if effort.unit_tests else None
         return (Found.NOBODY, "") if words is None else (Found.UNIT, words)
 
     def _play(self, root: Path, first: int, histories: int, faults: tuple[str, ...]) -> str | None:

@@ -23,6 +23,8 @@ class Mutant:
     new: str
     faults: tuple[str, ...] = ()
     """Of the simulation: with these it matters soonest, and they are played alone before the swarm."""
+    tests: tuple[str, ...] = ("tests/unit/operator",)
+    """Unit tests that are asked where the simulation does not see it."""
 
     def plant(self, root: Path) -> None:
         """Change the file below `root`; raises Stale."""

@@ -69,6 +69,10 @@ def test_a_bug_names_faults_that_the_simulation_has() -> None:
     assert {fault for mutant in CATALOGUE for fault in mutant.faults} <= set(FAULTS)
 
 
+def test_a_bug_names_unit_tests_that_there_are() -> None:
+    assert [path for mutant in CATALOGUE for path in mutant.tests if not (REPOSITORY / path).exists()] == []
+
+
 @pytest.mark.parametrize("text", ["a = 2\n", "a = 1\nb = 1\n"], ids=["gone", "twice"])
 def test_a_bug_whose_place_has_changed_says_so(text: str) -> None:
     with pytest.raises(Stale, match=r"off by one: some\.py has this \d times"):

@@ -220,9 +220,9 @@ class Bridges:
         found: Bridges = network.shared.setdefault("bridges", cls())
         return found
 
-    def listen(self, block: Handover, bridge: Bridge, fabric: Fabric) -> None:
-        """The decider has opened its store."""
-        self._open[block.master, block.token] = bridge
+    def listen(self, ip: str, block: Handover, bridge: Bridge, fabric: Fabric) -> None:
+        """The decider has opened its store, where it is: others look for it where the assignment says."""
+        self._open[f"{ip}:{block.master.rpartition(':')[2]}", block.token] = bridge
         fabric.changed.tell()
 
     def find(self, block: Handover) -> Bridge | None:

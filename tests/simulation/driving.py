@@ -266,7 +266,7 @@ class Driver:
             name = f"{settings.uid}/{self.attempt.next}/{self.attempt.new_world}"
             self._bridge = Bridge(self.attempt, name, host.network, host.behaviour)
             self._bridge.enter(self.link)
-            bridges.listen(self.block, self._bridge, fabric)
+            bridges.listen(host.ip, self.block, self._bridge, fabric)
             return self._bridge
         while self._now < self._limit:
             bridge = bridges.find(self.block)

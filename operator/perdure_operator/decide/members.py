@@ -76,7 +76,9 @@ def promote(draft: Draft) -> Draft:
     begun = not draft.status.history or (upcoming and upcoming.disruption is Disruption.SUSPEND)
     how = Takeover.START if begun else Takeover.RECREATE
     draft = begin(draft, plan, None, how, upcoming.fell if upcoming else "")
-    draft = draft.update(current=CurrentRun(run=plan.run, plan=plan, replacements=row), next=None, run=plan.run)
+    draft = draft.update(
+        current=CurrentRun(run=plan.run, plan=plan, replacements=row), next=None, run=plan.run, lost=plan.lost
+    )
     return draft.tell(Reason.RUN_PLANNED, f"run {plan.run}: {len(plan.members)} members, {plan.world} processes")
 
 

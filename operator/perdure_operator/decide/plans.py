@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from datetime import datetime
+from functools import reduce
 from math import floor
 from typing import Final
 
@@ -56,9 +57,7 @@ def plan_in_place(draft: Draft, heirs: Succession, lost: bool) -> RunPlan:
     joins = [pods[name] for name in draft.next_members]
     plan = _plan(draft, _seated(draft, stays, joins), _seconds(draft, heirs))
     before = current.run if current else 0
-    runs = runs_lost_with(draft, current) if lost and current else plan.lost
-    for run in draft.status.next.undecided if draft.status.next else ():
-        runs = add_lost_run(runs, run)
+    runs = reduce(add_lost_run, runs_lost_with(draft, current) if lost and current else (), plan.lost)
     leavers = tuple(member.name for member in heirs.leaves)
     last = {} if heirs.stays or not leavers else {"wait": plan.wait + _longest_end(draft, leavers)}
     came = tuple(member.rank for member in plan.members if member.name in draft.next_members)
@@ -170,7 +169,7 @@ def _plan(draft: Draft, pods: Sequence[PodView], seconds: int) -> RunPlan:
         cause=upcoming.cause,
         seconds=seconds,
         wait=seconds + WAIT_MARGIN_SECONDS if status.run else 0,
-        lost=status.lost,
+        lost=reduce(add_lost_run, upcoming.undecided, status.lost),  # a member of each has ended: none can save
         floor=_floor(draft),
         members=members,
         assigned_time=draft.now,

@@ -13,6 +13,7 @@ writes       every write follows from what status says
 plans        a run's plan can be carried out
 replacing    members of the next run are replaced for a reason
 takeover     the old run trains until the next one is planned; seats and ranks are kept
+offers       live hand-overs that nothing is in the way of come about, and are learned of
 handovers    H1 H2 H8 H10: whoever goes on alive has every vote, and everybody knows in time
 claims       what the operator says is so
 debts        what it owes by now
@@ -39,6 +40,7 @@ from tests.simulation.checks.handovers import Handovers
 from tests.simulation.checks.leadership import Leadership
 from tests.simulation.checks.looks import Looks
 from tests.simulation.checks.memory import Memory
+from tests.simulation.checks.offers import Offers
 from tests.simulation.checks.outages import Outages
 from tests.simulation.checks.plans import Plans
 from tests.simulation.checks.recovery import Recovery
@@ -62,6 +64,7 @@ OTHERS: Final[tuple[Callable[[Case], Promise], ...]] = (
     Replacing,
     Takeover,
     Handovers,
+    Offers,
     Waiting,
     Claims,
     Debts,

@@ -87,8 +87,10 @@ class Accounts(Promise):
         self._reached: dict[tuple[str, int], int] = {}
         self._committed: dict[str, tuple[float, int]] = {}
         """By uid of the job: when its newest commit was made, and of which step."""
-        self._taken: set[tuple[str, int]] = set()
-        """Runs, by uid of the job, whose steps another run has gone on from."""
+        self._taken: dict[tuple[str, int], int] = {}
+        """Runs, by uid of the job, whose steps another run has gone on from, and which one."""
+        self._broken: set[tuple[str, int]] = set()
+        """Runs, by uid of the job, of which a process has ended without handing over or saving."""
         self._refused: dict[str, tuple[int, float]] = {}
         """By uid of the job: the run that has refused an emptied log last, and when."""
         self._memory: dict[str, tuple[int, int]] = {}
@@ -105,6 +107,8 @@ class Accounts(Promise):
             how = "OOMKilled" if fact.facts["reason"] == "OOMKilled" else ""
             self._note_death(fact.who, Death(fact.at, how, int(fact.facts["code"])))
         elif fact.what == "trainer-ended":
+            if fact.facts["how"] not in ("handed-over", "checkpointed", "completed"):
+                self._broken.add((fact.facts["uid"], int(fact.facts["run"])))
             account = self._open.get((fact.facts["uid"], int(fact.facts["run"])))
             if account is not None:
                 account.trainers.append((fact.at, str(fact.facts["how"])))
@@ -118,7 +122,7 @@ class Accounts(Promise):
         if fact.what == "step":
             self._reached[run] = max(step, self._reached.get(run, 0))
         elif fact.what == "took-over":
-            self._taken.add((uid, int(fact.facts["before"])))
+            self._taken[uid, int(fact.facts["before"])] = run[1]
         elif fact.what == "opened":  # it may go on from a commit of the job that had the name before
             self._committed.setdefault(uid, (-1e9, step))
             self._reached[run] = max(step, self._reached.get(run, 0))  # taken over, it may be in no commit
@@ -255,13 +259,14 @@ class Accounts(Promise):
         yield from self._saved_steps(account, lost)
         run = account.job, account.run
         made, committed = self._committed.get(account.job, (-1e9, 0))
-        truth = 0 if run in self._taken else max(self._reached.get(run, 0) - committed, 0)
+        goes_on = run in self._taken and (account.job, self._taken[run]) not in self._broken
+        truth = 0 if goes_on else max(self._reached.get(run, 0) - committed, 0)
         if min((death.at for death in account.deaths.values()), default=0.0) - made < BREATH_SECONDS:
             return
         told = [one for one in account.told.values() if int(one.get("run") or 0) == account.run]
         if lost > truth + 1:  # a rank may end within the step that another has done
             yield "steps-lost", f"{lost} steps are counted as lost, and {truth} were trained since the last commit"
-        elif lost < truth and len(told) == len(account.members) and self._is_heard(account):
+        elif lost < truth and run not in self._taken and len(told) == len(account.members) and self._is_heard(account):
             yield "steps-lost", f"{lost} steps are counted as lost, and {truth} are"
 
     def _saved_steps(self, account: Account, lost: int) -> Iterator[tuple[str, str]]:

@@ -43,8 +43,13 @@ from tests.simulation.objects import (
 )
 
 SECONDS: Final = 60.0
-SOON_SECONDS: Final = 20.0
-"""Evictions ask for the label, and peers wait for who has ended: every second counts."""
+QUICK: Final = {"unlabelled": 20.0, "unnoticed": 20.0, "successors": 8.0}
+"""Evictions ask for the label, peers wait for who has ended, and for who comes: every second counts."""
+PACED: Final = 3
+"""From so many replacements in a row on the pause before the next one is long."""
+_HARMLESS: Final = frozenset(
+    {"drain", "eviction-refused", "scale", "delete-pod", "cordon-for-a-moment", "noisy-pods", "watch-duplicate"}
+)
 _TAINTS: Final = frozenset({"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"})
 
 
@@ -64,8 +69,7 @@ class Debts(Promise):
         due = {(check, what): words for job in self._world.server.each(JOBS) for check, what, words in self._debts(job)}
         self._since = {debt: self._since.get(debt, self._case.now) for debt in due}
         for (check, what), since in self._since.items():
-            quick = SOON_SECONDS if check in ("unlabelled", "unnoticed") else SECONDS
-            if self._case.now - since >= self._case.patience(quick):
+            if self._case.now - since >= self._case.patience(QUICK.get(check, SECONDS)):
                 self._case.fail(check, due[check, what])
 
     def _debts(self, job: Json) -> Iterator[tuple[str, str, str]]:
@@ -77,6 +81,9 @@ class Debts(Promise):
             yield "unnoticed", f"{uid_of(job)} {end}", f"{end} has ended, and {name} waits for it"
         if not plan:
             return
+        if self._lacks_successors(job, status):
+            words = f"{name} is to go on without some of its members, and nobody takes their place"
+            yield "successors", f"{uid_of(job)} {intent(status).get('since')}", words
         members = {one["uid"]: one for one in plan["members"]}
         pods = [pod for pod in self._world.server.each(PODS) if uid_of(pod) in members and not terminal(pod)]
         if not intent(status):
@@ -96,6 +103,23 @@ class Debts(Promise):
         for name in upcoming(status).get("members") or ():
             if name in self._created and self._world.server.find(PODS, key_of(job)[0], name) is None:
                 yield name
+
+    def _lacks_successors(self, job: Json, status: Json) -> bool:
+        """Standbys are named as soon as it is known who cannot go on."""
+        following = upcoming(status)
+        paced = int((following.get("replacements") or {}).get("count") or 0) > PACED
+        if following.get("plan") or paced or not self._world.fired.keys() <= _HARMLESS:
+            return False
+        if not intent(status).get("prepare"):
+            return False
+        found = (self._world.server.find(PODS, key_of(job)[0], one["name"]) for one in plan_of(status)["members"])
+        go_on = [pod for pod in found if pod and not terminating(pod) and not terminated(pod) and self._may_stay(pod)]
+        wanted = int(job["spec"].get("replicas", 1)) - len(go_on)
+        return len(following.get("members") or ()) < wanted
+
+    def _may_stay(self, pod: Json) -> bool:
+        node = self._world.server.find(NODES, "", node_of(pod))
+        return node is not None and is_ready(node) and not _announced(node)
 
     def _unheeded(self, job: Json, plan: Json, pods: list[Json]) -> Iterator[tuple[str, str, str]]:
         """Reasons for the run to end, while status has no intent."""

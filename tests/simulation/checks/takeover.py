@@ -31,6 +31,7 @@ from tests.simulation.objects import (
     key_of,
     labels_of,
     node_of,
+    seconds_of,
     terminating,
     uid_of,
 )
@@ -39,6 +40,7 @@ MEMORY_SECONDS: Final = 90.0
 """News of a node, of a pod, or of the spec may be so old."""
 _ALL_LEAVE: Final = ("Suspend", "Stop", "MemberLost", "MemberDeleted")
 """Nobody goes on, or somebody is gone before standbys could be there."""
+_HARMLESS: Final = frozenset({"drain", "eviction-refused", "scale", "noisy-pods", "watch-duplicate"})
 _UNSURE: Final = ("status-restored", "relabel", "late-write", "orphan-job")
 
 
@@ -98,6 +100,19 @@ class Takeover(Promise):
         fell = was.get("prepare") and now.get("leave") and now["disruption"] == was["disruption"]
         if fell and not now.get("fell") and now["disruption"] not in _ALL_LEAVE and self._stayers(job, old):
             yield "silent-fall", f"standbys were awaited for {was['cause']}, everybody leaves, and nobody says why"
+        if now.get("fell") and now.get("leave") and not was.get("leave") and not current(after).get("outcomes"):
+            yield from self._falls(job, now)
+
+    def _falls(self, job: Json, leaving: Json) -> Iterator[tuple[str, str]]:
+        """Everybody leaves only where standbys have had their time, or something was in their way."""
+        had = self._case.now - seconds_of(leaving["since"])
+        words = f"everybody leaves {had:.0f} s after the reason for it was seen: {leaving['fell']}"
+        if "in time" in leaving["fell"] and had < int(job["spec"]["disruption"].get("replacementTimeoutSeconds", 30)):
+            yield "hasty-fall", words
+        pending = [one for one in self._case.pods(uid_of(job)) if not node_of(one)]
+        edited = self._is_recent(self._edited, uid_of(job))
+        if not pending and not edited and self._world.fired.keys() <= _HARMLESS:
+            yield "needless-fall", f"{words}, and nothing was in the way of standbys"
 
     def _seats(self, job: Json, old: Json, new: Json) -> Iterator[tuple[str, str]]:
         stay = {one["uid"]: one for one in new["members"]}

@@ -49,8 +49,13 @@ def _disturb(scene: Scene, rng: random.Random, user: User) -> None:
         user.edit(replicas=rng.randint(1, 4))
 
 
-async def _point(scene: Scene, rng: random.Random, points: tuple[tuple[str, str], ...] = POINTS) -> Driver | None:
-    """A party at one of these points, a moment after it has come there; None where none comes in time."""
+async def _point(
+    scene: Scene, rng: random.Random, points: tuple[tuple[str, str], ...] = POINTS, *, disturb: bool = True
+) -> Driver | None:
+    """A party at one of these points, a moment after it has come there; None where none comes in time.
+
+    `disturb`: there is to be a hand-over now.
+    """
     part, phase = rng.choice(points)
     found: asyncio.Future[Driver] = asyncio.get_running_loop().create_future()
 
@@ -64,7 +69,8 @@ async def _point(scene: Scene, rng: random.Random, points: tuple[tuple[str, str]
         if driver is not None:
             found.set_result(driver)
 
-    _disturb(scene, rng, some_user(scene, rng))
+    if disturb:
+        _disturb(scene, rng, some_user(scene, rng))
     scene.world.listeners.append(listen)
     try:
         async with asyncio.timeout(COME_SECONDS):
@@ -81,12 +87,15 @@ def _stored(scene: Scene, driver: Driver) -> Json | None:
     return scene.world.server.find(PODS, *key_of(driver.pod))
 
 
-@fault(120)
-async def party_killed(scene: Scene, rng: random.Random) -> None:
-    driver = await _point(scene, rng)
+def _kill(scene: Scene, driver: Driver | None) -> None:
     if driver and (pod := _stored(scene, driver)) and node_of(pod) in scene.kubelets:
         scene.world.fire("kill-pod")
         scene.kubelets[node_of(pod)].kill_pod(pod)
+
+
+@fault(120)
+async def party_killed(scene: Scene, rng: random.Random) -> None:
+    _kill(scene, await _point(scene, rng))
 
 
 @fault(120)
@@ -206,3 +215,11 @@ async def leaver_killed_saving(scene: Scene, rng: random.Random) -> None:
     for pod in leavers:
         if node_of(pod) in scene.kubelets:
             scene.kubelets[node_of(pod)].kill_pod(pod)
+
+
+@fault(200)
+async def newcomers_killed(scene: Scene, rng: random.Random) -> None:
+    """Whoever is to join dies before it votes, and so do those that come in its place."""
+    phase = rng.choice(("preparing", "running-on", "telling"))
+    for turn in range(4):
+        _kill(scene, await _point(scene, rng, (("newcomer", phase),), disturb=not turn))

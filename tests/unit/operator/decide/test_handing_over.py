@@ -230,6 +230,12 @@ class TestEvidence:
         here = here.ended(0, ExitKind.HANDED_OVER, **GONE).settle()
         assert here.now.steps_lost == 10
 
+    def test_members_that_are_all_new_do_not_wait_for_an_attempt_that_cannot_save(self) -> None:
+        here = _ready(_running(world=1), "n1").settle().exited(1, code=137).settle()
+        here = here.ended(0, ExitKind.HANDED_OVER, **GONE).settle().after(9).settle().ready().settle()
+        assert here.run_plan is not None
+        assert (here.run_plan.takes_over, here.run_plan.lost) == (0, (2,))
+
     def test_a_leaver_that_has_saved_shows_that_it_goes_on_in_place(self) -> None:
         here = _offered().ended(1, ExitKind.CHECKPOINTED, **SAVED).settle()
         assert here.now.current is not None
@@ -297,6 +303,18 @@ class TestEvidence:
         assert here.run_plan is not None
         assert (here.run_plan.run, here.run_plan.lost) == (3, (1, 2))
         assert {member.name.rpartition("-")[2] for member in here.run_plan.members} == {"0", "3", "4"}
+
+    def test_a_lost_stayer_leaves_neither_run_able_to_save_where_nobody_leaves_either(self) -> None:
+        here = _running().spec(replicas=3).settle().after(1).settle().ready().settle()
+        here = here.ended(0, ExitKind.FAILED, run=1, error=killed()).settle().after(2).ready().settle()
+        assert here.run_plan is not None
+        assert (here.run_plan.run, here.run_plan.lost) == (3, (1, 2))
+
+    def test_a_lost_newcomer_breaks_the_newer_run_alone(self) -> None:
+        here = _running().spec(replicas=3).settle().after(1).settle().ready().settle().after(600)
+        here = here.ended(2, ExitKind.FAILED, run=2, error=killed()).settle().after(2).ready().settle()
+        assert here.run_plan is not None
+        assert here.run_plan.lost == (2,)
 
     def test_a_failure_that_is_counted_as_the_newer_run_is_taken_for_on_paces_the_members_that_follow(self) -> None:
         here = _offered().ended(0, ExitKind.FAILED, run=1, error=killed()).ended(1, ExitKind.PEER_LOST, run=1)

@@ -1,0 +1,181 @@
+"""Bugs inside a member: in its agent, the machines of a hand-over, the log, and what only real processes do."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_RUNTIME: Final = "runtime/perdure/"
+_AGENT: Final = f"{_RUNTIME}agent/"
+_CHECKPOINT: Final = f"{_RUNTIME}checkpoint/"
+_HANDOVER: Final = f"{_RUNTIME}handover/"
+_SESSION: Final = f"{_RUNTIME}session/"
+_UNIT: Final = "tests/unit/runtime/"
+_OF_AGENT: Final = tuple(f"{_UNIT}agent/test_{name}.py" for name in ("machine", "stages", "handover", "parts"))
+_OF_HANDOVER: Final = tuple(f"{_UNIT}handover/test_{name}.py" for name in ("machine", "timing", "model"))
+_OF_LOG: Final = tuple(f"{_UNIT}checkpoint/test_{name}.py" for name in ("writer", "takeover"))
+
+INSIDE: Final = (
+    Mutant(
+        "a trainer that votes is killed when its time to save is over",
+        f"{_AGENT}stage.py",
+        "    elif stage is Stage.VOTING:\n        if state.shutdown:  #",
+        "    elif stage is Stage.VOTING and state.shutdown:\n        if state.shutdown:  #",
+        ("party-frozen", "deciding-put", "storage-outage", "drain"),
+        _OF_AGENT,
+    ),
+    Mutant(
+        "a trainer that votes is killed though only one of its runs is lost",
+        f"{_AGENT}machine.py",
+        "return of <= set(newer.lost)",
+        "return trainer.run in newer.lost",
+        ("party-killed", "deciding-put", "operator-dies-in-a-handover"),
+        _OF_AGENT,
+    ),
+    Mutant(
+        "a request to the older run stays one to the run that has taken over",
+        f"{_AGENT}handover.py",
+        "request = trainer.request if state.shutdown or state.newest > report.run else None",
+        "request = trainer.request",
+        ("partys-agent-hung", "party-frozen", "drain"),
+        _OF_AGENT,
+    ),
+    Mutant(
+        "a run that was to take over is begun in a pod that does not know the word",
+        f"{_AGENT}handover.py",
+        "return word is HandoverWord.RESTART or (word is None and outcome.outcome is ExitKind.CHECKPOINTED)",
+        "return word is not HandoverWord.ABORT",
+        ("party-killed", "drain", "scale"),
+        _OF_AGENT,
+    ),
+    Mutant(
+        "trainers that were offered a hand-over are asked to save before its limit",
+        f"{_AGENT}handover.py",
+        "return state.first_seen + limit + BACKSTOP_SECONDS",
+        "return state.first_seen + BACKSTOP_SECONDS / 10 + 0 * limit",
+        ("drain", "scale"),
+        _OF_AGENT,
+    ),
+    Mutant(
+        "a lost trainer that has no image to leave is waited for",
+        f"{_AGENT}machine.py",
+        "if not trainer.stepped or not any(process.owes_image for process in trainer.alive):",
+        "if not trainer.stepped:",
+        ("kill-pod", "hanging-rank"),
+        _OF_AGENT,
+    ),
+    Mutant(
+        "who has lost a peer gives its seat up",
+        f"{_AGENT}state.py",
+        "frozenset({ExitKind.CHECKPOINTED, ExitKind.STOPPED, ExitKind.PEER_LOST})",
+        "frozenset({ExitKind.CHECKPOINTED, ExitKind.STOPPED})",
+        ("kill-pod",),
+        _OF_AGENT,
+    ),
+    Mutant(
+        "an image may take longer than the pod has",
+        f"{_AGENT}stage.py",
+        "at=min(at, state.shutdown.deadline) if state.shutdown else at)",
+        "at=at)",
+        (),
+        _OF_AGENT,
+    ),
+    Mutant(
+        "the decider opens the newer run although the vote has failed",
+        f"{_HANDOVER}deciding.py",
+        "case VoteReduced(whole=True):",
+        "case VoteReduced():",
+        ("party-killed", "party-cut-off"),
+        _OF_HANDOVER,
+    ),
+    Mutant(
+        "a store that does not answer the hand-over has refused it",
+        f"{_HANDOVER}deciding.py",
+        "return stay(state, AppendOpened(again=True))",
+        'return say_and_return(state, HandoverWord.ABORT, "the store did not answer")',
+        ("deciding-put", "storage-faults", "drain"),
+        _OF_HANDOVER,
+    ),
+    Mutant(
+        "whoever has voted takes a closed link for an abort",
+        f"{_HANDOVER}waiting.py",
+        "        case VoteReduced(whole=False) | LinkClosed():\n            return _ask(state)\n",
+        "        case VoteReduced(whole=False) | LinkClosed():\n"
+        '            return answers.word(state, HandoverWord.ABORT, "the link is closed")\n',
+        ("party-killed", "deciding-put"),
+        _OF_HANDOVER,
+    ),
+    Mutant(
+        "an exit that was asked for in the stop is forgotten when the run trains on",
+        f"{_HANDOVER}returning.py",
+        "            asks = (AskExit(),) if state.exits else ()\n            told",
+        "            asks = ()\n            told",
+        ("party-deleted", "partys-agent-hung", "second-reason"),
+        _OF_HANDOVER,
+    ),
+    Mutant(
+        "a newcomer waits for old ranks that have saved and left",
+        f"{_CHECKPOINT}verdict.py",
+        "if entry.run == run and entry.ends_run:",
+        "if entry.run > run and entry.ends_run:",
+        ("second-reason", "partys-agent-hung", "drain"),
+        _OF_LOG,
+    ),
+    Mutant(
+        "a run whose hand-over was refused opens all the same",
+        f"{_CHECKPOINT}writer.py",
+        "if self.run <= own.refused:",
+        "if self.run < own.refused:",
+        ("party-killed", "party-cut-off", "second-reason"),
+        _OF_LOG,
+    ),
+    Mutant(
+        "a refusal fences the run that it leaves in its place",
+        f"{_CHECKPOINT}writer.py",
+        "(entry.uid, entry.run) == (self._uid, self.run))",
+        "(entry.uid, entry.writer) == (self._uid, self._id))",
+        ("party-frozen", "deciding-put", "party-cut-off"),
+        _OF_LOG,
+    ),
+    Mutant(
+        "an image counts that lies beyond where another run has taken over",
+        f"{_CHECKPOINT}image.py",
+        "(at is None or stamp.step <= at)",
+        "(at is None or stamp.step >= at)",
+        (),
+        (f"{_UNIT}checkpoint/test_image.py",),
+    ),
+    Mutant(
+        "a rank of a smaller run goes on with another rank's own state",
+        f"{_CHECKPOINT}inherit.py",
+        'same_world = told[holder]["stamp"]["world"] == peers.world',
+        'same_world = told[holder]["stamp"]["world"] >= peers.world',
+        (),
+        (f"{_UNIT}checkpoint/test_inherit.py",),
+    ),
+    Mutant(
+        "an image is left in the middle of a step",
+        f"{_SESSION}imaging.py",
+        "return not self._touched and (self._seen is None",
+        "return (self._seen is None",
+        (),
+        (f"{_UNIT}session/test_imaging.py",),
+    ),
+    Mutant(
+        "the ranks stop for a hand-over although the store does not answer",
+        f"{_SESSION}driving.py",
+        "            if effects.party.decides:\n                self.feed(ev.StoreSeen(effects.store_answers()))\n",
+        "            if effects.party.decides:\n                self.feed(ev.StoreSeen(answers=True))\n",
+        (),
+        (f"{_UNIT}handover/test_driving.py",),
+    ),
+    Mutant(
+        "a trainer that nobody waits for any more begins all the same",
+        f"{_AGENT}fork.py",
+        '            word = b""\n    if not word:\n',
+        '            word = b""\n    if word is None:\n',
+        (),
+        (f"{_UNIT}agent/test_zygote.py",),
+    ),
+)

@@ -1,0 +1,154 @@
+"""Bugs in how one run follows another: standbys, seats, offers to hand over, and evidence of what became of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_DECIDE: Final = "operator/perdure_operator/decide/"
+_BUDGET: Final = f"{_DECIDE}budget.py"
+_ENDING: Final = f"{_DECIDE}ending.py"
+_HANDING_OVER: Final = f"{_DECIDE}handing_over.py"
+_HISTORY: Final = f"{_DECIDE}history.py"
+_INTENTS: Final = f"{_DECIDE}intents.py"
+_MEMBERS: Final = f"{_DECIDE}members.py"
+_PLANS: Final = f"{_DECIDE}plans.py"
+_PREPARING: Final = f"{_DECIDE}preparing.py"
+_SUCCESSION: Final = f"{_DECIDE}succession.py"
+
+MOVING: Final = (
+    Mutant(
+        "standbys that are not Ready in time are waited for",
+        _PREPARING,
+        "    return fall_back(draft, current, found, held)",
+        "    return draft.because(held.message)",
+        ("quota", "drain", "scheduler-paused"),
+    ),
+    Mutant(
+        "standbys are given up before their time",
+        _PREPARING,
+        "    if draft.now < until:\n        return draft.wake(until)\n    held",
+        "    if draft.now >= until:\n        return draft\n    held",
+        ("quota", "drain", "scheduler-paused"),
+    ),
+    Mutant(
+        "a member that is being deleted keeps its seat",
+        _SUCCESSION,
+        "if pod.deleting or made_from_another(draft, pod)}",
+        "if made_from_another(draft, pod)}",
+        ("delete-pod", "scale"),
+    ),
+    Mutant(
+        "members of a node that goes away keep their seats",
+        _SUCCESSION,
+        "unfit = {signal.pod for signal in signals_of_nodes(draft.snapshot, here)}",
+        "unfit = {signal.pod for signal in signals_of_nodes(draft.snapshot, here) if signal.urgent}",
+        ("drain",),
+    ),
+    Mutant(
+        "those who stay get new ranks where the size does not change",
+        _PLANS,
+        "    if len(stays) + len(joins) != len(old):\n",
+        "    if len(joins) <= len(old):\n",
+        ("drain",),
+    ),
+    Mutant(
+        "joiners get their label before the budget counts them",
+        _BUDGET,
+        "beside = labelled if in_place else {name",
+        "beside = set() if in_place else {name",
+        ("drain", "scale"),
+    ),
+    Mutant(
+        "the parties of a hand-over look for its store at one that leaves",
+        _PLANS,
+        "(*heirs.stays, *heirs.leaves)[0].name], HANDOVER_PORT",
+        "(*heirs.leaves, *heirs.stays)[0].name], HANDOVER_PORT",
+        ("drain",),
+    ),
+    Mutant(
+        "an attempt may take all the time that there is for the save",
+        _PLANS,
+        "limit=max(plan.seconds // 2, 1),",
+        "limit=plan.seconds,",
+        ("partys-agent-hung", "party-frozen", "drain"),
+    ),
+    Mutant(
+        "attempts to hand over are not counted",
+        _HANDING_OVER,
+        "attempts = upcoming.attempts + 1",
+        "attempts = 1",
+        ("newcomers-killed",),
+    ),
+    Mutant(
+        "a run that not all its members know of yet is asked to hand over",
+        _PREPARING,
+        "if any(run_told(pods[one.name].assignment) < current.run or not pods[one.name].ready for one in old):",
+        "if any(not pods[one.name].ready for one in old):",
+        ("scale", "drain"),
+    ),
+    Mutant(
+        "an attempt whose end nobody knows is not named as lost",
+        _HANDING_OVER,
+        "undecided=(*upcoming.undecided, plan.run),",
+        "undecided=upcoming.undecided,",
+        ("party-killed", "party-frozen", "deciding-put"),
+    ),
+    Mutant(
+        "a newcomer that dies after it has joined is taken for one that never did",
+        _HANDING_OVER,
+        "if current.outcomes or draft.status.opened >= plan.run:",
+        "if current.outcomes:",
+        ("party-killed", "kill-pod", "scale"),
+    ),
+    Mutant(
+        "a hand-over without evidence is waited for for ever",
+        _HANDING_OVER,
+        "    if draft.now >= known:\n        return succeed(draft, current, plan, intent)\n",
+        "    if draft.now >= known and current.outcomes:\n        return succeed(draft, current, plan, intent)\n",
+        ("scale",),
+    ),
+    Mutant(
+        "during a hand-over nothing else makes a run end",
+        _HANDING_OVER,
+        "    if draft.now >= patience:\n        return after\n    held",
+        "    held",
+        ("second-reason", "drain", "scale"),
+    ),
+    Mutant(
+        "whoever has heard of a failed attempt is told of the older run again",
+        _MEMBERS,
+        "if run_told(pod.assignment) > plan.run:",
+        "if run_told(pod.assignment) < 0:",
+        ("newcomers-killed",),
+    ),
+    Mutant(
+        "steps that were handed over to a run that died at once are not lost",
+        _ENDING,
+        "kept = verdict.reason is Reason.HANDED_OVER and isinstance(run, PreviousRun)",
+        "kept = verdict.reason is Reason.HANDED_OVER",
+        ("party-killed", "kill-pod", "drain"),
+    ),
+    Mutant(
+        "what a member tells of the newer run counts as its having gone over alive",
+        _PLANS,
+        "went = any(one.run == plan.run and one.pause is not None for one in current.outcomes)",
+        "went = any(one.run == plan.run for one in current.outcomes)",
+        ("party-killed", "second-reason", "drain"),
+    ),
+    Mutant(
+        "who stays after a member was lost begins before the pause is over",
+        _INTENTS,
+        "        not_before = _begins(draft, current, found, not_before)\n",
+        "        _begins(draft, current, found, not_before)\n",
+        ("kill-pod", "code-failure"),
+    ),
+    Mutant(
+        "steps that an image has brought back count as lost",
+        _HISTORY,
+        "draft = draft.update(steps_lost=max(0, draft.status.steps_lost - back))",
+        "draft = draft.update(steps_lost=max(0, draft.status.steps_lost))",
+        ("kill-pod",),
+    ),
+)
