@@ -212,7 +212,7 @@ class Imaged:
 
 @dataclass(frozen=True)
 class Exiting:
-    """How this process is about to end; the last line it writes."""
+    """How this process is about to end; only Unwound comes after it."""
 
     outcome: ExitKind
     step: int
@@ -222,6 +222,11 @@ class Exiting:
     error: Failure | None = None
     epoch: int | None = None
     """Epochs that are finished; None where it is not told."""
+
+
+@dataclass(frozen=True)
+class Unwound:
+    """Of this process nothing is left but the interpreter's own end: its threads and exit handlers are done."""
 
 
 Report = Attached | Opened | Stepped | Committed | Voting | TookOver | HandoverEnded | Imaging | Imaged | Exiting
@@ -236,12 +241,13 @@ _NAMES = {
     Imaging: "imaging",
     Imaged: "imaged",
     Exiting: "ending",
+    Unwound: "unwound",
 }
 _MATTER = Exiting | Voting | TookOver | HandoverEnded | Imaging | Imaged
 """Reports that nothing repeats: they wait for room."""
 
 
-def write_report(fd: int, report: Report) -> None:
+def write_report(fd: int, report: Report | Unwound) -> None:
     """Sends one line. A broken pipe is ignored, and a full one where the next report tells the same."""
     line = _line(report).encode()
     end = time.monotonic() + (ENDING_SECONDS if isinstance(report, _MATTER) else 0)
@@ -261,7 +267,7 @@ def _written(fd: int, line: bytes) -> bool:
     return True
 
 
-def _line(report: Report) -> str:
+def _line(report: Report | Unwound) -> str:
     """The report's line; an error's tail loses its middle where the line would exceed PIPE_BUF."""
     body: dict[str, Any] = {"report": _NAMES[type(report)], **asdict(report)}
     error = body.get("error")
@@ -271,7 +277,7 @@ def _line(report: Report) -> str:
     return json.dumps(body) + "\n"
 
 
-def read_report(line: str | bytes) -> Report | None:
+def read_report(line: str | bytes) -> Report | Unwound | None:
     """The report in a line, or None for one this version does not know."""
     try:
         body = json.loads(line)
@@ -289,6 +295,8 @@ def read_report(line: str | bytes) -> Report | None:
                 return _of_handover(body)
             case {"report": "imaging" | "imaged"}:
                 return _image(body)
+            case {"report": "unwound"}:
+                return Unwound()
             case {"report": "ending", "outcome": str(outcome), "step": int(step)}:
                 commit, seconds = _commit(body.get("commit")), _seconds(body.get("seconds") or {})
                 error = _failure(body.get("error"))
