@@ -156,7 +156,9 @@ class Children:
         own = {one.pid for one in self.members}
         if self.aside or any(pid not in own for pid in self._left()):
             return "other processes are left"
-        return held_by(child.pid, child.port) or ("" if is_room(child.pid, self.cgroups) else "there is no memory for both")
+        return held_by(child.pid, child.port) or (
+            "" if is_room(child.pid, self.cgroups) else "there is no memory for both"
+        )
 
     def reap(self) -> None:
         """Takes note of every ended descendant that is the agent's to wait for."""

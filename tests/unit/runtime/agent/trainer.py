@@ -78,7 +78,7 @@ def ends_slowly() -> None:
     if "listens" in sys.argv:
         kept.append(socket.create_server(("127.0.0.1", 0)))
     if {"writes", "locks"} & set(sys.argv):
-        kept.append(Path(f"{sys.argv[2]}.{RUN}").open("w" if "writes" in sys.argv else "x+"))
+        kept.append(Path(f"{sys.argv[2]}.{RUN}").open("w" if "writes" in sys.argv else "x+"))  # noqa: SIM115 - it is left open
     if "locks" in sys.argv:
         fcntl.flock(kept[-1], fcntl.LOCK_EX)
         Path(f"{sys.argv[2]}.{RUN}").unlink()
