@@ -212,7 +212,7 @@ class Imaged:
 
 @dataclass(frozen=True)
 class Exiting:
-    """How this process is about to end; only Unwound comes after it."""
+    """How this process is about to end; of its Session the last line."""
 
     outcome: ExitKind
     step: int
@@ -222,11 +222,6 @@ class Exiting:
     error: Failure | None = None
     epoch: int | None = None
     """Epochs that are finished; None where it is not told."""
-
-
-@dataclass(frozen=True)
-class Unwound:
-    """Of this process nothing is left but the interpreter's own end: its threads and exit handlers are done."""
 
 
 Report = Attached | Opened | Stepped | Committed | Voting | TookOver | HandoverEnded | Imaging | Imaged | Exiting
@@ -241,16 +236,29 @@ _NAMES = {
     Imaging: "imaging",
     Imaged: "imaged",
     Exiting: "ending",
-    Unwound: "unwound",
 }
+_UNWOUND: Final = b'{"report": "unwound"}'
 _MATTER = Exiting | Voting | TookOver | HandoverEnded | Imaging | Imaged
 """Reports that nothing repeats: they wait for room."""
 
 
-def write_report(fd: int, report: Report | Unwound) -> None:
+def write_report(fd: int, report: Report) -> None:
     """Sends one line. A broken pipe is ignored, and a full one where the next report tells the same."""
-    line = _line(report).encode()
-    end = time.monotonic() + (ENDING_SECONDS if isinstance(report, _MATTER) else 0)
+    _send(fd, _line(report).encode(), ENDING_SECONDS if isinstance(report, _MATTER) else 0)
+
+
+def write_unwound(fd: int) -> None:
+    """Tells that of this process nothing is left but the interpreter's own end: its exit handlers are done."""
+    _send(fd, _UNWOUND + b"\n", 0)
+
+
+def is_unwound(line: bytes) -> bool:
+    """Whether the line tells so. Agents that do not know it ignore it."""
+    return line == _UNWOUND
+
+
+def _send(fd: int, line: bytes, seconds: float) -> None:
+    end = time.monotonic() + seconds
     with contextlib.suppress(OSError):
         while not _written(fd, line) and (left := end - time.monotonic()) > 0:
             room = select.poll()
@@ -267,7 +275,7 @@ def _written(fd: int, line: bytes) -> bool:
     return True
 
 
-def _line(report: Report | Unwound) -> str:
+def _line(report: Report) -> str:
     """The report's line; an error's tail loses its middle where the line would exceed PIPE_BUF."""
     body: dict[str, Any] = {"report": _NAMES[type(report)], **asdict(report)}
     error = body.get("error")
@@ -277,7 +285,7 @@ def _line(report: Report | Unwound) -> str:
     return json.dumps(body) + "\n"
 
 
-def read_report(line: str | bytes) -> Report | Unwound | None:
+def read_report(line: str | bytes) -> Report | None:
     """The report in a line, or None for one this version does not know."""
     try:
         body = json.loads(line)
@@ -295,8 +303,6 @@ def read_report(line: str | bytes) -> Report | Unwound | None:
                 return _of_handover(body)
             case {"report": "imaging" | "imaged"}:
                 return _image(body)
-            case {"report": "unwound"}:
-                return Unwound()
             case {"report": "ending", "outcome": str(outcome), "step": int(step)}:
                 commit, seconds = _commit(body.get("commit")), _seconds(body.get("seconds") or {})
                 error = _failure(body.get("error"))

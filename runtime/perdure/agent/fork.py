@@ -30,7 +30,7 @@ from perdure.agent import linux
 from perdure.agent.imports import imports_of
 from perdure.agent.preload import Unfit, fork, import_found, import_wanted
 from perdure.agent.program import Program
-from perdure.channel import Unwound, write_report
+from perdure.channel import write_unwound
 from perdure.contract import Env
 
 MOST_NAMES: Final = 50
@@ -189,7 +189,7 @@ def _unwound(trainer: int, report: int) -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
-    write_report(report, Unwound())
+    write_unwound(report)
     with contextlib.suppress(OSError):
         os.nice(_NICE)
 

@@ -26,7 +26,7 @@ from perdure.agent.remains import held_by, is_room
 from perdure.agent.state import Cleared, MakesWay, ProcessEnded, Reported
 from perdure.agent.tail import Tail
 from perdure.cgroup import memory_limit
-from perdure.channel import Unwound, read_report
+from perdure.channel import is_unwound, read_report
 
 _CHUNK: Final = 65536
 """A pipe holds no more: one read takes everything, and a process that writes without end cannot keep the agent."""
@@ -91,10 +91,9 @@ class Child:
     def pump(self) -> Iterator[Reported]:
         """The reports that have come in; stderr is passed through."""
         *lines, self._line = (self._line + self.report.read()).split(b"\n")
-        for report in map(read_report, lines):
-            if isinstance(report, Unwound):
-                self.unwound = True
-            elif report:
+        for line in lines:
+            self.unwound = self.unwound or is_unwound(line)
+            if report := read_report(line):
                 yield Reported(self.rank, report)
         text = self.stderr.read()
         self.log.write(text)
