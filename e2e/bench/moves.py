@@ -15,7 +15,7 @@ from e2e.bench import endless, killed
 from e2e.bench.report import Figure
 from e2e.harness import evidence, observed, timeline
 from e2e.harness.drain import Drained, uncordon
-from e2e.harness.evidence import Gap, NoEvidence
+from e2e.harness.evidence import Entry, Gap, Mark, NoEvidence
 from e2e.harness.handover import Way, way_of
 from e2e.harness.job import Job, Manifest
 from e2e.harness.lab import Lab
@@ -34,6 +34,8 @@ class Measured:
     """What the drains of one job have left behind."""
 
     history: Sequence[Seen]
+    entries: Sequence[Entry]
+    marks: Sequence[Mark]
     gaps: Sequence[Gap]
     drains: Sequence[Drained]
     cold: float
@@ -76,7 +78,7 @@ def _moved(lab: Lab, way: Way, progress: Progress) -> Measured:
     if ways != [way] * len(drains):
         raise NoEvidence(f"{len(drains)} drains of a job that moves {way} went over {ways}")
     cold = min(step.time for step in trace.steps) - watch.history[0].time
-    return Measured(watch.history, gaps, drains, cold)
+    return Measured(watch.history, entries, trace.marks, gaps, drains, cold)
 
 
 def _drain(lab: Lab, job: Job, watch: Watch, run: int) -> Drained:
@@ -96,7 +98,7 @@ def _figures(found: Mapping[Way, Measured]) -> Iterator[Figure]:
     for way, measured in found.items():
         pauses = tuple(gap.seconds for gap in measured.gaps)
         yield Figure(f"training pause, {way}", "s", pauses, slowest, "everybody leaves, median of this run")
-        yield from _parts(measured)
+        yield from _parts(measured, way)
     for way, measured in found.items():
         seconds = tuple(drain.seconds for drain in measured.drains)
         yield Figure(f"drain, {way}", "s", seconds, 5.0, "kubectl's pause between two tries")
@@ -106,8 +108,11 @@ def _figures(found: Mapping[Way, Measured]) -> Iterator[Figure]:
     yield Figure("apply to first step", "s", tuple(measured.cold for measured in found.values()))
 
 
-def _parts(measured: Measured) -> Iterator[Figure]:
-    split = [timeline.pause_parts(measured.history, gap) for gap in measured.gaps]
+def _parts(measured: Measured, way: Way) -> Iterator[Figure]:
+    if way is Way.IN_PLACE:
+        split = [timeline.in_place_parts(measured.entries, measured.marks, gap) for gap in measured.gaps]
+    else:
+        split = [timeline.pause_parts(measured.history, gap) for gap in measured.gaps]
     found = [{part.name: part.seconds for part in parts} for parts in split]
     names = dict.fromkeys(name for parts in found for name in parts)
     return (Figure(f"  {name}", "s", tuple(parts.get(name, 0.0) for parts in found)) for name in names)

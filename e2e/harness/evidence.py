@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -54,6 +54,8 @@ class Mark:
     rank: int
     name: str
     time: float
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Of the parts of what led there, where it is told."""
 
 
 @dataclass(frozen=True)

@@ -135,4 +135,5 @@ def _step(line: dict[str, Any]) -> TracedStep:
 
 
 def _mark(line: dict[str, Any]) -> Mark:
-    return Mark(line["uid"], int(line["run"]), int(line["rank"]), str(line["event"]), float(line["t"]))
+    seconds = {str(name): float(value) for name, value in line.get("seconds", {}).items()}
+    return Mark(line["uid"], int(line["run"]), int(line["rank"]), str(line["event"]), float(line["t"]), seconds)

@@ -9,11 +9,13 @@ from typing import Final
 
 from e2e.harness import observed
 from e2e.harness.drain import Drained
-from e2e.harness.evidence import Entry, Gap
+from e2e.harness.evidence import Entry, Gap, Mark
 from e2e.harness.watching import Object, Seen
 
 _NO_PARTS: Final = frozenset({"connect", "pause"})
 """Of a hand-over: while its ranks connect they train, and the pause is the whole."""
+STARTING: Final = ("start", "import", "rendezvous", "restore")
+"""What a trainer does before its first step, in order; `import` is all of the script above the Session."""
 
 
 @dataclass(frozen=True)
@@ -133,9 +135,36 @@ def pause_parts(history: Sequence[Seen], gap: Gap) -> list[Part]:
         Part("save", save),
         Part("exit", max(ended) - gap.stopped - save),
         Part("pod start", max(ranked) - max(ended)),
-        *(Part(name, arriving[name]) for name in ("start", "import", "rendezvous", "restore") if name in arriving),
+        *(Part(name, arriving[name]) for name in STARTING if name in arriving),
     ]
     return _with_rest(parts, gap)
+
+
+def in_place_parts(entries: Sequence[Entry], marks: Iterable[Mark], gap: Gap) -> list[Part]:
+    """The same of a run that began in the pods of the one before, as the log and the traces tell it.
+
+    Of its ranks that one counts that was started last: the others wait for it.
+    """
+    saved = [datetime.fromisoformat(one.time).timestamp() for one in entries if _ends(one, gap.before_run)]
+    resumed = [mark for mark in marks if (mark.name, mark.run) == ("resumed", gap.after_run) and mark.seconds]
+    if not saved or not resumed:
+        return [Part("unknown", gap.seconds)]
+    last = max(resumed, key=_started)
+    parts = [
+        Part("save", saved[-1] - gap.stopped),
+        Part("exit", _started(last) - saved[-1]),
+        *(Part(name, last.seconds[name]) for name in STARTING if name in last.seconds),
+    ]
+    return _with_rest(parts, gap)
+
+
+def _started(resumed: Mark) -> float:
+    """When the process was started that has told so."""
+    return resumed.time - sum(resumed.seconds.get(name, 0.0) for name in STARTING)
+
+
+def _ends(entry: Entry, run: int) -> bool:
+    return entry.run == run and entry.kind == "Committed" and bool(entry.body["final"])
 
 
 def _with_rest(parts: Sequence[Part], gap: Gap) -> list[Part]:

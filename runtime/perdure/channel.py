@@ -212,7 +212,7 @@ class Imaged:
 
 @dataclass(frozen=True)
 class Exiting:
-    """How this process is about to end; the last line it writes."""
+    """How this process is about to end; of its Session the last line."""
 
     outcome: ExitKind
     step: int
@@ -237,14 +237,28 @@ _NAMES = {
     Imaged: "imaged",
     Exiting: "ending",
 }
+_UNWOUND: Final = b'{"report": "unwound"}'
 _MATTER = Exiting | Voting | TookOver | HandoverEnded | Imaging | Imaged
 """Reports that nothing repeats: they wait for room."""
 
 
 def write_report(fd: int, report: Report) -> None:
     """Sends one line. A broken pipe is ignored, and a full one where the next report tells the same."""
-    line = _line(report).encode()
-    end = time.monotonic() + (ENDING_SECONDS if isinstance(report, _MATTER) else 0)
+    _send(fd, _line(report).encode(), ENDING_SECONDS if isinstance(report, _MATTER) else 0)
+
+
+def write_unwound(fd: int) -> None:
+    """Tells that of this process nothing is left but the interpreter's own end: its exit handlers are done."""
+    _send(fd, _UNWOUND + b"\n", 0)
+
+
+def is_unwound(line: bytes) -> bool:
+    """Whether the line tells so. Agents that do not know it ignore it."""
+    return line == _UNWOUND
+
+
+def _send(fd: int, line: bytes, seconds: float) -> None:
+    end = time.monotonic() + seconds
     with contextlib.suppress(OSError):
         while not _written(fd, line) and (left := end - time.monotonic()) > 0:
             room = select.poll()

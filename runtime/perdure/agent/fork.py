@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import contextlib
 import gc
 import importlib.machinery
 import json
@@ -29,12 +30,15 @@ from perdure.agent import linux
 from perdure.agent.imports import imports_of
 from perdure.agent.preload import Unfit, fork, import_found, import_wanted
 from perdure.agent.program import Program
+from perdure.channel import write_unwound
 from perdure.contract import Env
 
 MOST_NAMES: Final = 50
 """So many modules found in the script are told: a message has an end."""
 
 _ADOPTED_POLL_SECONDS: Final = 0.0002
+_NICE: Final = 19
+"""Whoever is started meanwhile goes first."""
 _FILES: Final = 4
 """With each request: the channel to the agent, the environment, the report pipe, the stderr pipe."""
 
@@ -151,7 +155,8 @@ def _begin(channel: socket.socket) -> None:
 def run(program: Program, command: Sequence[str]) -> None:
     """Runs the program in a `__main__` of its own; ends the process as an interpreter does where it raises."""
     gc.enable()
-    atexit.register(gc.unfreeze)  # the last of the handlers: what nobody collects at the end, libraries tell as leaks
+    report = int(os.environ[Env.REPORT_FD])
+    atexit.register(_unwound, os.getpid(), report)  # the last of the handlers, as it is the first that is registered
     _reseed()
     linux.name_process(Path(program.target).name)  # its command line is the zygote's
     sys.argv, sys.orig_argv = program.argv, list(command)
@@ -171,6 +176,22 @@ def run(program: Program, command: Sequence[str]) -> None:
         failed = False
     if failed:
         raise SystemExit(1)
+
+
+def _unwound(trainer: int, report: int) -> None:
+    """What comes now is the interpreter's own end, a second or two that somebody may wait for: nobody has to.
+
+    Collected is all there is: what nobody collects at the end, libraries tell as leaks.
+    """
+    gc.unfreeze()
+    if os.getpid() != trainer:  # a process that the script has forked
+        return
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    write_unwound(report)
+    with contextlib.suppress(OSError):
+        os.nice(_NICE)
 
 
 def _reseed() -> None:

@@ -26,6 +26,7 @@ from perdure.agent.state import (
     ForgetImages,
     Kill,
     Limit,
+    MakesWay,
     MarkWarm,
     Process,
     ProcessEnded,
@@ -99,6 +100,8 @@ def _note(state: State, event: Event, now: float) -> Noted:
             return _unreadable(state, message, unsupported, now)
         case Reported(rank, report):
             return _reported(state, rank, report, now)
+        case MakesWay(rank, why_not):
+            return _makes_way(state, rank, why_not)
         case ProcessEnded():
             return _process_ended(state, event, now)
         case Cleared():
@@ -243,6 +246,20 @@ def _with(trainer: Trainer, process: Process) -> Trainer:
     return replace(trainer, processes=tuple(others))
 
 
+def _makes_way(state: State, rank: int, why_not: str) -> Noted:
+    trainer = state.trainer
+    if trainer is None:
+        return state, []
+    if why_not:
+        waits = isinstance(state.current, Train) and state.newest > trainer.run
+        say = f"run {state.newest} waits for the end of run {trainer.run}: {why_not}"
+        return state, [Say(say)] if waits else []
+    found = [process for process in trainer.alive if process.rank == rank]
+    for process in found:
+        trainer = _with(trainer, replace(process, makes_way=True))
+    return replace(state, trainer=trainer), []
+
+
 def _process_ended(state: State, event: ProcessEnded, now: float) -> Noted:
     trainer = state.trainer
     if trainer is None:
@@ -335,12 +352,33 @@ def _living(state: State, trainer: Trainer, now: float) -> Noted:
     """The newest request first, then what the stage allows."""
     trainer, actions = _requested(state, trainer, now)
     state = replace(state, trainer=trainer)
+    if newer := _follows_at_once(state, trainer):
+        state, started = _start(state, newer)
+        say = Say(f"run {trainer.run} is over here, and run {newer.run} begins beside its end")
+        return state, [*actions, say, *started]
     limit = trainer.killed or limit_of(state, trainer, stage_of(state))
     if limit is None or now < limit.at:
         return state, actions
     trainer = replace(trainer, killed=limit, clearing=now)
     say = Say(f"run {trainer.run} killed: {limit.reason}")
     return replace(state, trainer=trainer), [*actions, say, Kill()]
+
+
+def _follows_at_once(state: State, trainer: Trainer) -> Train | None:
+    """The run whose trainer need not wait for the end of this one: that has saved, and what is left of it is its
+    interpreter's end.
+    """
+    newer = state.current if state.newest > trainer.run else None
+    if not isinstance(newer, Train) or state.shutdown or trainer.killed or stage_of(state) is not Stage.EXITING:
+        return None
+    if not all(process.makes_way for process in trainer.alive):
+        return None
+    ended = trainer
+    for process in trainer.alive:
+        ended = _with(ended, replace(process, outcome=judge(trainer, process, ProcessEnded(process.rank, 0))))
+    if any(one.outcome is None or one.outcome.outcome is not ExitKind.CHECKPOINTED for one in ended.processes):
+        return None
+    return newer if handover.may_follow(state, ended, pod_outcome(ended), newer) else None
 
 
 def _requested(state: State, trainer: Trainer, now: float) -> tuple[Trainer, list[Action]]:

@@ -1,8 +1,9 @@
 """The running processes of one trainer: their pipes, their ends, and whatever they have started.
 
 A trainer is over when its last process has ended *and* nothing it had started is left: a DataLoader worker of the old
-run must not hold the memory or the ports of the next. Everything here works without threads, on non-blocking
-pipes that the shell's selector watches.
+run must not hold the memory or the ports of the next. One whose processes have only their interpreters to take down,
+and hold nothing, may be set aside before: it ends beside the next, and nobody hears of it. Everything here works
+without threads, on non-blocking pipes that the shell's selector watches.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import os
 import selectors
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,10 +22,11 @@ from perdure.agent import linux
 from perdure.agent.launch import Launcher
 from perdure.agent.memory import OutOfMemory, oom_kills
 from perdure.agent.outlet import Outlet
-from perdure.agent.state import Cleared, ProcessEnded, Reported
+from perdure.agent.remains import held_by, is_room
+from perdure.agent.state import Cleared, MakesWay, ProcessEnded, Reported
 from perdure.agent.tail import Tail
 from perdure.cgroup import memory_limit
-from perdure.channel import read_report
+from perdure.channel import is_unwound, read_report
 
 _CHUNK: Final = 65536
 """A pipe holds no more: one read takes everything, and a process that writes without end cannot keep the agent."""
@@ -74,6 +77,12 @@ class Child:
     status: int | None = None
     """As ProcessEnded has it, once it has ended."""
     told: bool = False
+    unwound: bool = False
+    """It has only its interpreter to take down."""
+    port: int = 0
+    """The one that its run's rank 0 listens on."""
+    until: float = 0.0
+    """When it is killed, once it is set aside."""
     tail: Tail = field(default_factory=Tail)
     """The end of what it has written to stderr."""
     _line: bytes = b""
@@ -82,12 +91,23 @@ class Child:
     def pump(self) -> Iterator[Reported]:
         """The reports that have come in; stderr is passed through."""
         *lines, self._line = (self._line + self.report.read()).split(b"\n")
-        for report in map(read_report, lines):
-            if report:
+        for line in lines:
+            self.unwound = self.unwound or is_unwound(line)
+            if report := read_report(line):
                 yield Reported(self.rank, report)
         text = self.stderr.read()
         self.log.write(text)
         self.tail.add(text)
+
+    def drain(self) -> None:
+        """Passes on what it writes to stderr; nobody listens to its reports any more."""
+        for _ in self.pump():
+            pass
+
+    def close(self) -> None:
+        """Nothing more is read of it."""
+        self.report.close()
+        self.stderr.close()
 
     def end(
         self, status: int, *, left_behind: bool, out_of_memory: OutOfMemory | None
@@ -95,8 +115,7 @@ class Child:
         """Its last reports and its end."""
         self.told = True
         yield from self.pump()
-        self.report.close()
-        self.stderr.close()
+        self.close()
         yield ProcessEnded(self.rank, status, self.tail.text(), left_behind, out_of_memory)
 
 
@@ -111,6 +130,8 @@ class Children:
     """How many processes the kernel had killed for want of memory when the trainer was started."""
     clearing: bool = False
     """The last process has ended, and what it has left behind is being killed."""
+    aside: list[Child] = field(default_factory=list)
+    """Of older trainers: they end by themselves."""
 
     def add(self, child: Child) -> None:
         """Watches a new process."""
@@ -118,16 +139,31 @@ class Children:
             self.killed_before = oom_kills(self.cgroups)
         self.members.append(child)
 
-    def pump(self) -> Iterator[Reported]:
+    def pump(self) -> Iterator[Reported | MakesWay]:
         """Everything the processes have written so far."""
         for child in self.members:
+            before = child.unwound
             yield from child.pump()
+            if child.unwound and not before:
+                yield MakesWay(child.rank, self._in_the_way(child))
+        for child in self.aside:
+            child.drain()
+
+    def _in_the_way(self, child: Child) -> str:
+        """Why no other trainer can begin before this process has ended, "" if one can."""
+        self.reap()
+        own = {one.pid for one in self.members}
+        if self.aside or any(pid not in own for pid in self._left()):
+            return "other processes are left"
+        return held_by(child.pid, child.port) or (
+            "" if is_room(child.pid, self.cgroups) else "there is no memory for both"
+        )
 
     def reap(self) -> None:
         """Takes note of every ended descendant that is the agent's to wait for."""
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                for child in self.members:
+                for child in (*self.members, *self.aside):
                     if child.pid == ended[0]:
                         child.status = os.waitstatus_to_exitcode(ended[1])
 
@@ -143,6 +179,7 @@ class Children:
         if self.clearing and self._cleared():
             self.clearing = False
             yield Cleared()
+        self._end_aside()
 
     def _out_of_memory(self) -> OutOfMemory | None:
         killed = oom_kills(self.cgroups)
@@ -159,12 +196,30 @@ class Children:
         return not left
 
     def _left(self) -> list[int]:
-        """Every process below the agent that a trainer has started."""
-        return linux.descendants(os.getpid(), spared=self.launcher.helper)
+        """Every process below the agent that a trainer has started, but for those that were set aside."""
+        found = linux.descendants(os.getpid(), spared=self.launcher.helper)
+        aside = {pid for child in self.aside for pid in linux.session_members(child.pid)}
+        return [pid for pid in found if pid not in aside]
 
-    def forget(self) -> None:
-        """Makes room for the next run's processes."""
+    def make_room(self, seconds: float) -> None:
+        """For the next run's processes; what has not ended of this one's is killed in so many seconds."""
+        until = time.monotonic() + seconds
+        for child in self.members:
+            if not child.told:
+                child.until = until
+                self.aside.append(child)
         self.members.clear()
+
+    def _end_aside(self) -> None:
+        """Who was set aside ends when it likes, but not later than it may."""
+        for child in list(self.aside):
+            over = time.monotonic() >= child.until
+            if child.status is not None or over:
+                linux.kill(linux.session_members(child.pid))
+            if child.status is not None:
+                child.drain()
+                child.close()
+                self.aside.remove(child)
 
     def kill(self) -> None:
         """SIGKILL for all that a trainer has started; what is forked meanwhile is caught at its end."""

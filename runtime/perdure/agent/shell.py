@@ -146,8 +146,19 @@ class Agent:
             if self._exit is None:
                 self._log.flush()
                 self._selector.select(self._patience())
+        self._await_aside()
         self._log.flush(LAST_WORDS_SECONDS)
         return self._exit
+
+    def _await_aside(self) -> None:
+        """Whoever still ends beside the last trainer is not to be killed by the end of its PID 1."""
+        while self._children.aside:
+            self._selector.select(POLL_SECONDS)
+            for _ in self._children.pump():
+                pass
+            self._children.reap()
+            for _ in self._children.ended():
+                pass
 
     def _warm_up(self) -> None:
         self._launcher.begin(self._selector)
@@ -237,7 +248,7 @@ class Agent:
         last = train.rank + processes - 1
         ranks = f"rank {train.rank}" if processes == 1 else f"ranks {train.rank} to {last}"
         self._log.say(f"run {train.run} starts: {ranks} of {train.world}: {shlex.join(self._command)}")
-        self._children.forget()
+        self._children.make_room(self._state.settings.teardown)
         self._images.next_trainer(processes)
         if self._images.trouble:
             self._log.say(self._images.trouble)
@@ -270,7 +281,8 @@ class Agent:
             self._events.append(end)
         else:
             pipes = Pipe(report, self._selector), Pipe(stderr, self._selector)
-            self._children.add(Child(rank, started.pid, *pipes, self._log))
+            port = int(train.master.rpartition(":")[2])
+            self._children.add(Child(rank, started.pid, *pipes, self._log, port=port))
             if started.how:
                 self._log.say(f"rank {rank} of run {train.run}: {started.how}")
         finally:

@@ -97,6 +97,8 @@ class Process:
     """What it has begun with, if that was in no commit."""
     imaged: Imaged | None = None
     """It has left an image, or will leave none."""
+    makes_way: bool = False
+    """It has only its interpreter to take down, and nothing that another trainer could miss."""
 
     @property
     def rank_now(self) -> int:
@@ -282,6 +284,15 @@ class ProcessEnded:
 
 
 @dataclass(frozen=True)
+class MakesWay:
+    """A process has only its interpreter to take down."""
+
+    rank: int
+    why_not: str = ""
+    """What keeps another trainer from beginning before it has ended."""
+
+
+@dataclass(frozen=True)
 class Cleared:
     """Nothing that the trainer had started is left."""
 
@@ -304,7 +315,7 @@ class Tick:
     """Time has passed."""
 
 
-Event = AssignmentRead | Unreadable | Reported | ProcessEnded | Cleared | SigtermReceived | Warmed | Tick
+Event = AssignmentRead | Unreadable | Reported | MakesWay | ProcessEnded | Cleared | SigtermReceived | Warmed | Tick
 
 # What the agent does.
 
@@ -323,7 +334,7 @@ class MarkWarm:
 
 @dataclass(frozen=True)
 class Start:
-    """Start the processes of this run."""
+    """Start the processes of this run; what is left of an older one's ends beside them."""
 
     train: Train
 

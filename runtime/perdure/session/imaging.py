@@ -31,10 +31,10 @@ from perdure.checkpoint.image_file import Label, write_image
 from perdure.checkpoint.opening import say
 from perdure.checkpoint.state import Position, State
 from perdure.errors import PerdureError
+from perdure.room import free_memory
 from perdure.session.glance import Eye, Glance
 from perdure.session.registry import Small
 from perdure.session.rng import alike, sums
-from perdure.session.room import free_memory
 
 if TYPE_CHECKING:
     from perdure.session.run import Run

@@ -49,7 +49,7 @@ def resume(run: Run, *, seed: int) -> None:
         run.checkpointer.rehearse()
         run.images.begin()
     run.tell(Opened(opening.run, run.checkpointer.commit, opening.rescued))
-    run.tell(Resumed(run.progress.step))
+    run.tell(Resumed(run.progress.step, dict(run.timings.seconds)))
     run.schedule.saved()
     if why := obstacle(run) or kept_world(run):
         tell_attached(run, why)
@@ -81,7 +81,7 @@ def receive(run: Run, *, seed: int) -> Newcomer | None:
         _go_on_from(run, state, header.position, newcomer.old_world, seed)
         run.checkpointer.commit = header.commit
         run.images.begin()
-    run.tell(Resumed(run.progress.step))
+    run.tell(Resumed(run.progress.step, dict(run.timings.seconds)))
     # No commit was made here: it is named by where the living run stands, behind the newest that there is.
     run.hooks.run(HookName.RESUMED, CommitRef(header.commit.seq if header.commit else 0, header.position.step))
     if newcomer.old_world != run.world:

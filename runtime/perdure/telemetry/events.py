@@ -21,6 +21,8 @@ class Resumed:
     """Everything registered stands where the newest commit left it, or at the beginning."""
 
     step: int
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """What the way there took since the process was started, by part."""
 
 
 @dataclass(frozen=True)

@@ -146,8 +146,8 @@ class TraceLines:
         match event:
             case Stepped(step, epoch, samples):
                 self._trace.step(epoch, step, samples)
-            case Resumed(step):
-                self._trace.event("resumed", step=step)
+            case Resumed(step, seconds):
+                self._trace.event("resumed", step=step, seconds=dict(seconds))
             case RequestSeen(step, cause, at):
                 self._trace.event("request-seen", t=at, step=step, cause=cause)
             case Leaving(step):

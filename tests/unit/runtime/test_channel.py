@@ -26,6 +26,7 @@ from perdure.channel import (
     TookOver,
     Voting,
     acknowledge_vote,
+    is_unwound,
     read_offer,
     read_report,
     read_request,
@@ -33,6 +34,7 @@ from perdure.channel import (
     write_offer,
     write_report,
     write_request,
+    write_unwound,
 )
 from perdure.contract import CommitRef, ErrorKind, ExitKind, Failure, Handover, HandoverWord, Leave, Train
 from perdure.words import CUT
@@ -106,6 +108,13 @@ class TestReports:
         head, _, end = report.error.tail.partition(CUT)
         whole = report.error.tail == tail
         assert whole or (tail.startswith(head) and tail.endswith(end) and end != "")
+
+    def test_the_end_of_an_interpreter_is_told_beside_the_reports(self, pipe: tuple[int, int]) -> None:
+        write_report(pipe[1], Stepped(7))
+        write_unwound(pipe[1])
+        step, unwound = os.read(pipe[0], 65536).splitlines()
+        assert (is_unwound(step), is_unwound(unwound)) == (False, True)
+        assert read_report(unwound) is None  # what an agent makes of it that does not know it
 
     def test_a_full_pipe_is_no_error_for_the_trainer(self, pipe: tuple[int, int]) -> None:
         for step in range(10_000):

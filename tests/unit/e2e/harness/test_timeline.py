@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from e2e.harness.drain import Drained
-from e2e.harness.evidence import Entry, Gap
-from e2e.harness.timeline import Part, moments, pause_parts, written
+from e2e.harness.evidence import Entry, Gap, Mark
+from e2e.harness.timeline import Part, in_place_parts, moments, pause_parts, written
 from tests.unit.e2e.harness.watched import ended, job, leaving, pod, ranked
 
 GAP = Gap(before_run=1, after_run=2, last_step=12, first_step=13, stopped=105.0, resumed=115.0)
@@ -103,6 +103,35 @@ def test_a_part_that_nobody_has_told_is_not_a_part_of_no_time() -> None:
     parts = pause_parts(MOVED[:-1], GAP)
     assert [part.name for part in parts] == ["save", "exit", "pod start", "rest"]
     assert sum(part.seconds for part in parts) == pytest.approx(GAP.seconds)
+
+
+def commit(at: str, run: int, *, final: bool) -> Entry:
+    return Entry(7, "Committed", "u", run, f"1970-01-01T00:01:{at}+00:00", {"final": final, "step": 12})
+
+
+def resumed(run: int, rank: int, time: float, **seconds: float) -> Mark:
+    return Mark("u", run, rank, "resumed", time, {**seconds, "agree": 9.0})
+
+
+def test_a_pause_in_place_is_split_by_the_rank_that_was_started_last() -> None:
+    entries = [commit("30", 1, final=False), commit("45.2", 1, final=True), commit("50", 2, final=True)]
+    marks = [
+        resumed(1, 1, 90.0, start=1.0),
+        resumed(2, 0, 114.0, start=0.1, rendezvous=8.0, restore=0.5),  # a newcomer, which has waited for the other
+        resumed(2, 1, 114.0, **ARRIVING),
+    ]
+    parts = {part.name: part.seconds for part in in_place_parts(entries, marks, GAP)}
+    assert parts == pytest.approx({"save": 0.2, "exit": 5.3, **ARRIVING, "rest": 1.0})
+    assert sum(parts.values()) == pytest.approx(GAP.seconds)
+
+
+@pytest.mark.parametrize(
+    ("entries", "marks"),
+    [([commit("45", 1, final=True)], [Mark("u", 2, 0, "resumed", 9.0)]), ([], [resumed(2, 0, 114.0, start=1.0)])],
+    ids=["nothing-resumed", "nothing-saved"],
+)
+def test_a_pause_in_place_that_nobody_has_told_of_stays_unexplained(entries: list[Entry], marks: list[Mark]) -> None:
+    assert in_place_parts(entries, marks, GAP) == [Part("unknown", GAP.seconds)]
 
 
 def test_the_parts_of_a_live_pause_are_those_of_the_member_that_stood_still_longest() -> None:

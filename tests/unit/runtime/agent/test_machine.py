@@ -20,6 +20,7 @@ from perdure.agent.state import (
     Finish,
     ForgetImages,
     Kill,
+    MakesWay,
     MarkWarm,
     ProcessEnded,
     Reported,
@@ -123,6 +124,58 @@ def told(pod: Pod, outcome: ExitKind, **more: Any) -> Pod:
 
 GONE = ProcessEnded(0, 0)
 BROKEN = ProcessEnded(0, 1, "Traceback: boom")
+
+
+class TestMakingWay:
+    """A trainer that has saved, and has only its interpreter to take down, is not waited for."""
+
+    def test_the_next_run_begins_at_once(self) -> None:
+        pod = training()
+        pod.sees(AssignmentRead(RUN2))
+        told(pod, ExitKind.CHECKPOINTED)
+        assert pod.sees(MakesWay(0)) == (Start(RUN2),)
+
+    def test_a_run_that_is_assigned_later_begins_at_once(self) -> None:
+        pod = told(training(), ExitKind.CHECKPOINTED)
+        assert pod.sees(MakesWay(0)) == ()
+        assert pod.sees(AssignmentRead(RUN2)) == (Start(RUN2),)
+
+    @pytest.mark.parametrize("outcome", [one for one in ExitKind if one is not ExitKind.CHECKPOINTED])
+    def test_any_other_end_is_waited_for(self, outcome: ExitKind) -> None:
+        pod = training()
+        pod.sees(AssignmentRead(RUN2))
+        told(pod, outcome)
+        assert pod.sees(MakesWay(0)) == ()
+
+    def test_one_that_has_told_nothing_is_waited_for(self) -> None:
+        pod = training()
+        pod.sees(AssignmentRead(RUN2))
+        assert pod.sees(MakesWay(0)) == ()
+
+    def test_one_that_is_in_the_way_is_waited_for_and_the_log_says_why(self) -> None:
+        pod = training()
+        pod.sees(AssignmentRead(RUN2))
+        told(pod, ExitKind.CHECKPOINTED)
+        assert pod.says(MakesWay(0, "it listens on port 8000")) == (
+            "run 2 waits for the end of run 1: it listens on port 8000"
+        )
+        assert pod.sees(GONE) == (Start(RUN2),)
+
+    @pytest.mark.parametrize("event", [AssignmentRead(LEAVE2), SigtermReceived()])
+    def test_who_leaves_ends_first(self, event: Event) -> None:
+        pod = training()
+        pod.sees(event)
+        told(pod, ExitKind.CHECKPOINTED)
+        assert pod.sees(MakesWay(0)) == ()
+        assert pod.outcome(GONE).outcome is ExitKind.CHECKPOINTED
+
+    def test_all_processes_of_a_member_make_way(self) -> None:
+        pod = training(TWO)
+        pod.sees(reported(Stepped(120), 1), AssignmentRead(RUN2))
+        for rank in (0, 1):
+            pod.sees(reported(Exiting(ExitKind.CHECKPOINTED, 120), rank))
+        assert pod.sees(MakesWay(1)) == ()
+        assert pod.sees(MakesWay(0)) == (Start(RUN2),)
 
 
 class TestBeforeATrainer:

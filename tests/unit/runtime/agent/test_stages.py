@@ -19,6 +19,7 @@ from perdure.agent.state import (
     Event,
     Finish,
     Kill,
+    MakesWay,
     MarkWarm,
     Offer,
     Process,
@@ -71,6 +72,25 @@ IMAGES = World(
     opens=False,
     images=True,
 )
+WAYS = (
+    World(
+        Settings(),
+        assignments=(train(RUN), train(RUN + 1), leave(RUN + 2)),
+        endings=(ExitKind.CHECKPOINTED,),
+        statuses=(1,),
+        opens=False,
+        makes_way=True,
+    ),
+    World(
+        Settings(processes=2),
+        assignments=(train(RUN), train(RUN + 1)),
+        endings=(ExitKind.CHECKPOINTED,),
+        statuses=(1,),
+        others=(),
+        opens=False,
+        makes_way=True,
+    ),
+)
 COLUMNS: dict[type[Report], str] = {
     Attached: "attached",
     Opened: "opened",
@@ -84,7 +104,7 @@ COLUMNS: dict[type[Report], str] = {
 }
 HEADS = [
     *("run", "offer", "leave", "lost", *dict.fromkeys(COLUMNS.values())),
-    *("end", "cleared", "warmed", "time"),
+    *("way", "end", "cleared", "warmed", "time"),
 ]
 LASTING = {Stage.NONE, Stage.STARTED, Stage.ATTACHED, Stage.OPENED, Stage.STEPPED, Stage.VOTING}
 """Where a trainer may stay for as long as it likes, or the word of the log may take."""
@@ -103,23 +123,18 @@ def two() -> list[Step]:
 
 
 @pytest.fixture(scope="module")
-def cold() -> list[Step]:
-    return list(COLD.explored())
-
-
-@pytest.fixture(scope="module")
 def live() -> list[Step]:
     return [step for world in LIVE for step in world.explored()]
 
 
 @pytest.fixture(scope="module")
-def images() -> list[Step]:
-    return list(IMAGES.explored())
+def ways() -> list[Step]:
+    return [step for world in WAYS for step in world.explored()]
 
 
 @pytest.fixture(scope="module")
-def steps(one: list[Step], two: list[Step], cold: list[Step], live: list[Step], images: list[Step]) -> list[Step]:
-    return one + two + cold + live + images
+def steps(one: list[Step], two: list[Step], live: list[Step], ways: list[Step]) -> list[Step]:
+    return [*one, *two, *COLD.explored(), *live, *IMAGES.explored(), *ways]
 
 
 def column(event: Event, state: State) -> str:
@@ -134,6 +149,8 @@ def column(event: Event, state: State) -> str:
             return "leave"
         case Reported(_, report):
             return COLUMNS[type(report)]
+        case MakesWay():
+            return "way"
         case ProcessEnded():
             return "end"
         case Cleared():
@@ -181,14 +198,34 @@ def test_every_change_of_stage_that_is_drawn_happens_and_no_other(steps: list[St
     assert drawn() == found(steps), f"draw this in docs/agent.md:\n{written(found(steps))}"
 
 
-def test_a_trainer_of_the_next_run_starts_only_where_nothing_is_left_of_the_last(steps: list[Step]) -> None:
+def test_a_trainer_of_the_next_run_starts_only_where_nothing_is_left_of_the_last_but_its_end(steps: list[Step]) -> None:
     for step in steps:
         for action in step.actions:
             if isinstance(action, Start) and step.before.trainer:
                 assert action.train.run > step.before.trainer.run
-                assert not step.before.trainer.alive or isinstance(step.event, ProcessEnded)
+                assert isinstance(step.event, ProcessEnded) or all(map(_left_way, step.before.trainer.alive))
                 assert step.after.trainer
                 assert step.after.trainer.run == action.train.run
+
+
+def _left_way(process: Process) -> bool:
+    """It has saved, and has only its interpreter to take down, or does so now."""
+    return _ending(process) is ExitKind.CHECKPOINTED
+
+
+def test_who_has_saved_and_makes_way_is_not_waited_for_and_nobody_else(ways: list[Step]) -> None:
+    early = [step for step in ways if _started(step) and step.before.trainer and step.before.trainer.alive]
+    beside = [step for step in early if not isinstance(step.event, ProcessEnded | Cleared)]
+    assert {type(step.event) for step in beside} == {MakesWay, AssignmentRead}
+    for step in beside:
+        assert step.before.trainer
+        told = {step.event.rank} if isinstance(step.event, MakesWay) else set()
+        for process in step.before.trainer.processes:
+            assert process.outcome or process.makes_way or process.rank in told
+            assert (process.outcome.outcome if process.outcome else _ending(process)) is ExitKind.CHECKPOINTED
+        assert not step.after.shutdown
+        assert step.after.current
+        assert step.before.trainer.run not in step.after.current.lost
 
 
 def test_a_lower_run_is_ignored(steps: list[Step]) -> None:

@@ -291,6 +291,13 @@ class TestWhatTheScriptImports:
             assert launcher._reads is reads
 
 
+def pipe(folder: Path) -> str:
+    """Whoever opens it to read waits for somebody who writes."""
+    path = folder / "pipe"
+    os.mkfifo(path)
+    return str(path)
+
+
 class TestInAMember:
     def test_each_run_is_forked_and_the_zygote_outlives_them(self, tmp_path: Path) -> None:
         with Member(tmp_path, *TRAINER, "worker_left_behind", modules=LIGHT) as member:
@@ -305,6 +312,54 @@ class TestInAMember:
             member.assign(Leave(3, seconds=60))
             outcome, status = member.outcome()
             assert (outcome.outcome, outcome.run, status) == (ExitKind.CHECKPOINTED, 2, 0)
+
+    def test_the_next_trainer_begins_beside_the_interpreters_end_of_one_that_has_saved(self, tmp_path: Path) -> None:
+        gate = pipe(tmp_path)
+        with Member(tmp_path, *TRAINER, "ends_slowly", gate, modules=LIGHT) as member:
+            member.assign(RUN1)
+            first = member.told("pid")
+            member.assign(RUN2)
+            assert member.told("training") == 1
+            assert member.told("training") == 2
+            assert not gone(first)
+            Path(gate).write_text("")
+            member.waits_until(lambda: gone(first))
+            member.assign(Leave(3, seconds=60))
+            member.told("asked")
+            Path(gate).write_text("")
+            outcome, status = member.outcome()
+            assert (outcome.outcome, outcome.run, status) == (ExitKind.CHECKPOINTED, 2, 0)
+
+    @pytest.mark.parametrize(
+        ("has", "told"),
+        [("listens", "it listens on port "), ("writes", "it writes to "), ("locks", "it holds a lock on a file")],
+    )
+    def test_the_next_trainer_waits_for_one_that_has_what_it_could_want(
+        self, tmp_path: Path, has: str, told: str
+    ) -> None:
+        gate = pipe(tmp_path)
+        with Member(tmp_path, *TRAINER, "ends_slowly", gate, has, modules=LIGHT) as member:
+            member.assign(RUN1)
+            first = member.told("pid")
+            member.assign(RUN2)
+            member.hears(f"run 2 waits for the end of run 1: {told}")
+            assert not gone(first)
+            Path(gate).write_text("")
+            member.hears("run 2 starts")
+            assert gone(first)
+
+    def test_an_agent_that_is_done_lets_an_older_trainer_end_as_it_likes(self, tmp_path: Path) -> None:
+        gate = pipe(tmp_path)
+        with Member(tmp_path, *TRAINER, "fails_where_another_ends", gate, modules=LIGHT) as member:
+            member.assign(RUN1)
+            first = member.told("pid")
+            member.assign(RUN2)
+            member.hears("exit: failed")
+            assert not gone(first)
+            assert member.process.poll() is None
+            Path(gate).write_text("")
+            outcome, status = member.outcome()
+            assert (outcome.outcome, outcome.run, status) == (ExitKind.FAILED, 2, 1)
 
     def test_a_killed_trainer_is_told_by_its_signal_and_its_stderr(self, tmp_path: Path) -> None:
         with Member(tmp_path, *TRAINER, "raising", modules=LIGHT) as member:

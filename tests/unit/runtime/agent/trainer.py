@@ -1,12 +1,16 @@
 """Trainers without torch for the agent's tests: trainer.py BEHAVIOUR. What they print is what a test waits for."""
 
+import fcntl
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from perdure.channel import (
     Attached,
@@ -25,6 +29,8 @@ from perdure.contract import CommitRef, Env, ExitKind
 
 RUN = int(os.environ[Env.RUN])
 REQUESTS = {signal.SIGTERM}
+kept: list[Any] = []
+"""What a script leaves to the interpreter's end."""
 FOREVER = [sys.executable, "-c", "import signal; signal.pause()"]
 
 
@@ -54,6 +60,38 @@ def save() -> None:
 def drained() -> None:
     train()
     save()
+
+
+class Slow:
+    """Keeps the interpreter's end waiting until somebody opens the pipe. Nothing of a module is left by then."""
+
+    def __init__(self, pipe: str) -> None:
+        self._pipe = pipe
+
+    def __del__(self, opened: Callable[[str, int], int] = os.open, flags: int = os.O_RDONLY) -> None:
+        opened(self._pipe, flags)
+
+
+def ends_slowly() -> None:
+    """`ends_slowly PIPE [listens | writes | locks]`: with something that another process could want."""
+    tell(pid=os.getpid())
+    if "listens" in sys.argv:
+        kept.append(socket.create_server(("127.0.0.1", 0)))
+    if {"writes", "locks"} & set(sys.argv):
+        kept.append(Path(f"{sys.argv[2]}.{RUN}").open("w" if "writes" in sys.argv else "x+"))  # noqa: SIM115 - it is left open
+    if "locks" in sys.argv:
+        fcntl.flock(kept[-1], fcntl.LOCK_EX)
+        Path(f"{sys.argv[2]}.{RUN}").unlink()
+    kept.append(Slow(sys.argv[2]))  # a list lets go of its last first
+    train()
+    save()
+
+
+def fails_where_another_ends() -> None:
+    if RUN == 1:
+        ends_slowly()
+    else:
+        raising()
 
 
 def worker_left_behind() -> None:

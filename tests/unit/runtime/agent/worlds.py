@@ -16,6 +16,7 @@ from perdure.agent.state import (
     AssignmentRead,
     Cleared,
     Event,
+    MakesWay,
     Process,
     ProcessEnded,
     Reported,
@@ -101,6 +102,8 @@ class World:
     """Whether its trainers look for offers of a hand-over."""
     images: bool = False
     """Whether its trainers can be asked for an image."""
+    makes_way: bool = False
+    """Whether its trainers tell that they have only their interpreters to take down."""
     warming: bool = False
     """Whether its launcher begins with something to prepare."""
 
@@ -144,6 +147,8 @@ class World:
             for ending in self.endings:
                 opened = 0 if ending is ExitKind.FAILED else trainer.run
                 yield Reported(rank, Exiting(ending, 7, opened=opened, seconds=_NO_SECONDS))
+        elif self.makes_way and not process.makes_way:
+            yield MakesWay(rank)
         last = len(trainer.alive) == 1
         for status in self.statuses:
             yield ProcessEnded(rank, status)

@@ -33,7 +33,7 @@ LIFE: list[Event] = [
     Attached(41),
     Measured({"import": 3.5}),
     Opened(3, COMMIT),
-    Resumed(480),
+    Resumed(480, {"restore": 0.25}),
     Stepped(481, 4, [7, 3]),
     RequestSeen(481, "node n1 is leaving", 1000.0),
     Leaving(481, "node n1 is leaving"),
@@ -141,7 +141,7 @@ def test_the_trace_has_a_line_for_each_step_and_for_what_evidence_is_made_of(tmp
     trace.flush()
     written = "".join(path.read_text() for path in sorted((tmp_path / "trace").iterdir()))
     assert [without_place(json.loads(line)) for line in written.splitlines()] == [
-        {"event": "resumed", "step": 480},
+        {"event": "resumed", "step": 480, "seconds": {"restore": 0.25}},
         {"epoch": 4, "step": 481, "ids": [7, 3]},
         {"event": "request-seen", "t": 1000.0, "step": 481, "cause": "node n1 is leaving"},
         {"event": "exit", "step": 481},

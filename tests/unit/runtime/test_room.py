@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.session.room import free_memory
+from perdure.room import free_memory
 
 STAT = "anon 600\nfile 300\nshmem 100\ninactive_file 150\nactive_file 50\n"
 V2 = {"memory.max": "1000\n", "memory.current": "900\n", "memory.stat": STAT}

@@ -1,6 +1,7 @@
 """How much memory a process may still take: what its container's limit leaves, or its node. Linux alone tells.
 
-Used before an image is written: a pod that is killed for want of memory costs more than the steps it would have saved.
+Used before an image is written, and before two trainers are in one pod: a pod that is killed for want of memory costs
+more than what it would have saved. No torch here: the agent imports this.
 """
 
 from __future__ import annotations

@@ -1,0 +1,99 @@
+"""Whether a trainer that is as good as gone still has what the next one of its pod could want.
+
+A trainer that has told its ending, and whose exit handlers have run, has only its interpreter to take down. That takes
+a second or two, in which the next one may begin already: but not where that would find a port taken, a file half
+written, a lock held, a device in use or no room in memory. Everything is read from /proc; what cannot be read counts
+as held. Called by perdure.agent.processes; decides nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from perdure.cgroup import CGROUPS
+from perdure.room import MEMINFO, free_memory
+
+PROC: Final = Path("/proc")
+_LISTENS: Final = "0A"
+"""The state of a socket in /proc/net/tcp."""
+_LOCK: Final = re.compile(r"(?:POSIX|FLOCK|OFDLCK|LEASE) +\S+ +\S+ +(\d+) ")
+_HARMLESS: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/pts/")
+
+
+def held_by(pid: int, port: int = 0, root: Path = PROC) -> str:
+    """What the process has that another could want, "" if there is nothing; it may listen on `port`, its run's own."""
+    try:
+        return next(_held(pid, port, root), "")
+    except (OSError, ValueError, IndexError) as error:
+        return f"what it has cannot be read: {error}"
+
+
+def _held(pid: int, port: int, root: Path) -> Iterator[str]:
+    process = root / str(pid)
+    listening = _listening(process / "net", port)
+    ours = {_identity(fd) for fd in range(3)}
+    for link in (process / "fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it is closed meanwhile
+            target = str(link.readlink())
+            if (inode := re.fullmatch(r"socket:\[(\d+)\]", target)) and inode[1] in listening:
+                yield f"it listens on {listening[inode[1]]}"
+            elif target.startswith("/dev/") and not target.startswith((*_HARMLESS, "/dev/shm/")):  # noqa: S108
+                yield f"it has {target} open"
+            elif _is_written(process / "fdinfo" / link.name) and _is_file(link) and _identity(link) not in ours:
+                yield f"it writes to {target}"
+    if str(pid) in _LOCK.findall((root / "locks").read_text()):
+        yield "it holds a lock on a file"
+
+
+def _listening(net: Path, port: int) -> dict[str, str]:
+    """By inode where each listening socket of this container listens."""
+    found: dict[str, str] = {}
+    for name in ("tcp", "tcp6"):
+        table = net / name
+        for line in table.read_text().splitlines()[1:] if table.exists() else ():
+            fields = line.split()
+            at = int(fields[1].rpartition(":")[2], 16)
+            if fields[3] == _LISTENS and at != port:
+                found[fields[9]] = f"port {at}"
+    for line in (net / "unix").read_text().splitlines()[1:]:
+        fields = line.split()
+        if int(fields[3], 16) & 0x10000:  # it accepts connections
+            found[fields[6]] = f"the socket {fields[7] if len(fields) > 7 else 'without a name'}"
+    return found
+
+
+def _is_written(info: Path) -> bool:
+    flags = next(line.split()[1] for line in info.read_text().splitlines() if line.startswith("flags:"))
+    return int(flags, 8) & os.O_ACCMODE != os.O_RDONLY
+
+
+def _is_file(link: Path) -> bool:
+    """Whether it is a regular file that somebody else could open."""
+    found = link.stat()
+    return stat.S_ISREG(found.st_mode) and found.st_nlink > 0
+
+
+def _identity(file: Path | int) -> tuple[int, int]:
+    found = os.stat(file)  # noqa: PTH116 - a number, too
+    return found.st_dev, found.st_ino
+
+
+def memory_of(pid: int, root: Path = PROC) -> int:
+    """Bytes that the next one will need as well. OSError, ValueError if nobody tells."""
+    lines = dict(line.split(":", 1) for line in (root / str(pid) / "status").read_text().splitlines())
+    return sum(int(lines.get(name, "0").split()[0]) * 1024 for name in ("RssAnon", "RssShmem"))
+
+
+def is_room(pid: int, cgroups: Path = CGROUPS, meminfo: Path = MEMINFO) -> bool:
+    """Whether there is memory for another process like this one beside it."""
+    free = free_memory(cgroups, meminfo)
+    try:
+        return free is not None and free >= memory_of(pid)
+    except (OSError, ValueError, IndexError):
+        return False
