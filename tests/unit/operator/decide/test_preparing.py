@@ -338,7 +338,9 @@ class TestLost:
         assert _stage(here.after(595).settle()) is Stage.LEAVING
 
     def test_one_that_dies_while_another_is_to_be_replaced_is_waited_for_as_long(self) -> None:
-        here = job(disruption={"replacement_timeout_seconds": 30}).running(world=3).cordon("n1").settle().after(1).settle()
+        here = (
+            job(disruption={"replacement_timeout_seconds": 30}).running(world=3).cordon("n1").settle().after(1).settle()
+        )
         assert _stage(here) is Stage.PREPARING
         here = here.after(20).ended(2, ExitKind.FAILED, error=killed()).settle()
         assert _stage(here.after(300).settle()) is Stage.PREPARING
