@@ -74,6 +74,8 @@ def _waits_for_the_dead(draft: Draft, current: CurrentRun) -> Found | None:
     before = plan.takes_over
     if draft.snapshot.spec.completion is not Completion.LOG:
         return None  # without a log nobody waits
+    if status.log_lost:
+        return None  # whichever run begins next finds what that one has found
     if before not in status.lost or before in plan.lost or status.opened >= current.run:
         return None
     if draft.now >= known_by(draft, plan):

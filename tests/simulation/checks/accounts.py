@@ -19,6 +19,7 @@ from tests.simulation.checks.reading import (
     intent,
     outcome,
     plan_of,
+    plans,
     previous,
     status_of,
     terminated,
@@ -62,6 +63,7 @@ class Account:
     run: int
     members: dict[str, str]
     """Uid by name."""
+    planned_at: float
     asked_at: float | None = None
     deaths: dict[str, Death] = field(default_factory=dict)
     """By name."""
@@ -93,6 +95,8 @@ class Accounts(Promise):
         """Runs, by uid of the job, of which a process has ended without handing over or saving."""
         self._refused: dict[str, tuple[int, float]] = {}
         """By uid of the job: the run that has refused an emptied log last, and when."""
+        self._planned: dict[tuple[str, int], float] = {}
+        """By uid of the job and run: since when."""
         self._memory: dict[str, tuple[int, int]] = {}
         """By uid of the job: kills for want of memory in a row, and the step they came to."""
 
@@ -171,12 +175,12 @@ class Accounts(Promise):
                 account.disturbed.add(name)
 
     def _note_refusal(self, account: Account) -> None:
-        """Whoever finds an emptied log is not sent to it again at once."""
+        """Whoever finds an emptied log is not sent to it again at once; a run that was on its way finds it, too."""
         names = {(one.get("error") or {}).get("name") for one in account.told.values()}
         if "LogLost" not in names:
             return
         run, at = self._refused.get(account.job, (account.run, self._case.now))
-        if run != account.run and self._case.now - at < REFUSED_SECONDS:
+        if run != account.run and at < account.planned_at and self._case.now - at < REFUSED_SECONDS:
             self._case.fail("log-lost", f"runs {run} and {account.run} find an emptied log, one soon after the other")
         self._refused[account.job] = account.run, self._case.now
 
@@ -199,9 +203,11 @@ class Accounts(Promise):
             if len(closed) == 1 and not finished(job) and not terminating(job) and not self._case.fired(*UNSURE):
                 for check, words in self._close(account, job, old):
                     self._case.fail(check, f"{key_of(job)[1]}, run {account.run}: {words}")
+        for one in plans(status):
+            self._planned.setdefault((uid, int(one["run"])), self._case.now)
         if plan and (uid, run) not in self._open:
             members = {one["name"]: one["uid"] for one in plan["members"]}
-            self._open[uid, run] = Account(uid, run, members)
+            self._open[uid, run] = Account(uid, run, members, self._planned[uid, run])
         for account in self._open.values():
             asked = account.run != run or intent(status)
             if account.job == uid and asked and account.asked_at is None:

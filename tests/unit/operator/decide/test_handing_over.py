@@ -10,6 +10,8 @@ import pytest
 
 from perdure.contract import (
     CommitRef,
+    ErrorKind,
+    ErrorName,
     ExitKind,
     Handover,
     HandoverRecord,
@@ -435,6 +437,12 @@ class TestARunThatIsLostWhileTheNextOneWaitsForIt:
         assert _stage(after) is Stage.RUNNING
         assert _stage(after.after(1).settle().after(1200).settle()) is Stage.RUNNING
         assert after.after(1).settle().now.run == 3
+
+    def test_but_not_where_the_run_before_has_found_an_emptied_log(self) -> None:
+        lost = (ErrorKind.EXCEPTION, ErrorName.LOG_LOST, "no commit")
+        here = _in_place().ended(1, ExitKind.FAILED, error=lost, run=1).settle()
+        assert here.now.log_lost is not None
+        assert here.after(1).settle().now.run == here.now.run
 
     def test_so_is_one_whose_members_are_all_new_once_nobody_of_the_older_one_is_left(self) -> None:
         here = _in_place(2, "n1", "n2")
