@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from e2e.cluster.apiserver import ApiServer
 from perdure.contract import (
     ANNOTATION_ASSIGNMENT,
+    LABEL_ROLE,
     Assignment,
     CommitRef,
     ExitKind,
@@ -92,8 +93,13 @@ class Scene:
         """Whether a condition has this reason."""
         return any(one.reason == reason for one in self.status().conditions)
 
+    def members(self) -> list[dict[str, Any]]:
+        """Pods that have, or had, a rank: no standby is among them."""
+        return [pod for pod in self.pods() if pod["metadata"]["labels"].get(LABEL_ROLE) == "member"]
+
     def assignments(self) -> list[Assignment]:
-        return [read_assignment(pod["metadata"]["annotations"][ANNOTATION_ASSIGNMENT]) for pod in self.pods()]
+        """The members'."""
+        return [read_assignment(pod["metadata"]["annotations"][ANNOTATION_ASSIGNMENT]) for pod in self.members()]
 
     def run_pods(self, *nodes: str) -> None:
         """Bind every pod that has no node and make it Ready."""
@@ -120,7 +126,7 @@ class Scene:
 
     def save_all(self, run: int, step: int) -> None:
         """Every member has saved and exits."""
-        for rank, name in enumerate(self.names()):
+        for rank, name in enumerate(sorted(pod["metadata"]["name"] for pod in self.members())):
             self.end_pod(name, saved(run, rank, step))
 
     def _bind(self, name: str, node: str, index: int) -> None:
