@@ -151,8 +151,13 @@ def _protected(draft: Draft) -> Draft:
             return _counts_strangers(draft, strangers)
         text = "evictions wait for the exit save"
         return draft.condition(ConditionType.PROTECTED, True, Reason.BUDGET_IN_PLACE, text)
-    others = joined(list(foreign))
-    message = f"PodDisruptionBudget {others} also matches the members: evictions fail until its selector is changed"
+    own = names.budget(draft.snapshot.name, draft.snapshot.uid)
+    message = (
+        f"PodDisruptionBudget {own} has the name of this job's budget and is not owned by the job: delete it"
+        if own in foreign
+        else f"PodDisruptionBudget {joined(list(foreign))} also matches the members: "
+        "evictions fail until its selector is changed"
+    )
     draft = _warn_once(draft, ConditionType.PROTECTED, Reason.PDB_CONFLICT, message)
     return draft.condition(ConditionType.PROTECTED, False, Reason.PDB_CONFLICT, message)
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise, by_operator
-from tests.simulation.checks.reading import finished, outcome, plan_of, root_of, status_of, terminated
+from tests.simulation.checks.reading import assignment, finished, outcome, plan_of, root_of, status_of, terminated
 from tests.simulation.objects import (
     BUDGETS,
     JOBS,
@@ -70,7 +70,8 @@ class Plans(Promise):
             self._since_when.setdefault(key, self._case.now)
         if change.kind == PODS and by_operator(change) and change.old is not None and terminated(change.old):
             opened = outcome(change.old).get("opened")  # whoever deletes a pod has read its last words
-            if isinstance(opened, int) and opened <= NUMBERS_AT_MOST:
+            told = "run" in assignment(change.old)  # a standby knows of no run, whatever its owner makes it say
+            if told and isinstance(opened, int) and opened <= NUMBERS_AT_MOST:
                 job = owner_of(change.raw)
                 self._opened[job] = max(self._opened[job], opened)
 
@@ -102,6 +103,8 @@ class Plans(Promise):
         mended = self._case.now - self._since_when.get((BUDGETS, uid), -1e9) > KNOWN_SECONDS
         if self._world.server.policy.refuse_patches:
             mended = False  # rounds fail and pause for longer than that: this one is the first to see the budget
+        if self._case.fired("foreign-budget"):
+            mended = False  # somebody else's has the name that the job's is to have
         budget = next((one for one in self._world.server.each(BUDGETS) if owner_of(one) == uid), None)
         least = ((budget or {}).get("spec") or {}).get("minAvailable", 0)
         protected = len(plan["members"]) if not plan.get("takesOver") else 1  # joiners are counted before they are told

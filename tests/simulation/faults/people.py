@@ -92,6 +92,7 @@ async def foreign_budget(scene: Scene, rng: random.Random) -> None:
     if budget is None:
         return
     scene.world.fire("delete-budget")
+    scene.world.fire("foreign-budget")
     server, key = scene.world.server, key_of(budget)
     least = rng.choice((0, budget["spec"].get("minAvailable", 0)))
     spec = {"minAvailable": least, "selector": {"matchLabels": {"app": "other"}}}

@@ -214,11 +214,13 @@ class Observer:
         return found.view if found is not None and found.owner == record.uid else None
 
     def _foreign_budgets(self, record: JobRecord, pods: Sequence[PodRecord]) -> tuple[str, ...]:
-        """Names of budgets that cover one of its pods and are not its own."""
+        """Names of budgets that cover one of its pods, or have the name of its own, and are not its own."""
         uids = {pod.labels.get(LABEL_UID, "") for pod in pods}
         others = self._cache.budgets_over(record.key[0], uids)
         covering = (one for one in others if one.owner != record.uid and any(one.selects(pod.labels) for pod in pods))
-        return tuple(sorted(budget.key[1] for budget in covering))
+        named = self._cache.budget((record.key[0], names.budget(record.key[1], record.uid)))
+        taken = {named.key[1]} if named is not None and named.owner != record.uid else set()
+        return tuple(sorted({budget.key[1] for budget in covering} | taken))
 
     def _better_claims(self, record: JobRecord) -> tuple[str, ...]:
         rivals = [one for one in self._cache.jobs_at(record.root) if one.holds_root and one.claim < record.claim]

@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from perdure.contract import ErrorName, ExitKind, Standby, write_assignment
+from perdure_operator.api import names
 from perdure_operator.api.reasons import CONDITION_TYPES, REASONS, ConditionType, Reason
 from perdure_operator.api.status import Disruption
 from perdure_operator.decide.placement import IDLE_GRACE_SECONDS
@@ -356,6 +357,14 @@ class TestFlags:
         protected = here.settle().condition(ConditionType.PROTECTED)
         assert (protected.status, protected.reason) == ("False", "PDBConflict")
         assert "mine" in protected.message
+
+    def test_whoever_has_the_name_of_the_budget_is_to_be_deleted(self) -> None:
+        here = job().running(world=2)
+        taken = names.budget(here.snapshot.name, here.snapshot.uid)
+        protected = here.having(foreign_budgets=(taken,), budget=None).settle().condition(ConditionType.PROTECTED)
+        assert (protected.status, protected.reason) == ("False", "PDBConflict")
+        assert f"{taken} has the name" in protected.message
+        assert "delete it" in protected.message
 
     def test_a_foreign_pod_that_the_budget_counts_is_counted_on_top_and_told(self) -> None:
         here = job().running(world=2).having(foreign_pods=("thief",))

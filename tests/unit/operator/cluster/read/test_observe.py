@@ -128,6 +128,14 @@ def test_own_and_foreign_budgets_are_told_apart() -> None:
     assert seen.foreign_budgets == ("theirs",)
 
 
+def test_anothers_budget_with_the_name_of_the_jobs_own_is_told() -> None:
+    made = stage()
+    own = manifests.budget(look(made), 1)
+    taken = _budget(own["metadata"]["name"], {"app": "y"})
+    asyncio.run(made.cluster.create(BUDGETS, "ns", taken))
+    assert (look(made).budget, look(made).foreign_budgets) == (None, (taken["metadata"]["name"],))
+
+
 def sharing() -> Stage:
     """`another` and `digits` write to one root, and `another` has the better claim."""
     made = stage()
