@@ -313,8 +313,8 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         "Leave the labels perdure.dev/job, perdure.dev/job-uid and perdure.dev/role alone.",
     ),
     Reason.PDB_CONFLICT: Explained(
-        "A second PodDisruptionBudget matches the members: Kubernetes refuses every eviction of such a pod. Or one that "
-        "is not the job's has the name of the job's own.",
+        "A second PodDisruptionBudget matches the members: Kubernetes refuses every eviction of such a pod. Or one "
+        "that is not the job's has the name of the job's own.",
         "Change the selector of the budget that the message names, or delete it.",
     ),
     Reason.UNKNOWN_FIELDS: Explained(
