@@ -95,7 +95,7 @@ class PodView(Model):
     waiting_message: str = ""
     terminated: Terminated | None = None
     others_run: bool = False
-    """Whether a container beside container 0 has not ended; init containers are the kubelet's to end."""
+    """Whether a container beside container 0, which has ended, has not; init containers are the kubelet's to end."""
     unschedulable: str = ""
     """The scheduler's message while the pod cannot be placed."""
     evicted: bool = False

@@ -108,7 +108,7 @@ def pod(raw: Json, *, gone: bool = False) -> PodView:
         waiting_reason=waiting.get("reason") or "",
         waiting_message=waiting.get("message") or "",
         terminated=_terminated(state.get("terminated")),
-        others_run=_others_run(spec, status),
+        others_run="terminated" in state and _others_run(spec, status),
         unschedulable=_unschedulable(raw),
         evicted=status.get("reason") == "Evicted"
         or (_condition(raw, "DisruptionTarget") or {}).get("status") == "True",

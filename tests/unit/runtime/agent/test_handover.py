@@ -204,7 +204,7 @@ class TestTheWord:
         pod = voting()
         pod.sees(reported(TookOver(2, 5, 8, 121)))
         assert told(pod, ExitKind.PEER_LOST).sees(GONE) == ()
-        assert pod.outcome(Tick(), after=30).rank == 5
+        assert pod.outcome(Tick(), after=600).rank == 5
 
     def test_a_leaver_is_done(self) -> None:
         pod = voting(LEAVES)
