@@ -133,11 +133,9 @@ class Job:
 
     def all_ended(self, outcome: ExitKind, **fields: Any) -> Job:
         """Every member of the run ends in the same way."""
-        job, current = self, self.now.current
-        members = {member.name for member in current.plan.members} if current else set()
+        job = self
         for pod in self.living():
-            if pod.name in members:
-                job = job.ended(pod.name, outcome, **fields)
+            job = job.ended(pod.name, outcome, **fields)
         return job
 
     def refused(

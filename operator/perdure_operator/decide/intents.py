@@ -93,7 +93,6 @@ def commit_to_leave(draft: Draft, current: CurrentRun, found: Found, fell: str =
         seconds=seconds,
         lost=lost,
         deadline=later(draft.now, seconds + LATE_MARGIN_SECONDS),
-        ahead=found.disruption is Disruption.NODE_LEAVING and not fell and not draft.snapshot.deleting,
     )
     known = status.next if status.next and found.disruption not in _EVERYBODY else NextRun(run=0)
     words = {"disruption": found.disruption, "cause": found.cause, "fell": fell}

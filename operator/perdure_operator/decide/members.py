@@ -46,7 +46,7 @@ def allocate(draft: Draft) -> Draft:
 
 
 def allocate_ahead(draft: Draft) -> Draft:
-    """While members leave, those who follow them start already, where nothing else keeps them from it.
+    """While members leave, those who follow them start already, where nothing but time was missing.
 
     Once one of them had to be replaced the others wait for the pauses of the next stage.
     """

@@ -116,19 +116,10 @@ class TestDrain:
         assert "digits-ab12-0" not in here.condition(ConditionType.RUNNING).message
         assert here.now.phase is Phase.VACATING
 
-    def test_new_members_with_new_numbers_start_while_the_others_save(self) -> None:
-        here = job().running(world=2).cordon("n1").settle().after(1)
-        plan = here.plan()
-        assert creates(plan) == ["digits-ab12-2", "digits-ab12-3"]
-        assert deletes(plan) == []
-        there = here.settle().ready().settle()
-        assert there.now.next is not None
-        assert there.now.next.plan is None  # who saves may still fail
-        assert isinstance(there.assignment(2), Standby)
-
-    def test_when_all_have_left_the_next_run_begins_and_nothing_is_lost(self) -> None:
+    def test_when_all_have_left_new_members_with_new_numbers_follow_and_nothing_is_lost(self) -> None:
         here = job().running(world=2).leaving("n1").all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20))
         plan = here.plan()
+        assert creates(plan) == ["digits-ab12-2", "digits-ab12-3"]
         assert deletes(plan) == ["digits-ab12-0", "digits-ab12-1"]
         after = here.settle()
         assert after.now.lost == ()
