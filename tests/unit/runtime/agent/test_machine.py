@@ -732,8 +732,8 @@ class TestWhatSigkillDoesNotEnd:
     def test_a_killed_trainer_that_does_not_end_is_given_up_with_its_outcome(self) -> None:
         pod = training()
         pod.sees(reported(Committed(COMMIT)), AssignmentRead(replace(RUN2, seconds=0)))
-        assert due(pod.state) == 1600.0
-        assert pod.sees(Tick(), after=599) == ()
+        assert due(pod.state) == 1030.0
+        assert pod.sees(Tick(), after=29) == ()
         assert pod.outcome(Tick(), after=1) == Outcome(ExitKind.EXIT_TIMEOUT, 1, 0, step=120, commit=COMMIT, opened=1)
 
     def test_what_the_last_process_left_behind_is_waited_for(self) -> None:
