@@ -172,9 +172,9 @@ def _listen(place: Place, deadline: Deadline, *, listen: bool) -> Store:
 def _find(place: Place, deadline: Deadline) -> Store:
     awaited = f"{place.awaited} does not listen at {place}"
     while True:
-        _await_port(place.address, deadline, awaited)
         try:
-            store = place.connect(listen=False)
+            with _port(place.address, deadline, awaited):
+                store = place.connect(listen=False)
             found = _first_key(store, deadline, f"{place.awaited} has not named its run")
         except (dist.DistNetworkError, dist.DistStoreError):
             found = ""  # no store, or it stopped listening between two calls
@@ -184,16 +184,18 @@ def _find(place: Place, deadline: Deadline) -> Store:
         time.sleep(RETRY_SECONDS)
 
 
-def _await_port(address: tuple[str, int], deadline: Deadline, awaited: str) -> None:
-    """torch's own client backs off for seconds when nobody listens yet."""
+def _port(address: tuple[str, int], deadline: Deadline, awaited: str) -> socket.socket:
+    """A connection to it, once somebody listens: torch's own client backs off for seconds when nobody does yet.
+
+    Closed at once it could be gone before the store has accepted it, and the thread that serves a store of torch 2.15
+    was seen to answer nobody after that, for seconds or for good.
+    """
     while True:
         left = deadline.check(awaited)
         try:
-            socket.create_connection(address, timeout=min(left, CONNECT_SECONDS)).close()
+            return socket.create_connection(address, timeout=min(left, CONNECT_SECONDS))
         except OSError:
             time.sleep(RETRY_SECONDS)
-        else:
-            return
 
 
 def _first_key(store: Store, deadline: Deadline, awaited: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -75,3 +76,27 @@ def test_a_request_to_leave_ends_the_wait(taken: socket.socket) -> None:
     taken.close()
     with pytest.raises(Exit):
         rendezvous(settings(port, rank=1), timeout=TIMEOUT, deadline=Deadline(60, give_up))
+
+
+def test_whoever_looks_whether_a_store_is_there_stays_until_torchs_client_has_come() -> None:
+    """A store whose first visitor is gone before it was let in may answer nobody after it."""
+    stays: list[bool] = []
+
+    def serve(listener: socket.socket) -> None:
+        visitor, _ = listener.accept()
+        client, _ = listener.accept()
+        visitor.setblocking(False)
+        with visitor, client, listener:
+            try:
+                stays.append(visitor.recv(1) != b"")
+            except BlockingIOError:
+                stays.append(True)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        server = threading.Thread(target=serve, args=(listener,))
+        server.start()
+        with pytest.raises(PeerLost):
+            rendezvous(settings(port, rank=1), timeout=TIMEOUT, deadline=Deadline(0.5, nobody_gives_up))
+        server.join()
+    assert stays == [True]
