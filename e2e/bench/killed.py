@@ -24,7 +24,6 @@ from e2e.prepare import Progress
 
 KILLS: Final = 3
 BOUND: Final = 1.0
-_STARTED: Final = ("start", "import", "rendezvous", "restore")
 
 
 @dataclass(frozen=True)
@@ -93,6 +92,6 @@ def _figures(deaths: Sequence[Killed], lost: int) -> Iterator[Figure]:
     yield Figure("  kill to replacement warm", "s", tuple(death.warm - death.at for death in deaths))
     yield Figure("  replacement warm to next step", "s", steps, BOUND, "the bound")
     yield Figure("    its plan told", "s", tuple(death.told - death.warm for death in deaths))
-    for part in _STARTED:
+    for part in timeline.STARTING:
         yield Figure(f"    {part}", "s", tuple(death.seconds.get(part, 0.0) for death in deaths))
     yield Figure("  finished steps lost", "steps", (float(lost),), 0.0, "the bound, of all of them together")

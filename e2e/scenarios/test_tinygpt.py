@@ -14,6 +14,7 @@ from e2e.harness.lab import TINYGPT, Lab, example
 from e2e.prepare import Environments
 from e2e.scenarios import lanes
 from e2e.scenarios.conftest import TINYGPT_IMAGE
+from e2e.scenarios.training import STANDBY_SECONDS
 
 pytestmark = pytest.mark.cluster
 
@@ -29,6 +30,7 @@ def manifest(lane: str) -> Manifest:
     spec = {
         "replicas": MEMBERS,
         "checkpoint": {"uri": f"s3://scenarios/{NAMESPACE}"},
+        "disruption": {"replacementTimeoutSeconds": STANDBY_SECONDS},
         "template": {"spec": {"nodeSelector": {lanes.LABEL: lane}}},
     }
     environ = {"PERDURE_TRACE": "1"}
@@ -60,12 +62,13 @@ def test_a_drained_tinygpt_has_the_undisturbed_ones_losses_one_by_one(lab: Lab, 
                 drained = drain.finish()
             said = told(log.whole(seconds=FINISH_SECONDS))  # rank 0 keeps its pod
         status = watch.wait("the job ends", observed.in_phase("Completed", "Failed"), seconds=FINISH_SECONDS)
-        assert status["phase"] == "Completed", job.describe()
+        told_last = job.describe()
+        assert status["phase"] == "Completed", told_last
     undisturbed = _twin(lab)
     entries, trace = job.root.entries(), job.root.trace().steps
     assert drained.status == 0, drained.output
     assert [entry.run for entry in entries if entry.kind == "Opened"] == [1, 2]
-    assert evidence.took_over(entries, 2)  # nobody stopped
+    assert evidence.took_over(entries, 2), told_last  # nobody stopped
     assert said == told(undisturbed.said.splitlines())
     assert (evidence.steps_lost(entries, trace), evidence.untraced(entries, trace)) == (0, [])
     assert tuple(evidence.batches(entries, trace)) == undisturbed.batches

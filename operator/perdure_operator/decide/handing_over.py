@@ -8,7 +8,6 @@ the next move is right in both worlds: it names the runs that nobody may go on w
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -99,4 +98,4 @@ def _move_on(draft: Draft, current: CurrentRun, plan: RunPlan, intent: Intent) -
     if draft.now >= patience:
         return after
     held = f"then {found.cause}; that waits until {clock(patience)}, for no member tells before it ends how this ended"
-    return replace(draft, standbys_wait=Waiting(Reason(found.disruption), held)).wake(patience)
+    return draft.but(standbys_wait=Waiting(Reason(found.disruption), held)).wake(patience)

@@ -48,7 +48,7 @@ def _nobody_goes_on(draft: Draft, found: Found) -> bool:
 
 
 def ready_by(current: CurrentRun, intent: Intent) -> datetime | None:
-    """Until when standbys are waited for: who has saved, or lost a peer, holds its seat for a short time only."""
+    """Until when standbys are waited for: who has saved, or lost a peer, holds its seat no longer."""
     told = [one.time for one in current.outcomes if one.outcome and one.time]
     ends = [*([intent.ready_by] if intent.ready_by else []), *([later(min(told), SEAT_SECONDS)] if told else [])]
     return min(ends, default=None)

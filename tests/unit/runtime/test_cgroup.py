@@ -7,15 +7,9 @@ from pathlib import Path
 import pytest
 
 from perdure.cgroup import memory_limit, memory_used
+from tests.support.cgroups import cgroup
 
 STAT = "anon 600\nfile 300\nshmem 100\ninactive_file 150\nactive_file 50\n"
-
-
-def cgroup(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        (root / name).parent.mkdir(exist_ok=True)
-        (root / name).write_text(text)
-    return root
 
 
 @pytest.mark.parametrize(

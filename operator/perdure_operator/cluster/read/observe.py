@@ -31,7 +31,7 @@ from perdure_operator.cluster.protocol import (
 from perdure_operator.cluster.read import parse
 from perdure_operator.cluster.read.cache import Cache, Change
 from perdure_operator.cluster.read.live import Live
-from perdure_operator.cluster.read.records import JobRecord, Key, PodRecord
+from perdure_operator.cluster.read.records import BudgetRecord, JobRecord, Key, PodRecord
 from perdure_operator.state.snapshot import (
     Budget,
     KeptTemplate,
@@ -210,7 +210,7 @@ class Observer:
 
     def _budget(self, record: JobRecord) -> Budget | None:
         """The job's own; another's of the same name is refused when ours is to be created."""
-        found = self._cache.budget((record.key[0], names.budget(record.key[1], record.uid)))
+        found = self._budget_named(record)
         return found.view if found is not None and found.owner == record.uid else None
 
     def _foreign_budgets(self, record: JobRecord, pods: Sequence[PodRecord]) -> tuple[str, ...]:
@@ -218,9 +218,13 @@ class Observer:
         uids = {pod.labels.get(LABEL_UID, "") for pod in pods}
         others = self._cache.budgets_over(record.key[0], uids)
         covering = (one for one in others if one.owner != record.uid and any(one.selects(pod.labels) for pod in pods))
-        named = self._cache.budget((record.key[0], names.budget(record.key[1], record.uid)))
+        named = self._budget_named(record)
         taken = {named.key[1]} if named is not None and named.owner != record.uid else set()
         return tuple(sorted({budget.key[1] for budget in covering} | taken))
+
+    def _budget_named(self, record: JobRecord) -> BudgetRecord | None:
+        """Whoever's has the name of the job's own."""
+        return self._cache.budget((record.key[0], names.budget(record.key[1], record.uid)))
 
     def _better_claims(self, record: JobRecord) -> tuple[str, ...]:
         rivals = [one for one in self._cache.jobs_at(record.root) if one.holds_root and one.claim < record.claim]

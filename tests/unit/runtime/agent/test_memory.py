@@ -7,16 +7,10 @@ from pathlib import Path
 import pytest
 
 from perdure.agent.memory import OutOfMemory, oom_kills
+from tests.support.cgroups import cgroup
 
 V1 = "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"
 V2 = "low 0\nhigh 0\nmax 12\noom 4\noom_kill 3\noom_group_kill 0\n"
-
-
-def cgroup(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        (root / name).parent.mkdir(exist_ok=True)
-        (root / name).write_text(text)
-    return root
 
 
 @pytest.mark.parametrize("files", [{"memory.events": V2}, {"memory/memory.oom_control": V1}], ids=["v2", "v1"])
