@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from e2e.bench import scale_audit, scale_decide
+from e2e.bench import scale_audit, scale_decide, scale_resync
 from e2e.bench.report import Figure
 from e2e.bench.scale_load import MEMBERS, bare_pods, create, job_sets, namespaces, training_jobs
 from e2e.bench.scale_plane import Plane, plane, start_jobset, user_of, wait_for_crd
@@ -78,6 +78,8 @@ class Ours:
     reactions: tuple[float, ...]
     """Seconds from a cordon to the first write about each job on that node."""
     rss: float
+    resync: Sequence[Figure]
+    """Of the largest number of jobs."""
 
 
 def measure(progress: Progress, sizes: Sequence[int] = JOBS) -> tuple[list[Figure], dict[str, Any]]:
@@ -109,7 +111,9 @@ def _ours(progress: Progress, jobs: int, *, cordons: bool) -> Ours:
         calls = scale_audit.calls(seen, user_of(OPERATOR))
         idle = _idle(where) if cordons else Counter[str]()
         reactions = _cordon(where, progress) if cordons else ()
-        return Ours(started, calls, idle, reactions, peak_mebibytes(pid))
+        memory = peak_mebibytes(pid)
+        resync = scale_resync.figures(where, jobs, progress) if cordons else []
+        return Ours(started, calls, idle, reactions, memory, resync)
 
 
 def _theirs(progress: Progress, jobs: int) -> Started:
@@ -252,6 +256,7 @@ def _of_largest(ours: Ours) -> list[Figure]:
         Figure("  p50", "s", (statistics.median(ordered),)),
         Figure("  p99", "s", (p99,), P99_SECONDS, "the target"),
         Figure(f"{jobs} idle jobs: API calls a minute", "", (float(sum(ours.idle.values())),), 0.0, "the target"),
+        *ours.resync,
     ]
 
 

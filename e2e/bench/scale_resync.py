@@ -1,0 +1,50 @@
+"""How long a resync keeps the operator from anything else: what a cordon that is seen meanwhile waits for.
+
+The operator's own reader, in this process, reads everything from a real API server: once as at its start, and again and
+again as every five minutes, when it knows it all. Another task of the same loop notes how long it had to wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+
+from e2e.bench.report import Figure
+from e2e.bench.scale_plane import Plane
+from e2e.prepare import Progress
+from perdure_operator.cluster import kube
+from perdure_operator.cluster.read.cache import Cache
+from perdure_operator.cluster.read.observe import Observer
+
+RESYNCS = 5
+TARGET_SECONDS = 0.2
+
+
+def figures(where: Plane, jobs: int, progress: Progress) -> list[Figure]:
+    """With the jobs that are there."""
+    progress.say(f"  the operator reads {jobs} jobs and their pods, {RESYNCS} times again")
+    first, *again = asyncio.run(_held_up(str(where.server.kubeconfig)))
+    held = tuple(longest for longest, _ in again)
+    return [
+        Figure(f"{jobs} jobs: a resync keeps others waiting for", "s", held, TARGET_SECONDS, "the target, at worst"),
+        Figure("  the whole of it", "s", tuple(whole for _, whole in again)),
+        Figure("  the first, which parses everything, keeps others for", "s", (first[0],)),
+    ]
+
+
+async def _held_up(kubeconfig: str) -> list[tuple[float, float]]:
+    """For each resync the longest wait of another task, and how long it all took; seconds."""
+    async with await kube.login(kubeconfig) as api:
+        observer = Observer(api, Cache())
+        return [await _resync(observer) for _ in range(1 + RESYNCS)]
+
+
+async def _resync(observer: Observer) -> tuple[float, float]:
+    work = asyncio.create_task(observer.sync())
+    turns = [time.perf_counter()]
+    while not work.done():
+        await asyncio.sleep(0)
+        turns.append(time.perf_counter())
+    await work
+    return max(later - sooner for sooner, later in itertools.pairwise(turns)), turns[-1] - turns[0]
