@@ -331,8 +331,8 @@ def test_a_node_that_was_busy_for_a_while_costs_no_image_later(
     training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as busy:
-        for name in ("LEAST_SPENT_SECONDS", "MOST_SPENT", "LEAST_PAUSE_SECONDS"):
-            busy.setattr(allowance, name, 0.0)
+        for name, value in {"LEAST_SPENT_SECONDS": 0.0, "MOST_SPENT": 0.0, "LEAST_PAUSE_SECONDS": 1e-9}.items():
+            busy.setattr(allowance, name, value)
         training.step()
     training.step()
     then = training.whole()
