@@ -488,7 +488,7 @@ def _classified(error: Exception) -> tuple[ExitKind, Failure | None]:
         case PeerLost():
             return ExitKind.PEER_LOST, None
         case HandoverFailed():
-            return ExitKind.HANDOVER_FAILED, None
+            return ExitKind.HANDOVER_FAILED, Failure(ErrorKind.EXCEPTION, name, str(error))
         case StorageError():
             return ExitKind.FAILED, Failure(ErrorKind.STORAGE, name, str(error))
         case PerdureError():

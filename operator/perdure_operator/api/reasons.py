@@ -361,7 +361,7 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     Reason.HANDOVER_FAILED: Explained(
         "An attempt to hand the living run over did not come about: the run trains on, and it is tried once more, or "
         "its members save and go on in their pods.",
-        "Nothing; if it comes again, the logs of the newcomers named say why.",
+        "Nothing; if it comes again, mend what the message says of the newcomers, or look at their logs.",
     ),
     Reason.MEMBER_REPLACED: Explained("A standby cannot be used and gets a successor with a new number."),
 }

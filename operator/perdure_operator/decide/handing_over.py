@@ -11,6 +11,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
+from perdure.words import shortened
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Intent, MemberOutcome, NextRun, RunPlan
 from perdure_operator.decide.disruptions import final_reason, known_by, reason_to_end
@@ -21,6 +22,9 @@ from perdure_operator.decide.plans import ATTEMPTS, succeed
 
 NEWS_SECONDS: Final = 30
 """So long another move waits for evidence of the one before: most attempts are over by then."""
+
+_WHY_CHARACTERS: Final = 400
+"""Of what a newcomer says of its end."""
 
 
 def settle(draft: Draft) -> Draft:
@@ -66,7 +70,7 @@ def _ended_newcomers(draft: Draft, upcoming: NextRun, plan: RunPlan) -> list[Mem
 
 def _try_again(draft: Draft, upcoming: NextRun, plan: RunPlan, intent: Intent, failed: list[MemberOutcome]) -> Draft:
     """With other newcomers, whatever has become of these; they cost no failure, only a pause and an attempt."""
-    ends = joined([f"{one.name}: {one.outcome or one.error_name}" for one in failed])
+    ends = joined([f"{one.name}: {_told(one)}" for one in failed])
     words = f"run {plan.run} has not taken over from run {plan.takes_over}: {ends}"
     attempts = upcoming.attempts + 1
     again = NextRun(
@@ -82,6 +86,14 @@ def _try_again(draft: Draft, upcoming: NextRun, plan: RunPlan, intent: Intent, f
     intent = intent.model_copy(update={"ready_by": None, "not_before": pause})
     draft = draft.update_current(intent=intent).update(next=again)
     return draft.tell(Reason.HANDOVER_FAILED, words, warning=True)
+
+
+def _told(one: MemberOutcome) -> str:
+    """How a newcomer has ended, and why: of a traceback its last line, which is the error's."""
+    lines = one.error_tail.strip().splitlines()
+    last = shortened(lines[-1], _WHY_CHARACTERS) if lines else ""
+    name = "" if last.startswith(one.error_name) else one.error_name
+    return ": ".join(word for word in (one.outcome, name, last) if word)
 
 
 def _move_on(draft: Draft, current: CurrentRun, plan: RunPlan, intent: Intent) -> Draft:

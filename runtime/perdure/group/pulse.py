@@ -17,9 +17,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from perdure.group.rendezvous import CONNECT_SECONDS, connect
+from perdure.group.rendezvous import ANSWER_SECONDS, CONNECT_SECONDS, connect
 from perdure.settings import Settings
 
 if TYPE_CHECKING:
@@ -87,10 +88,11 @@ class Pulse:
         """Once all ranks are connected: each hears its peer before it trains, or soon if not `at_once`."""
         if self._settings.world == 1:
             return
+        counted = threading.Event()
+        for act in (partial(self._go_on_counting, counted, at_once=at_once), self._watch):
+            threading.Thread(target=act, name="perdure-pulse", daemon=True).start()
         if at_once:
-            self._count_and_listen()
-        for act in (self._go_on_counting, self._watch):
-            threading.Thread(target=act, name=f"perdure-pulse{act.__name__}", daemon=True).start()
+            counted.wait(ANSWER_SECONDS)
 
     def stop(self) -> None:
         """From here on the others may leave when they like."""
@@ -116,8 +118,11 @@ class Pulse:
                 self._gone(f"rank {self._peer} was not heard for {silent:.0f} s, and this rank is asked to leave")
                 return
 
-    def _go_on_counting(self) -> None:
-        """May hang for as long as the network does: nothing waits for this thread."""
+    def _go_on_counting(self, counted: threading.Event, *, at_once: bool) -> None:
+        """May hang for as long as the network does: nothing waits for this thread, or not for long."""
+        if at_once:
+            self._count_and_listen()
+        counted.set()
         while not self._stopped.wait(BEAT_SECONDS):
             self._count_and_listen()
 
@@ -135,6 +140,9 @@ class Pulse:
             self._silence.heard(time.monotonic())
 
     def _reached(self) -> Store:
-        """A connection of its own: the script's may wait for something else. torch's client is loud where none is."""
-        socket.create_connection(self._settings.master or ("", 0), timeout=CONNECT_SECONDS).close()
-        return connect(self._settings, listen=False)
+        """A connection of its own: the script's may wait for something else. torch's client is loud where none is.
+
+        Whoever looks stays until that has come, as in perdure.group.rendezvous.
+        """
+        with socket.create_connection(self._settings.master or ("", 0), timeout=CONNECT_SECONDS):
+            return connect(self._settings, listen=False)

@@ -2,7 +2,8 @@
 
 Rank 0 listens first; the others try again in short steps, because its port may open any moment. The first key in the
 store is the run: whoever reached the store of another run (an old one that still listens) keeps looking. Waiting has
-a deadline of its own, and a request to exit ends it.
+a deadline of its own, and a request to exit ends it. torch's client has none for an answer: whoever listens and says
+nothing (a frozen process) is asked by another thread.
 
 Called once by the session, before anything is restored. A world of one has neither store nor groups.
 """
@@ -10,11 +11,14 @@ Called once by the session, before anything is restored. A world of one has neit
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -29,11 +33,15 @@ from perdure.settings import Settings
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
+T = TypeVar("T")
+
 RUN_KEY: Final = "run"
 RETRY_SECONDS: Final = 0.05
 WAIT_SECONDS: Final = 1.0
 """How long one wait for a key lasts before a request to exit is looked for."""
 CONNECT_SECONDS: Final = 5.0
+ANSWER_SECONDS: Final = 5.0
+"""How long a store may take for an answer, or for saying that there is none, before anybody doubts that it is there."""
 OPENING_SECONDS: Final = 300.0
 """What rank 0 may take to open the run beyond the wait for its turn; the others wait for its message."""
 
@@ -61,8 +69,10 @@ class Gradients:
 class Deadline:
     """Until when, and whether anybody asked to give up before."""
 
-    def __init__(self, seconds: float, give_up: Callable[[], None]) -> None:
+    def __init__(self, seconds: float, give_up: Callable[[], None], named: str = "") -> None:
+        """`named` is what sets the seconds, for people."""
         self._seconds = seconds
+        self._named = f" ({named})" if named else ""
         self._at = time.monotonic() + seconds
         self._give_up = give_up
 
@@ -71,7 +81,7 @@ class Deadline:
         self._give_up()
         left = self._at - time.monotonic()
         if left <= 0:
-            raise PeerLost(f"{awaited}: waited {self._seconds:g} s; look at the other ranks' logs")
+            raise PeerLost(f"{awaited}: waited {self._seconds:g} s{self._named}; look at the other ranks' logs")
         return left
 
 
@@ -88,11 +98,15 @@ def connect_ranks(settings: Settings, *, timeout: timedelta, deadline: Deadline)
     """The groups of a run, connected, while torch may still use those of another. From any thread."""
     if settings.world == 1:
         return Groups(Solo(), None)
-    store = open_place(place_of(settings), timeout, deadline, listen=not settings.master_is_elsewhere)
+    place = place_of(settings)
+    store = open_place(place, timeout, deadline, listen=not settings.master_is_elsewhere)
     _everybody_is_here(store, settings, deadline)
 
     def group(name: str, seconds: timedelta) -> Group:
-        return connect_group(store, name, rank=settings.rank, size=settings.world, timeout=seconds)
+        # gloo has a limit of its own; and nobody is asked to give up, for a thread that is left behind would go on.
+        limit = Deadline(seconds.total_seconds() + ANSWER_SECONDS, lambda: None)
+        make = partial(connect_group, store, name, rank=settings.rank, size=settings.world, timeout=seconds)
+        return _answered(make, limit, f"{place} does not answer while the process groups are made")
 
     with peer_lost("the process groups were made"):
         gradients = None
@@ -160,12 +174,12 @@ def _listen(place: Place, deadline: Deadline, *, listen: bool) -> Store:
     """The port may still belong to a socket that is about to be closed."""
     while True:
         try:
-            store = place.connect(listen=listen)
+            store = _answered(lambda: place.connect(listen=listen), deadline, _silent(place))
         except dist.DistNetworkError as error:
             deadline.check(f"{place.awaited} cannot listen at {place}: {error}")
             time.sleep(RETRY_SECONDS)
             continue
-        store.set(RUN_KEY, place.named)
+        _answered(partial(store.set, RUN_KEY, place.named), deadline, _silent(place))
         return store
 
 
@@ -174,8 +188,9 @@ def _find(place: Place, deadline: Deadline) -> Store:
     while True:
         try:
             with _port(place.address, deadline, awaited):
-                store = place.connect(listen=False)
-            found = _first_key(store, deadline, f"{place.awaited} has not named its run")
+                store = _answered(lambda: place.connect(listen=False), deadline, _silent(place))
+            await_keys(store, [RUN_KEY], deadline, f"{place.awaited} has not named its run")
+            found = bytes(_answered(partial(store.get, RUN_KEY), deadline, _silent(place))).decode()
         except (dist.DistNetworkError, dist.DistStoreError):
             found = ""  # no store, or it stopped listening between two calls
         if found == place.named:
@@ -198,14 +213,37 @@ def _port(address: tuple[str, int], deadline: Deadline, awaited: str) -> socket.
             time.sleep(RETRY_SECONDS)
 
 
-def _first_key(store: Store, deadline: Deadline, awaited: str) -> str:
-    await_keys(store, [RUN_KEY], deadline, awaited)
-    return bytes(store.get(RUN_KEY)).decode()
+def _silent(place: Place) -> str:
+    return f"{place.awaited} listens at {place} and does not answer"
+
+
+def _answered(ask: Callable[[], T], deadline: Deadline, awaited: str) -> T:
+    """What `ask` gives: a call of torch's that has a limit, as long as whoever is asked lives.
+
+    Another thread makes it, so that this one can give it up. That thread is left behind until the connection ends; if
+    that is while the interpreter goes down, torch may abort the process, which has told its ending by then.
+    """
+    answer: Future[T] = Future()
+
+    def call() -> None:
+        try:
+            answer.set_result(ask())
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            answer.set_exception(error)
+
+    threading.Thread(target=call, name="perdure-rendezvous", daemon=True).start()
+    while True:
+        try:
+            return answer.result(ANSWER_SECONDS)
+        except TimeoutError:
+            if answer.done():
+                raise
+            deadline.check(awaited)
 
 
 def _everybody_is_here(store: Store, settings: Settings, deadline: Deadline) -> None:
     """Making the groups has no deadline of its own, so nobody begins before all are there."""
-    store.set(f"here/{settings.rank}", "1")
+    _answered(partial(store.set, f"here/{settings.rank}", "1"), deadline, _silent(place_of(settings)))
     for rank in range(settings.world):
         await_keys(store, [f"here/{rank}"], deadline, f"rank {rank} of {settings.world} has not come")
 
@@ -219,9 +257,9 @@ def look_for_keys(store: Store, keys: list[str], deadline: Deadline, awaited: st
 def await_keys(store: Store, keys: list[str], deadline: Deadline, awaited: str) -> None:
     """Returns when all the keys are set."""
     while True:
-        left = deadline.check(awaited)
+        patience = timedelta(seconds=min(deadline.check(awaited), WAIT_SECONDS))
         try:
-            store.wait(keys, timedelta(seconds=min(left, WAIT_SECONDS)))
+            _answered(partial(store.wait, keys, patience), deadline, f"{awaited}, and the store does not answer")
         except dist.DistStoreError:
             continue
         return

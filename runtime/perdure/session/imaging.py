@@ -32,6 +32,7 @@ from perdure.checkpoint.opening import say
 from perdure.checkpoint.state import Position, State
 from perdure.errors import PerdureError
 from perdure.room import free_memory
+from perdure.session.allowance import Allowance
 from perdure.session.glance import Eye, Glance
 from perdure.session.registry import Small
 from perdure.session.rng import alike, sums
@@ -43,11 +44,9 @@ SMALL_BYTES: Final = 16 * 2**20
 """What moves between two steps is copied at each of them, if it is no more than this."""
 MARGIN_BYTES: Final = 64 * 2**20
 """What an image leaves of the memory there is."""
-LEAST_SPENT_SECONDS: Final = 1.0
-MOST_SPENT: Final = 0.02
-"""Of the time since training began, what copying may take, once it has taken the second above."""
 PATIENCE_SECONDS: Final = 4.0
 """How long a rank that is asked for an image in the middle of a step waits for the step's end: less than the agent."""
+TOO_LONG: Final = "what moves between two steps takes too long to be copied just now"
 
 
 @dataclass(frozen=True)
@@ -81,9 +80,8 @@ class Images:
         self._alike: tuple[str, ...] = ()
         """The random generators that drew the same numbers on all ranks when they began, as one world."""
         self._world = 0
-        self._began: float | None = None
-        self._spent = 0.0
-        """Seconds of copying."""
+        self._allowance = Allowance()
+        """For copying."""
         self._left = False
         self._changed = threading.Condition()
         """Held while the image is written, and by whoever changes what is in it."""
@@ -92,7 +90,8 @@ class Images:
     @property
     def wanted(self) -> bool:
         """Whether somebody keeps an image, should this rank lose a peer."""
-        return self._run.settings.image_file is not None and self._run.world > 1 and not self._never
+        able = self._run.settings.image_file is not None and self._run.world > 1 and not self._never
+        return able and not self._allowance.pauses(time.monotonic())
 
     def begin(self) -> None:
         """Everything is restored: from here on there may be images, if nothing stands in the way. Collective."""
@@ -160,12 +159,11 @@ class Images:
 
     def _copied_in_time(self) -> Standing | None:
         begun = time.monotonic()
-        self._began = self._began or begun
         standing = self._copied()
-        now = time.monotonic()
-        self._spent += now - begun
-        if self._spent > max(LEAST_SPENT_SECONDS, MOST_SPENT * (now - self._began)):
-            self._never = "what moves between two steps takes too long to be copied"
+        pause = self._allowance.spend(begun, time.monotonic())
+        if pause:
+            say(f"{TOO_LONG}: no image of this rank is left within the next {pause:.0f} s")
+            return None
         return standing
 
     def _copied(self) -> Standing | None:
@@ -191,7 +189,7 @@ class Images:
         if self._run.settings.image_file is None or self._run.reporter.ended:
             return
         with self._changed:
-            self._changed.wait_for(lambda: self._left or not self._touched, patience)
+            self._changed.wait_for(lambda: self._left or not self._touched or not self.wanted, patience)
             if self._left:
                 return
             self._left = True
@@ -212,6 +210,8 @@ class Images:
         run, standing, path = self._run, self._standing, self._run.settings.image_file
         if self._never:
             return None, self._never
+        if not self.wanted:
+            return None, TOO_LONG
         if self._unseen:
             return None, "parameters change where no optimizer steps, or one that is compiled"
         if not self._stands():

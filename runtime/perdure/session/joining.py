@@ -9,6 +9,7 @@ import os
 from dataclasses import replace
 from datetime import timedelta
 
+from perdure.contract import Env
 from perdure.group.agreement import Agreement
 from perdure.group.peers import Alone
 from perdure.group.rendezvous import Deadline, rendezvous
@@ -46,7 +47,7 @@ def meet(run: Run, timeout: float) -> None:
         run.peers, run.agreement, run.pulse = Alone(settings.rank, settings.world), Agreement(None), make_pulse(run)
         return
     with run.timings.part("rendezvous"):
-        deadline = Deadline(settings.rendezvous, lambda: give_up(run))
+        deadline = Deadline(settings.rendezvous, lambda: give_up(run), Env.RENDEZVOUS_SECONDS)
         groups = rendezvous(settings, timeout=timedelta(seconds=timeout), deadline=deadline)
     run.peers = groups.peers
     run.agreement = Agreement(groups.agreement, interval=settings.check_seconds)

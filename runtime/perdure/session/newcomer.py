@@ -12,11 +12,12 @@ from __future__ import annotations
 import os
 import sys
 import time
+from dataclasses import replace
 from typing import NoReturn
 
 from perdure.checkpoint.opening import say
 from perdure.checkpoint.state import State
-from perdure.contract import ExitKind
+from perdure.contract import ErrorKind, ExitKind, Failure
 from perdure.errors import Fenced, HandoverFailed, PeerLost, PerdureError
 from perdure.handover import events as ev
 from perdure.handover.parties import attempt_of
@@ -126,8 +127,7 @@ class Newcomer:
 
     def _fail(self, kind: ExitKind, why: str) -> NoReturn:
         self._driver.finish()
-        attempt = self._driver.effects.attempt
-        text = f"run {attempt.next} does not take over run {attempt.run}: {self._driver.why or why}"
+        text = self._described(why)
         match kind:
             case ExitKind.FENCED:
                 raise Fenced(text)
@@ -137,8 +137,15 @@ class Newcomer:
 
     def _end_at_once(self, action: ev.Exit) -> None:
         """From another thread: nothing comes of it, and the main thread is in the script."""
-        run = self._run
-        say(f"this process does not join the living run: {self._driver.why or action.why}")
-        run.tell(run.ending(action.kind))
+        run, text = self._run, self._described(action.why)
+        say(f"this process does not join the living run: {text}")
+        ending = run.ending(action.kind)
+        if action.kind is ExitKind.HANDOVER_FAILED:
+            ending = replace(ending, error=Failure(ErrorKind.EXCEPTION, HandoverFailed.__name__, text))
+        run.tell(ending)
         sys.stdout.flush()
         os._exit(1)
+
+    def _described(self, why: str) -> str:
+        attempt = self._driver.effects.attempt
+        return f"run {attempt.next} does not take over run {attempt.run}: {self._driver.why or why}"

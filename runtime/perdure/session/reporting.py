@@ -22,7 +22,6 @@ from perdure.channel import Exiting
 from perdure.contract import CommitRef, ErrorKind, ErrorName, ExitKind, Failure
 from perdure.errors import (
     Fenced,
-    HandoverFailed,
     HandoverRefused,
     LogLost,
     PeerLost,
@@ -129,7 +128,7 @@ def tell_error(
     if outcome is ExitKind.PEER_LOST and asked_early():
         outcome = ExitKind.STOPPED
     if now.outcome is ExitKind.HANDOVER_FAILED and outcome is ExitKind.FAILED:
-        outcome, failure = now.outcome, None if isinstance(error, HandoverFailed) else failure
+        outcome = now.outcome
     opened = max(now.opened, getattr(error, "opened", 0))
     commit = CommitRef(*error.found) if isinstance(error, LogLost) and error.found else now.commit
     reporter.tell(replace(now, outcome=outcome, error=failure, opened=opened, commit=commit))

@@ -263,6 +263,19 @@ class TestEvidence:
         assert _stage(after) is Stage.PREPARING
         assert after.now.failures.code == after.now.failures.infrastructure == 0
 
+    @pytest.mark.parametrize(
+        ("error", "why"),
+        [
+            ((ErrorKind.EXCEPTION, "HandoverFailed", "party 1 is gone"), "HandoverFailed: party 1 is gone"),
+            ((ErrorKind.STORAGE, "StorageRefused", "403: AccessDenied"), "StorageRefused: 403: AccessDenied"),
+            ((ErrorKind.EXCEPTION, "KeyError", "Traceback (most ...):\n  File ...\nKeyError: 7\n"), "KeyError: 7"),
+        ],
+    )
+    def test_the_event_says_why_it_was(self, error: tuple[ErrorKind, str, str], why: str) -> None:
+        plan = _offered().ended(2, ExitKind.HANDOVER_FAILED, run=2, error=error).plan()
+        said = [event.message for event in plan.events if event.reason == "HandoverFailed"]
+        assert said == [f"run 2 has not taken over from run 1: digits-ab12-2: handover-failed: {why}"]
+
     def test_nobody_of_the_old_run_is_told_of_it_again(self) -> None:
         here = _offered().ended(2, ExitKind.HANDOVER_FAILED, run=2).settle()
         assert assigns(here.plan()) == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perdure.group.pulse import SILENCE_SECONDS, Pulse, Silence
 from perdure.settings import Settings
+from tests.unit.runtime.group.conftest import Door
 
 NOW = 1000.0
 LONG = SILENCE_SECONDS + 1
@@ -63,3 +64,18 @@ def test_a_world_of_one_has_nobody_to_hear() -> None:
     with pulse.paused():
         pulse.stepped()
     pulse.stop()
+
+
+def began(port: int) -> None:
+    pulse = Pulse(Settings("file:///nowhere", world=2, master=("127.0.0.1", port)), lambda: False, lambda _: None)
+    pulse.start()
+    pulse.stop()
+
+
+def test_a_store_that_says_nothing_keeps_nobody_from_training(silent: int) -> None:
+    began(silent)
+
+
+def test_whoever_looks_whether_the_store_is_there_stays_until_torchs_client_has_come(door: Door) -> None:
+    began(door.port)
+    assert door.first_visitor_stayed()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -17,6 +16,7 @@ from perdure.group.peers import Solo
 from perdure.group.rendezvous import Deadline, rendezvous
 from perdure.session.leaving import Exit
 from perdure.settings import Settings
+from tests.unit.runtime.group.conftest import Door
 
 TIMEOUT = timedelta(seconds=20)
 
@@ -78,25 +78,26 @@ def test_a_request_to_leave_ends_the_wait(taken: socket.socket) -> None:
         rendezvous(settings(port, rank=1), timeout=TIMEOUT, deadline=Deadline(60, give_up))
 
 
-def test_whoever_looks_whether_a_store_is_there_stays_until_torchs_client_has_come() -> None:
+def test_a_store_that_lets_everybody_in_and_says_nothing_is_named_when_the_time_is_up(silent: int) -> None:
+    said = rf"rank 0 listens at 127\.0\.0\.1:{silent} and does not answer: waited 0\.3 s \(PERDURE_RENDEZVOUS_SECONDS\)"
+    deadline = Deadline(0.3, nobody_gives_up, "PERDURE_RENDEZVOUS_SECONDS")
+    with pytest.raises(PeerLost, match=said):
+        rendezvous(settings(silent, rank=1), timeout=TIMEOUT, deadline=deadline)
+
+
+def test_a_request_to_leave_ends_the_wait_for_a_store_that_says_nothing(silent: int) -> None:
+    asked = iter([False, False])
+
+    def give_up() -> None:
+        if next(asked, True):
+            raise Exit
+
+    with pytest.raises(Exit):
+        rendezvous(settings(silent, rank=1), timeout=TIMEOUT, deadline=Deadline(60, give_up))
+
+
+def test_whoever_looks_whether_a_store_is_there_stays_until_torchs_client_has_come(door: Door) -> None:
     """A store whose first visitor is gone before it was let in may answer nobody after it."""
-    stays: list[bool] = []
-
-    def serve(listener: socket.socket) -> None:
-        visitor, _ = listener.accept()
-        client, _ = listener.accept()
-        visitor.setblocking(False)
-        with visitor, client, listener:
-            try:
-                stays.append(visitor.recv(1) != b"")
-            except BlockingIOError:
-                stays.append(True)
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        server = threading.Thread(target=serve, args=(listener,))
-        server.start()
-        with pytest.raises(PeerLost):
-            rendezvous(settings(port, rank=1), timeout=TIMEOUT, deadline=Deadline(0.5, nobody_gives_up))
-        server.join()
-    assert stays == [True]
+    with pytest.raises(PeerLost):
+        rendezvous(settings(door.port, rank=1), timeout=TIMEOUT, deadline=Deadline(0.5, nobody_gives_up))
+    assert door.first_visitor_stayed()

@@ -18,7 +18,7 @@ from perdure.checkpoint.codec import decode
 from perdure.checkpoint.image_file import Image, write_image
 from perdure.errors import Corrupt
 from perdure.group.peers import Alone
-from perdure.session import imaging
+from perdure.session import allowance, imaging
 from perdure.session.run import Run
 from perdure.settings import Settings
 from perdure.telemetry.events import Event
@@ -308,13 +308,38 @@ def test_where_too_much_moves_between_two_steps_there_is_none(tmp_path: Path, mo
     assert training.image is None
 
 
-def test_where_copying_takes_too_much_of_the_time_it_ends(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(imaging, "LEAST_SPENT_SECONDS", 0.0)
-    monkeypatch.setattr(imaging, "MOST_SPENT", 0.0)
+@pytest.fixture
+def costly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any copy takes too long."""
+    monkeypatch.setattr(allowance, "LEAST_SPENT_SECONDS", 0.0)
+    monkeypatch.setattr(allowance, "MOST_SPENT", 0.0)
+
+
+@pytest.mark.usefixtures("costly")
+def test_where_copying_takes_too_much_of_the_time_there_is_none_for_a_while(training: Training) -> None:
+    told = Told()
+    training.run.reporter.add(told)
+    training.step()
     training.step()
     assert not training.run.images.wanted
-    training.run.images.leave()
+    training.run.images.leave(float(SECONDS))
     assert training.image is None
+    assert told.events == [Imaged(None, imaging.TOO_LONG)]
+
+
+def test_a_node_that_was_busy_for_a_while_costs_no_image_later(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as busy:
+        for name, value in {"LEAST_SPENT_SECONDS": 0.0, "MOST_SPENT": 0.0, "LEAST_PAUSE_SECONDS": 1e-9}.items():
+            busy.setattr(allowance, name, value)
+        training.step()
+    training.step()
+    then = training.whole()
+    training.forward().backward()
+    training.run.images.leave()
+    assert training.image
+    assert same(training.image, then)
 
 
 class Extra(nn.Identity):

@@ -10,10 +10,11 @@ import pytest
 import torch.distributed as dist
 
 from perdure.channel import Exiting, Stepped, read_report
-from perdure.contract import CommitRef, ErrorKind, ErrorName, ExitKind
+from perdure.contract import CommitRef, ErrorKind, ErrorName, ExitKind, Failure
 from perdure.errors import (
     Corrupt,
     Fenced,
+    HandoverFailed,
     HandoverRefused,
     LogLost,
     PeerLost,
@@ -144,6 +145,15 @@ def test_a_fence_tells_the_highest_run_and_shows_one_line(
     watch.stop()
     assert told(pipe[0])[0].opened == 8
     assert capfd.readouterr().err == "perdure: Fenced: run 3 may not write any more\n"
+
+
+def test_a_newcomer_that_does_not_join_tells_why(pipe: tuple[int, int]) -> None:
+    reporter, now = Reporter(pipe[1]), Exiting(ExitKind.HANDOVER_FAILED, 0)
+    error = raised(HandoverFailed("run 2 does not take over run 1: the store is gone"))
+    assert tell_error(reporter, lambda: now, error, lambda: False) is ExitKind.HANDOVER_FAILED
+    assert told(pipe[0])[0].error == Failure(
+        ErrorKind.EXCEPTION, "HandoverFailed", "run 2 does not take over run 1: the store is gone"
+    )
 
 
 def test_a_run_that_refuses_a_log_tells_which_commit_is_left(pipe: tuple[int, int]) -> None:
