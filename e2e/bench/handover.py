@@ -1,6 +1,7 @@
 """What a live hand-over costs: processes of this machine, no agents, no cluster; how long nobody trains, and on what.
 
-The pause is from a stayer's last step of the older run to its first batch of the newer one, with its parts.
+The pause is from a stayer's last step of the older run to its first batch of the newer one, with its parts. Beside it
+what the same changes cost where trainers end and begin (e2e.bench.handover_restarts).
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from e2e.bench import handover_restarts
+from e2e.bench.handover_restarts import Move
 from e2e.bench.report import FOLDER, Figure
 from e2e.prepare import Progress
 from perdure.channel import write_offer
@@ -24,49 +27,48 @@ from perdure.contract import Handover, Leave, Train, write_handover
 from perdure.handover.parties import Part, attempt_of
 
 LIMIT = 300
-ROUNDS = {"small": 5, "large": 3, "huge": 2}
+ROUNDS = {"small": 10, "large": 5, "huge": 2}
+AGAIN = {"small": 10, "large": 3}
+"""Rounds of the other ways; each of them has a training of its own."""
 ALLOWED = 1.5
 ALLOWED_SECONDS = 0.1
 PARTS = ("header", "state", "vote", "append", "install")
-
-
-class Move(NamedTuple):
-    """From `old` ranks to `new` ones."""
-
-    name: str
-    old: int
-    new: int
-    joins: tuple[int, ...]
-    leavers: tuple[int, ...]
-
 
 MOVES = (
     Move("2 to 2, rank 1", 2, 2, (1,), (1,)),
     Move("2 to 2, rank 0", 2, 2, (0,), (0,)),
     Move("2 to 3", 2, 3, (2,), ()),
     Move("3 to 2", 3, 2, (), (2,)),
+    Move("4 to 4, two of them", 4, 4, (1, 3), (1, 3)),
 )
+MOST_RANKS = {"huge": 3}
+"""Six processes of that size are too much for most machines."""
 
 
-def measure(progress: Progress, rounds: Mapping[str, int] = ROUNDS) -> tuple[list[Figure], dict[str, Any]]:
-    """Every move in turn, several rounds: what else the machine does meets all of them."""
+def measure(
+    progress: Progress, rounds: Mapping[str, int] = ROUNDS, again: Mapping[str, int] = AGAIN
+) -> tuple[list[Figure], dict[str, Any]]:
+    """Every move in turn, several rounds: what else the machine does meets all of them. Then the other ways."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     found: dict[tuple[str, Move], list[dict[str, float]]] = {}
     for model, times in rounds.items():
         for number in range(times):
-            for move in MOVES:
+            for move in (move for move in MOVES if move.old <= MOST_RANKS.get(model, move.old)):
                 progress.say(f"round {number + 1} of {times}: {model} model, {move.name}")
                 with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
                     found.setdefault((model, move), []).append(_cost(Path(folder), model, move))
     with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
         bandwidth = _bandwidth(Path(folder))
-    return _figures(found, bandwidth), {"cores": os.cpu_count(), "rounds": dict(rounds), "bandwidth": bandwidth}
+    others = [move for move in MOVES if move.leavers != (0,)]  # a rank that is started anew is as any other
+    restarts = list(handover_restarts.measure(progress, others, again))
+    facts = {"cores": os.cpu_count(), "rounds": dict(rounds), "again": dict(again), "bandwidth": bandwidth}
+    return [*_figures(found, bandwidth), *restarts], facts
 
 
 def _figures(found: Mapping[tuple[str, Move], list[dict[str, float]]], bandwidth: float) -> list[Figure]:
     figures = [Figure("gloo alone, one to one", "MB/s", (bandwidth / 1e6,))]
     for (model, move), costs in found.items():
-        name = f"{model}, {move.name}"
+        name = f"{model}, {move.name}, live"
         pauses = tuple(cost["pause"] * 1e3 for cost in costs)
         sent = costs[0]["bytes"] * len(move.joins)
         bound = (ALLOWED * sent / bandwidth + ALLOWED_SECONDS) * 1e3

@@ -33,7 +33,7 @@ UNPACED: Final = 1000
 PACE: Final = {
     "PACE_SECONDS": "0.1",
     "PACE_HOLDS": "10",
-    "PACE_HOLD_SECONDS": "2",
+    "PACE_HOLD_SECONDS": "3",
     "PACED_RUNS": str(UNPACED - 1),
 }
 BLINK_SECONDS: Final = 1.0
@@ -119,8 +119,11 @@ class Job:
 
     def __post_init__(self) -> None:
         self._numbers = count()
-        self._hold = self.folder / "hold"
-        environ = PACE | {"HOLD": str(self._hold), "HOLD_SECONDS": "60", "PERDURE_EVERY_STEPS": "10"}
+        self._hold, self._hurry = self.folder / "hold", self.folder / "hurry"
+        self._ending: list[str] = []
+        """Members that have nothing to do any more."""
+        environ = PACE | {"HOLD": str(self._hold), "HOLD_SECONDS": "60", "HURRY": str(self._hurry)}
+        environ |= {"PERDURE_EVERY_STEPS": "10"}
         argv = [sys.executable, str(HOLDING), str(SCRIPT), *arguments(self.epochs)]
         self.members = LocalMembers(argv, self.folder, environ)
 
@@ -145,6 +148,7 @@ class Job:
         old, newcomer = list(self.ranks), self.spares.pop(0)
         new = [newcomer if place == rank else name for place, name in enumerate(old)]
         self._waits_until_warm(newcomer)
+        self._hurry.touch()  # until here the training waits: it has only so many steps
         staying = [name for name in old if name != old[rank]]
         of = {Victim.DECIDER: staying[0], Victim.STAYER: staying[1], Victim.LEAVER: old[rank]}
         victim = self.members.members[{**of, Victim.NEWCOMER: newcomer}[fault.victim]]
@@ -163,6 +167,7 @@ class Job:
             self._stands_still(fault.harm, following, {n: at for n, at in witnesses.items() if n != victim.name})
             os.kill(process, signal.SIGCONT)
         came = self._what_came(following, witnesses)
+        self._hurry.unlink()
         self._goes_on(came, following, old, new, victim.name if fault.harm is Harm.KILLED else "")
         self.came.append(came)
         return came
@@ -183,6 +188,7 @@ class Job:
 
     def completes(self) -> list[Outcome]:
         """Lets it train to its end without any pace; the members' outcomes."""
+        self._waits_for_ends()
         self.members.begins(UNPACED, self.ranks)
         return [self.members.members[name].outcome() for name in self.ranks]
 
@@ -281,8 +287,12 @@ class Job:
         self._trains(self.ranks, self.run)
 
     def _ends(self, names: set[str]) -> None:
-        """Nobody stays who has nothing to do any more."""
-        for name in sorted(names):
+        """Nobody stays who has nothing to do any more: whoever had nothing after the last hand-over is gone by now."""
+        self._waits_for_ends()
+        self._ending = sorted(names)
+
+    def _waits_for_ends(self) -> None:
+        for name in self._ending:
             self.members.members[name].process.wait(60)
 
     def _keep_spares(self) -> None:

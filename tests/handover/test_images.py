@@ -15,7 +15,7 @@ from e2e.harness import evidence, twin
 from e2e.harness.lab import DIGITS
 from e2e.harness.local_members import LocalMember, LocalMembers
 from e2e.harness.local_run import free_port
-from perdure.contract import ExitKind, Outcome, Rescue, Train
+from perdure.contract import ExitKind, Leave, Outcome, Rescue, Train
 
 REPOSITORY = Path(__file__).parents[2]
 TRAINERS = REPOSITORY / "e2e" / "scenarios" / "trainers"
@@ -42,8 +42,11 @@ def three() -> twin.Twin:
     return twin.trained(Path(sys.executable), SCRIPT, arguments(3), world=3)
 
 
-def digits(folder: Path, *, world: int = 2, dies: str = "", pace: Mapping[str, str] = PACE) -> LocalMembers:
-    command = [sys.executable, str(TRAINERS / ("dying.py" if dies else "paced.py")), str(SCRIPT), *arguments(world)]
+def digits(
+    folder: Path, *, world: int = 2, dies: str = "", script: str = "", pace: Mapping[str, str] = PACE
+) -> LocalMembers:
+    script = script or ("dying.py" if dies else "paced.py")
+    command = [sys.executable, str(TRAINERS / script), str(SCRIPT), *arguments(world)]
     return LocalMembers(command, folder, {**PACE, **pace, "DIES": dies})
 
 
@@ -138,6 +141,40 @@ def test_a_survivor_that_joined_alive_knows_what_the_lost_one_drew(tmp_path: Pat
     assert begun_from(job, 4)
     assert evidence.steps_lost(job.root.entries(), job.root.trace().steps) == 0
     assert job.root.weight_hash() == two.weights
+
+
+@pytest.mark.parametrize(
+    ("phase", "begun"), [pytest.param("put", 2, id="after-its-put"), pytest.param("putting", 1, id="before-its-put")]
+)
+def test_a_decider_that_dies_when_all_have_voted_costs_no_finished_step(
+    tmp_path: Path, two: twin.Twin, phase: str, begun: int
+) -> None:
+    """The leaver is gone, or to go: the newcomer alone has the state, and has trained no step with it."""
+    hold = tmp_path / "hold"
+    hold.write_text(f"{phase} decider 2")
+    with digits(tmp_path, script="holding.py", pace={"HOLD": str(hold), "HOLD_SECONDS": "60"}) as job:
+        job.first_run("a", "b")
+        warm(job, "c", "d")
+        job.trains(1, KILLED_AT)
+        job.moves("ab", "ac", run=1)
+        job.waits("the decider holds", lambda: f"HOLD {hold.read_text()}" in job.members["a"].said)
+        stood = job.members["a"].said.count("PACE run 1: ")
+        job.waits("all traces of the last step", lambda: traced(job, stood) == {0, 1})
+        job.waits("the newcomer votes", lambda: "votes for run 2" in job.members["c"].said)
+        job.kill("a")
+        if phase == "put":
+            job.waits("the newcomer has read the log", lambda: "run 2 has taken over" in job.members["c"].said)
+        begins(job, 3, "dc", [1, 2])
+        job.members["b"].assign(Leave(3, "member lost", 60, (1, 2)))
+        ends(job, "dc")
+    assert begun_from(job, 3) == {"run": begun, "step": stood}
+    assert evidence.steps_lost(job.root.entries(), job.root.trace().steps) == 0
+    assert job.root.weight_hash() == two.weights
+
+
+def traced(job: LocalMembers, step: int) -> set[int]:
+    """The ranks of run 1 whose trace has this step."""
+    return {one.rank for one in job.root.trace().steps if (one.run, one.step) == (1, step)}
 
 
 def test_another_loss_before_the_image_is_committed(tmp_path: Path, two: twin.Twin) -> None:

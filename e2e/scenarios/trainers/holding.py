@@ -10,6 +10,9 @@ receiving   in the stop: everybody knows what is sent, and nothing has been
 voting      its agent knows that it votes, and it has not
 putting     the decider: before its PUT
 put         the decider: the entry is in the log, and nobody knows
+
+While the file named by HURRY is there, nobody rests longer than HURRY_SECONDS between two steps: so a test can have the
+training wait for it where nothing is to be seen, and go on quickly where it is.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ from perdure.session.effects import Effects
 
 HOLD: Final = os.environ.get("HOLD", "")
 SECONDS: Final = float(os.environ.get("HOLD_SECONDS", "8"))
+HURRY: Final = os.environ.get("HURRY", "")
+HURRY_SECONDS: Final = float(os.environ.get("HURRY_SECONDS", "0.4"))
 LOOK_SECONDS: Final = 0.02
 
 
@@ -38,6 +43,15 @@ def wanted() -> str:
         return Path(HOLD).read_text()
     except OSError:
         return ""
+
+
+class Hurried(Paced):  # type: ignore[misc]
+    """A Session whose rest between two steps ends when that is wanted."""
+
+    def rest(self, seconds: float) -> None:
+        begun = time.monotonic()
+        while time.monotonic() < begun + (min(seconds, HURRY_SECONDS) if Path(HURRY).is_file() else seconds):
+            time.sleep(LOOK_SECONDS)
 
 
 class Held(Effects):
@@ -77,4 +91,4 @@ class Held(Effects):
 if __name__ == "__main__":
     print(f"HOLD process {os.getpid()}", flush=True)
     handing.Effects = newcomer.Effects = Held  # type: ignore[attr-defined]
-    train(Paced)
+    train(Hurried)

@@ -39,7 +39,11 @@ class Paced(Session):
         self.stepped = self.run, self.here + 1
         print(f"PACE run {self.run}: {self.here} steps", flush=True)
         if self.run <= PACED_RUNS:
-            time.sleep(PACE_HOLD_SECONDS if self.here > PACE_HOLDS else PACE_SECONDS)
+            self.rest(PACE_HOLD_SECONDS if self.here > PACE_HOLDS else PACE_SECONDS)
+
+    def rest(self, seconds: float) -> None:
+        """Between two steps."""
+        time.sleep(seconds)
 
 
 def train(session: type[Session]) -> None:

@@ -435,7 +435,8 @@ def _lost(trainer: Trainer, newer: Train | Leave) -> bool:
 
 def _to_leave_image(state: State, trainer: Trainer, newer: Train | Leave, now: float) -> tuple[Trainer, list[Action]]:
     """A lost run saves no more: who stands beyond its last commit leaves an image, and is killed then."""
-    if not trainer.stepped or not any(process.owes_image for process in trainer.alive):
+    stands = trainer.stepped or trainer.voting  # a newcomer that votes has the whole state of the older run
+    if not stands or not any(process.owes_image for process in trainer.alive):
         return _to_be_killed(trainer, now, LOST), []
     if trainer.imaging:
         return trainer, []

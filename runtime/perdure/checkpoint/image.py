@@ -65,7 +65,7 @@ class Choice:
 
 
 def choose(offers: Sequence[Offer], *, uid: str, line: Sequence[Begun], committed: int) -> Choice:
-    """The image for the run that follows `line`: its run as far down as the ones it took over, the newest first.
+    """The image for the run that follows `line`: the newest run, the ones it led on from, and maybe others.
 
     `committed` is the step of the newest commit, 0 without one.
     """
@@ -89,22 +89,36 @@ def admissible(stamp: Stamp, *, uid: str, line: Sequence[Begun], committed: int)
     """Whether the image lies above the newest commit, on the way to where the newest run of `line` stood."""
     if stamp.uid != uid or stamp.step <= committed:
         return False
-    return any(run == stamp.run and (at is None or stamp.step <= at) for run, at in _way(line))
+    origin = _origin(stamp, line)
+    return any(run == origin and (at is None or stamp.step <= at) for run, at in _way(line))
+
+
+def _origin(stamp: Stamp, line: Sequence[Begun]) -> int:
+    """The run that has trained the step: whoever has taken over right there, and done no step, holds the same."""
+    took_over = {begun.run: begun.took_over for begun in line if begun.took_over and begun.at == stamp.step}
+    run = stamp.run
+    while found := took_over.get(run):
+        run = found
+    return run
 
 
 def _way(line: Sequence[Begun]) -> Iterator[tuple[int, int | None]]:
     """The runs that led to where the newest one stood, each with the last step that is its own; None: whatever it is.
 
-    A run that another has taken over has trained, so whatever image it began from is in a commit.
+    A run that another has taken over has trained, so whatever image it began from is in a commit, as is what that lay
+    on.
     """
-    at: int | None = None
-    for begun in line:
-        yield begun.run, at
-        if begun.took_over is None:
-            break
-        at = begun.at
-    if line and line[0].image:
-        yield line[0].image.run, line[0].image.step
+    known = {begun.run: begun for begun in line}
+    run, at = (line[0].run if line else 0), None
+    while run:
+        yield run, at
+        begun = known.get(run)
+        if begun and begun.took_over:
+            run, at = begun.took_over, begun.at
+        elif begun and begun.image:
+            run, at = begun.image.run, begun.image.step
+        else:
+            return
 
 
 def _why_none(offers: Sequence[Offer], *, uid: str, line: Sequence[Begun], committed: int) -> str:

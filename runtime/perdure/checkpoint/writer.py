@@ -240,21 +240,18 @@ class Writer:
         return choose(images, uid=self._uid, line=list(self._line(own)), committed=step)
 
     def _line(self, own: Entry | None) -> Iterator[Begun]:
-        """The run of this uid that opened last, then the ones it has taken over, as far as they can be read."""
+        """The runs of this uid, the one that opened last first, as far down as it leads on from them and they can be
+        read: by taking over, or from an image."""
         seq, wanted = own.newest_opened if own else None, own.run if own else 0
-        while seq:
+        while seq and wanted:
             slot = self.log.slot(seq)
             entry = slot.entry if slot else None
             if not entry or entry.uid != self._uid or not isinstance(entry.event, Opened):
                 return
-            seq = entry.last_opened
-            if entry.run != wanted:
-                continue
-            event = entry.event
+            seq, event = entry.last_opened, entry.event
             yield Begun(entry.run, event.takes_over, event.step or 0, event.image)
-            if event.takes_over is None:
-                return
-            wanted = event.takes_over
+            if entry.run == wanted:
+                wanted = event.takes_over or (event.image.run if event.image else 0)
 
     def _stand_behind(self, head: Head) -> None:
         self._place = place_of(head)

@@ -69,9 +69,10 @@ class Boundary:
         """The script asks for its next batch: what is due is done, if this is a place for it."""
         if not self._progress.asked(source) and not self._run.joining:
             return
+        joins = self.newcomer is not None
         if self.newcomer and not self._first_batch(source, self.newcomer):
             return
-        self._run.images.stand()
+        self._run.images.stand(anew=joins)
         if self._lost:
             raise self._lost
         if self.leaving:

@@ -114,6 +114,17 @@ class Images:
         """From here on this process is a rank of a world in which these generators are alike."""
         self._alike, self._world = alike, self._run.world
 
+    def stand_in(self, run: int, rank: int, alike: tuple[str, ...]) -> None:
+        """This process is to be rank `rank` of a run that takes over `run`, holds all that this rank holds there, and
+        votes: an image that is made before it knows what came of it is that rank's."""
+        if not self.wanted or self._left:
+            return
+        with self._changed:
+            self.join(alike)
+            self._seen = self._glance()
+            self._standing = self._copied_in_time(run, rank) if not self._run.progress.saved else None
+            self._touched = False
+
     def end(self) -> None:
         """No optimizer is watched any more."""
         if self._hook:
@@ -148,7 +159,7 @@ class Images:
             if self._run.progress.saved:
                 self._standing = None
             elif moved or self._touched or anew:
-                self._standing = self._copied_in_time()
+                self._standing = self._copied_in_time(self._run.settings.run or 0, self._run.rank)
             # Else all since is done again from the place before: it may have failed, and the script have gone on.
             self._touched = False
             self._changed.notify_all()
@@ -157,19 +168,18 @@ class Images:
         registry = self._run.registry
         return self._eye.look(registry.parameters(), registry.optimizer_tensors())
 
-    def _copied_in_time(self) -> Standing | None:
+    def _copied_in_time(self, number: int, rank: int) -> Standing | None:
         begun = time.monotonic()
-        standing = self._copied()
+        standing = self._copied(number, rank)
         pause = self._allowance.spend(begun, time.monotonic())
         if pause:
             say(f"{TOO_LONG}: no image of this rank is left within the next {pause:.0f} s")
             return None
         return standing
 
-    def _copied(self) -> Standing | None:
+    def _copied(self, number: int, rank: int) -> Standing | None:
         run = self._run
-        number = run.settings.run or 0
-        stamp = Stamp(run.settings.uid, number, run.progress.step, run.rank, run.world)
+        stamp = Stamp(run.settings.uid, number, run.progress.step, rank, run.world)
         try:
             return Standing(stamp, run.progress.position(), run.registry.small(), run.own())
         except Exception as error:  # noqa: BLE001 - of a script's own object: training is worth more

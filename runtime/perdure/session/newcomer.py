@@ -85,6 +85,7 @@ class Newcomer:
             return False
         driver = self._driver
         driver.effects.lap("script")
+        self._stand_in()
         driver.feed(ev.FirstBatch())
         while True:
             match driver.next_act():
@@ -99,6 +100,14 @@ class Newcomer:
     def unable(self, why: str) -> None:
         """This script cannot take part any more."""
         self._driver.feed(ev.Unable(why))
+
+    def _stand_in(self) -> None:
+        """Should the others be lost while it is not known which run is on, this process has what is to be kept."""
+        run, attempt = self._run, self._driver.effects.attempt
+        run.progress.saved = self.header.saved
+        rank = attempt.generators_of(run.rank)
+        if rank is not None:  # else it holds no rank's own state
+            run.images.stand_in(attempt.run, rank, self.header.alike)
 
     def _take(self) -> State | None:
         try:
@@ -120,7 +129,6 @@ class Newcomer:
         run.requests.on_request(self._listener)
         driver.abandoned = None  # it keeps this object, and this one keeps it
         run.joining = False
-        run.progress.saved = self.header.saved
         run.images.join(self.header.alike)
         run.schedule.take_over(run.rank, self.header.age)
         run.tell(took_over(effects))

@@ -60,8 +60,8 @@ INSIDE: Final = (
     Mutant(
         "a lost trainer that has no image to leave is waited for",
         f"{_AGENT}machine.py",
-        "if not trainer.stepped or not any(process.owes_image for process in trainer.alive):",
-        "if not trainer.stepped:",
+        "if not stands or not any(process.owes_image for process in trainer.alive):",
+        "if not stands:",
         ("kill-pod", "hanging-rank"),
         _OF_AGENT,
     ),

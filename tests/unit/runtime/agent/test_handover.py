@@ -23,7 +23,7 @@ from perdure.agent.state import (
     Start,
     Tick,
 )
-from perdure.channel import Attached, Committed, HandoverEnded, Opened, Stepped, TookOver, Voting
+from perdure.channel import Attached, Committed, HandoverEnded, Imaged, Opened, Stepped, TookOver, Voting
 from perdure.contract import (
     Env,
     ExitKind,
@@ -150,6 +150,15 @@ class TestAVote:
 
     def test_is_killed_where_both_of_its_runs_are_lost(self) -> None:
         assert voting().sees(AssignmentRead(replace(PLAIN, lost=(1, 2)))) == (Kill(),)
+
+    def test_of_a_newcomer_whose_runs_are_both_lost_means_that_it_has_an_image_to_leave(self) -> None:
+        """Nothing was trained here, and it holds what the older run's ranks hold."""
+        pod = Pod()
+        pod.sees(AssignmentRead(JOINS), reported(Attached(41, live=True, images=True)), VOTES)
+        (asked,) = pod.sees(AssignmentRead(replace(PLAIN, lost=(1, 2))))
+        assert isinstance(asked, Ask)
+        assert asked.image
+        assert pod.sees(reported(Imaged(120))) == (Kill(),)
 
     def test_the_run_that_the_word_tells_is_the_one_that_may_be_lost(self) -> None:
         pod = voting()

@@ -115,6 +115,7 @@ def _lives_on(world: World) -> Iterator[World]:
             for ahead in _subsets(world.members):
                 yield from _losses(_some_ahead(world, ahead, stepped))
         if world.run < RUNS:
+            yield from _voted(world)
             yield from _taken_over(world)
     yield from _losses(world)
 
@@ -125,6 +126,14 @@ def _some_ahead(world: World, ahead: tuple[int, ...], stepped: History) -> World
         stepped if history is not None and seat in ahead else history for seat, history in enumerate(world.living)
     )
     return replace(world, living=living, front=stepped if ahead else world.front)
+
+
+def _voted(world: World) -> Iterator[World]:
+    """Somebody who is to take a member's place has its whole state, and never learns what comes of that."""
+    for seat in world.members:
+        images = list(world.images)
+        images[seat] = Image(world.run, world.front, seat)
+        yield replace(world, images=tuple(images))
 
 
 def _taken_over(world: World) -> Iterator[World]:

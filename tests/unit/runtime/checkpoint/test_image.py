@@ -59,6 +59,17 @@ class TestRule:
         assert chosen(offer(2, 17), line=line).image == ImageRef(2, 17)
         assert chosen(offer(2, 17), line=line, committed=17).image is None
 
+    def test_what_the_image_that_a_run_had_begun_from_lay_on_counts_with_it(self) -> None:
+        """The same state, of somebody who did not know that another run had taken over."""
+        line = (Begun(4, image=ImageRef(3, 17)), Begun(3, took_over=2, at=17), Begun(2))
+        assert chosen(offer(2, 17), line=line).image == ImageRef(2, 17)
+        assert chosen(offer(2, 18), line=line).image is None
+
+    def test_whoever_had_taken_over_at_the_step_of_that_image_has_the_same(self) -> None:
+        line = (Begun(4, image=ImageRef(2, 17)), Begun(3, took_over=2, at=17), Begun(2))
+        assert chosen(offer(3, 17), line=line).image == ImageRef(3, 17)
+        assert chosen(offer(3, 18), line=line).image is None
+
     def test_beyond_the_image_that_a_run_had_begun_from_nothing_counts(self) -> None:
         line = (Begun(4, image=ImageRef(2, 17)), Begun(2))
         assert chosen(offer(2, 18), line=line).image is None

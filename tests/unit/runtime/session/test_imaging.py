@@ -239,6 +239,28 @@ def test_a_run_that_has_taken_over_begins_with_what_it_was_given(training: Train
     assert training.image
 
 
+def test_whoever_is_to_take_a_ranks_place_leaves_the_image_of_that_rank_until_it_has_it(training: Training) -> None:
+    training.run.progress.step = 7
+    training.run.progress.saved = False
+    then = training.whole()
+    training.run.images.stand_in(2, 0, ("torch",))
+    training.run.images.leave()
+    image = training.image
+    assert image
+    assert (image.label.stamp.run, image.label.stamp.step, image.label.stamp.rank) == (2, 7, 0)
+    assert image.label.alike == ("torch",)
+    assert same(image, then)
+
+
+def test_whoever_has_a_ranks_place_leaves_its_own_image(training: Training) -> None:
+    training.run.progress.saved = False
+    training.run.images.stand_in(2, 0, ("torch",))
+    training.run.images.stand(anew=True)
+    training.run.images.leave()
+    assert training.image
+    assert (training.image.label.stamp.run, training.image.label.stamp.rank) == (3, 1)
+
+
 def test_where_a_commit_was_made_there_is_nothing_to_leave(training: Training) -> None:
     training.step()
     training.run.progress.saved = True
