@@ -18,6 +18,7 @@ from perdure_operator.decide.facts import (
     fallback,
     given_up_at,
     listed,
+    made_from_another,
     outcome_of,
     own,
     refused,
@@ -46,12 +47,22 @@ def allocate(draft: Draft) -> Draft:
 
 
 def allocate_ahead(draft: Draft) -> Draft:
-    """While members leave, those who follow them start already, where nothing but time was missing.
+    """While members leave, those who follow them start already, where nothing but these keeps them from it."""
+    if _kept_back(draft):
+        return _let_go(draft).but(blocked=True)
+    return allocate(draft) if draft.intent and draft.intent.ahead else _let_go(draft)
 
-    Once one of them had to be replaced the others wait for the pauses of the next stage.
+
+def _kept_back(draft: Draft) -> bool:
+    """Whether nobody else is made before all have left.
+
+    A log that lost commits is looked into then; what was refused, and failed the round, is tried again then, and what
+    had to be replaced is paced then. Another template may have another root, and whoever has members there a claim.
     """
-    replaced = draft.status.next is not None and draft.status.next.replacements is not None
-    return allocate(draft) if draft.intent and draft.intent.ahead and not replaced else _let_go(draft)
+    upcoming, pods = draft.status.next, own(draft.snapshot).values()
+    if draft.status.log_lost or (upcoming and upcoming.replacements) or refused(draft, draft.next_members):
+        return True
+    return any(made_from_another(draft, pod) for pod in pods if pod.name not in draft.next_members)
 
 
 def _let_go(draft: Draft) -> Draft:
