@@ -45,12 +45,26 @@ class TestStart:
         assert [type(action) for action in plan.actions] == [SetBudget, CreatePod, CreatePod]
         assert written(plan)[0] == SetBudget(min_available=2)
 
-    def test_members_wait_as_standbys_until_all_are_ready(self) -> None:
+    def test_members_wait_as_standbys_until_all_are_up(self) -> None:
         here = job().starting(world=2)
-        one = here.pod(0, ready=True, ip="10.0.0.1").settle()
+        one = here.pod(0, phase="Running", ready=True, ip="10.0.0.1").settle()
         assert one.run_plan is None
         assert isinstance(one.assignment(0), Standby)
         assert "digits-ab12-1" in one.condition(ConditionType.RUNNING).message
+
+    def test_the_plan_is_told_before_members_are_warm_and_the_job_runs_once_all_are(self) -> None:
+        here = job().starting(world=2)
+        for number in (0, 1):
+            here = here.pod(number, phase="Running", ip=f"10.0.0.{number + 1}")
+        told = here.settle()
+        assert told.now.run == 1
+        assert isinstance(told.assignment(1), Train)
+        condition = told.condition(ConditionType.RUNNING)
+        assert (told.now.phase, condition.status, condition.reason) == (Phase.STARTING, "False", "StartingMembers")
+        assert told.pod(0, ready=True).plan().status is None  # one of a thousand is no news
+        after = told.ready().settle()
+        assert after.condition(ConditionType.RUNNING).status == "True"
+        assert after.now.phase is Phase.RUNNING
 
     def test_all_ready_means_the_plan_in_status_and_the_patches_in_the_same_round(self) -> None:
         plan = job(processes_per_replica=2).starting(world=2).ready().plan()
