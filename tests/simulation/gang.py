@@ -140,6 +140,10 @@ class Gang:
         self.seats[seat.rank] = seat
         self.arrived.tell()
 
+    def holds(self, rank: int) -> bool:
+        """Whether a living process is that rank: a copy of its pod finds nobody to connect to."""
+        return rank in self.seats and not self.seats[rank].gone
+
     @property
     def complete(self) -> bool:
         """Whether all ranks are here."""

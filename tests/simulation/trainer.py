@@ -362,7 +362,7 @@ class Process:
         while True:
             self._check(deadline)
             gang = self._fabric.find(ip, port, name)
-            if gang and self.host.network.reachable(self.host.ip, ip):
+            if gang and self.host.network.reachable(self.host.ip, ip) and not gang.holds(self.settings.rank):
                 return gang
             await self._fabric.changed.wait(LOOK_AGAIN_SECONDS)
 

@@ -133,9 +133,11 @@ class Job:
 
     def all_ended(self, outcome: ExitKind, **fields: Any) -> Job:
         """Every member of the run ends in the same way."""
-        job = self
+        job, current = self, self.now.current
+        members = {member.name for member in current.plan.members} if current else set()
         for pod in self.living():
-            job = job.ended(pod.name, outcome, **fields)
+            if pod.name in members:
+                job = job.ended(pod.name, outcome, **fields)
         return job
 
     def refused(

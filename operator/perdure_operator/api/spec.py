@@ -127,7 +127,7 @@ class DisruptionPolicy(Model):
     replacement_timeout_seconds: int = Field(
         default=30,
         json_schema_extra=between(
-            "disruption.replacementTimeoutSeconds", 0, 86400, "0 makes new members only once the old ones have left"
+            "disruption.replacementTimeoutSeconds", 0, 86400, "0 has all members leave at once, while new ones start"
         ),
     )
     """How long the run trains on while new members start elsewhere for those that must leave. If they are not Ready by

@@ -199,7 +199,7 @@ class Intent(TolerantModel):
     fell: str = ""
     """Why no standby took over, where some were awaited."""
     ahead: bool = False
-    """True: the next members are made while these leave, for there is room for them."""
+    """True: the next members are made while these leave; who needs the room of one of these is Pending until then."""
     seconds: int = 0
     """How long each trainer may take to save, from `leave` on; only shortened, when a member is deleted or lost."""
     lost: tuple[int, ...] = ()

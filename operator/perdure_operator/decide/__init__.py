@@ -18,7 +18,14 @@ from perdure_operator.decide.budget import protect, relax
 from perdure_operator.decide.draft import Draft
 from perdure_operator.decide.ending import close_previous, close_run, complete, record_leavers, record_outcomes
 from perdure_operator.decide.facts import orphaned
-from perdure_operator.decide.finishing import expire, keep_finished, release, suspend, watch_deadline
+from perdure_operator.decide.finishing import (
+    expire,
+    keep_finished,
+    release,
+    release_successors,
+    suspend,
+    watch_deadline,
+)
 from perdure_operator.decide.gates import (
     back_off,
     keep_log,
@@ -89,7 +96,19 @@ STAGES: Final[Mapping[Stage, tuple[Policy, ...]]] = {
         close_previous,  # of which nobody is left
     ),
     Stage.HANDING_OVER: (try_template, settle),
-    Stage.LEAVING: (try_template, replace_unfit, allocate_ahead, wait_for_exits, close_run),
+    Stage.LEAVING: (
+        replace_unfit,  # who is to follow
+        wait_for_exits,
+        close_run,
+        check_template,  # first of the gates: whoever edits it is told now, whatever else keeps the next members back
+        release_successors,
+        wait_for_predecessor,
+        keep_root_to_one_job,
+        wait_for_root,
+        back_off,
+        pace,
+        allocate_ahead,
+    ),
     Stage.FINISHED: (keep_finished,),
 }
 LEADS_TO: Final[Mapping[Stage, frozenset[Stage]]] = {

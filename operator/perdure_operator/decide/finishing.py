@@ -45,6 +45,15 @@ def suspend(draft: Draft) -> Draft:
     return _without_members(draft).update(start_time=None).block(Reason.SUSPENDED, message)
 
 
+def release_successors(draft: Draft) -> Draft:
+    """While members leave a job that has no next run at once, whoever was to follow them goes, and nobody is made."""
+    end = deadline(draft)
+    expired = end is not None and draft.now >= end
+    if draft.snapshot.spec.suspend or draft.snapshot.deleting or expired:
+        return _without_members(draft).but(blocked=True)
+    return draft
+
+
 def keep_finished(draft: Draft) -> Draft:
     """Remaining processes end, the budget goes when nothing needs it, the job goes when its time to live is over.
 

@@ -22,6 +22,8 @@ LONGEST_PAUSE_SECONDS: Final = 25
 
 _EVERYBODY: Final = frozenset({Disruption.SUSPEND, Disruption.STOP})
 """No run follows at once."""
+_ANNOUNCED: Final = frozenset({Disruption.NODE_LEAVING, Disruption.MEMBER_DELETED, Disruption.SIZE_CHANGE})
+"""Reasons that cost nothing: the next run begins as soon as it can."""
 
 
 def commit(draft: Draft, current: CurrentRun, found: Found) -> Draft:
@@ -93,6 +95,7 @@ def commit_to_leave(draft: Draft, current: CurrentRun, found: Found, fell: str =
         seconds=seconds,
         lost=lost,
         deadline=later(draft.now, seconds + LATE_MARGIN_SECONDS),
+        ahead=found.disruption in _ANNOUNCED and not fell and current.replacements is None,  # else they are paced
     )
     known = status.next if status.next and found.disruption not in _EVERYBODY else NextRun(run=0)
     words = {"disruption": found.disruption, "cause": found.cause, "fell": fell}

@@ -1,4 +1,4 @@
-"""The members of the next run: named, created, and planned once all are Ready; and pods without a run, deleted.
+"""The members of the next run: named, created, and planned once all are up; and pods without a run, deleted.
 
 A name is used once: a member that cannot be used is replaced by one with a new number, never revived. A run's plan is
 written once and never edited.
@@ -17,7 +17,9 @@ from perdure_operator.decide.facts import (
     add_lost_run,
     fallback,
     given_up_at,
+    joined,
     listed,
+    made_from_another,
     outcome_of,
     own,
     refused,
@@ -25,7 +27,7 @@ from perdure_operator.decide.facts import (
     terminated,
 )
 from perdure_operator.decide.history import begin
-from perdure_operator.decide.placement import can_train, grace_of, placeholders, stays_apart
+from perdure_operator.decide.placement import can_start, grace_of, placeholders, stays_apart
 from perdure_operator.decide.plans import new_plan
 from perdure_operator.decide.startup_problems import not_ready
 from perdure_operator.decide.succession import succession
@@ -46,12 +48,22 @@ def allocate(draft: Draft) -> Draft:
 
 
 def allocate_ahead(draft: Draft) -> Draft:
-    """While members leave, those who follow them start already, where nothing but time was missing.
+    """While members leave, those who follow them start already, where nothing but these keeps them from it."""
+    if _kept_back(draft):
+        return _let_go(draft).but(blocked=True)
+    return allocate(draft) if draft.intent and draft.intent.ahead else _let_go(draft)
 
-    Once one of them had to be replaced the others wait for the pauses of the next stage.
+
+def _kept_back(draft: Draft) -> bool:
+    """Whether nobody else is made before all have left.
+
+    A log that lost commits is looked into then; what was refused, and failed the round, is tried again then, and what
+    had to be replaced is paced then. Another template may have another root, and whoever has members there a claim.
     """
-    replaced = draft.status.next is not None and draft.status.next.replacements is not None
-    return allocate(draft) if draft.intent and draft.intent.ahead and not replaced else _let_go(draft)
+    upcoming, pods = draft.status.next, own(draft.snapshot).values()
+    if draft.status.log_lost or (upcoming and upcoming.replacements) or refused(draft, draft.next_members):
+        return True
+    return any(made_from_another(draft, pod) for pod in pods if pod.name not in draft.next_members)
 
 
 def _let_go(draft: Draft) -> Draft:
@@ -60,12 +72,12 @@ def _let_go(draft: Draft) -> Draft:
 
 
 def promote(draft: Draft) -> Draft:
-    """Write the plan once every member is Ready; until then tell what the slowest one waits for."""
+    """Write the plan once every member is up; until then tell what the slowest one waits for."""
     members = draft.next_members
     if draft.blocked or not members:
         return draft
     pods = own(draft.snapshot)
-    missing = tuple(name for name in members if name not in pods or not can_train(draft, pods[name]))
+    missing = tuple(name for name in members if name not in pods or not can_start(draft, pods[name]))
     if missing or refused(draft, members):
         return not_ready(draft, missing or members)
     if draft.status.previous:
@@ -205,6 +217,8 @@ def _await_ready(draft: Draft, pods: list[PodView]) -> Draft:
     if ends:
         message = f"waiting for the nodes of {listed(pods)} to be Ready again; given up at {clock(min(ends))}"
         return draft.wait(Reason.NODE_UNREACHABLE, message)
-    return draft.wait(
-        Reason.STARTING_MEMBERS, f"these members train and are not Ready, which their kubelets report: {listed(pods)}"
-    )
+    # The same words for each of them, as before they have their ranks.
+    plan = draft.newest_plan
+    names = joined([member.name for member in plan.members]) if plan else ""
+    words = f"all have their ranks and start as soon as they are warm; waiting until all are Ready: {names}"
+    return draft.wait(Reason.STARTING_MEMBERS, words)

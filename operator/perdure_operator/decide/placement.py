@@ -34,8 +34,17 @@ def grace_of(pod: PodView) -> int | None:
 
 
 def can_train(draft: Draft, pod: PodView) -> bool:
-    """Whether a run may be planned with this pod."""
-    well = pod.ready and bool(pod.ip) and not pod.deleting and not terminated(pod)
+    """Whether a run that takes over from one that trains may be planned with this pod: it is warm."""
+    return pod.ready and can_start(draft, pod)
+
+
+def can_start(draft: Draft, pod: PodView) -> bool:
+    """Whether a run of new members alone may be planned with this pod, warm or not.
+
+    Nobody trains whom it would keep waiting, and its agent starts the trainer as soon as it is warm: sooner than a
+    probe, the kubelet, the operator and the kubelet again would have passed that on.
+    """
+    well = pod.phase == "Running" and bool(pod.ip) and not pod.deleting and not terminated(pod)
     return well and not signal_of_node(node_of(draft.snapshot, pod), pod)
 
 

@@ -33,6 +33,8 @@ _ENDING: Final = {
     Disruption.RUN_LOST: Phase.RECOVERING,
 }
 """What a job does whose run ends for this reason."""
+_BEGINNING: Final = frozenset({Reason.ASSIGNING, Reason.STARTING_MEMBERS})
+"""What a run's members wait for that do not train yet."""
 
 
 def summarise(draft: Draft) -> Draft:
@@ -209,4 +211,4 @@ def _phase(draft: Draft) -> Phase:
         return _ENDING.get(draft.intent.disruption, Phase.VACATING)
     if _all_assigned(draft):
         return Phase.RUNNING
-    return Phase.STARTING if draft.waiting and draft.waiting.reason is Reason.ASSIGNING else Phase.RECOVERING
+    return Phase.STARTING if draft.waiting and draft.waiting.reason in _BEGINNING else Phase.RECOVERING

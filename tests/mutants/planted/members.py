@@ -21,8 +21,8 @@ MEMBERS: Final = (
     Mutant(
         "a member without an IP is promoted",
         f"{_DECIDE}placement.py",
-        "well = pod.ready and bool(pod.ip) and not pod.deleting",
-        "well = pod.ready and not pod.deleting",
+        'well = pod.phase == "Running" and bool(pod.ip) and not pod.deleting',
+        'well = pod.phase == "Running" and not pod.deleting',
         ("scale",),
     ),
     Mutant(

@@ -18,6 +18,7 @@ from perdure.contract import (
     CommitRef,
     ExitKind,
     Outcome,
+    Role,
     Train,
     read_assignment,
     write_outcome,
@@ -249,7 +250,9 @@ class Scene:
                 await self._report(name, _running(index))
 
     async def _members_save(self, step: int, of: str = "") -> None:
-        pods = [pod for pod in await self.world.api.list(PODS, self.namespace) if of in ("", pod["spec"]["nodeName"])]
+        listed = await self.world.api.list(PODS, self.namespace)
+        members = [pod for pod in listed if pod["metadata"]["labels"][LABEL_ROLE] == Role.MEMBER]
+        pods = [pod for pod in members if of in ("", pod["spec"]["nodeName"])]
         for rank, raw in enumerate(sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))):
             outcome = Outcome(ExitKind.CHECKPOINTED, run=1, rank=rank, step=step, commit=CommitRef(3, step), opened=1)
             await self._report(raw["metadata"]["name"], _ended(write_outcome(outcome)))

@@ -126,9 +126,12 @@ def test_the_next_members_are_created_while_pods_of_the_run_before_cannot_be_del
     stage = training(cluster)
     cluster.down = True
     before = set(stage.names())
+    trainer = {"image": "new"}  # for whom nobody is created while the others leave
+    stage.cluster.change(JOBS, *KEY, lambda raw: raw["spec"]["template"]["spec"]["containers"][0].update(trainer))
     stage.cordon("n1")
     elapse(stage, 3)
     assert told_to_leave(stage)
+    assert set(stage.names()) == before
     for name in before:
         stage.end_pod(name, write_outcome(Outcome(ExitKind.CHECKPOINTED, run=1, rank=0, step=5)))
     elapse(stage, 5)
@@ -275,9 +278,10 @@ class BudgetsCannotBePatched(MemoryCluster):
 
 def test_a_budget_that_cannot_be_raised_is_named_as_the_reason_for_waiting() -> None:
     stage = training(BudgetsCannotBePatched())
+    members = stage.names()
     stage.cluster.change(JOBS, *KEY, lambda raw: raw["spec"].update(replicas=3))
     elapse(stage, 3)
-    for name in stage.names():
+    for name in members:
         stage.end_pod(name, write_outcome(Outcome(ExitKind.CHECKPOINTED, run=1, rank=0, step=5)))
     elapse(stage, 5)
     running = stage.status().find(ConditionType.RUNNING)

@@ -9,6 +9,7 @@ from perdure.contract import (
     ExitKind,
     Leave,
     Outcome,
+    Standby,
     Train,
     read_assignment,
     write_outcome,
@@ -63,8 +64,12 @@ def test_a_cordoned_node_is_vacated_and_the_job_goes_on_elsewhere() -> None:
     stage.cordon("n1")
     stage.settle()
     stage.wait(1.0)
-    for pod in stage.pods():
-        assert isinstance(read_assignment(pod["metadata"]["annotations"][ANNOTATION_ASSIGNMENT]), Leave)
+    told = {
+        pod["metadata"]["name"]: read_assignment(pod["metadata"]["annotations"][ANNOTATION_ASSIGNMENT])
+        for pod in stage.pods()
+    }
+    assert {name for name, given in told.items() if isinstance(given, Leave)} == set(first)
+    assert {name for name, given in told.items() if isinstance(given, Standby)} == set(told) - set(first)
     for rank, name in enumerate(first):
         stage.end_pod(name, saved(1, rank, 7))
     stage.settle()

@@ -7,7 +7,7 @@ import pytest
 from perdure.contract import ExitKind, Leave, Standby, Train
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import Disruption, Phase
-from perdure_operator.state.decision import CheckTemplate, CreatePod, DeleteBudget, DeleteJob, SetBudget
+from perdure_operator.state.decision import Assign, CheckTemplate, CreatePod, DeleteBudget, DeleteJob, SetBudget
 from perdure_operator.state.snapshot import TemplateCheck
 from tests.support.jobs import (
     START,
@@ -45,12 +45,26 @@ class TestStart:
         assert [type(action) for action in plan.actions] == [SetBudget, CreatePod, CreatePod]
         assert written(plan)[0] == SetBudget(min_available=2)
 
-    def test_members_wait_as_standbys_until_all_are_ready(self) -> None:
+    def test_members_wait_as_standbys_until_all_are_up(self) -> None:
         here = job().starting(world=2)
-        one = here.pod(0, ready=True, ip="10.0.0.1").settle()
+        one = here.pod(0, phase="Running", ready=True, ip="10.0.0.1").settle()
         assert one.run_plan is None
         assert isinstance(one.assignment(0), Standby)
         assert "digits-ab12-1" in one.condition(ConditionType.RUNNING).message
+
+    def test_the_plan_is_told_before_members_are_warm_and_the_job_runs_once_all_are(self) -> None:
+        here = job().starting(world=2)
+        for number in (0, 1):
+            here = here.pod(number, phase="Running", ip=f"10.0.0.{number + 1}")
+        told = here.settle()
+        assert told.now.run == 1
+        assert isinstance(told.assignment(1), Train)
+        condition = told.condition(ConditionType.RUNNING)
+        assert (told.now.phase, condition.status, condition.reason) == (Phase.STARTING, "False", "StartingMembers")
+        assert told.pod(0, ready=True).plan().status is None  # one of a thousand is no news
+        after = told.ready().settle()
+        assert after.condition(ConditionType.RUNNING).status == "True"
+        assert after.now.phase is Phase.RUNNING
 
     def test_all_ready_means_the_plan_in_status_and_the_patches_in_the_same_round(self) -> None:
         plan = job(processes_per_replica=2).starting(world=2).ready().plan()
@@ -116,10 +130,19 @@ class TestDrain:
         assert "digits-ab12-0" not in here.condition(ConditionType.RUNNING).message
         assert here.now.phase is Phase.VACATING
 
-    def test_when_all_have_left_new_members_with_new_numbers_follow_and_nothing_is_lost(self) -> None:
-        here = job().running(world=2).leaving("n1").all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20))
+    def test_new_members_with_new_numbers_start_while_the_others_save(self) -> None:
+        here = job().running(world=2).cordon("n1").settle().after(1)
         plan = here.plan()
         assert creates(plan) == ["digits-ab12-2", "digits-ab12-3"]
+        assert deletes(plan) == []
+        there = here.settle().ready().settle()
+        assert there.now.next is not None
+        assert there.now.next.plan is None  # who saves may still fail
+        assert isinstance(there.assignment(2), Standby)
+
+    def test_when_all_have_left_the_next_run_begins_and_nothing_is_lost(self) -> None:
+        here = job().running(world=2).leaving("n1").all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20))
+        plan = here.plan()
         assert deletes(plan) == ["digits-ab12-0", "digits-ab12-1"]
         after = here.settle()
         assert after.now.lost == ()
@@ -239,9 +262,10 @@ class TestSize:
         assert after.snapshot.budget is not None
         assert after.snapshot.budget.min_available == 1
         grown = after.ready().settle().spec(replicas=4).settle().after(1).settle()
-        plan = grown.all_ended(ExitKind.CHECKPOINTED, step=30, commit=(5, 30)).plan()
+        plan = grown.ready().all_ended(ExitKind.CHECKPOINTED, step=30, commit=(5, 30)).plan()
+        assert len(trains(plan)) == 4
         kinds = [type(action) for action in plan.actions]
-        assert kinds.index(SetBudget) < kinds.index(CreatePod)
+        assert kinds.index(SetBudget) < kinds.index(Assign)
 
     def test_while_starting_members_are_added_and_released_without_a_run(self) -> None:
         here = job().starting(world=3)
