@@ -33,7 +33,7 @@ FROZEN = (
 AGENTS = tuple(Fault(Harm.AGENT, victim, Phase.RECEIVING) for victim in Victim)
 ALL = tuple(Fault(harm, victim, phase) for harm in Harm for victim in Victim for phase in Phase)
 JOBS, ROUNDS = 20, 10
-SHORT, LONG = 16, 32
+SHORT, LONG = 10, 16
 """Epochs."""
 
 
