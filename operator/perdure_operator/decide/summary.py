@@ -211,4 +211,5 @@ def _phase(draft: Draft) -> Phase:
         return _ENDING.get(draft.intent.disruption, Phase.VACATING)
     if _all_assigned(draft):
         return Phase.RUNNING
-    return Phase.STARTING if draft.waiting and draft.waiting.reason in _BEGINNING else Phase.RECOVERING
+    begins = draft.waiting is not None and draft.waiting.reason in _BEGINNING and not draft.intent
+    return Phase.STARTING if begins else Phase.RECOVERING

@@ -99,7 +99,12 @@ def test_the_operators_environment_takes_no_torch_and_the_trainers_no_kopf() -> 
 
 def test_an_environment_that_a_process_names_is_in_use(tmp_path: Path) -> None:
     used, unused = tmp_path / "used", tmp_path / "unused"
-    with subprocess.Popen(["/bin/sleep", "60"], env={"PATH": f"{used}/bin:/usr/bin"}) as process:
+    pipe, environ = subprocess.PIPE, {"PATH": f"{used}/bin:/usr/bin"}
+    with subprocess.Popen(["/bin/cat"], stdin=pipe, stdout=pipe, bufsize=0, env=environ) as process:
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(b"?")
+        process.stdout.read(1)  # Popen returns while its environment may not be there yet
         found = envs._in_use(used), envs._in_use(unused)
         process.kill()
 
