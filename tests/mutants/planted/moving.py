@@ -149,6 +149,7 @@ MOVING: Final = (
         _HISTORY,
         "draft = draft.update(steps_lost=max(0, draft.status.steps_lost - back))",
         "draft = draft.update(steps_lost=max(0, draft.status.steps_lost))",
-        ("kill-pod",),
+        tests=("tests/unit/operator/decide",),
+        outside="a simulated trainer has no memory, so that none leaves an image to go on from",
     ),
 )
