@@ -30,7 +30,7 @@ ENDING: Final = (
         _ENDING,
         "late=planned and _is_late(draft, intent)",
         "late=False",
-        ("drain", "hung-agent"),
+        ("suspended-with-some-hung",),
     ),
     Mutant(
         "steps of another run are lost by this one",
@@ -72,7 +72,7 @@ ENDING: Final = (
         _ENDING,
         "steps_lost=status.steps_lost + steps_lost,",
         "steps_lost=steps_lost,",
-        ("kill-pod",),
+        ("kill-pod", "code-failure"),
     ),
     Mutant(
         "steps lost are counted from the last commit but one",
@@ -86,7 +86,7 @@ ENDING: Final = (
         _ENDING,
         "lost=add_lost_run(status.lost, run.run) if unfinished else status.lost,",
         "lost=status.lost,",
-        ("kill-pod",),
+        ("killed-without-patience",),
     ),
     Mutant(
         "a pod's owner can use up all run numbers",
@@ -114,21 +114,21 @@ ENDING: Final = (
         _PLANS,
         "return Floor(seq=status.commit_seq, step=status.step)",
         "return None",
-        ("emptied-root", "kill-pod"),
+        ("emptied-while-suspended",),
     ),
     Mutant(
         "a run that found an emptied log is not remembered",
         _BLAME,
         "return draft.update(log_lost=lost)",
         "return draft",
-        ("emptied-root", "kill-pod"),
+        ("emptied-while-suspended",),
     ),
     Mutant(
         "new members are created while the log is lost",
         _GATES,
         "return draft.block(Reason.LOG_LOST, message, again)",
         "return draft.because(message)",
-        ("emptied-root", "kill-pod"),
+        ("emptied-while-suspended",),
     ),
     Mutant(
         "an out-of-memory kill is not told from any other",
