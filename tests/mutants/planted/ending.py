@@ -177,20 +177,20 @@ ENDING: Final = (
         _FINISHING,
         "late = draft.now >= later(since, patience)",
         "late = False",
-        ("hung-agent",),
+        ("hung-at-the-end",),
     ),
     Mutant(
         "status claims that a job runs while it waits for something",
         f"{_DECIDE}summary.py",
         "return draft.current is not None and not draft.waiting and not",
         "return draft.current is not None and not",
-        ("kubelet-silent", "image-pull", "scheduler-paused"),
+        ("all-kubelets-silent",),
     ),
     Mutant(
         "a process that exits 0 without a Session completes the job",
         "operator/perdure_operator/cluster/member.py",
         "Env.COMPLETION: job.spec.completion.value,",
         'Env.COMPLETION: "ExitCode",',
-        ("exit-without-session",),
+        ("restarted-without-session",),
     ),
 )

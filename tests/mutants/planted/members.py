@@ -37,7 +37,7 @@ MEMBERS: Final = (
         f"{_CLUSTER}read/observe.py",
         "created = record.members - own | (set() if budget else budgets)",
         "created = record.members - own | budgets",
-        ("webhook-refuses-budgets", "api-lost-answers", "scale"),
+        ("budget-made-unheard",),
     ),
     Mutant(
         "a role label that somebody changed is not restored",
@@ -135,21 +135,21 @@ MEMBERS: Final = (
         _REPLACING,
         "if name in snapshot.created:",
         "if name in snapshot.created and not snapshot.refusals:",
-        ("api-late-writes", "reaper", "quota"),
+        ("taken-under-quota",),
     ),
     Mutant(
         "a pod whose creation was never answered is taken for not created",
         f"{_CLUSTER}write/writes.py",
         "memory.created.add(action.name)  # nobody has said that it was not",
         "memory.created.discard(action.name)",
-        ("api-late-writes", "api-lost-answers", "reaper"),
+        ("taken-unheard",),
     ),
     Mutant(
         "names that an earlier operator has allocated are used",
         _REPLACING,
         'return "" if name in snapshot.allotted else',
         'return "" if name else',
-        ("operator-crash", "reaper", "api-late-writes"),
+        ("taken-in-a-crash",),
     ),
     Mutant(
         "replacing members has no pause",
@@ -177,7 +177,7 @@ MEMBERS: Final = (
         f"{_DECIDE}facts.py",
         "if one.name == name and one.hash), None)",
         "if one.name == name and not one.hash), None)",
-        ("invalid-template", "drain"),
+        ("started-from-an-invalid-template",),
     ),
     Mutant(
         "idle pods do not hold the place on a node that goes away",
@@ -191,7 +191,7 @@ MEMBERS: Final = (
         _MEMBERS,
         "return draft.update(next_member=first + len(new), start_time",
         "return draft.update(next_member=first, start_time",
-        ("suspend-and-resume", "operator-crash", "operator-stop"),
+        ("suspended-until-empty",),
     ),
     Mutant(
         "two runs in a row use the same port",
@@ -226,7 +226,7 @@ MEMBERS: Final = (
         _MEMBER,
         '"lifecycle": {"preStop": {"exec": {"command": ["perdure", "stop"]}}} | (',
         '"lifecycle": {} | (',
-        ("reaper", "scale"),
+        ("deleted-at-its-first-line",),
     ),
     Mutant(
         "terminationGracePeriodSeconds: null is taken for a number",
