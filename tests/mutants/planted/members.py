@@ -170,7 +170,7 @@ MEMBERS: Final = (
         _MEMBERS,
         "apart, template = stays_apart(draft), fallback(draft)",
         "apart, template = False, fallback(draft)",
-        ("node-deleted-without-taint",),
+        ("goes-and-no-other-has-room",),
     ),
     Mutant(
         "an edit to something invalid takes the training down at the next drain",
@@ -184,7 +184,7 @@ MEMBERS: Final = (
         f"{_DECIDE}placement.py",
         "return frozenset(by_node.values())",
         "return frozenset()",
-        ("node-deleted-without-taint",),
+        ("goes-and-no-other-has-room",),
     ),
     Mutant(
         "a member's number is used twice",

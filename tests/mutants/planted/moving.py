@@ -37,7 +37,7 @@ MOVING: Final = (
         _SUCCESSION,
         "if pod.deleting or made_from_another(draft, pod)}",
         "if made_from_another(draft, pod)}",
-        ("delete-pod", "scale"),
+        ("scaled-while-one-goes",),
     ),
     Mutant(
         "members of a node that goes away keep their seats",
@@ -107,7 +107,7 @@ MOVING: Final = (
         _HANDING_OVER,
         "    if draft.now >= known:\n        return succeed(draft, current, plan, intent)\n",
         "    if draft.now >= known and current.outcomes:\n        return succeed(draft, current, plan, intent)\n",
-        ("scale",),
+        ("grown-and-left-alone",),
     ),
     Mutant(
         "during a hand-over nothing else makes a run end",

@@ -10,11 +10,12 @@ import random
 from collections.abc import Callable
 from typing import Final
 
+from tests.simulation import drains
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.reading import assignment, finished
 from tests.simulation.faults.registry import fault, some_user
 from tests.simulation.kubelet import Kubelet
-from tests.simulation.objects import PODS, Json, is_ready, key_of, node_of, owner_of, phase_of, uid_of
+from tests.simulation.objects import JOBS, NODES, PODS, Json, is_ready, key_of, node_of, owner_of, phase_of, uid_of
 from tests.simulation.scene import Scene
 from tests.simulation.users import User
 
@@ -324,3 +325,63 @@ async def deleted_at_its_first_line(scene: Scene, rng: random.Random) -> None:
             break
         await asyncio.sleep(0.005)
     user.delete_that(pod)
+
+
+@fault(300, to_its_end=True, alone=True)
+async def goes_and_no_other_has_room(scene: Scene, rng: random.Random) -> None:
+    """A node is being deleted, without a taint, and for a while no other takes pods."""
+    world, full = scene.world, {"key": "full", "effect": "NoSchedule"}
+    members = await _members(some_user(scene, rng))
+    node = node_of(rng.choice(members)) if members else ""
+    others = [key_of(one)[1] for one in world.server.all(NODES) if key_of(one)[1] != node]
+    if not node or world.node(node) is None:
+        return
+    for name in others:
+        drains.taint(world, name, full, True)
+    world.fire("node-deletion-without-taint")
+    world.server.change(NODES, "", node, lambda raw: raw["metadata"].update(finalizers=["cloud"]), by="cloud")
+    world.server.delete(NODES, "", node, by="cloud")
+    await asyncio.sleep(rng.uniform(90, 150))
+    for name in others:
+        drains.taint(world, name, full, False)
+    await drains.karpenter_removes(world, rng, node, taints=False)
+    await asyncio.sleep(30.0)
+    if world.node(node) is None:
+        scene.register(node)
+        scene.kubelets[node].boot()
+
+
+@fault(400, to_its_end=True, alone=True)
+async def grown_and_left_alone(scene: Scene, rng: random.Random) -> None:
+    """A run grows, nobody leaves it who could tell how that ended, and nothing else happens."""
+    user = max(scene.users, key=lambda one: one.goal)
+    user.edit(replicas=1)
+    await asyncio.sleep(rng.uniform(30, 40))
+    if await _members(user):
+        scene.world.fire("scale")
+        user.edit(replicas=rng.randint(2, 3))
+        await asyncio.sleep(280.0)
+
+
+@fault(250, alone=True)
+async def scaled_while_one_goes(scene: Scene, rng: random.Random) -> None:
+    """A member has some seconds left, and the job is to have another size."""
+    user = some_user(scene, rng)
+    if members := await _members(user, least=2):
+        scene.world.fire("delete-pod")
+        scene.world.fire("scale")
+        user.delete_that(rng.choice(members), rng.choice((30, 60)))
+        await asyncio.sleep(rng.uniform(0.0, 3.0))
+        user.edit(replicas=rng.choice([one for one in (1, 2, 3, 4) if one != len(members)]))
+
+
+@fault(250, alone=True)
+async def late_status(scene: Scene, rng: random.Random) -> None:
+    """A status arrives half a minute late, when others have been written since."""
+    user, calls = some_user(scene, rng), scene.world.knobs.calls
+    members = await _members(user)
+    fired, calls.late_once = scene.world.fired["late-write"], JOBS
+    if members:
+        user.delete_pod(1)
+        await _moment(lambda: scene.world.fired["late-write"] > fired)
+    calls.late_once = ""
