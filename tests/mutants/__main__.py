@@ -64,7 +64,13 @@ def _table(judge: Judge, mutants: list[Mutant], effort: Effort, record: Record, 
             tally[found] += 1
             survivors += [mutant] if found is Found.NOBODY else []
             print(f"{found:<12} {mutant.name:<80} {words}", flush=True)
+            if mutant.outside:
+                print(f"{'':<12} the simulation does not play it: {mutant.outside}")
     print(f"{time.perf_counter() - began:.0f} s: " + ", ".join(f"{found} {tally[found]}" for found in Found))
+    played = sum(not mutant.outside for mutant in mutants)
+    if played:
+        share = tally[Found.SIMULATION] / played
+        print(f"the simulation alone finds {tally[Found.SIMULATION]} of the {played} that it plays: {share:.0%}")
     for mutant in survivors:
         print(f"SURVIVED {mutant.name} in {mutant.file}: {mutant.old!r} -> {mutant.new!r}")
     return survivors

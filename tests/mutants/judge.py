@@ -84,7 +84,7 @@ class Judge:
     def judge(self, mutant: Mutant | None, effort: Effort) -> tuple[Found, str]:
         """Who finds the bug, the simulation being asked first, and the first line of what it says; raises Stale."""
         with self._copy(mutant) as root:
-            for histories, faults in _plays(mutant, effort):
+            for histories, faults in plays(mutant, effort):
                 words = self._play(root, effort.seed, histories, faults)
                 if words is not None:
                     return Found.SIMULATION, words
@@ -128,8 +128,10 @@ def _simulated(first: int, histories: int, faults: tuple[str, ...]) -> list[str]
     return [*words, "--histories", str(histories), "--seed", str(first), *faults]
 
 
-def _plays(mutant: Mutant | None, effort: Effort) -> Iterator[tuple[int, tuple[str, ...]]]:
+def plays(mutant: Mutant | None, effort: Effort) -> Iterator[tuple[int, tuple[str, ...]]]:
     """How many histories, and the words that choose their faults: few aimed ones find what a hundred others do not."""
+    if mutant and mutant.outside:
+        return
     if mutant and mutant.faults and effort.aimed:
         yield effort.aimed, ("--only", *mutant.faults)
     if effort.histories:

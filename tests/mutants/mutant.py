@@ -25,6 +25,8 @@ class Mutant:
     """Of the simulation: with these it matters soonest, and they are played alone before the swarm."""
     tests: tuple[str, ...] = ("tests/unit/operator",)
     """Unit tests that are asked where the simulation does not see it."""
+    outside: str = ""
+    """Why the simulation cannot see it, where it plays nothing of the kind: it is not asked then."""
 
     def plant(self, root: Path) -> None:
         """Change the file below `root`; raises Stale."""

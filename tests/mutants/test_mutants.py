@@ -14,8 +14,8 @@ from typing import Final
 import pytest
 
 from tests.mutants.catalogue import CATALOGUE
-from tests.mutants.judge import REPOSITORY, Effort, Found, Judge
-from tests.mutants.mechanical import draw, of_text
+from tests.mutants.judge import REPOSITORY, Effort, Found, Judge, plays
+from tests.mutants.mechanical import FOLDERS, NOT_PLAYED, draw, of_text
 from tests.mutants.mutant import Mutant, Stale
 from tests.mutants.record import Record
 from tests.simulation.faults import FAULTS
@@ -53,6 +53,16 @@ def test_a_verdict_on_a_file_counts_for_the_same_tree_and_effort_only(tmp_path: 
     assert Record(path, "tree", Effort(histories=2)).known(mutant) is None
 
 
+def test_what_little_effort_has_found_is_found_with_more_and_what_it_has_not_is_sought_again(tmp_path: Path) -> None:
+    path, little, more = tmp_path / "verdicts", Effort(histories=20, aimed=20), Effort(histories=100, aimed=20)
+    for mutant, found in zip(CATALOGUE, Found, strict=False):
+        Record(path, "tree", little).add(mutant, found, "words")
+    known = [Record(path, "tree", more).known(mutant) for mutant in CATALOGUE[: len(Found)]]
+    assert known == [(Found.SIMULATION, "words"), None, None]
+    assert Record(path, "tree", Effort(histories=100, aimed=10)).known(CATALOGUE[0]) is None
+    assert Record(path, "tree", Effort(histories=100, aimed=20, seed=1)).known(CATALOGUE[0]) is None
+
+
 @pytest.mark.parametrize("mutant", CATALOGUE, ids=lambda mutant: mutant.name)
 def test_a_bug_of_the_catalogue_can_still_be_planted(mutant: Mutant) -> None:
     text = (REPOSITORY / mutant.file).read_text(encoding="utf-8")
@@ -67,6 +77,17 @@ def test_every_bug_has_a_name_of_its_own() -> None:
 
 def test_a_bug_names_faults_that_the_simulation_has() -> None:
     assert {fault for mutant in CATALOGUE for fault in mutant.faults} <= set(FAULTS)
+
+
+def test_a_bug_that_the_simulation_does_not_play_is_left_to_the_unit_tests() -> None:
+    outside = [mutant for mutant in CATALOGUE if mutant.outside]
+    assert outside
+    assert [mutant.name for mutant in outside if list(plays(mutant, Effort(histories=1, aimed=1)))] == []
+    assert [mutant.name for mutant in outside if mutant.faults] == []
+
+
+def test_a_file_that_the_simulation_does_not_play_is_one_that_bugs_are_drawn_from() -> None:
+    assert [file for file in NOT_PLAYED if not file.startswith(FOLDERS) or not (REPOSITORY / file).exists()] == []
 
 
 def test_a_bug_names_unit_tests_that_there_are() -> None:

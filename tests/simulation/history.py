@@ -74,7 +74,7 @@ def planned(request: Request) -> list[tuple[float, Fault, int]]:
     """Moments of all faults of a seed, in order; a swarm: some kinds often, most not at all."""
     rng = random.Random(f"{request.seed}/swarm")  # noqa: S311
     length = rng.uniform(120.0, 360.0)
-    names = [name for name, one in FAULTS.items() if request.everything or name in request.only or not one.waits_for]
+    names = [name for name, one in FAULTS.items() if name in request.only or _may_be_drawn(one, request)]
     share = rng.choice((0.05, 0.1, 0.2, 0.4))
     chosen = [name for name in FAULTS if rng.random() < share]
     found = []
@@ -88,6 +88,10 @@ def planned(request: Request) -> list[tuple[float, Fault, int]]:
             at += times.expovariate(1 / every)
             number += 1
     return sorted(found, key=lambda one: (one[0], one[1].name))
+
+
+def _may_be_drawn(fault: Fault, request: Request) -> bool:
+    return not fault.alone and (request.everything or not fault.waits_for)
 
 
 class History:

@@ -49,7 +49,7 @@ class CallFaults:
     late: float = 0.0
     """Of writes that the server carries out long after the client has given up on them."""
     late_once: str = ""
-    """The next patch of this kind is carried out that late."""
+    """The next patch, or write of the status, of this kind is carried out that late."""
     down: bool = False
 
 
@@ -174,7 +174,7 @@ class Link:
         if writing and faults.conflict and chance() < faults.conflict:
             self._answer(future, "conflict", Refused(409, "Conflict", "the object has been modified"))
             return
-        once = verb == "patch" and kind == faults.late_once
+        once = verb in ("patch", "status") and kind == faults.late_once
         if once or (writing and faults.late and chance() < faults.late):
             faults.late_once = "" if once else faults.late_once
             self._fired["late-write"] += 1

@@ -12,6 +12,8 @@ _CHECKPOINT: Final = f"{_RUNTIME}checkpoint/"
 _HANDOVER: Final = f"{_RUNTIME}handover/"
 _SESSION: Final = f"{_RUNTIME}session/"
 _UNIT: Final = "tests/unit/runtime/"
+_NO_IMAGES: Final = "a simulated trainer has no memory, so that none leaves an image of it"
+_NO_STATE: Final = "a simulated trainer has no state but its step"
 _OF_AGENT: Final = tuple(f"{_UNIT}agent/test_{name}.py" for name in ("machine", "stages", "handover", "parts"))
 _OF_HANDOVER: Final = tuple(f"{_UNIT}handover/test_{name}.py" for name in ("machine", "timing", "model"))
 _OF_LOG: Final = tuple(f"{_UNIT}checkpoint/test_{name}.py" for name in ("writer", "takeover"))
@@ -78,8 +80,8 @@ INSIDE: Final = (
         f"{_AGENT}stage.py",
         "at=min(at, state.shutdown.deadline) if state.shutdown else at)",
         "at=at)",
-        (),
-        _OF_AGENT,
+        tests=_OF_AGENT,
+        outside=_NO_IMAGES,
     ),
     Mutant(
         "the decider opens the newer run although the vote has failed",
@@ -143,39 +145,39 @@ INSIDE: Final = (
         f"{_CHECKPOINT}image.py",
         "(at is None or stamp.step <= at)",
         "(at is None or stamp.step >= at)",
-        (),
-        (f"{_UNIT}checkpoint/test_image.py",),
+        tests=(f"{_UNIT}checkpoint/test_image.py",),
+        outside=_NO_IMAGES,
     ),
     Mutant(
         "a rank of a smaller run goes on with another rank's own state",
         f"{_CHECKPOINT}inherit.py",
         'same_world = told[holder]["stamp"]["world"] == peers.world',
         'same_world = told[holder]["stamp"]["world"] >= peers.world',
-        (),
-        (f"{_UNIT}checkpoint/test_inherit.py",),
+        tests=(f"{_UNIT}checkpoint/test_inherit.py",),
+        outside=_NO_STATE,
     ),
     Mutant(
         "an image is left in the middle of a step",
         f"{_SESSION}imaging.py",
         "return not self._touched and (self._seen is None",
         "return (self._seen is None",
-        (),
-        (f"{_UNIT}session/test_imaging.py",),
+        tests=(f"{_UNIT}session/test_imaging.py",),
+        outside=_NO_IMAGES,
     ),
     Mutant(
         "the ranks stop for a hand-over although the store does not answer",
         f"{_SESSION}driving.py",
         "            if effects.party.decides:\n                self.feed(ev.StoreSeen(effects.store_answers()))\n",
         "            if effects.party.decides:\n                self.feed(ev.StoreSeen(answers=True))\n",
-        (),
-        (f"{_UNIT}handover/test_driving.py",),
+        tests=(f"{_UNIT}handover/test_driving.py",),
+        outside="the simulation drives the machines of a hand-over itself",
     ),
     Mutant(
         "a trainer that nobody waits for any more begins all the same",
         f"{_AGENT}fork.py",
         '            word = b""\n    if not word:\n',
         '            word = b""\n    if word is None:\n',
-        (),
-        (f"{_UNIT}agent/test_zygote.py",),
+        tests=(f"{_UNIT}agent/test_zygote.py",),
+        outside="a simulated agent forks no process",
     ),
 )

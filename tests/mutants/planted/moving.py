@@ -37,7 +37,7 @@ MOVING: Final = (
         _SUCCESSION,
         "if pod.deleting or made_from_another(draft, pod)}",
         "if made_from_another(draft, pod)}",
-        ("delete-pod", "scale"),
+        ("scaled-while-one-goes",),
     ),
     Mutant(
         "members of a node that goes away keep their seats",
@@ -107,7 +107,7 @@ MOVING: Final = (
         _HANDING_OVER,
         "    if draft.now >= known:\n        return succeed(draft, current, plan, intent)\n",
         "    if draft.now >= known and current.outcomes:\n        return succeed(draft, current, plan, intent)\n",
-        ("scale",),
+        ("grown-and-left-alone",),
     ),
     Mutant(
         "during a hand-over nothing else makes a run end",
@@ -149,6 +149,7 @@ MOVING: Final = (
         _HISTORY,
         "draft = draft.update(steps_lost=max(0, draft.status.steps_lost - back))",
         "draft = draft.update(steps_lost=max(0, draft.status.steps_lost))",
-        ("kill-pod",),
+        tests=("tests/unit/operator/decide",),
+        outside="a simulated trainer has no memory, so that none leaves an image to go on from",
     ),
 )

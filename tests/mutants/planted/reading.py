@@ -12,6 +12,8 @@ _OBSERVE: Final = f"{_CLUSTER}read/observe.py"
 _LIVE: Final = f"{_CLUSTER}read/live.py"
 _TOMBS: Final = f"{_CLUSTER}read/tombs.py"
 _LOOP: Final = "operator/perdure_operator/loop/"
+_NO_JSON: Final = "the simulated API server hands over objects, and nobody reads JSON"
+_OF_JSON: Final = ("tests/unit/operator/cluster/test_decode.py", "tests/unit/operator/loop/test_guard.py")
 
 READING: Final = (
     Mutant(
@@ -152,11 +154,15 @@ READING: Final = (
         f"{_CLUSTER}decode.py",
         "except RecursionError:",
         "except MemoryError:",
+        tests=_OF_JSON,
+        outside=_NO_JSON,
     ),
     Mutant(
         "a metadata of the wrong type reaches kopf",
         f"{_CLUSTER}decode.py",
         "ignored = [*_mend(raw), *_cut(raw)]",
         "ignored = _cut(raw)",
+        tests=_OF_JSON,
+        outside=_NO_JSON,
     ),
 )

@@ -26,7 +26,7 @@ WRITING: Final = (
         _ACT,
         '                "uid": job.uid,\n                "resourceVersion": job.resource_version,\n',
         '                "uid": job.uid,\n',
-        ("api-late-writes", "scale"),
+        ("late-status",),
     ),
     Mutant(
         "a round without a status change has no precondition on the job",

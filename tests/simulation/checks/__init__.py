@@ -16,10 +16,12 @@ takeover     the old run trains until the next one is planned; seats and ranks a
 offers       live hand-overs that nothing is in the way of come about, and are learned of
 handovers    H1 H2 H8 H10: whoever goes on alive has every vote, and everybody knows in time
 claims       what the operator says is so
+told         what people and their tools are told besides
 debts        what it owes by now
 outages      members are not given up because nobody sees their nodes
 accounts     what runs have cost: failures, steps lost, what was saved
 recovery     how long it takes to go on
+lost         nobody trains on for a run that is lost
 
 The real trainers' and kubelets' truth comes as facts of the world; `evidence` judges the log.
 """
@@ -39,6 +41,7 @@ from tests.simulation.checks.debts import Debts
 from tests.simulation.checks.handovers import Handovers
 from tests.simulation.checks.leadership import Leadership
 from tests.simulation.checks.looks import Looks
+from tests.simulation.checks.lost import Lost
 from tests.simulation.checks.memory import Memory
 from tests.simulation.checks.offers import Offers
 from tests.simulation.checks.outages import Outages
@@ -47,6 +50,7 @@ from tests.simulation.checks.recovery import Recovery
 from tests.simulation.checks.replacing import Replacing
 from tests.simulation.checks.runs import Runs
 from tests.simulation.checks.takeover import Takeover
+from tests.simulation.checks.told import Told
 from tests.simulation.checks.waiting import Waiting
 from tests.simulation.checks.writes import Writes
 from tests.simulation.objects import JOBS, LEASES, key_of, uid_of
@@ -67,10 +71,12 @@ OTHERS: Final[tuple[Callable[[Case], Promise], ...]] = (
     Offers,
     Waiting,
     Claims,
+    Told,
     Debts,
     Outages,
     Accounts,
     Recovery,
+    Lost,
 )
 POLL_SECONDS: Final = 1.0
 QUIET_SECONDS: Final = 3.0

@@ -89,6 +89,8 @@ class Accounts(Promise):
         self._reached: dict[tuple[str, int], int] = {}
         self._committed: dict[str, tuple[float, int]] = {}
         """By uid of the job: when its newest commit was made, and of which step."""
+        self._left: dict[tuple[str, int], tuple[float, int]] = {}
+        """By uid of the job and run: that commit when a newer run began, for a run may be closed long after."""
         self._taken: dict[tuple[str, int], int] = {}
         """Runs, by uid of the job, whose steps another run has gone on from, and which one."""
         self._broken: set[tuple[str, int]] = set()
@@ -128,6 +130,8 @@ class Accounts(Promise):
         elif fact.what == "took-over":
             self._taken[uid, int(fact.facts["before"])] = run[1]
         elif fact.what == "opened":  # it may go on from a commit of the job that had the name before
+            for other in (one for one in self._open.values() if one.job == uid and one.run < run[1]):
+                self._left.setdefault((uid, other.run), self._committed.get(uid, (-1e9, step)))
             self._committed.setdefault(uid, (-1e9, step))
             self._reached[run] = max(step, self._reached.get(run, 0))  # taken over, it may be in no commit
         else:
@@ -264,7 +268,7 @@ class Accounts(Promise):
         """As many as were trained and are in no commit; fewer where not everybody could tell."""
         yield from self._saved_steps(account, lost)
         run = account.job, account.run
-        made, committed = self._committed.get(account.job, (-1e9, 0))
+        made, committed = self._left.get(run) or self._committed.get(account.job, (-1e9, 0))
         goes_on = run in self._taken and (account.job, self._taken[run]) not in self._broken
         truth = 0 if goes_on else max(self._reached.get(run, 0) - committed, 0)
         if min((death.at for death in account.deaths.values()), default=0.0) - made < BREATH_SECONDS:

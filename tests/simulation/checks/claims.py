@@ -188,7 +188,7 @@ class Claims(Promise):
             key_of(one)[1]
             for one in self._case.pods(uid_of(job))
             if labels_of(one).get(ROLE) == "member" and not terminal(one) and not terminated(one)
-            if not terminating(one) and key_of(one)[1] not in known
+            if key_of(one)[1] not in known
         ]
         words = f"{key_of(job)[1]}: {given_up} count for nothing any more, and have the role of a member"
         patience = DEAF_SECONDS if self._case.fired("relabel") else self._case.patience(FORMER_SECONDS)

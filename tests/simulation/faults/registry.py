@@ -27,17 +27,19 @@ class Fault:
     """The known defect without whose mending histories with this fault fail."""
     to_its_end: bool = False
     """The history lasts until it is over: its length is what it is about."""
+    alone: bool = False
+    """Only where somebody names it: it arranges what faults that know nothing of each other seldom come to."""
 
 
 FAULTS: Final[dict[str, Fault]] = {}
 
 
-def fault(every: float, *, waits_for: str = "", to_its_end: bool = False) -> Callable[[Do], Do]:
+def fault(every: float, *, waits_for: str = "", to_its_end: bool = False, alone: bool = False) -> Callable[[Do], Do]:
     """Register under the function's name."""
 
     def register(do: Do) -> Do:
         name = do.__name__.replace("_", "-")
-        FAULTS[name] = Fault(name, do, every, waits_for, to_its_end)
+        FAULTS[name] = Fault(name, do, every, waits_for, to_its_end, alone)
         return do
 
     return register

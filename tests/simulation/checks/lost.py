@@ -1,0 +1,99 @@
+"""What becomes of those who have lost a peer: their trainers end at once, for they can save no more and the next run
+waits for it; their pods stay, so that it begins in them; and nobody who is on the way out is a member of it.
+
+A simulated trainer has no memory of which it could leave an image.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.simulation.apiserver import Change
+from tests.simulation.checks.case import Case, Promise, by_operator
+from tests.simulation.checks.reading import assignment, outcome, plans, run_told, status_of, terminated
+from tests.simulation.objects import JOBS, PODS, Json, key_of, terminating, uid_of
+from tests.simulation.world import Fact
+
+END_SECONDS: Final = 3.0
+"""What the kubelet takes to show the pod its assignment, and the agent to kill."""
+SEAT_SECONDS: Final = 25.0
+KNOWN_SECONDS: Final = 3.0
+"""What has been so for that long is known, where nothing holds up the news."""
+_SEATED: Final = ("checkpointed", "peer-lost", "stopped")
+_DEAF: Final = (
+    *("hung-agent", "frozen-trainer", "file-delay", "partition", "kubelet-silent", "all-kubelets-silent"),
+    *("node-power", "node-object-deleted", "stuck-terminating"),
+)
+"""A pod may not hear of it at once."""
+_LIES: Final = ("foreign-outcome", "absurd-outcome")
+
+
+class Lost(Promise):
+    """Looked at when a process or a container ends, and when a run is planned."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self._told: dict[tuple[str, int], float] = {}
+        """By name of the pod and run: when it was told that the run is lost."""
+        self._begun: dict[tuple[str, int, int], float] = {}
+        """By name of the pod, run and rank: when a process was started."""
+        self._parties: set[str] = set()
+        """Pods that take part in a hand-over: whoever has voted is killed only if both runs are lost."""
+
+        self._ended: dict[str, float] = {}
+        """By name of the pod: when its last process ended."""
+        self._going: dict[str, float] = {}
+        """By uid of the pod: since when it is being deleted."""
+
+    def on_change(self, change: Change) -> None:
+        pod = change.raw
+        if change.kind == JOBS and change.old is not None and by_operator(change):
+            self._check_plans(pod, change.old)
+        if change.kind != PODS or change.event == "DELETED":
+            return
+        if terminating(pod):
+            self._going.setdefault(uid_of(pod), self._case.now)
+            return
+        for run in assignment(pod).get("lost") or ():
+            self._told.setdefault((key_of(pod)[1], int(run)), self._case.now)
+        if change.old is not None and terminated(pod) and not terminated(change.old):
+            self._check_seat(pod)
+
+    def _check_seat(self, pod: Json) -> None:
+        """Whoever could go on in its pod waits there for what comes next."""
+        told, name = outcome(pod), key_of(pod)[1]
+        seated = self._case.now - self._ended.get(name, -1e9)
+        newer = run_told(pod) > int(told.get("run") or 0)
+        if told.get("outcome") in _SEATED and not newer and seated < SEAT_SECONDS and not self._case.fired(*_LIES):
+            words = f"{name} is {told['outcome']}, and gives its seat up {seated:.1f} s after its trainer has ended"
+            self._case.fail("seat", words)
+
+    def _check_plans(self, job: Json, old: Json) -> None:
+        known = {int(plan["run"]) for plan in plans(status_of(old))}
+        if self._case.deaf:
+            return
+        for plan in plans(status_of(job)):
+            for one in plan["members"] if int(plan["run"]) not in known else ():
+                going = self._case.now - self._going.get(one["uid"], self._case.now)
+                if going > KNOWN_SECONDS:
+                    words = f"run {plan['run']} is planned with {one['name']}, deleted {going:.0f} s ago"
+                    self._case.fail("doomed", f"{key_of(job)[1]}: {words}")
+
+    def on_fact(self, fact: Fact) -> None:
+        if fact.what == "party":
+            self._parties.add(fact.who)
+        if fact.what not in ("trainer-started", "trainer-ended"):
+            return
+        run = int(fact.facts["run"])
+        process = fact.who, run, int(fact.facts["rank"])
+        if fact.what == "trainer-ended":
+            self._ended[fact.who] = fact.at
+        if fact.what == "trainer-started":
+            self._begun[process] = fact.at
+        elif process in self._begun:
+            known = max(self._told.get((fact.who, run), fact.at), self._begun.pop(process))
+            if fact.at - known > END_SECONDS and fact.who not in self._parties and not self._case.fired(*_DEAF):
+                words = (
+                    f"{fact.who} has trained for run {run} {fact.at - known:.1f} s after it was told that it is lost"
+                )
+                self._case.fail("lingers", words)

@@ -1,0 +1,112 @@
+"""What people and their tools are told besides the reason to wait: that members are protected, how many there are, when
+a condition changed, and what a container beside the trainer will do.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Final
+
+from tests.simulation.apiserver import Change
+from tests.simulation.checks.case import Case, Promise, by_operator
+from tests.simulation.checks.reading import ROLE, UID, condition, finished, plan_of, plans, status_of, terminated
+from tests.simulation.objects import (
+    BUDGETS,
+    EVENTS,
+    JOBS,
+    PODS,
+    Json,
+    key_of,
+    labels_of,
+    matches,
+    owner_of,
+    terminating,
+    uid_of,
+)
+
+TOLD_SECONDS: Final = 20.0
+WARNED_SECONDS: Final = 10.0
+_UNSURE: Final = ("relabel", "foreign-pod", "foreign-budget", "status-restored", "orphan-job", "force-delete-pod")
+"""Who counts is a matter of labels and names, and somebody plays with them."""
+_OTHERS_CLOCK: Final = ("operator-clock", "unknown-status", "status-restored")
+
+
+class Told(Promise):
+    """Conditions, counts and warnings."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self._warned: dict[str, set[str]] = defaultdict(set)
+        """By uid of the job: reasons of the events about it."""
+        self._beside: dict[str, float] = {}
+        """By uid of the job: when the first of its pods was created, where that has a container beside the trainer."""
+        self._begun: set[str] = set()
+        """Jobs, by uid, that have had a pod."""
+
+    def on_change(self, change: Change) -> None:
+        if change.kind == EVENTS:
+            self._warned[str((change.raw.get("regarding") or {}).get("uid"))].add(str(change.raw.get("reason")))
+        elif change.kind == PODS and change.event == "ADDED" and by_operator(change):
+            uid = owner_of(change.raw)
+            if uid not in self._begun and len(change.raw["spec"]["containers"]) > 1:
+                self._beside[uid] = self._case.now
+            self._begun.add(uid)
+        elif change.kind == JOBS and change.old is not None and by_operator(change):
+            self._check_transitions(change.raw, change.old)
+
+    def _check_transitions(self, job: Json, old: Json) -> None:
+        """A condition has had its status since its lastTransitionTime."""
+        if self._case.fired(*_OTHERS_CLOCK):
+            return
+        for new in status_of(job).get("conditions") or ():
+            was = condition(status_of(old), new["type"])
+            if was.get("status") == new["status"] and was["lastTransitionTime"] != new["lastTransitionTime"]:
+                words = f"{new['type']} is {new['status']} as before, and its lastTransitionTime moves"
+                self._case.fail("transition", f"{key_of(job)[1]}: {words}")
+
+    def look(self) -> None:
+        for job in self._world.server.each(JOBS):
+            if terminating(job):
+                continue
+            if plan_of(status_of(job)) and not finished(job) and not self._case.fired(*_UNSURE):
+                self._look_at_protection(job)
+                self._look_at_count(job)
+            self._look_at_sidecar(job)
+
+    def _look_at_protection(self, job: Json) -> None:
+        """That nobody is protected is said where it is so, and only there."""
+        said = condition(status_of(job), "Protected")
+        words = f"{key_of(job)[1]} is said not to be protected ({said.get('reason')}), and its budget is in place"
+        wrong = said.get("status") == "False" and self._is_protected(job)
+        self._lasting("protection", uid_of(job), wrong, self._case.patience(TOLD_SECONDS), words)
+
+    def _is_protected(self, job: Json) -> bool:
+        mine = {"perdure.dev/job": key_of(job)[1], UID: uid_of(job), ROLE: "member"}
+        budgets = [one for one in self._world.server.all(BUDGETS, key_of(job)[0]) if _covers(one, mine)]
+        if [owner_of(one) for one in budgets] != [uid_of(job)]:
+            return False
+        least = budgets[0]["spec"].get("minAvailable")
+        members = sum(labels_of(one).get(ROLE) == "member" for one in self._case.pods(uid_of(job)))
+        return isinstance(least, int) and least >= members and budgets[0]["spec"].get("maxUnavailable") is None
+
+    def _look_at_count(self, job: Json) -> None:
+        """`kubectl get ptj` and autoscalers of pods read status.replicas; one run may be about to follow another."""
+        status = status_of(job)
+        alive = {uid_of(one) for one in self._case.pods(uid_of(job)) if not terminated(one)}
+        there = {sum(one["uid"] in alive for one in plan["members"]) for plan in plans(status)}
+        words = f"{key_of(job)[1]} is said to have {status.get('replicas')} replicas, and {there} members live"
+        wrong = int(status.get("replicas") or 0) not in there
+        self._lasting("replicas", uid_of(job), wrong, self._case.patience(TOLD_SECONDS), words)
+
+    def _look_at_sidecar(self, job: Json) -> None:
+        """An event is lost with the replica that was to send it, or with the call."""
+        since = self._beside.get(uid_of(job))
+        if since is None or self._case.deaf or self._case.now - since < WARNED_SECONDS:
+            return
+        if "ClassicSidecar" not in self._warned[uid_of(job)]:
+            words = f"{key_of(job)[1]} has a container beside the trainer, and nobody is told what becomes of it"
+            self._case.fail("unwarned", words)
+
+
+def _covers(budget: Json, labels: dict[str, str]) -> bool:
+    return matches((budget.get("spec") or {}).get("selector"), labels)

@@ -1,0 +1,25 @@
+"""Histories of the faults that no swarm draws: what they arrange is borne, and comes about."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from tests.simulation.faults import FAULTS
+from tests.simulation.history import History, Request, planned
+
+ALONE: Final = [name for name, fault in FAULTS.items() if fault.alone]
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_what_is_arranged_is_borne(name: str) -> None:
+    results = [History(Request(seed, only=(name,))).play() for seed in range(2)]
+    assert [str(result.violation) for result in results if result.violation] == []
+    assert any(result.fired for result in results)
+
+
+def test_no_swarm_draws_what_is_arranged() -> None:
+    drawn = {fault.name for seed in range(50) for _, fault, _ in planned(Request(seed, everything=True))}
+    assert drawn
+    assert not drawn & set(ALONE)
