@@ -189,7 +189,7 @@ class History:
         while self.world.now < at:
             if self._first() is not None:
                 return True
-            await asyncio.sleep(min(1.0, at - self.world.now))
+            await asyncio.sleep(min(LOOK_SECONDS, at - self.world.now))
         return self._first() is not None
 
     def _first(self) -> Violation | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final
 
 Json = dict[str, Any]
@@ -56,9 +57,16 @@ def clone(value: Any) -> Any:
 
 def stamp(seconds: float) -> str:
     """A metav1.Time: whole seconds."""
-    return (EPOCH + timedelta(seconds=int(seconds))).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _stamp(int(seconds))
 
 
+@lru_cache(maxsize=4096)
+def _stamp(second: int) -> str:
+    """Each history asks for the same ones."""
+    return (EPOCH + timedelta(seconds=second)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@lru_cache(maxsize=4096)
 def seconds_of(text: str) -> float:
     """Virtual seconds of an RFC 3339 time."""
     return (datetime.fromisoformat(text) - EPOCH).total_seconds()

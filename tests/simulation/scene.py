@@ -19,6 +19,7 @@ from tests.simulation.users import User
 from tests.simulation.world import World
 
 NAMESPACE = "team"
+WATCH_SECONDS = 1.0
 FOLDER_SHARE = 0.25
 LIVE_SHARE = 0.85
 """Of jobs that say they can change their membership in place."""
@@ -39,7 +40,7 @@ class Operators:
         self.on_answer: Callable[[str, str, str, str, str], object] = lambda *_: None
         for number in range(replicas):
             self.replicas.append(self._new(number))
-        world.after(1.0, self._watch_over)
+        world.after(WATCH_SECONDS, self._watch_over)
 
     def leader(self) -> OperatorProcess | None:
         """Whoever believes to be it; the newest of several."""
@@ -62,7 +63,7 @@ class Operators:
                 one.restarting = True
                 self._world.tell(one.identity, "is gone")
                 self._world.after(self._rng.uniform(0.5, 8.0), self._restart, number)
-        self._world.after(0.5, self._watch_over)
+        self._world.after(WATCH_SECONDS, self._watch_over)
 
     def _restart(self, number: int) -> None:
         self.replicas[number] = self._new(number)

@@ -73,14 +73,14 @@ class Changes:
 
     async def wait(self, seconds: float) -> None:
         """Return at the next change, or when time is up."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
         self.waiting[future] = None
+        timer = loop.call_later(seconds, _settle, future, None)
         try:
-            async with asyncio.timeout(seconds):
-                await future
-        except TimeoutError:
-            pass
+            await future
         finally:
+            timer.cancel()
             self.waiting.pop(future, None)
 
 

@@ -461,7 +461,10 @@ class TrainingJobStatus(TolerantModel):
 
     def find(self, kind: ConditionType) -> Condition | None:
         """The condition of this type, if status has it."""
-        return next((condition for condition in self.conditions if condition.type == kind), None)
+        for condition in self.conditions:  # a generator takes twice as long, and a round asks a hundred times
+            if condition.type == kind:
+                return condition
+        return None
 
     def holds(self, kind: ConditionType) -> bool:
         """Whether the condition is there and True."""
@@ -471,5 +474,8 @@ class TrainingJobStatus(TolerantModel):
     @property
     def finished_at(self) -> datetime | None:
         """When the job came to its end; None while it has not."""
-        ends = [self.find(kind) for kind in (ConditionType.COMPLETED, ConditionType.FAILED) if self.holds(kind)]
-        return ends[0].last_transition_time if ends and ends[0] else None
+        for kind in (ConditionType.COMPLETED, ConditionType.FAILED):
+            end = self.find(kind)
+            if end is not None and end.status == "True":
+                return end.last_transition_time
+        return None

@@ -133,6 +133,7 @@ WRITES: Final[tuple[Policy, ...]] = (
 
 FINISHED: Final = frozenset({Stage.FINISHED})
 INCOMPLETE_SECONDS: Final = 1.0
+_UNWRITTEN: Final = TrainingJobStatus()
 
 
 def decide(snapshot: Snapshot) -> Decision:
@@ -154,7 +155,7 @@ def decide(snapshot: Snapshot) -> Decision:
 
 def _nothing_to_tell_yet(draft: Draft) -> bool:
     """A new job's first word to people is what the dry run of its template has said, or that there is no answer."""
-    new = draft.snapshot.status == TrainingJobStatus() and draft.snapshot.template_check.time is None
+    new = draft.snapshot.status == _UNWRITTEN and draft.snapshot.template_check.time is None
     return new and draft.waiting is not None and draft.waiting.reason is Reason.CHECKING_TEMPLATE
 
 

@@ -6,6 +6,7 @@ They follow from status alone, so that whoever reads the status can write them a
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
 from perdure.contract import (
@@ -61,8 +62,12 @@ def fits(plan: RunPlan) -> bool:
     return all(not isinstance(said, Standby) and said.lost == plan.lost for said in told)
 
 
+@lru_cache(maxsize=4096)
 def run_told(text: str) -> int:
-    """The run that an annotation names, 0 for a standby and for what somebody else has written."""
+    """The run that an annotation names, 0 for a standby and for what somebody else has written.
+
+    A round asks several times for each member, and the next round again.
+    """
     try:
         said = read_assignment(text)
     except (ContractError, RecursionError):

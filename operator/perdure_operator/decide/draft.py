@@ -113,9 +113,11 @@ class Draft:
 
     def update(self, **fields: Any) -> Draft:
         """With these fields of the status changed."""
-        if all(getattr(self.status, name) == value for name, value in fields.items()):
-            return self
-        return self.but(status=self.status.model_copy(update=fields))
+        known = self.status.__dict__
+        for name, value in fields.items():
+            if known[name] is not value and known[name] != value:
+                return self.but(status=self.status.model_copy(update=fields))
+        return self
 
     def update_current(self, **fields: Any) -> Draft:
         """With these fields of the run that is on changed."""

@@ -36,7 +36,8 @@ class Watch:
     def take_in(self, resource: Resource, kind: str | None, raw: Json) -> None:
         """One event: `kind` is ADDED, MODIFIED, DELETED, or None for an object of an initial list."""
         change = self._cache.delete(resource, raw) if kind == "DELETED" else self._cache.apply(resource, raw)
-        if change is not None:  # else we knew: an answer to our own write, or an event that was overtaken
+        # None: we knew, from an answer to our own write, or the event was overtaken.
+        if change is not None and self._queue.started:
             for job in sorted(concerned(self._cache, change)):
                 self._queue.add(job)
 

@@ -15,9 +15,11 @@ from tests.simulation.checks.reading import (
     UID,
     assignment,
     condition,
+    current,
     failures,
     finished,
     intent,
+    leaving,
     plan_of,
     run_told,
     status_of,
@@ -133,13 +135,15 @@ class Claims(Promise):
         self._lasting("leftover", uid_of(job), bool(left), 200.0, words)
 
     def _look_at_asking(self, job: Json, status: Json) -> None:
-        """Who is waited for has been asked, or status says why not."""
+        """Who is waited for has been asked, or status says why not; who did not go on with this run has been for it."""
         run = int(upcoming(status).get("run") or 0) if intent(status).get("leave") else 0
+        names, before = (training(status), leaving(status)) if run else (set(), set())
         unasked = [
-            key_of(one)[1]
-            for one in self._case.pods(uid_of(job))
-            if run and key_of(one)[1] in training(status) and not terminal(one) and not terminating(one)
-            if run_told(one) < run and labels_of(one).get(ROLE) == "member"
+            name
+            for one in (self._case.pods(uid_of(job)) if run else ())
+            if (name := key_of(one)[1]) in names and not terminal(one) and not terminating(one)
+            if run_told(one) < (int(current(status)["run"]) if name in before else run)
+            if labels_of(one).get(ROLE) == "member"
         ]
         said = condition(status, "Running").get("message", "") + condition(status, "Disrupted").get("message", "")
         hidden = bool(unasked) and not any(word in said for word in ("denied", "refuse", "could not", "not been asked"))

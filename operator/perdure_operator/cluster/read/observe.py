@@ -84,7 +84,10 @@ class Observer:
 
     def memory(self, uid: str) -> Memory:
         """What this process remembers of the job."""
-        return self._memories.setdefault(uid, Memory())
+        found = self._memories.get(uid)
+        if found is None:
+            found = self._memories[uid] = Memory()
+        return found
 
     async def observe(self, job: Key) -> Snapshot | None:
         """The job as it is now; None where it no longer exists."""

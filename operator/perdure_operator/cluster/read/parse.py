@@ -87,16 +87,16 @@ def node(raw: Json) -> NodeView:
 def pod(raw: Json, *, gone: bool = False) -> PodView:
     """A pod; `gone` where `raw` is only its last known state."""
     metadata, spec, status = meta(raw), raw.get("spec") or {}, raw.get("status") or {}
-    state = _trainer_state(spec, status)
+    state, owner = _trainer_state(spec, status), _controlling(raw)
     waiting = state.get("waiting") or {}
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     return PodView(
         name=metadata["name"],
         uid=uid(raw),
         resource_version=str(metadata.get("resourceVersion", "")),
-        owner_uid=controller(raw),
+        owner_uid=str(owner.get("uid", "")),
         role=labels.get(contract.LABEL_ROLE, ""),
-        labelled=_labelled(raw, labels),
+        labelled=_labelled(owner, labels),
         assignment=annotations.get(contract.ANNOTATION_ASSIGNMENT, ""),
         node=spec.get("nodeName") or "",
         ip=status.get("podIP") or "",
@@ -122,9 +122,8 @@ def _grace(given: object) -> int:
     return given if isinstance(given, int) else contract.DEFAULT_GRACE_SECONDS
 
 
-def _labelled(raw: Json, labels: Json) -> bool:
+def _labelled(owner: Json, labels: Json) -> bool:
     """Whether a pod has the labels of the job that owns it."""
-    owner = _controlling(raw)
     ours = names.labels(str(owner.get("name")), str(owner.get("uid")))
     return not owner or all(labels.get(name) == value for name, value in ours.items())
 

@@ -131,9 +131,8 @@ class PodRecord(Record):
 
     def tells_the_same(self, other: PodRecord) -> bool:
         """See above."""
-        return (self.uid, self.job, self.labels) == (other.uid, other.job, other.labels) and (
-            self.view == other.view.model_copy(update={"resource_version": self.view.resource_version})
-        )
+        mine, theirs = (one.view.__dict__ | {"resource_version": ""} for one in (self, other))
+        return (self.uid, self.job, self.labels) == (other.uid, other.job, other.labels) and mine == theirs
 
     def counts_for_budget_of(self, uid: str) -> bool:
         """Whether the PodDisruptionBudget of that job takes it for a member, whoever owns it."""
@@ -248,10 +247,13 @@ def _job(base: tuple[Key, str, int], raw: Json, known: JobRecord | None) -> JobR
     spec: TrainingJobSpec | None = None
     unknown: tuple[str, ...] = ()
     status: TrainingJobStatus | None = None
+    root: Root | None = None
     try:
         spec, unknown = parse.spec(raw.get("spec") or {})
         if known is not None and known.spec == spec:
-            spec = known.spec
+            spec, root = known.spec, known.root
+        else:
+            root = roots.of(base[0][0], spec)
         status = TrainingJobStatus.model_validate(raw.get("status") or {})
     except ValidationError as error:
         fault = _fault(error)
@@ -266,7 +268,7 @@ def _job(base: tuple[Key, str, int], raw: Json, known: JobRecord | None) -> JobR
         left_out=decode.left_out(raw),
         status=status,
         fault=fault,
-        root=roots.of(base[0][0], spec) if spec is not None else None,
+        root=root,
         members=_members(status) if status is not None else frozenset(),
     )
 

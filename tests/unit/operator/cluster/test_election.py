@@ -45,6 +45,11 @@ class FlakyCluster(MemoryCluster):
             raise Unavailable("no answer")
         return await super().get(resource, namespace, name)
 
+    async def replace(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
+        if self.down:
+            raise Unavailable("no answer")
+        return await super().replace(resource, namespace, name, body)
+
 
 def candidate(cluster: MemoryCluster, name: str, clock: Clock) -> Election:
     cluster.sleep = clock.sleep
@@ -193,10 +198,17 @@ class SlowToRefuse(MemoryCluster):
         self.answers: list[float] = []
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
+        self._refuse()
+        return await super().get(resource, namespace, name)
+
+    async def replace(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
+        self._refuse()
+        return await super().replace(resource, namespace, name, body)
+
+    def _refuse(self) -> None:
         if self.answers:
             self.clock.time += self.answers.pop(0)
             raise Unavailable("no answer")
-        return await super().get(resource, namespace, name)
 
 
 @pytest.mark.parametrize("seconds", [5, 15, 60])
@@ -220,6 +232,9 @@ def test_a_renewal_that_hangs_is_given_up_and_its_warning_says_why(caplog: pytes
             if self.writes:
                 await asyncio.get_running_loop().create_future()
             return await super().get(resource, namespace, name)
+
+        async def replace(self, *_: object, **__: object) -> Json:
+            return await asyncio.get_running_loop().create_future()
 
     async def play() -> None:
         leader = Election(Hanging(), Settings(namespace="system", seconds=1), "a")
@@ -246,6 +261,30 @@ def test_a_leader_survives_a_renewal_that_fails_once() -> None:
     with pytest.raises(Enough):
         run(leader.hold())
     assert leader.leading
+
+
+def test_a_leader_renews_with_one_call_and_reads_its_lease_only_where_somebody_has_changed_it() -> None:
+    class Reading(MemoryCluster):
+        reads = 0
+
+        async def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
+            self.reads += 1
+            return await super().get(resource, namespace, name)
+
+    cluster = Reading()
+
+    def change_once(now: float) -> None:
+        if 1050 < now < 1050 + SETTINGS.period:
+            cluster.change(LEASES, "system", "perdure-operator", lambda raw: raw["metadata"].update(labels={"a": "b"}))
+        stop_at(1100)(now)
+
+    leader = candidate(cluster, "a", Clock(change_once))
+    run(leader.lead())
+    assert cluster.reads == 1
+    with pytest.raises(Enough):
+        run(leader.hold())
+    assert leader.leading
+    assert cluster.reads == 2
 
 
 def test_a_leader_whose_lease_somebody_else_holds_stops_at_once() -> None:
