@@ -118,7 +118,7 @@ class _Timer(events.TimerHandle):
     def cancel(self) -> None:
         """It stays in the heap, and is passed over."""
         self._cancelled = True
-        self._callback = self._args = None
+        self._callback = self._args = None  # type: ignore[assignment]  # as the base has it
 
 
 class VirtualLoop(asyncio.BaseEventLoop):

@@ -5,7 +5,7 @@ Questions only: nothing here decides or changes anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -85,9 +85,10 @@ def deadline(draft: Draft) -> datetime | None:
     return later(start, seconds) if seconds is not None and start is not None else None
 
 
-def own(snapshot: Snapshot) -> Mapping[str, PodView]:
+def own(snapshot: Snapshot) -> dict[str, PodView]:
     """The job's own pods by name; a living one hides a gone one."""
-    return snapshot.own
+    mine = [pod for pod in snapshot.pods if pod.owner_uid == snapshot.uid]
+    return {pod.name: pod for pod in sorted(mine, key=lambda pod: (not pod.gone, pod.name, pod.uid))}
 
 
 def orphaned(snapshot: Snapshot) -> bool:

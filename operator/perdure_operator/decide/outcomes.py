@@ -6,7 +6,6 @@ Questions only. A container writes the termination message itself: any bytes may
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
@@ -80,7 +79,7 @@ def _pause(outcome: Outcome) -> float | None:
     return gone[-1].parts.get("pause") if gone else None
 
 
-def highest_opened(known: int, pods: Mapping[str, PodView]) -> int:
+def highest_opened(known: int, pods: dict[str, PodView]) -> int:
     """The highest run number that any pod has seen in the log: the next run has to be above it."""
     return max([known, *(outcome.opened for pod in pods.values() if (outcome := told(pod)))])
 

@@ -5,11 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
-from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 from pydantic import Field
 
@@ -206,15 +204,3 @@ class Snapshot(Model):
     """Names in status that this process has written there: no other can have created their pods."""
     created: tuple[str, ...] = ()
     """Names in status whose pod this process has created, or may have: without a pod here, such a name is burnt."""
-
-    @cached_property
-    def own(self) -> Mapping[str, PodView]:
-        """The job's own pods by name; a living one hides a gone one. A decision asks for them twenty times."""
-        mine = [pod for pod in self.pods if pod.owner_uid == self.uid]
-        return {pod.name: pod for pod in sorted(mine, key=lambda pod: (not pod.gone, pod.name, pod.uid))}
-
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """As every model has it; what was kept of the pods is not copied, for the copy may have others."""
-        copied = super().model_copy(update=update, deep=deep)
-        copied.__dict__.pop("own", None)
-        return copied

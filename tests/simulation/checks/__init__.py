@@ -79,6 +79,8 @@ OTHERS: Final[tuple[Callable[[Case], Promise], ...]] = (
     Lost,
 )
 POLL_SECONDS: Final = 1.0
+NEWS_SECONDS: Final = 2.0
+"""Where nothing is suspected."""
 QUIET_SECONDS: Final = 3.0
 """Where nothing has changed but the time, it is looked at less often."""
 LEADS_SECONDS: Final = 30.0
@@ -94,6 +96,7 @@ class Checks:
         self._bounds, self._runs = Bounds(self._case), Runs(self._case)
         self._promises = (self._bounds, self._runs, *(promise(self._case) for promise in OTHERS))
         self._of_change = [one.on_change for one in self._promises if _has(one, Promise.on_change)]
+        self._of_lease = [one.on_change for one in self._promises if isinstance(one, Leadership)]
         self._of_fact = [one.on_fact for one in self._promises if _has(one, Promise.on_fact)]
         self._of_call = [one.on_call for one in self._promises if _has(one, Promise.on_call)]
         self._of_answer = [one.on_answer for one in self._promises if _has(one, Promise.on_answer)]
@@ -136,7 +139,7 @@ class Checks:
             wanted = int(change.raw["spec"].get("replicas", 1))
             self._case.most[uid] = max(self._case.most.get(uid, 1), wanted)
         self._news = self._news or change.kind != LEASES
-        for look in self._of_change:
+        for look in self._of_lease if change.kind == LEASES else self._of_change:
             look(change)
 
     def _on_fact(self, fact: Fact) -> None:
@@ -159,9 +162,15 @@ class Checks:
         elif self._led_since is None:
             self._led_since = self._case.now
         led = self._led_since is not None and self._case.now - self._led_since >= LEADS_SECONDS
-        if not led or self._news or self._case.now - self._looked >= QUIET_SECONDS:
+        if not led or self._case.now - self._looked >= self._pause():
             self._look(led=led)
         self._scene.world.after(POLL_SECONDS, self._poll)
+
+    def _pause(self) -> float:
+        """What is suspected is looked at again at the next opportunity, once there are news."""
+        if not self._news:
+            return QUIET_SECONDS
+        return 0.0 if any(promise.suspects for promise in self._promises) else NEWS_SECONDS
 
     def _look(self, *, led: bool) -> None:
         self._looked, self._news = self._case.now, not led

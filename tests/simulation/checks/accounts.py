@@ -129,6 +129,7 @@ class Accounts(Promise):
             self._reached[run] = max(step, self._reached.get(run, 0))
         elif fact.what == "took-over":
             self._taken[uid, int(fact.facts["before"])] = run[1]
+            self._reached[run] = max(step, self._reached.get(run, 0))  # rank 0 may die before it opens it for itself
         elif fact.what == "opened":  # it may go on from a commit of the job that had the name before
             for other in (one for one in self._open.values() if one.job == uid and one.run < run[1]):
                 self._left.setdefault((uid, other.run), self._committed.get(uid, (-1e9, step)))

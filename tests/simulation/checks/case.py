@@ -174,6 +174,11 @@ class Promise:
     def look(self) -> None:
         """A second has passed in which a leader has worked, as before for a while."""
 
+    @property
+    def suspects(self) -> bool:
+        """Whether anything is wrong that need not be, if only it does not last."""
+        return bool(self._since)
+
     def silence(self) -> None:
         """No leader works: nothing can be expected."""
         self._since.clear()

@@ -234,7 +234,8 @@ def test_a_renewal_that_hangs_is_given_up_and_its_warning_says_why(caplog: pytes
             return await super().get(resource, namespace, name)
 
         async def replace(self, *_: object, **__: object) -> Json:
-            return await asyncio.get_running_loop().create_future()
+            never: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
+            return await never
 
     async def play() -> None:
         leader = Election(Hanging(), Settings(namespace="system", seconds=1), "a")

@@ -1,4 +1,4 @@
-"""Workers wait for jobs that are due: each is handed out once, and news wakes no more of them than there is work for."""
+"""Workers wait for jobs that are due: each is handed out once, and news wake as many of them as there is work for."""
 
 from __future__ import annotations
 
