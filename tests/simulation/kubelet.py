@@ -96,6 +96,8 @@ class Kubelet:
         self.silent_since: float | None = None
         self.pull_fails = 0.0
         """Probability of a failed image pull."""
+        self.late_address = LATE_ADDRESS_SHARE
+        """Probability that a pod has no address for its first seconds."""
         self.file_delay = 0.0
         """Up to so many seconds more until a file follows its annotation."""
         self.stuck = 0.0
@@ -367,7 +369,7 @@ class Worker:
         ip = self._world.address(self.kubelet.name)
         host = Host(self._world, self.pod, ip, self._wanted_file)
         self._host = host
-        if rng.random() < LATE_ADDRESS_SHARE:
+        if rng.random() < self.kubelet.late_address:
             self._world.after(rng.uniform(1.0, 8.0), self._show_address, ip)
         else:
             self._ip = ip

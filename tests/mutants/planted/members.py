@@ -23,7 +23,7 @@ MEMBERS: Final = (
         f"{_DECIDE}placement.py",
         'well = pod.phase == "Running" and bool(pod.ip) and not pod.deleting',
         'well = pod.phase == "Running" and not pod.deleting',
-        ("scale",),
+        ("started-without-address",),
     ),
     Mutant(
         "members are promoted though their budget was refused",

@@ -385,3 +385,18 @@ async def late_status(scene: Scene, rng: random.Random) -> None:
         user.delete_pod(1)
         await _moment(lambda: scene.world.fired["late-write"] > fired)
     calls.late_once = ""
+
+
+@fault(250, alone=True)
+async def started_without_address(scene: Scene, rng: random.Random) -> None:
+    """Members are made anew, and the network plugin gives no pod an address for its first seconds."""
+    user = some_user(scene, rng)
+    if not await _members(user):
+        return
+    usual = {name: kubelet.late_address for name, kubelet in scene.kubelets.items()}
+    for kubelet in scene.kubelets.values():
+        kubelet.late_address = 1.0
+    await _suspended(user, rng.uniform(1, 20))
+    await asyncio.sleep(30.0)
+    for name, share in usual.items():
+        scene.kubelets[name].late_address = share
