@@ -9,7 +9,19 @@ from typing import Final
 
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise, by_operator
-from tests.simulation.checks.reading import ROLE, UID, condition, finished, plan_of, plans, status_of, terminated
+from tests.simulation.checks.reading import (
+    ROLE,
+    UID,
+    assignment,
+    condition,
+    current,
+    finished,
+    plan_of,
+    plans,
+    run_told,
+    status_of,
+    terminated,
+)
 from tests.simulation.objects import (
     BUDGETS,
     EVENTS,
@@ -28,6 +40,8 @@ TOLD_SECONDS: Final = 20.0
 WARNED_SECONDS: Final = 10.0
 _UNSURE: Final = ("relabel", "foreign-pod", "foreign-budget", "status-restored", "orphan-job", "force-delete-pod")
 """Who counts is a matter of labels and names, and somebody plays with them."""
+_OF_LAST_RUN: Final = "Saved"
+"""Tells of the run that ended last: two may end in one breath, one of them saved."""
 _OTHERS_CLOCK: Final = ("operator-clock", "unknown-status", "status-restored")
 
 
@@ -51,15 +65,32 @@ class Told(Promise):
             if uid not in self._begun and len(change.raw["spec"]["containers"]) > 1:
                 self._beside[uid] = self._case.now
             self._begun.add(uid)
+        elif change.kind == PODS and change.event == "MODIFIED" and by_operator(change):
+            self._check_disruption(change.raw)
         elif change.kind == JOBS and change.old is not None and by_operator(change):
             self._check_transitions(change.raw, change.old)
+
+    def _check_disruption(self, pod: Json) -> None:
+        """Before a member is asked to leave people are told that it will be, and why."""
+        job = self._case.job(owner_of(pod))
+        if job is None or terminating(job) or finished(job) or self._case.fired(*_UNSURE, "late-write"):
+            return
+        status = status_of(job)
+        ended = {one.get("name") for one in current(status).get("outcomes") or ()}
+        trains = uid_of(pod) in {one["uid"] for one in plan_of(status).get("members") or ()}
+        if not trains or key_of(pod)[1] in ended or not assignment(pod).get("leave"):
+            return
+        said = condition(status, "Disrupted")
+        if run_told(pod) > int(plan_of(status)["run"]) and said.get("status") != "True":
+            words = f"{key_of(pod)[1]} of run {plan_of(status)['run']} is asked to leave, and it is said: {said}"
+            self._case.fail("disruption", words)
 
     def _check_transitions(self, job: Json, old: Json) -> None:
         """A condition has had its status since its lastTransitionTime."""
         if self._case.fired(*_OTHERS_CLOCK):
             return
         for new in status_of(job).get("conditions") or ():
-            was = condition(status_of(old), new["type"])
+            was = condition(status_of(old), new["type"]) if new["type"] != _OF_LAST_RUN else {}
             if was.get("status") == new["status"] and was["lastTransitionTime"] != new["lastTransitionTime"]:
                 words = f"{new['type']} is {new['status']} as before, and its lastTransitionTime moves"
                 self._case.fail("transition", f"{key_of(job)[1]}: {words}")
