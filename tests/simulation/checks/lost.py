@@ -53,6 +53,7 @@ class Lost(Promise):
             return
         if terminating(pod):
             self._going.setdefault(uid_of(pod), self._case.now)
+            self._told = {told: at for told, at in self._told.items() if told[0] != key_of(pod)[1]}  # it hears no more
             return
         for run in assignment(pod).get("lost") or ():
             self._told.setdefault((key_of(pod)[1], int(run)), self._case.now)
