@@ -42,6 +42,8 @@ class Lost(Promise):
 
         self._ended: dict[str, float] = {}
         """By name of the pod: when its last process ended."""
+        self._newest: dict[str, int] = {}
+        """By uid of the pod: the newest run it was ever told of, which its agent does not forget."""
         self._going: dict[str, float] = {}
         """By uid of the pod: since when it is being deleted."""
 
@@ -57,6 +59,7 @@ class Lost(Promise):
             return
         for run in assignment(pod).get("lost") or ():
             self._told.setdefault((key_of(pod)[1], int(run)), self._case.now)
+        self._newest[uid_of(pod)] = max(run_told(pod), self._newest.get(uid_of(pod), 0))
         if change.old is not None and terminated(pod) and not terminated(change.old):
             self._check_seat(pod)
 
@@ -64,7 +67,7 @@ class Lost(Promise):
         """Whoever could go on in its pod waits there for what comes next."""
         told, name = outcome(pod), key_of(pod)[1]
         seated = self._case.now - self._ended.get(name, -1e9)
-        newer = run_told(pod) > int(told.get("run") or 0)
+        newer = self._newest[uid_of(pod)] > int(told.get("run") or 0)
         if told.get("outcome") in _SEATED and not newer and seated < SEAT_SECONDS and not self._case.fired(*_LIES):
             words = f"{name} is {told['outcome']}, and gives its seat up {seated:.1f} s after its trainer has ended"
             self._case.fail("seat", words)
