@@ -44,7 +44,9 @@ def _wanted(draft: Draft) -> int:
     in_place = any(plan.takes_over for plan in plans)
     # Whoever is about to get the label counts beside those that have it and may live, whatever keeps it on them.
     beside = labelled if in_place else {name for name in labelled if not terminated(pods[name])}
-    count = max(len(labelled), len(beside | names))
+    # A run that follows when all have left is planned in the round in which they have: its budget is there by then.
+    following = len(draft.next_members) if draft.intent and draft.intent.leave else 0
+    count = max(len(labelled), len(beside | names), following)
     return count + len(draft.snapshot.foreign_pods) if names else 0
 
 

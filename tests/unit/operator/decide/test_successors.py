@@ -61,6 +61,14 @@ def test_so_it_is_for_every_end_that_was_announced(disruption: str) -> None:
     assert len(creates(here.plan())) == here.snapshot.spec.replicas
 
 
+def test_the_budget_of_a_larger_run_is_there_before_it_is_planned() -> None:
+    here = job().running(world=2).spec(replicas=4).settle().after(1).settle()
+    assert here.now.next is not None
+    assert here.now.next.plan is None
+    assert here.snapshot.budget is not None
+    assert here.snapshot.budget.min_available == 4
+
+
 def test_after_a_failure_they_are_created_once_it_is_counted_for_then_the_pause_is_known() -> None:
     here = job().running(world=3).ended(1, ExitKind.FAILED, error=killed())
     plan = here.plan()
