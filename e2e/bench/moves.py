@@ -147,7 +147,7 @@ def _parts(measured: Measured, way: Way) -> Iterator[Figure]:
     if way is Way.IN_PLACE:
         split = [timeline.in_place_parts(measured.entries, measured.marks, gap) for gap in measured.gaps]
     else:
-        split = [timeline.pause_parts(measured.history, gap) for gap in measured.gaps]
+        split = [timeline.pause_parts(measured.history, gap, measured.marks) for gap in measured.gaps]
     found = [{part.name: part.seconds for part in parts} for parts in split]
     names = dict.fromkeys(name for parts in found for name in parts)
     return (Figure(f"  {name}", "s", tuple(parts.get(name, 0.0) for parts in found)) for name in names)
