@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from e2e.bench import endless, killed
+from e2e.bench import careful, endless, jobset, killed
 from e2e.bench.report import Figure
 from e2e.harness import evidence, observed, timeline
 from e2e.harness.drain import Drained, uncordon
@@ -26,7 +26,24 @@ CLUSTER = "bench"
 MOVES: Final[Mapping[Way, int]] = {Way.LIVE: 10, Way.IN_PLACE: 5, Way.RECREATE: 3}
 STANDBY_BOUND = 1.5
 ENVIRON: Final[Mapping[Way, Mapping[str, str]]] = {Way.IN_PLACE: {"PERDURE_LIVE": "no"}}
-ALL_LEAVE = {"spec": {"disruption": {"replacementTimeoutSeconds": 0}}}
+# The spread counts those that are about to leave too: on three nodes both new members would often share one.
+APART = {
+    "weight": 100,
+    "podAffinityTerm": {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {"matchLabels": {"perdure.dev/job": "digits", "perdure.dev/role": "standby"}},
+    },
+}
+ALL_LEAVE = {
+    "spec": {
+        "disruption": {"replacementTimeoutSeconds": 0},
+        "template": {
+            "spec": {
+                "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [APART]}},
+            }
+        },
+    }
+}
 
 
 @dataclass(frozen=True)
@@ -47,8 +64,10 @@ def measure(progress: Progress) -> tuple[list[Figure], dict[str, Any]]:
     with Lab.up(CLUSTER, progress, owner=os.getpid()) as lab:
         found = {way: _moved(lab, way, progress) for way in MOVES}
         deaths = killed.measure(lab, progress)
+        others = _under_jobset(lab, progress)
     moves = {way.value: number for way, number in MOVES.items()}
-    return [*_figures(found), *deaths], {"moves": moves, "kills": killed.KILLS, "members": 2, "cores": os.cpu_count()}
+    facts = {"moves": moves, "kills": killed.KILLS, "members": 2, "cores": os.cpu_count()}
+    return [*_figures(found), *_beside(found[Way.RECREATE], others), *deaths], facts
 
 
 def manifest(way: Way) -> Manifest:
@@ -108,11 +127,27 @@ def _figures(found: Mapping[Way, Measured]) -> Iterator[Figure]:
     yield Figure("apply to first step", "s", tuple(measured.cold for measured in found.values()))
 
 
+def _under_jobset(lab: Lab, progress: Progress) -> tuple[float, ...]:
+    if not jobset.is_built():
+        progress.say("SKIPPED JobSet: it is not built: python3 -m e2e.prepare scale")
+        return ()
+    return careful.measure(lab, progress)
+
+
+def _beside(everybody: Measured, others: tuple[float, ...]) -> Iterator[Figure]:
+    """Where all leave, from the same moment as JobSet's."""
+    seconds = tuple(gap.resumed - drain.started for gap, drain in zip(everybody.gaps, everybody.drains, strict=True))
+    theirs = [Figure("drain to next step, JobSet and a script that saves on SIGTERM", "s", others)] if others else []
+    baseline = (theirs[0].median, "JobSet, median of this run") if theirs else (None, "")
+    yield Figure("drain to next step, recreate", "s", seconds, *baseline)
+    yield from theirs
+
+
 def _parts(measured: Measured, way: Way) -> Iterator[Figure]:
     if way is Way.IN_PLACE:
         split = [timeline.in_place_parts(measured.entries, measured.marks, gap) for gap in measured.gaps]
     else:
-        split = [timeline.pause_parts(measured.history, gap) for gap in measured.gaps]
+        split = [timeline.pause_parts(measured.history, gap, measured.marks) for gap in measured.gaps]
     found = [{part.name: part.seconds for part in parts} for parts in split]
     names = dict.fromkeys(name for parts in found for name in parts)
     return (Figure(f"  {name}", "s", tuple(parts.get(name, 0.0) for parts in found)) for name in names)

@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from e2e.bench import scale_audit, scale_decide, scale_resync
+from e2e.bench import jobset, scale_audit, scale_decide, scale_resync
 from e2e.bench.report import Figure
 from e2e.bench.scale_load import MEMBERS, bare_pods, create, job_sets, namespaces, training_jobs
-from e2e.bench.scale_plane import Plane, plane, start_jobset, user_of, wait_for_crd
+from e2e.bench.scale_plane import Plane, plane, start_jobset, user_of
 from e2e.bench.scale_watch import (
     RUNNING_PODS,
     TRAINING_JOBS,
@@ -162,7 +162,7 @@ def _start(
 def _start_operator(where: Plane) -> int:
     server = where.server
     server.kubectl("apply", "--server-side", "-f", REPOSITORY / "crds")
-    wait_for_crd(server, "trainingjobs.perdure.dev", "TrainingJob")
+    jobset.wait_for_crd(server.kubectl, "trainingjobs.perdure.dev", "TrainingJob")
     create(server, namespaces())
     argv = [sys.executable, "-m", "perdure_operator.cli", "run", "--all-namespaces", "--lease-namespace=default"]
     argv += [f"--kubeconfig={where.identity(OPERATOR)}", "--health-port=0", "--log-format=text"]

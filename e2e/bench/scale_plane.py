@@ -13,20 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from e2e.bench import jobset
 from e2e.bench.scale_load import create
 from e2e.cluster import control_plane
 from e2e.cluster.apiserver import ApiServer
 from e2e.prepare import tool_folders
-from e2e.prepare.tools import manifests_of, scale_programs
+from e2e.prepare.tools import scale_programs
 
-QPS, BURST = 1000, 2000
+QPS, BURST = jobset.QPS, jobset.BURST
 NOT_LIMITED = (f"--kube-api-qps={QPS}", f"--kube-api-burst={BURST}")
 JOB_CONTROLLER = "job-controller"
 # nodes that do not exist send no heartbeat
 OTHERS = f"--controllers=*,-{JOB_CONTROLLER},-node-lifecycle-controller"
-WEBHOOK_PORT = 9443
 STAGES = Path(__file__).with_name("scale_stages.yaml")
 NOT_READY = "node.kubernetes.io/not-ready"
 Json = dict[str, Any]
@@ -110,50 +108,13 @@ def _node(number: int) -> Json:
     }
 
 
-def wait_for_crd(server: ApiServer, name: str, kind: str) -> None:
-    """Until objects of that kind can be created."""
-    # the names first: `kubectl wait` gives up on an object whose conditions are still null
-    for state in (f"jsonpath={{.status.acceptedNames.kind}}={kind}", "condition=Established"):
-        server.kubectl("wait", f"--for={state}", f"crd/{name}", "--timeout=30s")
-
-
 def start_jobset(where: Plane) -> int:
-    """JobSet's manager with its CRD and its webhooks, as it ships them; its process."""
-    server, manifests = where.server, manifests_of("jobset")
-    server.kubectl("apply", "--server-side", "-f", manifests / "crd" / "bases")
-    wait_for_crd(server, "jobsets.jobset.x-k8s.io", "JobSet")
+    """JobSet's manager; its process."""
+    server = where.server
     server.pki.issue("jobset", "/CN=jobset", [f"IP:{server.address}"])
-    certificates = server.folder / "jobset"
-    certificates.mkdir()
-    (certificates / "tls.crt").write_bytes(server.pki.certificate("jobset").read_bytes())
-    (certificates / "tls.key").write_bytes(server.pki.key("jobset").read_bytes())
-    config = server.folder / "jobset.json"
-    config.write_text(json.dumps(_jobset_config(server.address, certificates)))
-    env = {"KUBECONFIG": str(where.identity("jobset"))}
-    process = server.run("jobset", [str(scale_programs()["jobset"]), f"--config={config}"], env)
-    _apply_webhooks(server, manifests / "webhook")
+    keys = server.pki.certificate("jobset"), server.pki.key("jobset")
+    host = jobset.Host(server.kubectl, server.address, server.folder, server.kubeconfig, keys)
+    argv = jobset.prepare(host)
+    process = server.run("jobset", argv, {"KUBECONFIG": str(where.identity("jobset"))})
+    jobset.serve(host)
     return process
-
-
-def _jobset_config(address: str, certificates: Path) -> Json:
-    return {
-        "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
-        "kind": "Configuration",
-        "leaderElection": {"leaderElect": False},
-        "internalCertManagement": {"enable": False},
-        "webhook": {"host": address, "port": WEBHOOK_PORT, "certDir": str(certificates)},
-        "metrics": {"bindAddress": "0"},
-        "health": {"healthProbeBindAddress": f"{address}:8081"},
-        "clientConnection": {"qps": QPS, "burst": BURST},
-    }
-
-
-def _apply_webhooks(server: ApiServer, folder: Path) -> None:
-    authority = json.loads(server.kubeconfig.read_text())["clusters"][0]["cluster"]["certificate-authority-data"]
-    shown = yaml.safe_load_all(server.kubectl("kustomize", folder).stdout)
-    configurations = [document for document in shown if "webhooks" in document]
-    for webhook in (webhook for document in configurations for webhook in document["webhooks"]):
-        path = webhook["clientConfig"]["service"]["path"]
-        url = f"https://{server.address}:{WEBHOOK_PORT}{path}"
-        webhook["clientConfig"] = {"url": url, "caBundle": authority}
-    create(server, configurations)

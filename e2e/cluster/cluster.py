@@ -6,7 +6,7 @@ import json
 import secrets
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -187,6 +187,15 @@ class Cluster:
         images.write_archive([image], archive)
         for node in self._nodes:
             node.import_images(archive)
+
+    def certificate(self, name: str) -> tuple[Path, Path]:
+        """A certificate for whatever serves beside the control plane, by its authority, and the key."""
+        self._pki.issue(name, f"/CN={name}", [f"IP:{self.names.control_plane}"])
+        return self._pki.certificate(name), self._pki.key(name)
+
+    def run_beside(self, name: str, argv: Sequence[str | Path]) -> None:
+        """Run somebody's controller beside the control plane, with the administrator's rights."""
+        self._processes.start(name, argv, Place(self.names.netns), {"KUBECONFIG": str(self.kubeconfig)})
 
     def freeze_node(self, name: str) -> None:
         """Stop the node's kubelet: its containers run on, the control plane hears nothing."""

@@ -49,7 +49,7 @@ class Demo:
             self.progress.say("kubectl apply -f examples/digits/job.yaml (with this cluster's S3 endpoint)")
             job.apply()
             watch.wait("both members have their ranks", observed.training_run, seconds=START_SECONDS)
-            self.progress.say("both members are warm and have their ranks; waiting for the first commit")
+            self.progress.say("both members have their ranks; waiting for the first commit")
             commit = job.root.wait_for_commit(seconds=START_SECONDS)
             self.progress.say(f"it trains: step {commit.body['step']} is committed")
             drained = self._drain(str(observed.member_of_rank(watch.history, 1)["spec"]["nodeName"]))

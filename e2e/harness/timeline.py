@@ -117,8 +117,11 @@ def written(found: Sequence[Moment], start: float) -> str:
     return "\n".join(f"  {moment.time - start:8.2f} s  {moment.text}" for moment in found)
 
 
-def pause_parts(history: Sequence[Seen], gap: Gap) -> list[Part]:
+def pause_parts(history: Sequence[Seen], gap: Gap, marks: Iterable[Mark] = ()) -> list[Part]:
     """The training pause as the members' outcomes and the watch explain it, in order; they add up to it.
+
+    Whoever is told its rank before it is warm starts later: where traces tell when, that is `warm-up`, and of the parts
+    of a start those count of the rank that was started last.
 
     `agree` is not among them: while the ranks agree on a step, they train. What nobody has told is no part of zero
     seconds: it is in the rest.
@@ -130,11 +133,15 @@ def pause_parts(history: Sequence[Seen], gap: Gap) -> list[Part]:
     if not ended or not ranked or max(ended) > max(ranked):  # who was told before the others had ended was not started
         return [Part("unknown", gap.seconds)]
     leaving, arriving = seconds_of(history, gap.before_run), seconds_of(history, gap.after_run)
+    last = _last_started(marks, gap.after_run)
+    warming = [Part("warm-up", max(0.0, _started(last) - max(ranked)))] if last else []
+    arriving = last.seconds if last else arriving
     save = sum(leaving.get(name, 0.0) for name in ("stage", "upload", "commit"))
     parts = [
         Part("save", save),
         Part("exit", max(ended) - gap.stopped - save),
         Part("pod start", max(ranked) - max(ended)),
+        *warming,
         *(Part(name, arriving[name]) for name in STARTING if name in arriving),
     ]
     return _with_rest(parts, gap)
@@ -146,16 +153,21 @@ def in_place_parts(entries: Sequence[Entry], marks: Iterable[Mark], gap: Gap) ->
     Of its ranks that one counts that was started last: the others wait for it.
     """
     saved = [datetime.fromisoformat(one.time).timestamp() for one in entries if _ends(one, gap.before_run)]
-    resumed = [mark for mark in marks if (mark.name, mark.run) == ("resumed", gap.after_run) and mark.seconds]
-    if not saved or not resumed:
+    last = _last_started(marks, gap.after_run)
+    if not saved or last is None:
         return [Part("unknown", gap.seconds)]
-    last = max(resumed, key=_started)
     parts = [
         Part("save", saved[-1] - gap.stopped),
         Part("exit", _started(last) - saved[-1]),
         *(Part(name, last.seconds[name]) for name in STARTING if name in last.seconds),
     ]
     return _with_rest(parts, gap)
+
+
+def _last_started(marks: Iterable[Mark], run: int) -> Mark | None:
+    """Of the ranks of the run that have told of their start the one that was started last."""
+    resumed = [mark for mark in marks if (mark.name, mark.run) == ("resumed", run) and mark.seconds]
+    return max(resumed, key=_started, default=None)
 
 
 def _started(resumed: Mark) -> float:

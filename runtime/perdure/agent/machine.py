@@ -356,6 +356,9 @@ def _living(state: State, trainer: Trainer, now: float) -> Noted:
         state, started = _start(state, newer)
         say = Say(f"run {trainer.run} is over here, and run {newer.run} begins beside its end")
         return state, [*actions, say, *started]
+    if ended := _leaves_at_once(state, trainer):
+        state, finished = _finish(replace(state, trainer=ended), pod_outcome(ended))
+        return state, [*actions, *finished]
     limit = trainer.killed or limit_of(state, trainer, stage_of(state))
     if limit is None or now < limit.at:
         return state, actions
@@ -369,16 +372,31 @@ def _follows_at_once(state: State, trainer: Trainer) -> Train | None:
     interpreter's end.
     """
     newer = state.current if state.newest > trainer.run else None
-    if not isinstance(newer, Train) or state.shutdown or trainer.killed or stage_of(state) is not Stage.EXITING:
+    if not isinstance(newer, Train) or state.shutdown:
+        return None
+    ended = _all_but_ended(state, trainer)
+    return newer if ended and handover.may_follow(state, ended, pod_outcome(ended), newer) else None
+
+
+def _leaves_at_once(state: State, trainer: Trainer) -> Trainer | None:
+    """The trainer, as it will have ended, of a member that leaves: its interpreter's end is that of the container.
+
+    A drain and the next run wait for it, and what it takes down would take from those that start in its place.
+    """
+    newer = state.current if state.newest > trainer.run else None
+    return _all_but_ended(state, trainer) if state.shutdown or isinstance(newer, Leave) else None
+
+
+def _all_but_ended(state: State, trainer: Trainer) -> Trainer | None:
+    """The trainer as it will have ended, where all have saved and have nothing left but their interpreters' end."""
+    if trainer.killed or stage_of(state) is not Stage.EXITING:
         return None
     if not all(process.makes_way for process in trainer.alive):
         return None
-    ended = trainer
     for process in trainer.alive:
-        ended = _with(ended, replace(process, outcome=judge(trainer, process, ProcessEnded(process.rank, 0))))
-    if any(one.outcome is None or one.outcome.outcome is not ExitKind.CHECKPOINTED for one in ended.processes):
-        return None
-    return newer if handover.may_follow(state, ended, pod_outcome(ended), newer) else None
+        trainer = _with(trainer, replace(process, outcome=judge(trainer, process, ProcessEnded(process.rank, 0))))
+    saved = (one.outcome and one.outcome.outcome is ExitKind.CHECKPOINTED for one in trainer.processes)
+    return trainer if all(saved) else None
 
 
 def _requested(state: State, trainer: Trainer, now: float) -> tuple[Trainer, list[Action]]:

@@ -87,6 +87,14 @@ def test_the_pause_is_split_into_parts_that_add_up_to_it() -> None:
     assert sum(parts.values()) == pytest.approx(GAP.seconds)
 
 
+def test_whoever_is_told_before_it_is_warm_is_split_by_the_rank_that_was_started_last() -> None:
+    marks = [resumed(2, 0, 114.5, start=0.2, rendezvous=2.0), resumed(2, 1, 114.5, start=0.1, rendezvous=0.9)]
+    parts = {part.name: part.seconds for part in pause_parts(MOVED[:-1], GAP, marks)}
+    assert parts == pytest.approx(
+        {"save": 1.0, "exit": 1.0, "pod start": 4.0, "warm-up": 2.5, "start": 0.1, "rendezvous": 0.9, "rest": 0.5}
+    )
+
+
 def test_a_pause_that_no_watch_has_seen_stays_unexplained() -> None:
     assert pause_parts([], GAP) == [Part("unknown", GAP.seconds)]
 

@@ -162,11 +162,18 @@ class TestMakingWay:
         assert pod.sees(GONE) == (Start(RUN2),)
 
     @pytest.mark.parametrize("event", [AssignmentRead(LEAVE2), SigtermReceived()])
-    def test_who_leaves_ends_first(self, event: Event) -> None:
+    def test_who_leaves_does_not_wait_for_it_either(self, event: Event) -> None:
         pod = training()
         pod.sees(event)
         told(pod, ExitKind.CHECKPOINTED)
-        assert pod.sees(MakesWay(0)) == ()
+        assert pod.outcome(MakesWay(0)).outcome is ExitKind.CHECKPOINTED
+
+    @pytest.mark.parametrize("event", [AssignmentRead(LEAVE2), SigtermReceived()])
+    def test_who_leaves_and_holds_something_ends_first(self, event: Event) -> None:
+        pod = training()
+        pod.sees(event)
+        told(pod, ExitKind.CHECKPOINTED)
+        assert pod.sees(MakesWay(0, "it has log.txt open for writing")) == ()
         assert pod.outcome(GONE).outcome is ExitKind.CHECKPOINTED
 
     def test_all_processes_of_a_member_make_way(self) -> None:
