@@ -104,6 +104,7 @@ def test_the_newcomers_node_is_drained_in_the_middle_of_the_hand_over(
     assert cost == (0, 0)
 
 
+@pytest.mark.chaos
 def test_a_job_suspended_in_the_middle_of_a_hand_over_goes_on_at_the_next_step(
     lab: Lab, train: Train, undisturbed: Undisturbed
 ) -> None:

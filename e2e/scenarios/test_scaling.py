@@ -37,6 +37,7 @@ def test_a_training_scaled_down_and_up_trains_each_batch_as_if_nothing_had_happe
     assert selected == members
 
 
+@pytest.mark.chaos
 def test_a_training_scaled_up_and_down_in_quick_succession_trains_each_batch_once(
     train: Train, undisturbed: Undisturbed
 ) -> None:

@@ -96,6 +96,7 @@ def test_a_hand_over_waits_for_a_store_that_comes_back_while_everybody_trains(
     assert training.verdict() == nothing_lost(undisturbed(Config()))
 
 
+@pytest.mark.chaos
 def test_a_store_frozen_when_the_hand_over_is_to_be_decided_is_waited_for(
     lab: Lab, train: Train, undisturbed: Undisturbed, s3: S3
 ) -> None:

@@ -20,15 +20,19 @@ from tests.handover.moving import LONG_SECONDS, SCRIPT, WORLD, Came, Fault, Harm
 
 KILLED = (
     Fault(Harm.KILLED, Victim.NEWCOMER, Phase.RECEIVING),
-    Fault(Harm.KILLED, Victim.LEAVER, Phase.PUT),
-    Fault(Harm.KILLED, Victim.STAYER, Phase.VOTING),
     Fault(Harm.KILLED, Victim.DECIDER, Phase.CONNECTING),
 )
+OTHERS_KILLED = (
+    Fault(Harm.KILLED, Victim.LEAVER, Phase.PUT),
+    Fault(Harm.KILLED, Victim.STAYER, Phase.VOTING),
+)
 FROZEN = (
-    Fault(Harm.BLINKS, Victim.NEWCOMER, Phase.CONNECTING),
     Fault(Harm.BLINKS, Victim.STAYER, Phase.RECEIVING),
-    Fault(Harm.FROZEN, Victim.LEAVER, Phase.VOTING),
     Fault(Harm.FROZEN, Victim.DECIDER, Phase.PUT),
+)
+OTHERS_FROZEN = (
+    Fault(Harm.BLINKS, Victim.NEWCOMER, Phase.CONNECTING),
+    Fault(Harm.FROZEN, Victim.LEAVER, Phase.VOTING),
 )
 AGENTS = tuple(Fault(Harm.AGENT, victim, Phase.RECEIVING) for victim in Victim)
 ALL = tuple(Fault(harm, victim, phase) for harm in Harm for victim in Victim for phase in Phase)
@@ -76,6 +80,8 @@ def judge(folder: Path, epochs: int, undisturbed: Undisturbed, faults: Sequence[
     [
         pytest.param(KILLED, id="killed"),
         pytest.param(FROZEN, id="frozen"),
+        pytest.param(OTHERS_KILLED, id="others-killed", marks=pytest.mark.chaos),
+        pytest.param(OTHERS_FROZEN, id="others-frozen", marks=pytest.mark.chaos),
         pytest.param(AGENTS, id="agents", marks=pytest.mark.chaos),
     ],
 )

@@ -109,10 +109,8 @@ def test_wherever_in_a_step_it_dies(tmp_path: Path, two: twin.Twin, where: str) 
     assert job.root.weight_hash() == two.weights
 
 
-@pytest.mark.parametrize(
-    ("lost", "new"),
-    [pytest.param("b", "adc", id="one-of-three"), pytest.param("ab", "dec", id="two-of-three", marks=LONGER)],
-)
+@LONGER
+@pytest.mark.parametrize(("lost", "new"), [("b", "adc"), ("ab", "dec")], ids=["one-of-three", "two-of-three"])
 def test_as_long_as_one_member_is_left(tmp_path: Path, three: twin.Twin, lost: str, new: str) -> None:
     with digits(tmp_path, world=3) as job:
         job.first_run("a", "b", "c")
@@ -144,7 +142,8 @@ def test_a_survivor_that_joined_alive_knows_what_the_lost_one_drew(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("phase", "begun"), [pytest.param("put", 2, id="after-its-put"), pytest.param("putting", 1, id="before-its-put")]
+    ("phase", "begun"),
+    [pytest.param("put", 2, id="after-its-put"), pytest.param("putting", 1, id="before-its-put", marks=LONGER)],
 )
 def test_a_decider_that_dies_when_all_have_voted_costs_no_finished_step(
     tmp_path: Path, two: twin.Twin, phase: str, begun: int

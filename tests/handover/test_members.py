@@ -18,6 +18,12 @@ SCRIPT = DIGITS / "train.py"
 EPOCHS = 8
 STEPS = EPOCHS * 24
 PACE = {"PACE_SECONDS": "0.03", "PACED_RUNS": "1"}
+LONGER = pytest.mark.chaos
+LEAVERS = [pytest.param("ab", "ac", id="rank-1-leaves", marks=LONGER), pytest.param("ab", "cb", id="rank-0-leaves")]
+SIZES = [
+    *(("ab", "abc"), ("abc", "ab")),
+    *(pytest.param(old, new, marks=LONGER) for old, new in (("a", "ab"), ("ab", "b"))),
+]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +35,7 @@ def digits(folder: Path, **environ: str) -> LocalMembers:
     return LocalMembers([sys.executable, str(PACED), str(SCRIPT), f"--epochs={EPOCHS}"], folder, {**PACE, **environ})
 
 
-@pytest.mark.parametrize(("old", "new"), [("ab", "ac"), ("ab", "cb")], ids=["rank-1-leaves", "rank-0-leaves"])
+@pytest.mark.parametrize(("old", "new"), LEAVERS)
 def test_a_newcomer_takes_the_leavers_place_between_two_batches(
     tmp_path: Path, undisturbed: twin.Twin, old: str, new: str
 ) -> None:
@@ -53,7 +59,7 @@ def test_a_newcomer_takes_the_leavers_place_between_two_batches(
     assert job.root.weight_hash() == undisturbed.weights
 
 
-@pytest.mark.parametrize(("old", "new"), [("ab", "abc"), ("abc", "ab"), ("a", "ab"), ("ab", "b")])
+@pytest.mark.parametrize(("old", "new"), SIZES)
 def test_the_world_changes_between_two_batches(tmp_path: Path, undisturbed: twin.Twin, old: str, new: str) -> None:
     with digits(tmp_path) as job:
         job.first_run(*old)
@@ -70,7 +76,7 @@ def test_the_world_changes_between_two_batches(tmp_path: Path, undisturbed: twin
     assert tuple(evidence.batches(entries, steps)) == undisturbed.batches
 
 
-@pytest.mark.parametrize(("old", "new"), [("ab", "ac"), ("ab", "cb")], ids=["rank-1-leaves", "rank-0-leaves"])
+@pytest.mark.parametrize(("old", "new"), LEAVERS)
 def test_a_newcomer_whom_nobody_can_hand_over_to_begins_in_place_when_the_older_run_has_ended(
     tmp_path: Path, undisturbed: twin.Twin, old: str, new: str
 ) -> None:

@@ -19,8 +19,10 @@ SLOW = Trouble(environ={"PACE_SECONDS": "0.5"})  # it must still train when the 
 
 @pytest.mark.parametrize(
     ("what", "moment"),
-    [("the intent in status", observed.has_intent), ("the first patched pod", observed.asked_to_leave)],
-    ids=["intent-in-status", "first-patched-pod"],
+    [
+        pytest.param("the intent in status", observed.has_intent, id="intent-in-status"),
+        pytest.param("the first patched pod", observed.asked_to_leave, id="first-patched-pod", marks=pytest.mark.chaos),
+    ],
 )
 def test_a_leader_killed_in_the_middle_of_a_move(
     lab: Lab, train: Train, undisturbed: Undisturbed, what: str, moment: observed.Condition
