@@ -33,8 +33,6 @@ _ENDING: Final = {
     Disruption.RUN_LOST: Phase.RECOVERING,
 }
 """What a job does whose run ends for this reason."""
-_BEGINNING: Final = frozenset({Reason.ASSIGNING, Reason.STARTING_MEMBERS})
-"""What a run's members wait for that do not train yet."""
 
 
 def summarise(draft: Draft) -> Draft:
@@ -211,5 +209,6 @@ def _phase(draft: Draft) -> Phase:
         return _ENDING.get(draft.intent.disruption, Phase.VACATING)
     if _all_assigned(draft):
         return Phase.RUNNING
-    begins = draft.waiting is not None and draft.waiting.reason in _BEGINNING and not draft.intent
+    reason = draft.waiting.reason if draft.waiting else None
+    begins = reason is Reason.ASSIGNING or (reason is Reason.STARTING_MEMBERS and not draft.intent)
     return Phase.STARTING if begins else Phase.RECOVERING
