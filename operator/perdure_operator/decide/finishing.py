@@ -30,11 +30,16 @@ def release(draft: Draft) -> Draft:
 
 def expire(draft: Draft) -> Draft:
     """activeDeadlineSeconds counts from the first members on; suspending starts it anew, as for a Kubernetes Job."""
-    end = deadline(draft)
-    if end is None or draft.now < end:
+    if not _is_over(draft):
         return draft
     message = f"not completed within activeDeadlineSeconds ({draft.snapshot.spec.active_deadline_seconds})"
     return draft.finish(ConditionType.FAILED, Reason.DEADLINE_EXCEEDED, message)
+
+
+def _is_over(draft: Draft) -> bool:
+    """Whether activeDeadlineSeconds has passed."""
+    end = deadline(draft)
+    return end is not None and draft.now >= end
 
 
 def suspend(draft: Draft) -> Draft:
@@ -47,9 +52,7 @@ def suspend(draft: Draft) -> Draft:
 
 def release_successors(draft: Draft) -> Draft:
     """While members leave a job that has no next run at once, whoever was to follow them goes, and nobody is made."""
-    end = deadline(draft)
-    expired = end is not None and draft.now >= end
-    if draft.snapshot.spec.suspend or draft.snapshot.deleting or expired:
+    if draft.snapshot.spec.suspend or draft.snapshot.deleting or _is_over(draft):
         return _without_members(draft).but(blocked=True)
     return draft
 
