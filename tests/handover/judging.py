@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from e2e.harness import evidence
 from e2e.harness.evidence import Entry, Samples, TracedStep
@@ -20,6 +21,30 @@ def lost(entries: Sequence[Entry], steps: Sequence[TracedStep], *, epochs: int) 
         evidence.samples(entries, steps, size=SAMPLES, epochs=epochs),
         evidence.untraced(entries, steps),
     )
+
+
+def with_last_words(
+    entries: Sequence[Entry], steps: Sequence[TracedStep], alone: Iterable[tuple[int, tuple[int, ...]]]
+) -> list[TracedStep]:
+    """The trace, with the steps that a killed rank had done and not yet written down (it writes once a second).
+
+    Only the last steps of a run, and only one rank's, whose share is as large as the others': what they did not train
+    on, and the undisturbed training did. That it was trained on the weights must show, bit for bit.
+    """
+    batches, missing = dict(alone), set(evidence.untraced(entries, steps))
+    words = list(steps)
+    for turn in evidence.turns(entries):
+        at, world = turn.end, next(e.body["world"] for e in entries if (e.kind, e.run) == ("Opened", turn.run))
+        while (turn.run, at) in missing:
+            seen = {one.rank: one for one in steps if (one.run, one.step) == (turn.run, at)}
+            silent = set(range(world)) - seen.keys()
+            known = {sample for one in seen.values() for sample in one.ids}
+            ids = tuple(sample for sample in batches[at] if sample not in known)
+            if len(silent) != 1 or {len(one.ids) for one in seen.values()} != {len(ids)}:
+                break
+            words.append(replace(next(iter(seen.values())), rank=silent.pop(), ids=ids))
+            at -= 1
+    return words
 
 
 def broken(entries: Sequence[Entry], ended: Iterable[Outcome]) -> Iterator[str]:

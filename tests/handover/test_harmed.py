@@ -15,7 +15,7 @@ import pytest
 
 from e2e.harness import evidence, twin
 from perdure.contract import ExitKind
-from tests.handover.judging import NOTHING, broken, lost
+from tests.handover.judging import NOTHING, broken, lost, with_last_words
 from tests.handover.moving import LONG_SECONDS, SCRIPT, WORLD, Came, Fault, Harm, Job, Phase, Victim, arguments
 
 KILLED = (
@@ -50,7 +50,7 @@ def undisturbed() -> Undisturbed:
 
     @cache
     def found(epochs: int) -> twin.Twin:
-        return twin.trained(Path(sys.executable), SCRIPT, arguments(epochs), world=WORLD)
+        return twin.trained_once(Path(sys.executable), SCRIPT, arguments(epochs), world=WORLD)
 
     return found
 
@@ -64,13 +64,15 @@ def judge(folder: Path, epochs: int, undisturbed: Undisturbed, faults: Sequence[
             assert came in fault.expected, f"{fault}: {came}"
         completed = job.completes()
         ended = job.ended()
+    alone = undisturbed(epochs)
     entries, steps = job.members.root.entries(), job.members.root.trace().steps
     assert [one.outcome for one in completed] == [ExitKind.COMPLETED] * WORLD
     assert list(broken(entries, ended.values())) == []
+    if Came.LOST in job.came:
+        steps = tuple(with_last_words(entries, steps, alone.batches))
     steps_lost, samples, untraced = lost(entries, steps, epochs=epochs)
     assert (samples.lost, samples.repeated, samples.foreign, untraced) == (0, 0, 0, [])
     assert steps_lost == 0 or Came.LOST in job.came
-    alone = undisturbed(epochs)
     assert tuple(evidence.batches(entries, steps)) == alone.batches
     assert job.members.root.weight_hash() == alone.weights
 

@@ -34,12 +34,12 @@ def arguments(world: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def two() -> twin.Twin:
-    return twin.trained(Path(sys.executable), SCRIPT, arguments(2), world=2)
+    return twin.trained_once(Path(sys.executable), SCRIPT, arguments(2), world=2)
 
 
 @pytest.fixture(scope="module")
 def three() -> twin.Twin:
-    return twin.trained(Path(sys.executable), SCRIPT, arguments(3), world=3)
+    return twin.trained_once(Path(sys.executable), SCRIPT, arguments(3), world=3)
 
 
 def digits(

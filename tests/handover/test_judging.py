@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from e2e.harness import evidence
 from e2e.harness.evidence import Entry
 from perdure.contract import ExitKind, HandoverRecord, HandoverWord, Outcome
-from tests.handover.judging import broken
+from tests.handover.judging import broken, with_last_words
+from tests.unit.e2e.harness.builders import SIZE, Training, drained
 
 Line = tuple[str, int, dict[str, Any]]
 OPENED: Line = ("Opened", 1, {})
@@ -65,3 +67,36 @@ def test_a_log_that_breaks_a_law_is_found(lines: tuple[Line, ...], law: str) -> 
 )
 def test_an_outcome_that_the_log_denies_is_found(outcome: Outcome, law: str) -> None:
     assert [found[:2] for found in broken(log(OPENED), [outcome])] == [law]
+
+
+ALONE = evidence.batches(drained().entries, drained().trace)
+
+
+def judged(training: Training) -> tuple[evidence.Samples, list[tuple[int, int]]]:
+    words = with_last_words(training.entries, training.trace, ALONE)
+    return evidence.samples(training.entries, words, size=SIZE, epochs=2), evidence.untraced(training.entries, words)
+
+
+def test_the_last_steps_that_a_killed_rank_had_no_time_to_write_down_are_those_of_the_undisturbed_training() -> None:
+    assert judged(drained().without(1, 1, 3).without(1, 1, 2)) == (evidence.Samples(0, 0, 0), [])
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        drained().without(1, 1, 2),
+        drained().without(1, 0, 3).without(1, 1, 3),
+        drained().without(2, 1, 4).without(1, 0, 2),
+    ],
+    ids=["in-the-middle", "of-both-ranks", "of-an-earlier-step"],
+)
+def test_no_other_missing_line_is_forgiven(training: Training) -> None:
+    samples, untraced = judged(training)
+    assert samples.lost
+    assert untraced
+
+
+@pytest.mark.parametrize("ids", [(1, 0), (1,)], ids=["a-strangers-sample", "one-too-few"])
+def test_what_another_rank_did_wrong_in_that_step_is_not_covered_up(ids: tuple[int, ...]) -> None:
+    samples, _ = judged(drained().without(1, 1, 3).with_ids(1, 0, 3, ids))
+    assert samples.lost

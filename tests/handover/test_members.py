@@ -28,7 +28,7 @@ SIZES = [
 
 @pytest.fixture(scope="module")
 def undisturbed() -> twin.Twin:
-    return twin.trained(Path(sys.executable), SCRIPT, [f"--epochs={EPOCHS}"], world=2)
+    return twin.trained_once(Path(sys.executable), SCRIPT, [f"--epochs={EPOCHS}"], world=2)
 
 
 def digits(folder: Path, **environ: str) -> LocalMembers:
