@@ -6,14 +6,17 @@ end must be the same to the last bit.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from e2e.harness import evidence
 from e2e.harness.local_run import LocalRun
 from e2e.harness.root import Root
+from e2e.harness.shared_run import SharedRun
 
 
 class TwinFailed(AssertionError):
@@ -41,6 +44,16 @@ def trained(python: Path, script: Path, arguments: Sequence[str], *, world: int)
             if rank.status:
                 raise TwinFailed(f"{' '.join(argv)} ended with status {rank.status}:\n{rank.tail}")
         return _judged(Root(Path(name) / "root"), ended[0].said)
+
+
+def trained_once(python: Path, script: Path, arguments: Sequence[str], *, world: int) -> Twin:
+    """The same, by whichever process of the test run asks first."""
+    words = json.dumps([str(script), *arguments, world])
+    told = SharedRun.current().once(
+        f"twin-{hashlib.sha256(words.encode()).hexdigest()}",
+        lambda: asdict(trained(python, script, arguments, world=world)),
+    )
+    return Twin(told["weights"], tuple((step, tuple(ids)) for step, ids in told["batches"]), told["said"])
 
 
 def _judged(root: Root, said: str) -> Twin:

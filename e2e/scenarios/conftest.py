@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -48,7 +46,7 @@ def boot(run: SharedRun) -> str:
     lanes.label(found)
     found.install(**OPERATOR_VALUES)
     found.image(IMAGE, [SCRIPT, *TRAINERS.glob("*.py")])
-    found.image(TINYGPT_IMAGE, [TINYGPT / "train.py"])
+    found.image(TINYGPT_IMAGE, [TINYGPT / "train.py", TRAINERS / "paced.py"])
     return CLUSTER
 
 
@@ -57,13 +55,8 @@ def undisturbed(lab: Lab) -> Undisturbed:
     """A training that nobody disturbs, outside the cluster; the test run trains each Config once."""
     python = Environments(Path(lab.cluster.facts.environments)).trainer / "bin" / "python"
 
-    def train(config: Config) -> dict[str, Any]:
-        return asdict(twin.trained(python, SCRIPT, config.arguments(), world=config.members))
-
     def found(config: Config) -> twin.Twin:
-        name = "-".join(["twin", *map(str, asdict(config).values())])
-        told = SharedRun.current().once(name, lambda: train(config))
-        return twin.Twin(told["weights"], tuple((step, tuple(ids)) for step, ids in told["batches"]), told["said"])
+        return twin.trained_once(python, SCRIPT, config.arguments(), world=config.members)
 
     return found
 

@@ -14,7 +14,13 @@ TWO = Config(members=2)
 THREE = Config(members=3, batch=48, epochs=2, deterministic=True)
 
 
-@pytest.mark.parametrize("config", [TWO, THREE], ids=["two-members", "three-deterministic"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(TWO, id="two-members"),
+        pytest.param(THREE, id="three-deterministic", marks=pytest.mark.chaos),
+    ],
+)
 def test_a_drained_training_goes_on_at_the_next_step(
     lab: Lab, train: Train, undisturbed: Undisturbed, config: Config
 ) -> None:

@@ -10,6 +10,7 @@ from e2e.scenarios.training import Config, Trouble, nothing_lost
 pytestmark = pytest.mark.cluster
 
 
+@pytest.mark.chaos
 def test_a_finished_job_trains_nothing_when_it_is_applied_again(train: Train, undisturbed: Undisturbed) -> None:
     with train(trouble=Trouble(environ={"PACED_RUNS": "0"})) as training:
         first = training.completes()

@@ -17,7 +17,9 @@ IN_PLACE = Trouble(environ={"PACE_SECONDS": "0.3", "PERDURE_LIVE": "no"})
 LONG = Config(epochs=6)
 
 
-@pytest.mark.parametrize("rank", [1, 0], ids=["a-rank-that-follows", "rank-0"])
+@pytest.mark.parametrize(
+    "rank", [pytest.param(1, id="a-rank-that-follows", marks=pytest.mark.chaos), pytest.param(0, id="rank-0")]
+)
 def test_a_drained_member_is_replaced_while_everybody_trains(
     lab: Lab, train: Train, undisturbed: Undisturbed, rank: int
 ) -> None:

@@ -12,6 +12,7 @@ from e2e.scenarios.training import Config, Trouble, nothing_lost
 pytestmark = pytest.mark.cluster
 
 
+@pytest.mark.chaos
 def test_a_deleted_member_makes_all_ranks_save(lab: Lab, train: Train, undisturbed: Undisturbed) -> None:
     with train() as training:
         training.trains(steps=12)

@@ -144,6 +144,7 @@ def test_a_store_frozen_when_the_hand_over_is_decided_does_not_stop_the_new_run(
     assert training.verdict() == nothing_lost(undisturbed(Config()))
 
 
+@pytest.mark.chaos
 def test_a_drain_saves_with_the_keys_that_have_taken_the_place_of_those_in_its_environment(
     lab: Lab, train: Train, undisturbed: Undisturbed, s3: S3
 ) -> None:

@@ -20,7 +20,9 @@ pytestmark = pytest.mark.cluster
 
 NAMESPACE = "case-tinygpt"
 MEMBERS = 2
-ARGUMENTS = ("--epochs=3", "--export=/dev/shm/tinygpt.safetensors")
+ARGUMENTS = ("--epochs=1", "--export=/dev/shm/tinygpt.safetensors")
+PACE = {"PACE_SECONDS": "0", "PACE_HOLDS": "12", "PACE_HOLD_SECONDS": "2"}
+"""It still trains when the newcomer is warm, and nobody computes for that."""
 START_SECONDS = 90
 FINISH_SECONDS = 240
 
@@ -33,9 +35,9 @@ def manifest(lane: str) -> Manifest:
         "disruption": {"replacementTimeoutSeconds": STANDBY_SECONDS},
         "template": {"spec": {"nodeSelector": {lanes.LABEL: lane}}},
     }
-    environ = {"PERDURE_TRACE": "1"}
+    environ = {"PERDURE_TRACE": "1", **PACE}
     changed = example(TINYGPT, {"spec": spec})
-    return with_container(changed, environ, image=TINYGPT_IMAGE, command=["python", "train.py", *ARGUMENTS])
+    return with_container(changed, environ, image=TINYGPT_IMAGE, command=["python", "paced.py", "train.py", *ARGUMENTS])
 
 
 def told(lines: list[str]) -> list[str]:

@@ -28,6 +28,7 @@ def test_a_rank_that_raises_fails_the_job_with_its_own_traceback(train: Train) -
     assert "peer" not in failed["message"].lower()
 
 
+@pytest.mark.chaos
 def test_a_hanging_trainer_holds_up_a_drain_no_longer_than_its_exit_timeout(lab: Lab, train: Train) -> None:
     hanging = Trouble(
         script="hanging.py",

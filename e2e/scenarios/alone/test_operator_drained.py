@@ -12,6 +12,7 @@ from e2e.scenarios.training import Config, nothing_lost
 pytestmark = pytest.mark.cluster
 
 
+@pytest.mark.chaos
 def test_the_drained_node_is_the_operators_too(lab: Lab, train: Train, undisturbed: Undisturbed) -> None:
     leaders_node = lab.operator.leader()["spec"]["nodeName"]
     with train(on=OPERATORS) as training:
