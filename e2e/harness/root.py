@@ -135,5 +135,6 @@ def _step(line: dict[str, Any]) -> TracedStep:
 
 
 def _mark(line: dict[str, Any]) -> Mark:
-    seconds = {str(name): float(value) for name, value in line.get("seconds", {}).items()}
+    told = line.get("seconds") or line.get("parts") or {}
+    seconds = {str(name): float(value) for name, value in told.items()}
     return Mark(line["uid"], int(line["run"]), int(line["rank"]), str(line["event"]), float(line["t"]), seconds)

@@ -126,7 +126,8 @@ def pause_parts(history: Sequence[Seen], gap: Gap, marks: Iterable[Mark] = ()) -
     `agree` is not among them: while the ranks agree on a step, they train. What nobody has told is no part of zero
     seconds: it is in the rest.
     """
-    if told := handover_parts(history, gap.after_run):
+    marks = list(marks)
+    if told := handover_parts(history, marks, gap.after_run):
         return _with_rest([Part(name, seconds) for name, seconds in told.items() if name not in _NO_PARTS], gap)
     ended = [seen.time for seen in _firsts(history, lambda pod: _ended_in(pod, gap.before_run))]
     ranked = [seen.time for seen in _firsts(history, lambda pod: _ranked_in(pod, gap.after_run))]
@@ -183,10 +184,14 @@ def _with_rest(parts: Sequence[Part], gap: Gap) -> list[Part]:
     return [*parts, Part("rest", gap.seconds - sum(part.seconds for part in parts))]
 
 
-def handover_parts(history: Sequence[Seen], run: int) -> Mapping[str, float]:
-    """What the member that stood still longest has measured while this run took over; empty where nobody has told."""
+def handover_parts(history: Sequence[Seen], marks: Iterable[Mark], run: int) -> Mapping[str, float]:
+    """What the member that stood still longest has measured while this run took over; empty where nobody has told.
+
+    By the traces, or else by the outcomes: those tell of a member's last few hand-overs only.
+    """
     records = [record for outcome in observed.outcomes(history) for record in outcome.get("handovers", ())]
-    parts = [record["parts"] for record in records if (record["run"], record["word"]) == (run, "go")]
+    parts = [mark.seconds for mark in marks if (mark.name, mark.run) == ("took-over", run)]
+    parts = parts or [record["parts"] for record in records if (record["run"], record["word"]) == (run, "go")]
     return dict(max(parts, key=lambda seconds: float(seconds.get("pause", 0.0)), default={}))
 
 

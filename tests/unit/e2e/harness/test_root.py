@@ -80,7 +80,9 @@ def test_steps_and_marks_of_a_trace_are_told_apart(tmp_path: Path) -> None:
     (tmp_path / "trace").mkdir()
     step = {"t": 1.5, "uid": "u", "run": 1, "rank": 0, "world": 2, "epoch": 0, "step": 3, "ids": [4, 5]}
     mark = {"t": 2.5, "uid": "u", "run": 1, "rank": 0, "world": 2, "event": "request-seen", "step": 3}
-    (tmp_path / "trace" / "u-1-0-00000.jsonl").write_text(f"{json.dumps(step)}\n{json.dumps(mark)}\n")
+    over = {"t": 3.5, "uid": "u", "run": 2, "rank": 0, "world": 2, "event": "took-over", "parts": {"vote": 0.25}}
+    lines = "".join(f"{json.dumps(line)}\n" for line in (step, mark, over))
+    (tmp_path / "trace" / "u-1-0-00000.jsonl").write_text(lines)
     trace = Root(tmp_path).trace()
     assert trace.steps == (TracedStep("u", 1, 0, 3, 0, 1.5, (4, 5)),)
-    assert trace.marks == (Mark("u", 1, 0, "request-seen", 2.5),)
+    assert trace.marks == (Mark("u", 1, 0, "request-seen", 2.5), Mark("u", 2, 0, "took-over", 3.5, {"vote": 0.25}))

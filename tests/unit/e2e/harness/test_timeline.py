@@ -107,6 +107,16 @@ def test_a_job_that_is_over_before_its_rank_0_has_ended_is_told_by_another_rank(
     assert pause_parts(early, GAP) == pause_parts(MOVED, GAP)
 
 
+def test_a_hand_over_that_no_outcome_tells_of_any_more_is_split_by_the_trace_of_who_stood_still_longest() -> None:
+    told = [{"connect": 9.0, "state": 1.0, "pause": 1.0}, {"connect": 8.0, "state": 3.0, "vote": 1.5, "pause": 4.5}]
+    marks = [Mark("u", 2, rank, "took-over", 109.0, seconds) for rank, seconds in enumerate(told)]
+    parts = {
+        part.name: part.seconds
+        for part in pause_parts([], GAP, [*marks, Mark("u", 3, 0, "took-over", 120.0, {"x": 9.0})])
+    }
+    assert parts == pytest.approx({"state": 3.0, "vote": 1.5, "rest": GAP.seconds - 4.5})
+
+
 def test_a_part_that_nobody_has_told_is_not_a_part_of_no_time() -> None:
     parts = pause_parts(MOVED[:-1], GAP)
     assert [part.name for part in parts] == ["save", "exit", "pod start", "rest"]
