@@ -107,7 +107,15 @@ def _selector(draft: Draft) -> str:
 
 
 def _all_assigned(draft: Draft) -> bool:
-    return draft.current is not None and not draft.waiting and not (draft.intent and draft.intent.leave)
+    """The members of the run that is on know their ranks, and are asked for nothing but to go over alive."""
+    if draft.current is None or (draft.intent and draft.intent.leave):
+        return False
+    return draft.waiting is None or (draft.waiting.reason is Reason.ASSIGNING and _offers(draft))
+
+
+def _offers(draft: Draft) -> bool:
+    following = draft.status.next
+    return bool(following and following.plan and following.plan.takes_over)
 
 
 def _disrupted(draft: Draft) -> Draft:

@@ -133,10 +133,11 @@ class TestOffer:
             in here.condition(ConditionType.DISRUPTED).message
         )
 
-    def test_while_members_are_told_of_it_nothing_recovers(self) -> None:
+    def test_while_members_are_told_of_it_the_job_is_running(self) -> None:
         here = _running().cordon("n1").settle().after(1).settle().ready().step()
         assert _stage(here) is Stage.HANDING_OVER
-        assert here.now.phase is Phase.STARTING
+        assert here.now.phase is Phase.RUNNING
+        assert here.condition(ConditionType.RUNNING).status == "True"
 
     def test_the_budget_counts_old_members_and_new_ones(self) -> None:
         here = _offered()
