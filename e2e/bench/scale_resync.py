@@ -16,6 +16,7 @@ from e2e.prepare import Progress
 from perdure_operator.cluster import kube
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.observe import Observer
+from perdure_operator.loop.heap import Heap
 
 RESYNCS = 5
 TARGET_SECONDS = 0.2
@@ -36,12 +37,17 @@ def figures(where: Plane, jobs: int, progress: Progress) -> list[Figure]:
 async def _held_up(kubeconfig: str) -> list[tuple[float, float]]:
     """For each resync the longest wait of another task, and how long it all took; seconds."""
     async with await kube.login(kubeconfig) as api:
-        observer = Observer(api, Cache())
-        return [await _resync(observer) for _ in range(1 + RESYNCS)]
+        observer, heap = Observer(api, Cache()), Heap()
+        return [await _resync(observer, heap) for _ in range(1 + RESYNCS)]
 
 
-async def _resync(observer: Observer) -> tuple[float, float]:
-    work = asyncio.create_task(observer.sync())
+async def _whole(observer: Observer, heap: Heap) -> None:
+    await observer.sync()
+    heap.settle()
+
+
+async def _resync(observer: Observer, heap: Heap) -> tuple[float, float]:
+    work = asyncio.create_task(_whole(observer, heap))
     turns = [time.perf_counter()]
     while not work.done():
         await asyncio.sleep(0)

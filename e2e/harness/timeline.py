@@ -190,9 +190,10 @@ def handover_parts(history: Sequence[Seen], marks: Iterable[Mark], run: int) -> 
     By the traces, or else by the outcomes: those tell of a member's last few hand-overs only.
     """
     records = [record for outcome in observed.outcomes(history) for record in outcome.get("handovers", ())]
-    parts = [mark.seconds for mark in marks if (mark.name, mark.run) == ("took-over", run)]
+    parts: list[Mapping[str, float]] = [mark.seconds for mark in marks if (mark.name, mark.run) == ("took-over", run)]
     parts = parts or [record["parts"] for record in records if (record["run"], record["word"]) == (run, "go")]
-    return dict(max(parts, key=lambda seconds: float(seconds.get("pause", 0.0)), default={}))
+    nobody: Mapping[str, float] = {}
+    return max(parts, key=lambda seconds: float(seconds.get("pause", 0.0)), default=nobody)
 
 
 def seconds_of(history: Sequence[Seen], run: int) -> Mapping[str, float]:

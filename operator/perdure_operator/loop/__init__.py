@@ -10,5 +10,6 @@ worker     one round: observe, decide, act, and when to look again
 install    whether the CRD is there and new enough
 leader     election, resync and workers; knows no kopf
 operator   everything put together: login, start and stop
+heap       garbage collections that stop nobody
 logs       log lines as JSON
 """

@@ -51,6 +51,8 @@ class Leader:
     workers: int = 8
     clocks: Clocks = field(default_factory=Clocks)
     cache: Cache = field(default_factory=Cache)
+    settle: Callable[[], None] = lambda: None
+    """Called when everything has been read, now and then."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
     failed: bool = False
     _task: asyncio.Task[None] | None = None
@@ -113,6 +115,7 @@ class Leader:
             try:
                 await self._sync()
                 await self._orphans.sweep()
+                self.settle()
             except ApiError as error:
                 logger.warning("resync: %s", error)
                 await self.clocks.sleep(1)

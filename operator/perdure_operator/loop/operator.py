@@ -12,6 +12,7 @@ import kopf
 
 from perdure_operator.cluster import election, kube
 from perdure_operator.loop import guard, install, watch
+from perdure_operator.loop.heap import Heap
 from perdure_operator.loop.leader import Leader
 
 
@@ -32,7 +33,14 @@ async def run(options: Options) -> bool:
     """Run until SIGTERM or SIGINT (True), or until the Lease is lost or the operator itself fails (False)."""
     async with await kube.login(options.kubeconfig) as api:
         await install.check(api, options.namespace)
-        leader = Leader(api, options.lease, options.identity, namespace=options.namespace, workers=options.workers)
+        leader = Leader(
+            api,
+            options.lease,
+            options.identity,
+            namespace=options.namespace,
+            workers=options.workers,
+            settle=Heap().settle,
+        )
         registry = kopf.OperatorRegistry()
         events = watch.Watch(leader.cache, leader.queue)
         guard.install(events.hand_over)

@@ -182,8 +182,8 @@ ENDING: Final = (
     Mutant(
         "status claims that a job runs while it waits for something",
         f"{_DECIDE}summary.py",
-        "return draft.current is not None and not draft.waiting and not",
-        "return draft.current is not None and not",
+        "return draft.waiting is None or (draft.waiting.reason is Reason.ASSIGNING and _offers(draft))",
+        "return True",
         ("all-kubelets-silent",),
     ),
     Mutant(

@@ -46,10 +46,12 @@ def test_a_resync_that_fails_is_made_again_and_ends_nobody(error: Exception) -> 
 
     async def scene() -> None:
         settings = Settings(namespace="system", seconds=15)
-        leader = Leader(cluster, settings, "one", workers=0, clocks=Clocks(sleep=sleep))
+        settled = asyncio.Event()
+        leader = Leader(cluster, settings, "one", workers=0, clocks=Clocks(sleep=sleep), settle=settled.set)
         leader.start()
         async with asyncio.timeout(10):
             assert await leader.queue.get() == ("ns", "digits")
+            await settled.wait()
         assert not leader.over.is_set()
         await leader.stop()
 
