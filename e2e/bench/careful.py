@@ -143,6 +143,7 @@ def _pod(endpoint: str, labels: dict[str, str]) -> dict[str, Any]:
         {"name": "ATTEMPT", "valueFrom": attempt},
         {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         {"name": "TMPDIR", "value": "/dev/shm"},
+        {"name": "OMP_NUM_THREADS", "value": "1"},
     ]
     spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
     return {
