@@ -251,9 +251,11 @@ def _makes_way(state: State, rank: int, why_not: str) -> Noted:
     if trainer is None:
         return state, []
     if why_not:
-        waits = isinstance(state.current, Train) and state.newest > trainer.run
-        say = f"run {state.newest} waits for the end of run {trainer.run}: {why_not}"
-        return state, [Say(say)] if waits else []
+        newer = state.current if state.newest > trainer.run else None
+        if state.shutdown or isinstance(newer, Leave):
+            return state, [Say(f"the trainer's end is waited for: {why_not}")]
+        waits = f"run {state.newest} waits for the end of run {trainer.run}: {why_not}"
+        return state, [Say(waits)] if isinstance(newer, Train) else []
     found = [process for process in trainer.alive if process.rank == rank]
     for process in found:
         trainer = _with(trainer, replace(process, makes_way=True))
@@ -374,7 +376,7 @@ def _follows_at_once(state: State, trainer: Trainer) -> Train | None:
     newer = state.current if state.newest > trainer.run else None
     if not isinstance(newer, Train) or state.shutdown:
         return None
-    ended = _all_but_ended(state, trainer)
+    ended = _all_but_ended(state, trainer, ExitKind.CHECKPOINTED)
     return newer if ended and handover.may_follow(state, ended, pod_outcome(ended), newer) else None
 
 
@@ -384,19 +386,20 @@ def _leaves_at_once(state: State, trainer: Trainer) -> Trainer | None:
     A drain and the next run wait for it, and what it takes down would take from those that start in its place.
     """
     newer = state.current if state.newest > trainer.run else None
-    return _all_but_ended(state, trainer) if state.shutdown or isinstance(newer, Leave) else None
+    if not (state.shutdown or isinstance(newer, Leave)):
+        return None
+    return _all_but_ended(state, trainer, ExitKind.CHECKPOINTED, ExitKind.HANDED_OVER)
 
 
-def _all_but_ended(state: State, trainer: Trainer) -> Trainer | None:
-    """The trainer as it will have ended, where all have saved and have nothing left but their interpreters' end."""
+def _all_but_ended(state: State, trainer: Trainer, *kinds: ExitKind) -> Trainer | None:
+    """The trainer as it will have ended, where all end so and have nothing left but their interpreters' end."""
     if trainer.killed or stage_of(state) is not Stage.EXITING:
         return None
     if not all(process.makes_way for process in trainer.alive):
         return None
     for process in trainer.alive:
         trainer = _with(trainer, replace(process, outcome=judge(trainer, process, ProcessEnded(process.rank, 0))))
-    saved = (one.outcome and one.outcome.outcome is ExitKind.CHECKPOINTED for one in trainer.processes)
-    return trainer if all(saved) else None
+    return trainer if all(one.outcome and one.outcome.outcome in kinds for one in trainer.processes) else None
 
 
 def _requested(state: State, trainer: Trainer, now: float) -> tuple[Trainer, list[Action]]:

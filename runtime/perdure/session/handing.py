@@ -28,6 +28,9 @@ LINGER_LOOKS_SECONDS: Final = 0.05
 """How often a decider that may go looks whether somebody still needs its store; they look as often for its word."""
 MISSING_SECONDS: Final = 3.0
 """How long it stays for newcomers that have not come at all."""
+FAREWELL_SECONDS: Final = 0.5
+"""How long a leaver stands still when all is done: what it has sent last arrives, and the others take their first steps
+without the end of this process beside them."""
 SAVE_SECONDS: Final = 60.0
 """What an exit save may take, where nobody has said how long this process has."""
 
@@ -182,6 +185,9 @@ class Handing:
             tell_leaving(run, f"handed over to run {driver.effects.attempt.next}")
             run.tell(run.ending(kind))
             run.checkpointer.write_trace(run.requests.left)
+            time.sleep(FAREWELL_SECONDS)
+            driver.finish()
+            driver.effects.let_go()
             raise Exit
         if kind is ExitKind.FENCED:
             raise Fenced(why)

@@ -17,6 +17,7 @@ from perdure.agent.state import (
     AssignmentRead,
     Event,
     Kill,
+    MakesWay,
     Offer,
     ProcessEnded,
     SigtermReceived,
@@ -219,6 +220,12 @@ class TestTheWord:
         pod = voting(LEAVES)
         outcome = told(pod, ExitKind.HANDED_OVER).outcome(GONE)
         assert (outcome.outcome, outcome.run) == (ExitKind.HANDED_OVER, 1)
+        assert outcome.handovers == (HandoverRecord(2, HandoverWord.GO),)
+
+    def test_a_leavers_container_does_not_wait_for_its_interpreters_end(self) -> None:
+        pod = voting(LEAVES)
+        outcome = told(pod, ExitKind.HANDED_OVER).outcome(MakesWay(0))
+        assert outcome.outcome is ExitKind.HANDED_OVER
         assert outcome.handovers == (HandoverRecord(2, HandoverWord.GO),)
 
     def test_a_leaver_that_was_told_of_a_later_run_has_gone_over_to_its_own(self) -> None:

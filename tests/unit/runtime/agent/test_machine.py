@@ -173,7 +173,8 @@ class TestMakingWay:
         pod = training()
         pod.sees(event)
         told(pod, ExitKind.CHECKPOINTED)
-        assert pod.sees(MakesWay(0, "it has log.txt open for writing")) == ()
+        why = "it has log.txt open for writing"
+        assert pod.says(MakesWay(0, why)) == f"the trainer's end is waited for: {why}"
         assert pod.outcome(GONE).outcome is ExitKind.CHECKPOINTED
 
     def test_all_processes_of_a_member_make_way(self) -> None:
