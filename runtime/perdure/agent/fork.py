@@ -78,7 +78,7 @@ class _End:
 
 def main() -> None:
     """Imports and serves; returns only in a trainer, whose script has ended by itself."""
-    end = _End(atexit._ncallbacks() == 0)  # type: ignore[attr-defined] # noqa: SLF001 - nothing else tells
+    end = _End(atexit._ncallbacks() == 0)  # noqa: SLF001 - nothing else tells
     atexit.register(end)
     options = json.loads(sys.argv[1])
     program = Program(
@@ -218,7 +218,7 @@ def _flush() -> None:
     texts = [one for one in opened if type(one) is io.TextIOWrapper]
     for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__, *texts, *opened):
         with contextlib.suppress(Exception):  # a script may have closed it, or put anything in its place
-            stream.flush()  # type: ignore[union-attr]
+            stream.flush()
     linux.flush_stdout()
 
 

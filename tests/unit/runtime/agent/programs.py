@@ -184,7 +184,7 @@ def unwritten() -> None:
     written.write("piped")
     atexit.register(lambda: print("last registered"))
     Cycle()
-    sys.stdout = Deaf()  # type: ignore[assignment]
+    sys.stdout = Deaf()
 
 
 def forking() -> None:
