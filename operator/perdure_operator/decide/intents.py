@@ -49,11 +49,25 @@ def _nobody_goes_on(draft: Draft, found: Found) -> bool:
     return not still_running(draft)
 
 
-def ready_by(current: CurrentRun, intent: Intent) -> datetime | None:
+def ready_by(draft: Draft, current: CurrentRun, intent: Intent) -> datetime | None:
     """Until when standbys are waited for: who has saved, or lost a peer, holds its seat no longer."""
     told = [one.time for one in current.outcomes if one.outcome and one.time]
     ends = [*([intent.ready_by] if intent.ready_by else []), *([later(min(told), SEAT_SECONDS)] if told else [])]
-    return min(ends, default=None)
+    return min([*ends, *_not_worth_more(draft, current, intent)], default=None)
+
+
+def _not_worth_more(draft: Draft, current: CurrentRun, intent: Intent) -> list[datetime]:
+    """Where one standby after the other dies: what the others hold is no more than their run has lasted.
+
+    Standbys cost no failure, and the job that cannot be started would be tried for hours.
+    """
+    row, begun = draft.status.next.replacements if draft.status.next else None, current.plan.assigned_time
+    if intent.disruption is not Disruption.MEMBER_LOST or not row or row.count < 2 or not begun:
+        return []
+    if current.plan.takes_over:  # of what it goes on with since the last commit nobody knows how much it is
+        return []
+    least = draft.snapshot.spec.disruption.replacement_timeout_seconds
+    return [later(intent.since, max((intent.since - begun).total_seconds(), least))]
 
 
 def limited(draft: Draft, current: CurrentRun, found: Found, intent: Intent | None = None) -> Intent:

@@ -78,7 +78,7 @@ def give_up(draft: Draft) -> Draft:
     current, intent, upcoming = draft.current, draft.intent, draft.status.next
     if current is None or intent is None or not intent.prepare or (upcoming and upcoming.plan):
         return draft
-    until, found = ready_by(current, intent), reason_to_end(draft, current)
+    until, found = ready_by(draft, current, intent), reason_to_end(draft, current)
     if until is None or found is None:
         return draft
     if draft.now < until:

@@ -15,6 +15,7 @@ import builtins
 import contextlib
 import gc
 import importlib.machinery
+import io
 import json
 import os
 import runpy
@@ -23,6 +24,7 @@ import sys
 import time
 import types
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -43,8 +45,41 @@ _FILES: Final = 4
 """With each request: the channel to the agent, the environment, the report pipe, the stderr pipe."""
 
 
+@dataclass
+class _End:
+    """The last of a trainer's exit handlers: it is the first that is registered, before anything is imported.
+
+    What comes after it is the interpreter's own end, a second or two that somebody may wait for: nobody has to.
+    """
+
+    is_last: bool
+    """Nobody was before it, as what is started with the interpreter may be (sitecustomize)."""
+    trainer: int = 0
+    report: int = -1
+
+    def begin(self, report: int) -> None:
+        """This process is a trainer from now on."""
+        self.trainer, self.report = os.getpid(), report
+
+    def __call__(self) -> None:
+        """Collected is all there is: what nobody collects at the end, libraries tell as leaks."""
+        own = os.getpid() == self.trainer  # not a process that the script has forked
+        if own:
+            gc.collect()  # what lies in cycles writes now what it has to write
+        gc.unfreeze()
+        if not own:
+            return
+        _flush()
+        if self.is_last:
+            write_unwound(self.report)
+            with contextlib.suppress(OSError):
+                os.nice(_NICE)
+
+
 def main() -> None:
     """Imports and serves; returns only in a trainer, whose script has ended by itself."""
+    end = _End(atexit._ncallbacks() == 0)  # noqa: SLF001 - nothing else tells
+    atexit.register(end)
     options = json.loads(sys.argv[1])
     program = Program(
         options["interpreter"],
@@ -61,6 +96,7 @@ def main() -> None:
     _import(options, program, control)
     added = {name: value for name, value in os.environ.items() if name not in before}
     _serve(control, options["agent"], added)
+    end.begin(int(os.environ[Env.REPORT_FD]))
     run(program, options["command"])
 
 
@@ -155,8 +191,6 @@ def _begin(channel: socket.socket) -> None:
 def run(program: Program, command: Sequence[str]) -> None:
     """Runs the program in a `__main__` of its own; ends the process as an interpreter does where it raises."""
     gc.enable()
-    report = int(os.environ[Env.REPORT_FD])
-    atexit.register(_unwound, os.getpid(), report)  # the last of the handlers, as it is the first that is registered
     _reseed()
     linux.name_process(Path(program.target).name)  # its command line is the zygote's
     sys.argv, sys.orig_argv = program.argv, list(command)
@@ -178,20 +212,14 @@ def run(program: Program, command: Sequence[str]) -> None:
         raise SystemExit(1)
 
 
-def _unwound(trainer: int, report: int) -> None:
-    """What comes now is the interpreter's own end, a second or two that somebody may wait for: nobody has to.
-
-    Collected is all there is: what nobody collects at the end, libraries tell as leaks.
-    """
-    gc.unfreeze()
-    if os.getpid() != trainer:  # a process that the script has forked
-        return
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
+def _flush() -> None:
+    """What is printed, or written to a pipe, and lies in a buffer: the interpreter's end writes it, if it comes."""
+    opened = [one for one in gc.get_objects() if type(one) in (io.TextIOWrapper, io.BufferedWriter)]
+    texts = [one for one in opened if type(one) is io.TextIOWrapper]
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__, *texts, *opened):
+        with contextlib.suppress(Exception):  # a script may have closed it, or put anything in its place
             stream.flush()
-    write_unwound(report)
-    with contextlib.suppress(OSError):
-        os.nice(_NICE)
+    linux.flush_stdout()
 
 
 def _reseed() -> None:

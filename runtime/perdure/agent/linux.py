@@ -18,7 +18,8 @@ from perdure.cgroup import CGROUPS
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
 _PR_SET_CHILD_SUBREAPER: Final = 36
-_prctl = ctypes.CDLL(None, use_errno=True).prctl
+_c = ctypes.CDLL(None, use_errno=True)
+_prctl, _fflush = _c.prctl, _c.fflush
 
 
 def adopt_orphans() -> None:
@@ -35,6 +36,11 @@ def die_with_parent() -> None:
 def name_process(name: str) -> None:
     """What `top` and /proc/PID/comm show of this process: the first 15 bytes of it."""
     _prctl(_PR_SET_NAME, name.encode(errors="replace"), 0, 0, 0)
+
+
+def flush_stdout() -> None:
+    """Writes what libraries have printed by the functions of C."""
+    _fflush(ctypes.c_void_p.in_dll(_c, "stdout"))
 
 
 def _parents_and_sessions() -> dict[int, tuple[int, int]]:

@@ -337,6 +337,19 @@ class TestLost:
         assert _stage(here.after(594).settle()) is Stage.PREPARING
         assert _stage(here.after(595).settle()) is Stage.LEAVING
 
+    @pytest.mark.parametrize(("lasted", "awaited"), [(5, 30), (200, 200), (7200, 595)])
+    def test_where_standbys_die_too_it_is_waited_no_longer_than_the_run_has_lasted(
+        self, lasted: int, awaited: int
+    ) -> None:
+        """Told before it is warm, a pod that dies while it imports is a lost member: that must not cost ten minutes."""
+        here = _running(world=2).after(lasted).ended(1, ExitKind.FAILED, error=killed()).settle()
+        for number, pause in ((2, 0), (3, 1)):
+            here = here.ended(number, ExitKind.FAILED, run=0, error=killed()).settle().after(pause).settle()
+        assert here.now.next is not None
+        assert here.now.next.members == ("digits-ab12-4",)
+        assert _stage(here.after(awaited - 2).settle()) is Stage.PREPARING
+        assert _stage(here.after(awaited - 1).settle()) is Stage.LEAVING
+
     def test_one_that_dies_while_another_is_to_be_replaced_is_waited_for_as_long(self) -> None:
         here = (
             job(disruption={"replacement_timeout_seconds": 30}).running(world=3).cordon("n1").settle().after(1).settle()

@@ -1,8 +1,10 @@
 """Programs that tell what they find, for the comparison of a forked trainer with an executed one: programs.py KIND."""
 
 import atexit
+import ctypes
 import gc
 import json
+import logging.handlers
 import multiprocessing
 import os
 import pickle
@@ -10,9 +12,13 @@ import random
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+kept: list[Any] = []
+"""What a script leaves to the interpreter's end; it lets go of its last first."""
 
 
 class Point:
@@ -134,6 +140,58 @@ def order() -> None:
     atexit.register(lambda: print("last registered", copied(Point(2)).x))
     threading.Thread(target=late).start()
     print("script")
+
+
+class Waits:
+    """Keeps the interpreter's end waiting for ever."""
+
+    def __del__(self, pause: Callable[[], None] = signal.pause) -> None:
+        pause()
+
+
+class Deaf:
+    """Stands for stdout, and does not flush it."""
+
+    def __init__(self) -> None:
+        self.behind = sys.stdout
+
+    def write(self, text: str) -> None:
+        self.behind.write(text)
+
+    def flush(self) -> None:
+        pass
+
+
+class Cycle:
+    """Tells its end, which only the collector finds."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        print("collected")
+
+
+def unwritten() -> None:
+    """Whatever a script may leave in buffers, and to be called at its end."""
+    kept.append(Waits())
+    ctypes.CDLL(None).printf(b"of C\n")
+    kept.append(memory := logging.handlers.MemoryHandler(100, target=logging.StreamHandler()))
+    memory.emit(logging.makeLogRecord({"msg": "logged", "levelno": logging.INFO}))
+    kept.append(finalized := Point(0))
+    weakref.finalize(finalized, print, "finalized")
+    kept.append(written := Path("fifo").open("w"))  # noqa: SIM115 - it is left open
+    written.write("piped")
+    atexit.register(lambda: print("last registered"))
+    Cycle()
+    sys.stdout = Deaf()
+
+
+def forking() -> None:
+    """A process that it has forked ends as it does itself."""
+    if pid := os.fork():
+        os.waitpid(pid, 0)
+    os.write(int(os.environ["PERDURE_REPORT_FD"]), b"parent\n" if pid else b"child\n")
 
 
 def remembered() -> None:

@@ -1,12 +1,13 @@
 """Starts one command as an agent does: run_starts.py OPTIONS-JSON COMMAND...; its last line tells what came of it.
 
 OPTIONS: `modules` for a zygote that imports these, absent for exec, with `reads` also what the program does; `times` it
-is started.
+is started; `cut` kills it as soon as it has told that nothing is left but its interpreter's end.
 """
 
 import json
 import os
 import selectors
+import signal
 import sys
 from typing import Any
 
@@ -14,6 +15,7 @@ from perdure.agent import linux
 from perdure.agent.launch import Exec, Launcher
 from perdure.agent.program import Program, read_program
 from perdure.agent.zygote import Zygote
+from perdure.channel import is_unwound
 from perdure.contract import Env
 
 
@@ -23,6 +25,16 @@ def launcher_of(options: dict[str, Any], command: list[str]) -> Launcher:
     program = read_program(command, os.environ, sys.executable)
     assert isinstance(program, Program), program
     return Zygote(program, command, options["modules"], os.environ, reads=options.get("reads", False))
+
+
+def cut(report: int, pid: int) -> list[str]:
+    """What the program reports; none of its interpreter's end is left to it."""
+    told = []
+    for line in os.fdopen(report, "rb", closefd=False):
+        told.append(line.decode().rstrip())
+        if is_unwound(line.rstrip(b"\n")):
+            os.kill(pid, signal.SIGKILL)
+    return told
 
 
 def main() -> None:
@@ -35,15 +47,17 @@ def main() -> None:
         while launcher.warming:
             selector.select(30)
             said += launcher.news()
-    statuses, hows = [], []
+    statuses, hows, reports = [], [], []
     for number in range(options.get("times", 1)):
         report, write = os.pipe()
         started = launcher.start(command, {**os.environ, "NUMBER": str(number), Env.REPORT_FD: str(write)}, write, 2)
+        os.close(write)
+        if options.get("cut"):
+            reports += cut(report, started.pid)
         statuses.append(os.waitstatus_to_exitcode(os.waitpid(started.pid, 0)[1]))
         hows.append(started.how)
         os.close(report)
-        os.close(write)
-    print("\n" + json.dumps({"statuses": statuses, "hows": hows, "said": said}), flush=True)
+    print("\n" + json.dumps({"statuses": statuses, "hows": hows, "said": said, "reports": reports}), flush=True)
 
 
 if __name__ == "__main__":

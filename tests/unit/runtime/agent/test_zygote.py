@@ -129,6 +129,52 @@ def test_a_forked_trainer_goes_by_the_name_of_its_script(tmp_path: Path) -> None
     assert "training.py" in starts(tmp_path, sys.executable, "training.py", modules=LIGHT)[1].splitlines()
 
 
+UNWOUND = '{"report": "unwound"}'
+
+
+class TestWhatAForkedTrainerDoesBeforeItTellsThatNothingIsLeft:
+    """Whoever waits for it may kill it then."""
+
+    def test_it_writes_what_its_interpreters_end_would_have_written(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "fifo")
+        reader = os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            found, text = starts(tmp_path, sys.executable, str(PROGRAMS), "unwritten", modules=LIGHT, cut=True)
+            piped = os.read(reader, 4096)
+        finally:
+            os.close(reader)
+        assert (found["reports"], found["statuses"]) == ([UNWOUND], [-signal.SIGKILL])
+        told = ["collected", "finalized", "last registered", "logged", "of C"]
+        assert sorted(line for line in text.splitlines() if line) == told
+        assert piped == b"piped"
+
+    def test_it_calls_the_exit_handlers_of_what_its_zygote_has_imported(self, tmp_path: Path) -> None:
+        """loggers, weakref.finalize, multiprocessing; a tracker that ends its run."""
+        early = (
+            "import atexit, os\natexit.register(lambda: os.write(int(os.environ['PERDURE_REPORT_FD']), b'early\\n'))\n"
+        )
+        (tmp_path / "early.py").write_text(early)
+        (tmp_path / "train.py").write_text("import early\n")
+        found, _ = starts(tmp_path, sys.executable, "train.py", modules=["early"], cut=True)
+        assert found["reports"] == ["early", UNWOUND]
+
+    def test_it_calls_those_that_came_with_its_interpreter_and_tells_nothing_where_it_cannot(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A sitecustomize that sends what was measured when all is over."""
+        before = "import atexit, os\natexit.register(lambda: 'NUMBER' in os.environ and print('before all'))\n"
+        (tmp_path / "sitecustomize.py").write_text(before)
+        (tmp_path / "train.py").write_text("")
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path), os.pathsep)
+        found, text = starts(tmp_path, sys.executable, "train.py", modules=LIGHT, cut=True)
+        assert (found["reports"], found["statuses"], found["hows"]) == ([], [0], [FORKED])
+        assert "before all" in text
+
+    def test_only_the_trainer_itself_tells(self, tmp_path: Path) -> None:
+        found, _ = starts(tmp_path, sys.executable, str(PROGRAMS), "forking", modules=LIGHT, cut=True)
+        assert found["reports"] == ["child", "parent", UNWOUND]
+
+
 class TestWhatIsExecuted:
     @pytest.mark.parametrize(
         "command",
