@@ -52,6 +52,15 @@ class TestStart:
         assert isinstance(one.assignment(0), Standby)
         assert "digits-ab12-1" in one.condition(ConditionType.RUNNING).message
 
+    @pytest.mark.parametrize("late", [{"phase": "Pending"}, {"ip": ""}], ids=["not started", "no address"])
+    def test_nobody_is_told_before_the_last_has_started_and_has_an_address(self, late: dict[str, str]) -> None:
+        here = job().starting(world=2)
+        for number in (0, 1):
+            here = here.pod(number, phase="Running", ip=f"10.0.0.{number + 1}")
+        waits = here.pod(0, **late).settle()
+        assert waits.run_plan is None
+        assert waits.pod(0, phase="Running", ip="10.0.0.1").settle().now.run == 1
+
     def test_the_plan_is_told_before_members_are_warm_and_the_job_runs_once_all_are(self) -> None:
         here = job().starting(world=2)
         for number in (0, 1):

@@ -78,6 +78,18 @@ class TestStandbys:
         message = here.condition(ConditionType.DISRUPTED).message
         assert message.startswith("node n2 is cordoned; the run trains on while new members start, until 12:00:31Z: ")
 
+    def test_they_take_over_from_who_trains_once_they_are_warm_and_not_before(self) -> None:
+        up = _preparing().pod(2, phase="Running", ip="10.0.0.3").settle()
+        assert up.now.run == 1
+        assert up.pod(2, ready=True).settle().now.run == 2
+
+    def test_whoever_stays_and_is_not_warm_yet_is_awaited_as_well(self) -> None:
+        """It was told its rank early, and its trainer has not begun."""
+        here = _preparing().pod(0, ready=False)
+        up = here.pod(2, phase="Running", ip="10.0.0.3", ready=True).settle()
+        assert up.now.run == 1
+        assert up.pod(0, ready=True).settle().now.run == 2
+
     def test_a_standby_counts_neither_as_a_member_nor_for_the_budget(self) -> None:
         here = _preparing()
         assert here.now.replicas == 2
