@@ -236,8 +236,8 @@ def _answered(ask: Callable[[], T], deadline: Deadline, awaited: str) -> T:
         try:
             return answer.result(ANSWER_SECONDS)
         except TimeoutError:
-            if answer.done():
-                raise
+            if answer.done():  # the call's own error, or it came this very moment
+                return answer.result()
             deadline.check(awaited)
 
 

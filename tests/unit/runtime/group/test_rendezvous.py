@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from concurrent.futures import Future
 from datetime import timedelta
 
 import pytest
@@ -12,6 +13,7 @@ from torch._C._distributed_c10d import TCPStore
 from torch.distributed.distributed_c10d import PrefixStore
 
 from perdure.errors import PeerLost
+from perdure.group import rendezvous as module
 from perdure.group.peers import Solo
 from perdure.group.rendezvous import Deadline, rendezvous
 from perdure.session.leaving import Exit
@@ -94,6 +96,29 @@ def test_a_request_to_leave_ends_the_wait_for_a_store_that_says_nothing(silent: 
 
     with pytest.raises(Exit):
         rendezvous(settings(silent, rank=1), timeout=TIMEOUT, deadline=Deadline(60, give_up))
+
+
+class LastMoment(Future[int]):
+    """Is over its time in the moment in which the answer comes."""
+
+    def result(self, timeout: float | None = None) -> int:
+        found = super().result()
+        if timeout is not None:
+            raise TimeoutError
+        return found
+
+
+def test_an_answer_in_the_last_moment_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "Future", LastMoment)
+    assert module._answered(lambda: 7, Deadline(60, nobody_gives_up), "nobody answers") == 7
+
+
+def test_what_the_call_itself_raises_is_raised() -> None:
+    def fails() -> int:
+        raise TimeoutError("the call's own")
+
+    with pytest.raises(TimeoutError, match="the call's own"):
+        module._answered(fails, Deadline(60, nobody_gives_up), "nobody answers")
 
 
 def test_whoever_looks_whether_a_store_is_there_stays_until_torchs_client_has_come(door: Door) -> None:
