@@ -268,6 +268,19 @@ class TestImage:
         third = writer(store, 3, lost=[1, 2])
         assert begins_with(third.try_open(2, wait_over=False, images=[offer(1, 117)])) == ImageRef(1, 117)
 
+    @pytest.mark.parametrize(("used", "left"), [(2, 1), (1, 2)], ids=["who did not know", "who knew"])
+    def test_so_is_the_same_state_of_another_beside_the_image_that_a_run_had_begun_from(
+        self, used: int, left: int
+    ) -> None:
+        """One has heard of the hand-over before it was lost, and one has not."""
+        store = MemoryStore()
+        opened(store)
+        Takeover(Log(store), uid=UID, run=1, next_run=2).open(2, 117, "b" * 32)
+        third = writer(store, 3, lost=[1, 2])
+        assert begins_with(third.try_open(2, wait_over=False, images=[offer(used, 117)])) == ImageRef(used, 117)
+        fourth = writer(store, 4, lost=[1, 2, 3])
+        assert begins_with(fourth.try_open(2, wait_over=False, images=[offer(left, 117)])) == ImageRef(left, 117)
+
     def test_a_newest_commit_that_cannot_be_read_leaves_the_order_unknown(self) -> None:
         store = MemoryStore()
         pen = opened(store)
