@@ -39,8 +39,6 @@ MOST_NAMES: Final = 50
 """So many modules found in the script are told: a message has an end."""
 
 _ADOPTED_POLL_SECONDS: Final = 0.0002
-_NICE: Final = 19
-"""Whoever is started meanwhile goes first."""
 _FILES: Final = 4
 """With each request: the channel to the agent, the environment, the report pipe, the stderr pipe."""
 
@@ -72,8 +70,6 @@ class _End:
         _flush()
         if self.is_last:
             write_unwound(self.report)
-            with contextlib.suppress(OSError):
-                os.nice(_NICE)
 
 
 def main() -> None:

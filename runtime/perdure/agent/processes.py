@@ -30,6 +30,8 @@ from perdure.channel import is_unwound, read_report
 
 _CHUNK: Final = 65536
 """A pipe holds no more: one read takes everything, and a process that writes without end cannot keep the agent."""
+_LEAST: Final = 19
+"""The priority of those that nobody waits for."""
 
 
 @dataclass
@@ -202,10 +204,12 @@ class Children:
         return [pid for pid in found if pid not in aside]
 
     def make_room(self, seconds: float) -> None:
-        """For the next run's processes; what has not ended of this one's is killed in so many seconds."""
+        """For the next run, which goes first; of this one is killed what has not ended in so many seconds."""
         until = time.monotonic() + seconds
         for child in self.members:
             if not child.told:
+                with contextlib.suppress(OSError):
+                    os.setpriority(os.PRIO_PROCESS, child.pid, _LEAST)
                 child.until = until
                 self.aside.append(child)
         self.members.clear()

@@ -344,6 +344,13 @@ def pipe(folder: Path) -> str:
     return str(path)
 
 
+LEAST_PRIORITY = 19
+
+
+def priority(pid: int) -> int:
+    return os.getpriority(os.PRIO_PROCESS, pid)
+
+
 class TestInAMember:
     def test_each_run_is_forked_and_the_zygote_outlives_them(self, tmp_path: Path) -> None:
         with Member(tmp_path, *TRAINER, "worker_left_behind", modules=LIGHT) as member:
@@ -368,6 +375,7 @@ class TestInAMember:
             assert member.told("training") == 1
             assert member.told("training") == 2
             assert not gone(first)
+            assert priority(first) == LEAST_PRIORITY
             Path(gate).write_text("")
             member.waits_until(lambda: gone(first))
             member.assign(Leave(3, seconds=60))
@@ -390,6 +398,7 @@ class TestInAMember:
             member.assign(RUN2)
             member.hears(f"run 2 waits for the end of run 1: {told}")
             assert not gone(first)
+            assert priority(first) == priority(member.process.pid)
             Path(gate).write_text("")
             member.hears("run 2 starts")
             assert gone(first)
