@@ -99,5 +99,5 @@ def test_a_request_to_leave_ends_the_wait_for_a_store_that_says_nothing(silent: 
 def test_whoever_looks_whether_a_store_is_there_stays_until_torchs_client_has_come(door: Door) -> None:
     """A store whose first visitor is gone before it was let in may answer nobody after it."""
     with pytest.raises(PeerLost):
-        rendezvous(settings(door.port, rank=1), timeout=TIMEOUT, deadline=Deadline(0.5, nobody_gives_up))
+        rendezvous(settings(door.port, rank=1), timeout=TIMEOUT, deadline=Deadline(2, nobody_gives_up))
     assert door.first_visitor_stayed()
