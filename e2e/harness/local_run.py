@@ -22,7 +22,7 @@ from typing import Self
 
 from e2e.harness.watching import Late
 
-SECONDS = 300.0
+SECONDS = 900.0
 TAIL_CHARACTERS = 2000
 GIVEN = set[int]()
 """The ports that this process was given."""
