@@ -50,7 +50,7 @@ class Drain:
         """Whether kubectl has not come back yet."""
         return self._process.poll() is None
 
-    def finish(self, *, seconds: float = 120) -> Drained:
+    def finish(self, *, seconds: float = 240) -> Drained:
         """Waits for kubectl to come back. Late, with what it said, after `seconds`."""
         try:
             output, _ = self._process.communicate(timeout=seconds)

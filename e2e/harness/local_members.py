@@ -25,7 +25,7 @@ from e2e.harness.watching import Late
 from perdure.channel import write_whole
 from perdure.contract import Assignment, Handover, Leave, Outcome, Standby, Train, read_outcome, write_assignment
 
-SECONDS: Final = 120.0
+SECONDS: Final = 300.0
 SAVE_SECONDS: Final = 60
 UID: Final = "00000000-0000-0000-0000-00000000000a"
 
@@ -90,7 +90,8 @@ class LocalMembers:
         folder.mkdir(parents=True)
         put_assignment(folder, Standby())
         files = ["--assignment", folder / "assignment", "--termination-log", folder / "termination-log"]
-        command = [sys.executable, "-m", "perdure.cli", "run", *files, "--state", folder / "state", "--", *self.argv]
+        agent = [sys.executable, "-m", "perdure.cli", "run", *files, "--state", folder / "state", "--", *self.argv]
+        command = ["setpriv", "--pdeathsig", "KILL", *agent]  # it ends with a test run that is killed, too
         environ = {"PERDURE_ROOT": (self.folder / "root").as_uri(), "PERDURE_TRACE": "1", "OMP_NUM_THREADS": "1"}
         environ |= {"PERDURE_UID": UID, "PERDURE_JOB": "local/digits", "PERDURE_MEMBER": name}
         environ |= {"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder), **self.environ}
@@ -101,12 +102,17 @@ class LocalMembers:
         self.members[name] = LocalMember(name, folder, process)
         return self.members[name]
 
-    def first_run(self, *names: str) -> None:
-        """Starts these members and makes them run 1, in this order."""
-        started = [self.standby(name) for name in names]
+    def first_run(self, *names: str, beside: Sequence[str] = ()) -> None:
+        """Starts these members, and standbys `beside` them; once all are warm they are run 1, in this order.
+
+        So whatever is done with a standby finds a training that has only begun, however long imports take; and no agent
+        gives up its zygote, and imports a second time, because they take longer than a minute.
+        """
+        started = [self.standby(name) for name in (*names, *beside)]
+        self.waits("all members are warm", lambda: all(member.warm for member in started))
         master = f"127.0.0.1:{free_port()}"
-        for rank, member in enumerate(started):
-            member.assign(Train(1, rank, len(names), master))
+        for rank, name in enumerate(names):
+            self.members[name].assign(Train(1, rank, len(names), master))
 
     def waits(self, what: str, until: Callable[[], bool], seconds: float = SECONDS) -> None:
         """Files cannot be waited for, so they are looked at; Late after `seconds`."""
@@ -124,7 +130,13 @@ class LocalMembers:
         return len({step.step for step in self.root.trace().steps if step.run == run})
 
     def moves(
-        self, old: Sequence[str], new: Sequence[str], *, run: int, following: int | None = None, limit: int = 30
+        self,
+        old: Sequence[str],
+        new: Sequence[str],
+        *,
+        run: int,
+        following: int | None = None,
+        limit: int = SAVE_SECONDS,
     ) -> None:
         """Tells everybody that `new` takes over from `old`, who are run `run`, each in the order of its ranks.
 

@@ -22,8 +22,10 @@ from typing import Self
 
 from e2e.harness.watching import Late
 
-SECONDS = 300.0
+SECONDS = 900.0
 TAIL_CHARACTERS = 2000
+GIVEN = set[int]()
+"""The ports that this process was given."""
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -139,9 +141,15 @@ def _step(line: bytes) -> int | None:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on, and that the kernel gives to no connection meanwhile."""
+    """A port of this machine that nobody listens on, and that the kernel gives to no connection meanwhile.
+
+    Never the same one twice: whoever was given it may not have come to listen yet.
+    """
     while True:
         port = random.randrange(20000, 30000)  # noqa: S311
+        if port in GIVEN:
+            continue
         with socket.socket() as held, contextlib.suppress(OSError):
             held.bind(("127.0.0.1", port))
+            GIVEN.add(port)
             return port

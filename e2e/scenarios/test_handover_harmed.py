@@ -20,9 +20,9 @@ SLOW = {"PACE_SECONDS": "0.3"}
 PATIENT = {"disruption": {"replacementTimeoutSeconds": 240}}
 
 
-def held(moment: str, *, paced_runs: int = 1) -> Trouble:
-    """A training that stands still at this moment of a hand-over, for less time than the others would wait."""
-    hold = {"HOLD": moment, "HOLD_SECONDS": "7", "PACED_RUNS": str(paced_runs)}
+def held(moment: str, *, paced_runs: int = 1, seconds: int = 7) -> Trouble:
+    """A training that stands still at this moment of a hand-over, usually for less time than the others would wait."""
+    hold = {"HOLD": moment, "HOLD_SECONDS": str(seconds), "PACED_RUNS": str(paced_runs)}
     return Trouble(script="holding.py", environ=SLOW | hold)
 
 
@@ -46,7 +46,7 @@ def costs_nothing(training: Training) -> tuple[int, int]:
 def test_a_newcomer_killed_while_it_receives_is_replaced_by_another(
     lab: Lab, train: Train, undisturbed: Undisturbed
 ) -> None:
-    with train(trouble=held(RECEIVING)) as training:
+    with train(trouble=held(RECEIVING, seconds=90)) as training:  # it must not go on before it is killed
         training.trains(steps=4)
         with lab.drain(training.node(rank=1)) as drain:
             newcomer = training.newcomer(run=2)

@@ -40,7 +40,7 @@ def s3(lab: Lab) -> Iterator[S3]:
 
 def held(moment: str, s3: S3) -> Trouble:
     """A training on this server that stands still at this moment of a hand-over."""
-    hold = {"HOLD": moment, "HOLD_SECONDS": "4", "PACE_SECONDS": "0.3", "PACED_RUNS": "2"}
+    hold = {"HOLD": moment, "HOLD_SECONDS": "8", "PACE_SECONDS": "0.3", "PACED_RUNS": "2"}
     return Trouble(script="holding.py", environ=hold, spec=PATIENT, s3=s3)
 
 

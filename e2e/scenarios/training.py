@@ -23,8 +23,8 @@ from e2e.scenarios import lanes
 
 IMAGE = "perdure-digits-scenarios:dev"
 SAMPLES = 1536
-START_SECONDS = 90
-FINISH_SECONDS = 150
+START_SECONDS = 180
+FINISH_SECONDS = 300
 STANDBY_SECONDS = 120
 """On a busy machine a standby imports for longer than the 30 s that a job waits for it by itself."""
 

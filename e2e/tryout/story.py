@@ -15,6 +15,7 @@ from e2e.harness.promises import Promises, measure, result_line
 from e2e.harness.root import Root
 from e2e.prepare import PrepareError, Progress
 
+PACED = Path(__file__).resolve().parents[1] / "scenarios" / "trainers" / "paced.py"
 WORLD = 2
 SAMPLES = 1536
 BATCH = 64
@@ -83,16 +84,21 @@ class Tryout:
         print("\n".join(["", *promises.told(found, accuracy, weights), ""]), flush=True)
         return Result(found, interruption.kill)
 
-    def _run(self, folder: Path) -> LocalRun:
+    def _run(self, folder: Path, interruption: Interruption | None = None) -> LocalRun:
+        """One that is to be interrupted rests between the steps from there on, so that it is not over before."""
         folder.mkdir(exist_ok=True)
-        argv = [str(self.python), str(self.script), "--epochs", str(self.epochs)]
-        return LocalRun(argv, folder, world=WORLD, environ={"PERDURE_EVERY_STEPS": str(EVERY_STEPS)}, watched=True)
+        environ = {"PERDURE_EVERY_STEPS": str(EVERY_STEPS)}
+        if interruption:
+            environ |= {"PACE_SECONDS": "0", "PACE_HOLDS": str(interruption.step - 1), "PACE_HOLD_SECONDS": "0.5"}
+        script = [PACED, self.script] if interruption else [self.script]
+        argv = [str(word) for word in (self.python, *script, "--epochs", self.epochs)]
+        return LocalRun(argv, folder, world=WORLD, environ=environ, watched=True)
 
     def _interrupt(self, folder: Path, interruption: Interruption) -> None:
         how = "kill -9 for one of them" if interruption.kill else "SIGTERM"
         command = f"{self.script.name} --epochs {self.epochs}"
         self.progress.say(f"{WORLD} processes of {command}, interrupted at step {interruption.step} by {how}")
-        with self._run(folder) as run:
+        with self._run(folder, interruption) as run:
             step = run.reaches(interruption.step)
             run.signal(signal.SIGKILL, [WORLD - 1]) if interruption.kill else run.signal(signal.SIGTERM)
             self.progress.say(f"step {step} is done, they are interrupted")

@@ -23,7 +23,7 @@ from perdure_operator.api.status import TrainingJobStatus
 from tests.support.raw import job as job_body
 
 T = TypeVar("T")
-SECONDS = 30.0
+SECONDS = 120.0
 POLL = 0.05
 
 

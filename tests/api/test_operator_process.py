@@ -71,11 +71,11 @@ def test_a_job_starts_moves_off_a_cordoned_node_and_goes_on(scene: Scene) -> Non
 def test_a_scaled_job_goes_on_in_its_new_size_under_a_raised_budget(scene: Scene) -> None:
     nodes = [scene.node(name) for name in ("n1", "n2")]
     scene.apply()
-    starts(scene, *nodes)
+    first = starts(scene, *nodes)
     scene.kubectl("scale", "trainingjob", scene.name, "--replicas=3")
     until("leave", lambda: all(isinstance(one, Leave) for one in scene.assignments()))
     scene.save_all(1, 5)
-    until("three pods", lambda: len(scene.names()) == 3)
+    until("three other pods", lambda: len(scene.names()) == 3 and not set(scene.names()) & set(first))
     (budget,) = scene.budgets()
     assert budget["spec"]["minAvailable"] == 3
     scene.run_pods(*nodes)

@@ -23,7 +23,7 @@ def client(cluster: Cluster) -> Any:
         region_name=cluster.s3.region,
         aws_access_key_id=cluster.s3.access_key,
         aws_secret_access_key=cluster.s3.secret_key,
-        config=Config(connect_timeout=2, read_timeout=2, retries={"total_max_attempts": 1}),
+        config=Config(connect_timeout=5, read_timeout=5, retries={"total_max_attempts": 1}),
     )
     made.create_bucket(Bucket=BUCKET)
     return made

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from e2e.harness.lab import DIGITS
-from e2e.harness.local_members import LocalMember, LocalMembers
+from e2e.harness.local_members import SECONDS, LocalMember, LocalMembers
 from perdure.contract import Leave, Outcome
 
 HOLDING: Final = Path(__file__).parents[2] / "e2e" / "scenarios" / "trainers" / "holding.py"
@@ -130,9 +130,8 @@ class Job:
     def __enter__(self) -> Self:
         with ExitStack() as begun:  # what fails here ends its processes as well
             begun.push(self.members.__enter__())
-            self.ranks = [f"m{next(self._numbers)}" for _ in range(WORLD)]
-            self.members.first_run(*self.ranks)
-            self._keep_spares()
+            self.ranks, self.spares = self._names(WORLD), self._names(SPARES)
+            self.members.first_run(*self.ranks, beside=self.spares)
             self._trains(self.ranks, 1)
             begun.pop_all()
         return self
@@ -293,12 +292,15 @@ class Job:
 
     def _waits_for_ends(self) -> None:
         for name in self._ending:
-            self.members.members[name].process.wait(60)
+            self.members.members[name].process.wait(SECONDS)
 
     def _keep_spares(self) -> None:
-        while len(self.spares) < SPARES:
-            self.spares.append(f"m{next(self._numbers)}")
-            self.members.standby(self.spares[-1])
+        for name in self._names(SPARES - len(self.spares)):
+            self.members.standby(name)
+            self.spares.append(name)
+
+    def _names(self, wanted: int) -> list[str]:
+        return [f"m{next(self._numbers)}" for _ in range(wanted)]
 
     def _held(self, moment: str, name: str) -> Moment:
         return Moment(self._hold, moment, self.members, self.members.members[name])

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,9 @@ STEPS = EPOCHS * 24
 KILLED_AT = 12
 LONGER = pytest.mark.chaos
 PACE = {"PACE_SECONDS": "0.03", "PACED_RUNS": "1", "PYTHONPATH": str(REPOSITORY)}
+PACE |= {"PACE_HOLDS": str(KILLED_AT + 2), "PACE_HOLD_SECONDS": "1.5"}
+"""Whoever is asked for an image while it rests between two steps has 4 s to come to the end of that."""
+MOVED_TWICE = {"PACE_SECONDS": "0.8", "PACE_HOLDS": "4", "PACE_HOLD_SECONDS": "2", "PACED_RUNS": "3"}
 
 
 def arguments(world: int) -> list[str]:
@@ -50,12 +54,6 @@ def digits(
     return LocalMembers(command, folder, {**PACE, **pace, "DIES": dies})
 
 
-def warm(job: LocalMembers, *names: str) -> None:
-    for name in names:
-        member = job.standby(name)
-        job.waits("the standby is warm", lambda: member.warm)  # noqa: B023  (called at once)
-
-
 def begins(job: LocalMembers, run: int, members: Sequence[str], lost: Sequence[int]) -> None:
     """As the operator does once a replacement is warm."""
     master = f"127.0.0.1:{free_port()}"
@@ -79,8 +77,7 @@ def begun_from(job: LocalMembers, run: int) -> Any:
 )
 def test_a_member_that_dies_costs_no_finished_step(tmp_path: Path, two: twin.Twin, lost: str, new: str) -> None:
     with digits(tmp_path) as job:
-        job.first_run("a", "b")
-        warm(job, "c")
+        job.first_run("a", "b", beside="c")
         job.trains(1, KILLED_AT)
         job.kill(lost)
         begins(job, 2, new, [1])
@@ -98,8 +95,7 @@ def test_a_member_that_dies_costs_no_finished_step(tmp_path: Path, two: twin.Twi
 def test_wherever_in_a_step_it_dies(tmp_path: Path, two: twin.Twin, where: str) -> None:
     """Who has given its part to the reduce has let the others finish the step: they are one ahead."""
     with digits(tmp_path, dies=f"1,{KILLED_AT},{where}") as job:
-        job.first_run("a", "b")
-        warm(job, "c")
+        job.first_run("a", "b", beside="c")
         assert job.members["b"].outcome().step == KILLED_AT
         begins(job, 2, "ac", [1])
         ends(job, "ac")
@@ -113,8 +109,7 @@ def test_wherever_in_a_step_it_dies(tmp_path: Path, two: twin.Twin, where: str) 
 @pytest.mark.parametrize(("lost", "new"), [("b", "adc"), ("ab", "dec")], ids=["one-of-three", "two-of-three"])
 def test_as_long_as_one_member_is_left(tmp_path: Path, three: twin.Twin, lost: str, new: str) -> None:
     with digits(tmp_path, world=3) as job:
-        job.first_run("a", "b", "c")
-        warm(job, *"de"[: len(lost)])
+        job.first_run("a", "b", "c", beside="de"[: len(lost)])
         job.trains(1, KILLED_AT)
         for name in lost:
             job.kill(name)
@@ -125,9 +120,8 @@ def test_as_long_as_one_member_is_left(tmp_path: Path, three: twin.Twin, lost: s
 
 
 def test_a_survivor_that_joined_alive_knows_what_the_lost_one_drew(tmp_path: Path, two: twin.Twin) -> None:
-    with digits(tmp_path, pace={"PACE_SECONDS": "0.8", "PACED_RUNS": "3"}) as job:
-        job.first_run("a", "b")
-        warm(job, "c", "d", "e")
+    with digits(tmp_path, pace=MOVED_TWICE) as job:
+        job.first_run("a", "b", beside="cde")
         job.trains(1, 2)
         job.moves("ab", "ac", run=1)
         job.trains(2, 2)
@@ -152,8 +146,7 @@ def test_a_decider_that_dies_when_all_have_voted_costs_no_finished_step(
     hold = tmp_path / "hold"
     hold.write_text(f"{phase} decider 2")
     with digits(tmp_path, script="holding.py", pace={"HOLD": str(hold), "HOLD_SECONDS": "60"}) as job:
-        job.first_run("a", "b")
-        warm(job, "c", "d")
+        job.first_run("a", "b", beside="cd")
         job.trains(1, KILLED_AT)
         job.moves("ab", "ac", run=1)
         job.waits("the decider holds", lambda: f"HOLD {hold.read_text()}" in job.members["a"].said)
@@ -178,8 +171,7 @@ def traced(job: LocalMembers, step: int) -> set[int]:
 
 def test_another_loss_before_the_image_is_committed(tmp_path: Path, two: twin.Twin) -> None:
     with digits(tmp_path) as job:
-        job.first_run("a", "b")
-        warm(job, "c", "d")
+        job.first_run("a", "b", beside="cd")
         job.trains(1, KILLED_AT)
         (job.folder / "root" / "data").touch()  # nothing can be saved below it
         job.kill("b")
@@ -196,8 +188,7 @@ def test_another_loss_before_the_image_is_committed(tmp_path: Path, two: twin.Tw
 
 def test_a_survivor_that_does_not_answer_leaves_the_newest_commit_and_the_log_says_so(tmp_path: Path) -> None:
     with digits(tmp_path) as job:
-        job.first_run("a", "b")
-        warm(job, "c")
+        job.first_run("a", "b", beside="c")
         job.trains(1, KILLED_AT)
         os.kill(trainer_of(job.members["a"]), signal.SIGSTOP)
         job.kill("b")
@@ -212,9 +203,10 @@ def test_a_survivor_that_does_not_answer_leaves_the_newest_commit_and_the_log_sa
 
 def trainer_of(member: LocalMember) -> int:
     """The process that the agent has forked: it is called like its script."""
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit() and (folder / "comm").read_text().strip() == "paced.py":
-            parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
-            if int(parent) == member.process.pid:
-                return int(folder.name)
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # of the others some end meanwhile
+            if (folder / "comm").read_text().strip() == "paced.py":
+                parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+                if int(parent) == member.process.pid:
+                    return int(folder.name)
     raise AssertionError("no trainer is found")

@@ -17,7 +17,7 @@ PACED = Path(__file__).parents[2] / "e2e" / "scenarios" / "trainers" / "paced.py
 SCRIPT = DIGITS / "train.py"
 EPOCHS = 8
 STEPS = EPOCHS * 24
-PACE = {"PACE_SECONDS": "0.03", "PACED_RUNS": "1"}
+PACE = {"PACE_SECONDS": "0.03", "PACE_HOLD_SECONDS": "1", "PACED_RUNS": "1"}
 LONGER = pytest.mark.chaos
 LEAVERS = [pytest.param("ab", "ac", id="rank-1-leaves", marks=LONGER), pytest.param("ab", "cb", id="rank-0-leaves")]
 SIZES = [
@@ -41,10 +41,8 @@ def test_a_newcomer_takes_the_leavers_place_between_two_batches(
 ) -> None:
     (leaver,), (newcomer,) = set(old) - set(new), set(new) - set(old)
     with digits(tmp_path) as job:
-        job.first_run(*old)
+        job.first_run(*old, beside=newcomer)
         job.trains(1, 10)
-        warm = job.standby(newcomer)
-        job.waits("the standby is warm", lambda: warm.warm)
         job.moves(old, new, run=1)
         left = job.members[leaver].outcome()
         ended = [job.members[name].outcome() for name in new]
@@ -63,11 +61,8 @@ def test_a_newcomer_takes_the_leavers_place_between_two_batches(
 @pytest.mark.parametrize(("old", "new"), SIZES)
 def test_the_world_changes_between_two_batches(tmp_path: Path, undisturbed: twin.Twin, old: str, new: str) -> None:
     with digits(tmp_path) as job:
-        job.first_run(*old)
+        job.first_run(*old, beside=sorted(set(new) - set(old)))
         job.trains(1, 10)
-        for name in sorted(set(new) - set(old)):
-            warm = job.standby(name)
-            job.waits("the standby is warm", lambda: warm.warm)  # noqa: B023  (called at once)
         job.moves(old, new, run=1)
         ended = [job.members[name].outcome() for name in new]
     entries, steps = job.root.entries(), job.root.trace().steps
@@ -83,10 +78,8 @@ def test_a_newcomer_whom_nobody_can_hand_over_to_begins_in_place_when_the_older_
 ) -> None:
     (newcomer,) = set(new) - set(old)
     with digits(tmp_path, PERDURE_LIVE="no") as job:
-        job.first_run(*old)
+        job.first_run(*old, beside=newcomer)
         job.trains(1, 10)
-        warm = job.standby(newcomer)
-        job.waits("the standby is warm", lambda: warm.warm)
         job.moves(old, new, run=1)
         ended = [job.members[name].outcome() for name in new]
     entries, steps = job.root.entries(), job.root.trace().steps

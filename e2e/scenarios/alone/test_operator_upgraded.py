@@ -14,7 +14,8 @@ pytestmark = pytest.mark.cluster
 
 NEXT = "perdure-operator:next"
 UPGRADE = {"image.tag": "next", "logLevel": "debug", "leaseSeconds": "10"}
-LONG = Trouble(environ={"PACE_SECONDS": "1.5"})  # it must still train when both moves are over
+PACE = {"PACE_SECONDS": "1", "PACE_HOLDS": "3", "PACE_HOLD_SECONDS": "4"}
+LONG = Trouble(environ=PACE)  # it must still train when both moves are over
 LEADER_SECONDS = 60.0
 
 

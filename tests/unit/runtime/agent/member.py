@@ -14,7 +14,7 @@ from typing import Any, Self
 from perdure.contract import Assignment, Outcome, read_outcome, write_assignment
 
 HERE = Path(__file__).parent
-DEADLINE = 30.0
+DEADLINE = 120.0
 TRAINER = [sys.executable, str(HERE / "trainer.py")]
 
 

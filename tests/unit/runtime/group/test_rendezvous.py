@@ -124,5 +124,5 @@ def test_what_the_call_itself_raises_is_raised() -> None:
 def test_whoever_looks_whether_a_store_is_there_stays_until_torchs_client_has_come(door: Door) -> None:
     """A store whose first visitor is gone before it was let in may answer nobody after it."""
     with pytest.raises(PeerLost):
-        rendezvous(settings(door.port, rank=1), timeout=TIMEOUT, deadline=Deadline(0.5, nobody_gives_up))
+        rendezvous(settings(door.port, rank=1), timeout=TIMEOUT, deadline=Deadline(2, nobody_gives_up))
     assert door.first_visitor_stayed()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import random
-import socket
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -39,6 +38,7 @@ from perdure.settings import Settings
 from perdure.telemetry.trace import NoTrace
 from tests.support.store import MemoryStore
 from tests.unit.runtime.checkpoint.world import MANIFEST, UID, position
+from tests.unit.runtime.handover.jobs import free_port
 
 ATTEMPT = Attempt(1, 2, 1, joins=(0,), leavers=(0,))
 STOP = Stop("train", "cadence", True)
@@ -48,12 +48,6 @@ EVERY = ("numpy", "python", "torch")
 
 def same_tensors(ones: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> bool:
     return ones.keys() == others.keys() and all(torch.equal(ones[name], others[name]) for name in ones)
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 class Process:

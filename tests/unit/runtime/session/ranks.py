@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).parents[4]
-SECONDS = 300
+SECONDS = 900
 """All scenarios together; a rank that hangs fails the test that asks for its result."""
 PR_SET_PDEATHSIG = 1
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from typing import IO
 
 import pytest
 
+from e2e.harness.local_run import free_port
 from perdure.agent.machine import _told
 from perdure.agent.state import Process, ProcessEnded, Trainer
 from perdure.agent.verdict import judge
@@ -24,6 +24,9 @@ from perdure.contract import CommitRef, Env, ErrorName, ExitKind, Outcome
 
 REPOSITORY = Path(__file__).parents[4]
 DIGITS = REPOSITORY / "examples" / "digits" / "train.py"
+PACED = REPOSITORY / "e2e" / "scenarios" / "trainers" / "paced.py"
+STILL_THERE = {"PACE_SECONDS": "0.2", "PACE_HOLDS": "1", "PACE_HOLD_SECONDS": "1"}
+"""When Ctrl-C comes: all 48 steps are done within a moment else."""
 SECONDS = 120
 
 STUCK = """
@@ -96,8 +99,8 @@ def log(folder: Path) -> list[str]:
 
 
 def test_on_a_laptop_ctrl_c_saves_and_the_same_command_goes_on_to_the_end(tmp_path: Path) -> None:
-    command = (str(DIGITS), "--epochs", "2")
-    with script(tmp_path, *command) as first:
+    command = (str(PACED), str(DIGITS), "--epochs", "2")
+    with script(tmp_path, *command, environ=STILL_THERE) as first:
         first.until(Stepped)
         first.process.send_signal(signal.SIGINT)
         ending = first.until(Exiting)
@@ -106,7 +109,7 @@ def test_on_a_laptop_ctrl_c_saves_and_the_same_command_goes_on_to_the_end(tmp_pa
         assert (ending.outcome, first.process.returncode) == (ExitKind.CHECKPOINTED, 0)
         assert ending.commit == CommitRef(2, ending.step)
         assert {"start", "import", "rendezvous", "restore", "agree", "stage", "upload", "commit"} <= set(ending.seconds)
-    with script(tmp_path, *command) as second:
+    with script(tmp_path, *command, environ={"PACED_RUNS": "-1"}) as second:
         second.until(Attached)
         assert second.until(Opened) == Opened(2)
         assert second.until(Opened) == Opened(2, ending.commit)
@@ -181,9 +184,7 @@ for epoch in session.epochs(1000):
 @contextmanager
 def together(folder: Path, *command: str) -> Iterator[list[Script]]:
     """The same script on two ranks."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        master = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    master = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     with (
         script(folder, *command, environ={**master, "RANK": "0"}) as one,
         script(folder, *command, environ={**master, "RANK": "1"}) as two,

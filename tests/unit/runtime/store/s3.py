@@ -15,6 +15,7 @@ import boto3
 import pytest
 from botocore.config import Config
 
+from e2e.harness.local_run import free_port
 from e2e.prepare import tool_folders
 from perdure.contract import Env
 
@@ -41,7 +42,7 @@ class S3Server:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._port = _free_port()
+        self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -114,10 +115,3 @@ class S3Server:
         with socket.socket() as probe:
             probe.settimeout(0.1)
             return probe.connect_ex(("127.0.0.1", self._port)) == 0
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -110,7 +110,7 @@ def test_a_frozen_server_is_an_error_and_a_thawed_one_answers_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("CONNECT_SECONDS", "READ_SECONDS", "LARGE_READ_SECONDS", "TRIES"):
-        monkeypatch.setattr(clients, name, 1)
+        monkeypatch.setattr(clients, name, 1 if name == "TRIES" else 2)
     with S3Server(tmp_path) as server:
         server.create_bucket(BUCKET)
         store = open_store(f"s3://{BUCKET}/root", server.environ)
@@ -271,7 +271,7 @@ class Slow(BaseHTTPRequestHandler):
         self._answer_late(bytes(s3.LARGE_BYTES))
 
     def _answer_late(self, body: bytes) -> None:
-        given_up, _, _ = select.select([self.connection], [], [], clients.READ_SECONDS * 5)
+        given_up, _, _ = select.select([self.connection], [], [], clients.READ_SECONDS * 1.5)
         if given_up:
             self.close_connection = True
         else:
@@ -291,7 +291,7 @@ class Slow(BaseHTTPRequestHandler):
 def test_a_server_that_needs_long_for_much_data_is_waited_for_and_for_little_data_it_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(clients, "READ_SECONDS", 0.1)
+    monkeypatch.setattr(clients, "READ_SECONDS", 1)
     monkeypatch.setattr(clients, "TRIES", 1)
     monkeypatch.setattr(s3, "PART_BYTES", 2 * s3.LARGE_BYTES)
     with served_by(Slow) as (store, _):
