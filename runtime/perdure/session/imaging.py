@@ -151,14 +151,14 @@ class Images:
             return
         with self._changed:
             before, self._seen = self._seen, self._glance()
-            moved = before is None or not self._seen.equals(before)
+            moved = self._touched or before is None or not self._seen.equals(before)
             known = before is not None and not anew and not self._behind_epoch
             self._unseen = moved and not self._touched and known
             self._behind_epoch = behind_epoch
             self._alike = self.alike
             if self._run.progress.saved:
                 self._standing = None
-            elif moved or self._touched or anew:
+            elif moved or anew:
                 self._standing = self._copied_in_time(self._run.settings.run or 0, self._run.rank)
             # Else all since is done again from the place before: it may have failed, and the script have gone on.
             self._touched = False
