@@ -34,6 +34,7 @@ from perdure.errors import PerdureError
 from perdure.room import free_memory
 from perdure.session.allowance import Allowance
 from perdure.session.glance import Eye, Glance
+from perdure.session.numpys import NumpyGenerator
 from perdure.session.registry import Small
 from perdure.session.rng import alike, sums
 
@@ -82,6 +83,7 @@ class Images:
         self._world = 0
         self._allowance = Allowance()
         """For copying."""
+        self._numpys = NumpyGenerator()
         self._left = False
         self._changed = threading.Condition()
         """Held while the image is written, and by whoever changes what is in it."""
@@ -181,7 +183,7 @@ class Images:
         run = self._run
         stamp = Stamp(run.settings.uid, number, run.progress.step, rank, run.world)
         try:
-            return Standing(stamp, run.progress.position(), run.registry.small(), run.own())
+            return Standing(stamp, run.progress.position(), run.registry.small(), run.own(self._numpys.state))
         except Exception as error:  # noqa: BLE001 - of a script's own object: training is worth more
             self._never = f"what is registered cannot be copied: {error!r}"
             return None
