@@ -114,12 +114,8 @@ def main() -> None:
 
     turns = max(LEAST_TURNS, min(MOST_TURNS, int(SECONDS / 2 / steps / (seconds + 0.002))))
     for epoch in session.epochs(WARM_TURNS + turns):
-        both = [
-            ("bare", lambda: bare.turn(own, lambda: None, warm)),
-            ("session", lambda: ours.turn(loader, step, warm)),
-        ]
-        for name, turn in both if epoch % 2 else reversed(both):
-            wall, cpu = turn()
+        for name in ("bare", "session") if epoch % 2 else ("session", "bare"):
+            wall, cpu = ours.turn(loader, step, warm) if name == "session" else bare.turn(own, lambda: None, warm)
             times[name].append(wall)
             times[f"{name}-cpu"].append(cpu)
         if epoch < WARM_TURNS:

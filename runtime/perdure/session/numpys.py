@@ -22,6 +22,7 @@ END_BYTES: Final = 4 * 4 + 4
 """What is looked at: the last numbers and the place."""
 _IN_STORE: Final = 3
 """Where a state tells whether a normal number is."""
+_RANDOM: Final[Any] = np.random  # its types do not know all of it
 
 
 class NumpyGenerator:
@@ -36,7 +37,7 @@ class NumpyGenerator:
 
     def state(self) -> Any:
         """As `numpy.random.get_state` gives it."""
-        generator: Any = np.random.get_bit_generator()
+        generator = _RANDOM.get_bit_generator()
         if generator is not self._known:
             self._known, self._end, self._state = generator, None, None
             if type(generator) is np.random.MT19937 and _shows_each_draw():

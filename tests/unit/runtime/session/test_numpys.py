@@ -11,12 +11,15 @@ import pytest
 from perdure.session import numpys
 from perdure.session.numpys import NumpyGenerator
 
+NUMPY: Any = np.random
+"""Its types do not know all of it."""
+
 
 @pytest.fixture(autouse=True)
 def _as_it_was() -> Iterator[None]:
-    generator, state = np.random.get_bit_generator(), np.random.get_state()
+    generator, state = NUMPY.get_bit_generator(), np.random.get_state()
     yield
-    np.random.set_bit_generator(generator)
+    NUMPY.set_bit_generator(generator)
     np.random.set_state(state)
 
 
@@ -32,7 +35,7 @@ DRAWS: dict[str, Callable[[], Any]] = {
     "a block": lambda: np.random.rand(624),
     "integers": lambda: np.random.randint(9, size=3),
     "a seed": lambda: np.random.seed(7),
-    "another generator": lambda: np.random.set_bit_generator(np.random.MT19937(3)),
+    "another generator": lambda: NUMPY.set_bit_generator(np.random.MT19937(3)),
 }
 
 
@@ -54,7 +57,7 @@ def test_where_nothing_was_drawn_it_is_not_read_again() -> None:
 
 @pytest.mark.filterwarnings("ignore:get_state and legacy")
 def test_a_generator_of_another_kind_is_always_read() -> None:
-    np.random.set_bit_generator(np.random.SFC64(1))
+    NUMPY.set_bit_generator(np.random.SFC64(1))
     generator = NumpyGenerator()
     generator.state()
     np.random.rand()

@@ -29,7 +29,7 @@ def _one_more_parameter(net: Net) -> None:
 
 
 def _one_less_parameter(net: Net) -> None:
-    net.first.bias = None
+    net.first.register_parameter("bias", None)
 
 
 def _another_part(net: Net) -> None:
