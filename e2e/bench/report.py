@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parents[2] / "build" / "bench"
+MOST_OUTSIDE = 0.05
+"""How often the true median may lie outside of what is told."""
 
 
 @dataclass(frozen=True)
@@ -27,21 +30,32 @@ class Figure:
     def median(self) -> float:
         return statistics.median(self.samples)
 
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Where the median lies that endless samples would have, at least 19 times in 20; None if there are too few."""
+        ordered, count = sorted(self.samples), len(self.samples)
+        outside, below = 0, 0.0
+        while (below := below + math.comb(count, outside) / 2**count) <= MOST_OUTSIDE / 2:
+            outside += 1
+        return (ordered[outside - 1], ordered[-outside]) if outside else None
+
     def body(self) -> dict[str, Any]:
         """As stored."""
         body = {"name": self.name, "unit": self.unit, "median": self.median, "samples": list(self.samples)}
-        body |= {"least": min(self.samples), "most": max(self.samples)}
+        body |= {"least": min(self.samples), "most": max(self.samples), "interval": self.interval}
         return body | {"baseline": self.baseline, "baselineIs": self.baseline_is}
 
 
 def table(title: str, figures: Sequence[Figure]) -> str:
     """For people."""
-    rows = [("", "median", "least", "most", "unit", "n", "baseline", "")]
+    rows = [("", "median", "95 % of medians", "least", "most", "unit", "n", "baseline", "")]
     for figure in figures:
-        spread = (f"{value:.4g}" for value in (figure.median, min(figure.samples), max(figure.samples)))
+        within = " to ".join(f"{value:.4g}" for value in figure.interval or ())
+        least, most = (f"{value:.4g}" for value in (min(figure.samples), max(figure.samples)))
         baseline = "" if figure.baseline is None else f"{figure.baseline:.4g}"
         count = str(len(figure.samples))
-        rows.append((figure.name, *spread, figure.unit, count, baseline, figure.baseline_is))  # type: ignore[arg-type]
+        row = (figure.name, f"{figure.median:.4g}", within, least, most, figure.unit, count)
+        rows.append((*row, baseline, figure.baseline_is))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join([title, "-" * len(title), *lines, ""])

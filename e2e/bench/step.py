@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,7 +23,6 @@ from perdure.contract import Env
 SECONDS = 300.0
 MICRO = 1e6
 BOUND = 300.0
-PARTS = 5
 
 
 IMAGE = "2 ranks, image"
@@ -62,18 +60,16 @@ def _figures(name: str, times: dict[str, list[float]]) -> list[Figure]:
         Figure(f"Session.step() itself, {name}", "us", call, BOUND, "what a lagged agreement may cost here"),
     ]
     if name in MOST:
-        longer = tuple(_percent(ours, bare, part) for part in range(PARTS))
+        longer, more = _percent(times, ""), _percent(times, "-cpu")
         figures.append(Figure(f"a step is longer by, {name}", "%", longer, MOST[name], "bound"))
-        cpu = zip(times["session-cpu"], times["bare-cpu"], strict=True)
-        more = tuple((with_session / without - 1) * 100 for with_session, without in cpu)
         figures.append(Figure(f"a step takes more CPU by, {name}", "%", more))
     return figures
 
 
-def _percent(ours: tuple[float, ...], bare: tuple[float, ...], part: int) -> float:
-    """Of the medians of one of the parts that the steps are cut into: their spread tells what the figure is worth."""
-    cut = slice(len(bare) * part // PARTS, len(bare) * (part + 1) // PARTS)
-    return (statistics.median(ours[cut]) / statistics.median(bare[cut]) - 1) * 100
+def _percent(times: dict[str, list[float]], kind: str) -> tuple[float, ...]:
+    """Of each turn with a Session and the bare one beside it: the spread tells what their median is worth."""
+    pairs = zip(times[f"session{kind}"], times[f"bare{kind}"], strict=True)
+    return tuple((ours / bare - 1) * 100 for ours, bare in pairs)
 
 
 def _trained(world: int, seconds: float, *, image: bool) -> dict[str, list[float]]:

@@ -1,7 +1,8 @@
 """One rank of the step bench: trains with the bare loop and with a Session in turns, and prints both as JSON on rank 0.
 
-Started by e2e.bench.step, once per rank; a program of its own because a Session belongs to a whole process. In turns,
-because on a busy machine two minutes are not alike.
+Started by e2e.bench.step, once per rank; a program of its own because a Session belongs to a whole process. In turns of
+half a second, because on a busy machine two seconds are not alike: what is compared is a turn of the one and the turn
+of the other beside it, and which of them comes first changes each time.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any
 
 import torch
@@ -22,12 +24,16 @@ import perdure
 from perdure.contract import Env
 from perdure.session.wrapping import Replica
 
-STEPS, BATCH = 20, 64
-WARM_EPOCHS, WARM_STEPS = 4, 2
-"""What is left out: the first epochs, and the first steps of each."""
-SECONDS = 20.0
+BATCH = 64
+LONG_SECONDS = 0.01
+STEPS, WARM_STEPS = 160, 40
+"""Of a turn, and how many of them are left out: ranks that have waited for a while agree more often at first."""
+LONG_STEPS, LONG_WARM_STEPS = 28, 8
+"""The same where a step takes long."""
+WARM_TURNS = 2
+SECONDS = 40.0
 """Of measuring, about: longer steps are fewer."""
-MOST_EPOCHS = 100
+LEAST_TURNS, MOST_TURNS = 20, 60
 
 
 class Loop:
@@ -38,20 +44,25 @@ class Loop:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
         self._work = work
 
-    def timed(self, batches: Iterable[Any], after: Callable[[], None]) -> Iterator[float]:
-        """Trains an epoch; the seconds of each step."""
-        begun = time.perf_counter()
-        for number, (images, labels) in enumerate(batches):
+    def turn(self, batches: Iterable[Any], after: Callable[[], None], warm: int) -> tuple[float, float]:
+        """Trains an epoch; seconds and CPU seconds of a step, all that come after the first `warm` together."""
+        remaining = iter(batches)
+        self._train(islice(remaining, warm), after)
+        begun, used = time.perf_counter(), time.process_time()
+        steps = self._train(remaining, after)
+        return (time.perf_counter() - begun) / steps, (time.process_time() - used) / steps
+
+    def _train(self, batches: Iterable[Any], after: Callable[[], None]) -> int:
+        steps = 0
+        for images, labels in batches:
             worked(self._work)
             loss: Tensor = nn.functional.cross_entropy(self.model(images), labels)
             self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()
             after()
-            now = time.perf_counter()
-            if number >= WARM_STEPS:
-                yield now - begun
-            begun = now
+            steps += 1
+        return steps
 
 
 FACTOR = torch.randn(64, 64)
@@ -78,8 +89,9 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     root, seconds = sys.argv[1], float(sys.argv[2])
+    steps, warm = (LONG_STEPS, LONG_WARM_STEPS) if seconds >= LONG_SECONDS else (STEPS, WARM_STEPS)
     session = perdure.Session.from_env(root)
-    dataset = TensorDataset(torch.randn(STEPS * BATCH, 64), torch.randint(0, 10, (STEPS * BATCH,)))
+    dataset = TensorDataset(torch.randn(steps * BATCH, 64), torch.randint(0, 10, (steps * BATCH,)))
     work = work_for(seconds)
     ready = Env.IMAGE in os.environ
 
@@ -90,7 +102,7 @@ def main() -> None:
 
     bare, ours = Loop(wrapped, work), Loop(session.wrap, work)
     session.register(model=ours.model, optimizer=ours.optimizer)
-    share = range(session.rank, STEPS * BATCH, session.world)
+    share = range(session.rank, steps * BATCH, session.world)
     own = DataLoader(Subset(dataset, share), batch_size=BATCH // session.world, shuffle=False)
     loader = session.loader(dataset, batch_size=BATCH, shuffle=False)
     times: dict[str, list[float]] = {"bare": [], "session": [], "call": [], "bare-cpu": [], "session-cpu": []}
@@ -100,13 +112,13 @@ def main() -> None:
         session.step()
         times["call"].append(time.perf_counter() - begun)
 
-    epochs = max(20, min(MOST_EPOCHS, int(SECONDS / 2 / STEPS / (seconds + 0.002))))
-    for epoch in session.epochs(epochs):
-        for name, steps in (("bare", bare.timed(own, lambda: None)), ("session", ours.timed(loader, step))):
-            begun = time.process_time()
-            times[name] += steps
-            times[f"{name}-cpu"].append((time.process_time() - begun) / STEPS)
-        if epoch < WARM_EPOCHS:
+    turns = max(LEAST_TURNS, min(MOST_TURNS, int(SECONDS / 2 / steps / (seconds + 0.002))))
+    for epoch in session.epochs(WARM_TURNS + turns):
+        for name in ("bare", "session") if epoch % 2 else ("session", "bare"):
+            wall, cpu = ours.turn(loader, step, warm) if name == "session" else bare.turn(own, lambda: None, warm)
+            times[name].append(wall)
+            times[f"{name}-cpu"].append(cpu)
+        if epoch < WARM_TURNS:
             for found in times.values():
                 found.clear()
     if session.rank == 0:

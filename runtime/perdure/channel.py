@@ -277,6 +277,9 @@ def _written(fd: int, line: bytes) -> bool:
 
 def _line(report: Report) -> str:
     """The report's line; an error's tail loses its middle where the line would exceed PIPE_BUF."""
+    if type(report) is Stepped:  # the only one of each step, and of numbers alone
+        epoch = "null" if report.epoch is None else report.epoch
+        return f'{{"report": "step", "step": {report.step}, "epoch": {epoch}}}\n'
     body: dict[str, Any] = {"report": _NAMES[type(report)], **asdict(report)}
     error = body.get("error")
     if error:

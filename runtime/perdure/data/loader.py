@@ -43,6 +43,13 @@ class _Numbered(Dataset[tuple[int, Any]]):
             _seed_all(self._seed, self._epoch, sample)
         return number, self._dataset[sample]
 
+    def __getitems__(self, numbers: list[int]) -> list[tuple[int, Any]]:
+        """A batch of them, as torch's DataLoader asks for it."""
+        if get_worker_info() is not None:
+            return [self[number] for number in numbers]
+        dataset = self._dataset
+        return [(number, dataset[number if number >= 0 else ~number]) for number in numbers]
+
 
 def _seed_all(*parts: int) -> None:
     seed = int(np.random.SeedSequence(list(parts)).generate_state(1)[0])

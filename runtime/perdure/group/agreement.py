@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final, Protocol, runtime_checkable
 
@@ -126,16 +126,19 @@ class Agreement:
         self.attempt = 0
         """The run that all ranks were ready to become when they last checked: the newest word alone counts."""
 
-    def check(self, step: int, kind: CheckpointCall, said: Votes) -> Votes:
+    def check(self, step: int, kind: CheckpointCall, said: Votes, ready: Callable[[], int] | None = None) -> Votes:
         """Says `said`, and returns what all ranks said at the check before this call, if there is news.
 
-        Where somebody has asked to exit nothing further is sent: every rank reads the same, at the same call.
+        `ready` gives the attempt, and is asked only where a check is made: the newest word alone counts. Where somebody
+        has asked to exit nothing further is sent: every rank reads the same, at the same call.
         """
         if self._maximum is None:
-            return self._alone(said)
+            return self._alone(replace(said, attempt=ready()) if ready else said)
         agreed = self._told(step, kind, said)
         is_check = self._pace.is_check(kind)
         if is_check and not agreed.exit:
+            if ready and (attempt := ready()) != self.unsaid.attempt:
+                self.unsaid = replace(self.unsaid, attempt=attempt)
             self._send()
         return agreed
 
@@ -167,7 +170,8 @@ class Agreement:
         """A call has come: what is agreed, now that this rank is there."""
         self._call = step, kind
         self._sum = (self._sum * _SUM_FACTOR + step * len(CheckpointCall) + kind) & _SUM_BITS
-        self.unsaid |= said
+        if said != self.unsaid:
+            self.unsaid |= said
         return self.collect()
 
     def _send(self, said: Votes | None = None) -> None:

@@ -198,9 +198,9 @@ class Boundary:
         self._trace_request()
         if not self.leaving and not self._run.joining and not self._lost:
             by_the_clock = kind is CheckpointCall.STEP and self._run.schedule.by_the_clock()
-            votes = Votes(self._wants_exit, by_the_clock, exhausted, self.handing.look())
+            votes = Votes(self._wants_exit, by_the_clock, exhausted)
             try:
-                self._note(self._run.agreement.check(self._progress.step, kind, votes))
+                self._note(self._run.agreement.check(self._progress.step, kind, votes, self.handing.look))
             except PeerLost as error:
                 if not self._run.images.wanted:
                     raise

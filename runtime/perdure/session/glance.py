@@ -8,9 +8,9 @@ at each place where the run may stop.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from operator import attrgetter, is_, methodcaller
 from typing import Final
 
 import torch
@@ -22,6 +22,9 @@ PARAMETERS: Final = 128
 """Of more, so many are looked at."""
 _INTEGERS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """By an element's size: as such each kind of number is compared bit for bit, a NaN too."""
+_VERSION: Final = attrgetter("_version")
+"""How often torch has seen it written to: there is no public word for that."""
+_ADDRESS: Final = methodcaller("data_ptr")
 
 
 @dataclass(frozen=True)
@@ -44,33 +47,32 @@ class Eye:
     """Looks at tensors that are mostly the same ones each time."""
 
     def __init__(self) -> None:
-        self._views: list[tuple[Tensor, int, Tensor | None]] = []
-        """Of each parameter that was looked at last where it lies, and the elements of it, if any can be seen."""
+        self._some: Sequence[Tensor] = ()
+        """The parameters of which elements were looked at last."""
+        self._at: list[int] = []
+        """Where each of them lies."""
+        self._views: dict[torch.dtype, list[Tensor]] = {}
+        """The elements of those of which any can be seen."""
 
     def look(self, parameters: Sequence[Tensor], others: Iterable[Tensor] = ()) -> Glance:
         """What they are now; of `others` only what torch counts."""
-        versions = [tensor._version for tensor in chain(parameters, others)]  # noqa: SLF001 - torch has no other word
+        versions = [*map(_VERSION, parameters), *map(_VERSION, others)]
         apart = -(-len(parameters) // PARAMETERS) or 1
-        by_kind: dict[torch.dtype, list[Tensor]] = {}
-        for view in self._elements(parameters[::apart]):
-            by_kind.setdefault(view.dtype, []).append(view)
-        return Glance(versions, {kind: torch.cat(views) for kind, views in by_kind.items()})
+        self._find(parameters[::apart])
+        return Glance(versions, {kind: torch.cat(views) for kind, views in self._views.items()})
 
-    def _elements(self, parameters: Iterable[Tensor]) -> Iterator[Tensor]:
-        """Views, which are made anew only where a parameter lies elsewhere."""
-        known, self._views = iter(self._views), []
-        for parameter in parameters:
-            seen, at, view = next(known, (None, 0, None))
-            now = parameter.data_ptr()
-            if seen is not parameter or at != now:
-                view = _spread(parameter)
-            self._views.append((parameter, now, view))
-            if view is not None:
-                yield view
+    def _find(self, some: Sequence[Tensor]) -> None:
+        """Views are made anew only where a parameter is another one, or lies elsewhere."""
+        at = list(map(_ADDRESS, some))
+        if at != self._at or not all(map(is_, some, self._some)):
+            self._some, self._at, self._views = some, at, {}
+            for parameter in some:
+                if (view := _spread(parameter)) is not None:
+                    self._views.setdefault(view.dtype, []).append(view)
 
     def forget(self) -> None:
         """Keeps none of them alive any more."""
-        self._views = []
+        self._some, self._at, self._views = (), [], {}
 
 
 def _spread(tensor: Tensor) -> Tensor | None:

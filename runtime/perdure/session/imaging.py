@@ -34,6 +34,7 @@ from perdure.errors import PerdureError
 from perdure.room import free_memory
 from perdure.session.allowance import Allowance
 from perdure.session.glance import Eye, Glance
+from perdure.session.numpys import NumpyGenerator
 from perdure.session.registry import Small
 from perdure.session.rng import alike, sums
 
@@ -82,6 +83,7 @@ class Images:
         self._world = 0
         self._allowance = Allowance()
         """For copying."""
+        self._numpys = NumpyGenerator()
         self._left = False
         self._changed = threading.Condition()
         """Held while the image is written, and by whoever changes what is in it."""
@@ -151,14 +153,14 @@ class Images:
             return
         with self._changed:
             before, self._seen = self._seen, self._glance()
-            moved = before is None or not self._seen.equals(before)
+            moved = self._touched or before is None or not self._seen.equals(before)
             known = before is not None and not anew and not self._behind_epoch
             self._unseen = moved and not self._touched and known
             self._behind_epoch = behind_epoch
             self._alike = self.alike
             if self._run.progress.saved:
                 self._standing = None
-            elif moved or self._touched or anew:
+            elif moved or anew:
                 self._standing = self._copied_in_time(self._run.settings.run or 0, self._run.rank)
             # Else all since is done again from the place before: it may have failed, and the script have gone on.
             self._touched = False
@@ -181,7 +183,7 @@ class Images:
         run = self._run
         stamp = Stamp(run.settings.uid, number, run.progress.step, rank, run.world)
         try:
-            return Standing(stamp, run.progress.position(), run.registry.small(), run.own())
+            return Standing(stamp, run.progress.position(), run.registry.small(), run.own(self._numpys.state))
         except Exception as error:  # noqa: BLE001 - of a script's own object: training is worth more
             self._never = f"what is registered cannot be copied: {error!r}"
             return None

@@ -20,6 +20,7 @@ from perdure.checkpoint.manifest import Item
 from perdure.checkpoint.state import TwinRef
 from perdure.checkpoint.tree import refs, split
 from perdure.errors import UserError
+from perdure.session.outline import Outline
 from perdure.session.wrapping import Replica
 
 COMPILED = "_orig_mod"
@@ -42,6 +43,7 @@ class Module:
         self._built = {raw: _shape(buffer) for raw, _, _, buffer in self._buffers()}
         self._places: list[tuple[str, nn.Module, str]] | None = None
         """Of the buffers."""
+        self.outline = Outline(self._module)
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         """By full name; a tied one has each of its names."""

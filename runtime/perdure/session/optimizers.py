@@ -7,8 +7,8 @@ made up. Called by the registry.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from perdure.checkpoint import tensors
 from perdure.checkpoint.manifest import Item
 from perdure.checkpoint.tree import join, refs, split
 from perdure.errors import UserError
+from perdure.session.copies import copied
 
 Names = Mapping[Tensor, str]
 """Of all registered parameters."""
@@ -36,12 +37,12 @@ class Optim:
     def groups(self) -> list[dict[str, Any]]:
         """What a script may set between two steps, a learning rate say: copies."""
         plain = ({k: v for k, v in group.items() if k != "params"} for group in self._optimizer.param_groups)
-        return [copy.deepcopy(group) for group in plain]
+        return [copied(group) for group in plain]
 
-    def tensors(self) -> Iterator[Tensor]:
+    def tensors(self) -> list[Tensor]:
         """Of its state, those that are not nested deeper."""
-        for values in self._optimizer.state.values():
-            yield from (value for value in values.values() if isinstance(value, Tensor))
+        found = chain.from_iterable(values.values() for values in self._optimizer.state.values())
+        return [value for value in found if isinstance(value, Tensor)]
 
     def read(
         self, parameters: Names, shared: dict[str, Tensor], was: Sequence[Mapping[str, Any]] | None = None

@@ -7,9 +7,10 @@ session; modules and optimizers have files of their own.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import is_
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -21,6 +22,7 @@ from perdure.checkpoint.manifest import Item
 from perdure.checkpoint.state import State
 from perdure.checkpoint.tree import join, named_as, refs, split
 from perdure.errors import UserError
+from perdure.session.copies import copied
 from perdure.session.modules import Module
 from perdure.session.optimizers import Optim
 
@@ -55,6 +57,9 @@ class Registry:
         self._loose: frozenset[str] = frozenset()
         self.things: list[Any] = []
         """All of them, as they were registered."""
+        self._listed: list[list[Tensor]] = []
+        """Each module's parameters when they were last asked for."""
+        self._parameters: list[Tensor] = []
 
     def add(self, name: str, thing: Any, *, loose: bool = False) -> None:
         """Registers one object. UserError if the name is taken or the object has no state to save.
@@ -122,7 +127,7 @@ class Registry:
             for name, buffer in module.buffers().items()
         }
         groups = {name: optimizer.groups() for name, optimizer in self._optimizers.items()}
-        return Small(buffers, groups, {name: copy.deepcopy(_state_of(name, o)) for name, o in self._others.items()})
+        return Small(buffers, groups, {name: copied(_state_of(name, o)) for name, o in self._others.items()})
 
     def small_bytes(self) -> int:
         """How much that is, about."""
@@ -139,13 +144,15 @@ class Registry:
         return next((module.extra for module in self._modules.values() if module.extra), "")
 
     def parameters(self) -> list[Tensor]:
-        """All of them, each once."""
-        return list(self._parameter_names())
+        """All of them, each once; the same list for as long as they are the same."""
+        listed = [module.outline.parameters() for module in self._modules.values()]
+        if len(listed) != len(self._listed) or not all(map(is_, listed, self._listed)):
+            self._listed, self._parameters = listed, list(dict.fromkeys(chain.from_iterable(listed)))
+        return self._parameters
 
     def optimizer_tensors(self) -> Iterator[Tensor]:
         """The state of all optimizers, but for what is nested deeper."""
-        for optimizer in self._optimizers.values():
-            yield from optimizer.tensors()
+        return chain.from_iterable(optimizer.tensors() for optimizer in self._optimizers.values())
 
     def versions(self) -> list[int]:
         """How often each parameter was written to: equal as long as nobody has touched any."""

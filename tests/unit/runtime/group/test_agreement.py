@@ -289,7 +289,29 @@ def test_with_an_interval_of_nothing_every_call_is_a_check() -> None:
         pace.agree(pace.checked())
 
 
+def test_who_is_ready_for_what_is_asked_where_it_is_said_and_the_newest_word_counts() -> None:
+    side, clock, asked = Meeting(1).of(), Clock((FAST,)), 0
+    agreement = Agreement(side, interval=INTERVAL, now=clock)
+
+    def ready() -> int:
+        nonlocal asked
+        asked += 1
+        return asked if asked < 3 else 0
+
+    said = []
+    for number in range(60):
+        clock.go_on(number)
+        agreement.check(number + 1, STEP, Votes(), ready)
+        assert asked == side.sent
+        agreement.collect()
+        said.append(agreement.attempt)
+    assert said[:2] == [1, 2]
+    assert said[-1] == 0
+    assert asked < 12
+
+
 def test_a_world_of_one_sends_nothing_and_nothing_lags() -> None:
     assert Agreement(None).check(1, STEP, Votes(exit=True)) == Votes(exit=True)
     assert Agreement(None).at_once(1, SAVE, Votes(exit=True)) == Votes(exit=True)
+    assert Agreement(None).check(1, STEP, Votes(exit=True), lambda: 7) == Votes(exit=True, attempt=7)
     assert Agreement(None).collect() == Votes()

@@ -146,11 +146,15 @@ def _another(training: Training) -> None:
     training.linear.weight.data = training.linear.weight.data * 0.9
 
 
+def _replaced(training: Training) -> None:
+    training.linear.weight = nn.Parameter(training.linear.weight.detach() * 0.9)
+
+
 def _momentum(training: Training) -> None:
     training.optimizer.state[training.linear.weight]["exp_avg"].mul_(0.5)
 
 
-@pytest.mark.parametrize("writes", [_noise, _decay, _another, _momentum])
+@pytest.mark.parametrize("writes", [_noise, _decay, _another, _replaced, _momentum])
 def test_what_writes_past_the_optimizer_is_noticed(training: Training, writes: Callable[[Training], None]) -> None:
     training.step()
     writes(training)
