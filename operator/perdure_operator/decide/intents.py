@@ -62,12 +62,13 @@ def _not_worth_more(draft: Draft, current: CurrentRun, intent: Intent) -> list[d
     Standbys cost no failure, and the job that cannot be started would be tried for hours.
     """
     row, begun = draft.status.next.replacements if draft.status.next else None, current.plan.assigned_time
-    if intent.disruption is not Disruption.MEMBER_LOST or not row or row.count < 2 or not begun:
+    if intent.disruption is not Disruption.MEMBER_LOST or not row or row.count < 2 or not begun or not intent.ready_by:
         return []
     if current.plan.takes_over:  # of what it goes on with since the last commit nobody knows how much it is
         return []
+    lost = later(intent.ready_by, -patience(draft.snapshot, Disruption.MEMBER_LOST))
     least = draft.snapshot.spec.disruption.replacement_timeout_seconds
-    return [later(intent.since, max((intent.since - begun).total_seconds(), least))]
+    return [later(lost, max((lost - begun).total_seconds(), least))]
 
 
 def limited(draft: Draft, current: CurrentRun, found: Found, intent: Intent | None = None) -> Intent:

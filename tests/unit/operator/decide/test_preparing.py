@@ -362,6 +362,16 @@ class TestLost:
         assert _stage(here.after(awaited - 2).settle()) is Stage.PREPARING
         assert _stage(here.after(awaited - 1).settle()) is Stage.LEAVING
 
+    def test_what_the_run_has_lasted_since_it_was_to_grow_counts_as_well(self) -> None:
+        here = _running(world=2).after(60).spec(replicas=3).settle().after(1).settle().after(7200)
+        here = here.ended(1, ExitKind.FAILED, error=killed()).settle()
+        for number, pause in ((2, 0), (3, 1)):
+            here = here.ended(number, ExitKind.FAILED, run=0, error=killed()).settle().after(pause).settle()
+        assert here.now.next is not None
+        assert here.now.next.replacements is not None
+        assert here.now.next.replacements.count == 2
+        assert _stage(here.after(590).settle()) is Stage.PREPARING
+
     def test_one_that_dies_while_another_is_to_be_replaced_is_waited_for_as_long(self) -> None:
         here = (
             job(disruption={"replacement_timeout_seconds": 30}).running(world=3).cordon("n1").settle().after(1).settle()

@@ -169,6 +169,25 @@ class TestMakingWay:
         assert pod.outcome(MakesWay(0)).outcome is ExitKind.CHECKPOINTED
 
     @pytest.mark.parametrize("event", [AssignmentRead(LEAVE2), SigtermReceived()])
+    def test_who_is_told_to_leave_when_nothing_else_is_left_ends_at_once(self, event: Event) -> None:
+        pod = told(training(), ExitKind.CHECKPOINTED)
+        assert pod.sees(MakesWay(0)) == ()
+        assert pod.outcome(event).outcome is ExitKind.CHECKPOINTED
+
+    def test_in_a_pod_that_is_being_deleted_no_other_run_begins(self) -> None:
+        pod = training()
+        pod.sees(AssignmentRead(RUN2), SigtermReceived())
+        told(pod, ExitKind.CHECKPOINTED)
+        assert pod.outcome(MakesWay(0)).outcome is ExitKind.CHECKPOINTED
+
+    def test_of_two_processes_one_that_has_failed_is_no_reason_to_cut_the_others_end(self) -> None:
+        pod = training(TWO)
+        pod.sees(reported(Stepped(120), 1), AssignmentRead(LEAVE2))
+        pod.sees(reported(Exiting(ExitKind.CHECKPOINTED, 120), 0), ProcessEnded(1, 1))
+        assert pod.sees(MakesWay(0)) == ()
+        assert pod.outcome(GONE).outcome is ExitKind.FAILED
+
+    @pytest.mark.parametrize("event", [AssignmentRead(LEAVE2), SigtermReceived()])
     def test_who_leaves_and_holds_something_ends_first(self, event: Event) -> None:
         pod = training()
         pod.sees(event)

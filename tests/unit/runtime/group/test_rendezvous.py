@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from datetime import timedelta
@@ -15,7 +16,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from perdure.errors import PeerLost
 from perdure.group import rendezvous as module
 from perdure.group.peers import Solo
-from perdure.group.rendezvous import Deadline, rendezvous
+from perdure.group.rendezvous import Deadline, connect_ranks, rendezvous
 from perdure.session.leaving import Exit
 from perdure.settings import Settings
 from tests.unit.runtime.group.conftest import Door
@@ -96,6 +97,22 @@ def test_a_request_to_leave_ends_the_wait_for_a_store_that_says_nothing(silent: 
 
     with pytest.raises(Exit):
         rendezvous(settings(silent, rank=1), timeout=TIMEOUT, deadline=Deadline(60, give_up))
+
+
+def test_a_store_that_falls_silent_while_the_groups_are_made_is_named_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gloo has a limit, and torch's store has none."""
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = PrefixStore("perdure-0", server)
+    store.set("run", "local/7/2")
+    store.set("here/0", "1")
+    made = threading.Event()
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(module, "connect_group", lambda *_, **__: made.wait())
+    with pytest.raises(PeerLost, match=r"does not answer while the process groups are made: waited 0\.15 s"):
+        connect_ranks(
+            settings(server.port, rank=1), timeout=timedelta(seconds=0.1), deadline=Deadline(60, nobody_gives_up)
+        )
+    made.set()
 
 
 class LastMoment(Future[int]):
