@@ -89,14 +89,14 @@ def main() -> None:
         sys.path.insert(0, program.folder)
     sys.argv = program.argv  # libraries may look at it
     before = set(os.environ)
-    _import(options, program, control)
+    _import(options, program, control, ends_last=end.is_last)
     added = {name: value for name, value in os.environ.items() if name not in before}
     _serve(control, options["agent"], added)
     end.begin(int(os.environ[Env.REPORT_FD]))
     run(program, options["command"])
 
 
-def _import(options: Mapping[str, Any], program: Program, control: socket.socket) -> None:
+def _import(options: Mapping[str, Any], program: Program, control: socket.socket, *, ends_last: bool) -> None:
     """Tells the agent how it went; does not return where trainers had better be executed, or it is begun anew."""
     begun = time.monotonic()
     gc.disable()
@@ -110,7 +110,8 @@ def _import(options: Mapping[str, Any], program: Program, control: socket.socket
     gc.freeze()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     mib = pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-    _tell(control, {"seconds": time.monotonic() - begun, "mib": mib, "found": found[:MOST_NAMES]})
+    warm = {"seconds": time.monotonic() - begun, "mib": mib, "found": found[:MOST_NAMES], "ends_last": ends_last}
+    _tell(control, warm)
 
 
 def _fail(control: socket.socket, unfit: Unfit) -> NoReturn:

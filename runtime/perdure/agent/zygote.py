@@ -152,6 +152,8 @@ class Zygote:
         self._warm = True
         found = f", with {', '.join(message['found'])}" if message["found"] else ""
         self._unsaid.append(f"the zygote is warm: {message['seconds']:.1f} s, {message['mib']:.0f} MiB{found}")
+        if not message["ends_last"]:
+            self._unsaid.append("each trainer's end is waited for: exit handlers have come with its interpreter")
 
     def _begin_without(self, package: str, why: str) -> None:
         """Nothing that was only found in the script may keep its trainers from being forked."""

@@ -169,6 +169,7 @@ class TestWhatAForkedTrainerDoesBeforeItTellsThatNothingIsLeft:
         found, text = starts(tmp_path, sys.executable, "train.py", modules=LIGHT, cut=True)
         assert (found["reports"], found["statuses"], found["hows"]) == ([], [0], [FORKED])
         assert "before all" in text
+        assert "exit handlers have come with its interpreter" in found["said"][-1]
 
     def test_only_the_trainer_itself_tells(self, tmp_path: Path) -> None:
         found, _ = starts(tmp_path, sys.executable, str(PROGRAMS), "forking", modules=LIGHT, cut=True)
