@@ -69,7 +69,7 @@ class Eye:
 def _read_of(view: Tensor) -> Callable[[], bytes]:
     """By numpy, which takes less of a step than torch's operators; `Tensor.numpy` would forbid a resize for ever."""
     if view.device.type == "cpu" and type(view) is Tensor:
-        read: Callable[[], bytes] = np.from_dlpack(view).tobytes  # type: ignore[arg-type]
+        read: Callable[[], bytes] = np.from_dlpack(view).tobytes
         return read
     return lambda: repr(view.tolist()).encode()
 
