@@ -8,11 +8,12 @@ at each place where the run may stop.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, is_, methodcaller
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,7 +22,7 @@ ELEMENTS: Final = 16
 PARAMETERS: Final = 128
 """Of more, so many are looked at."""
 _INTEGERS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""By an element's size: as such each kind of number is compared bit for bit, a NaN too."""
+"""By an element's size: as such numpy knows each kind of number, and it is compared bit for bit, a NaN too."""
 _VERSION: Final = attrgetter("_version")
 """How often torch has seen it written to: there is no public word for that."""
 _ADDRESS: Final = methodcaller("data_ptr")
@@ -32,15 +33,7 @@ class Glance:
     """Some tensors as they were at one moment."""
 
     versions: list[int]
-    elements: dict[torch.dtype, Tensor]
-
-    def equals(self, other: Glance) -> bool:
-        """Whether nothing is seen to differ."""
-        return (
-            self.versions == other.versions
-            and self.elements.keys() == other.elements.keys()
-            and all(torch.equal(elements, other.elements[kind]) for kind, elements in self.elements.items())
-        )
+    elements: list[bytes]
 
 
 class Eye:
@@ -51,28 +44,34 @@ class Eye:
         """The parameters of which elements were looked at last."""
         self._at: list[int] = []
         """Where each of them lies."""
-        self._views: dict[torch.dtype, list[Tensor]] = {}
-        """The elements of those of which any can be seen."""
+        self._reads: list[Callable[[], bytes]] = []
+        """What gives the elements of those of which any can be seen."""
 
     def look(self, parameters: Sequence[Tensor], others: Iterable[Tensor] = ()) -> Glance:
         """What they are now; of `others` only what torch counts."""
         versions = [*map(_VERSION, parameters), *map(_VERSION, others)]
         apart = -(-len(parameters) // PARAMETERS) or 1
         self._find(parameters[::apart])
-        return Glance(versions, {kind: torch.cat(views) for kind, views in self._views.items()})
+        return Glance(versions, [read() for read in self._reads])
 
     def _find(self, some: Sequence[Tensor]) -> None:
         """Views are made anew only where a parameter is another one, or lies elsewhere."""
         at = list(map(_ADDRESS, some))
         if at != self._at or not all(map(is_, some, self._some)):
-            self._some, self._at, self._views = some, at, {}
-            for parameter in some:
-                if (view := _spread(parameter)) is not None:
-                    self._views.setdefault(view.dtype, []).append(view)
+            views = [view for view in map(_spread, some) if view is not None]
+            self._some, self._at, self._reads = some, at, [_read_of(view) for view in views]
 
     def forget(self) -> None:
         """Keeps none of them alive any more."""
-        self._some, self._at, self._views = (), [], {}
+        self._some, self._at, self._reads = (), [], []
+
+
+def _read_of(view: Tensor) -> Callable[[], bytes]:
+    """By numpy, which takes less of a step than torch's operators; `Tensor.numpy` would forbid a resize for ever."""
+    if view.device.type == "cpu" and type(view) is Tensor:
+        read: Callable[[], bytes] = np.from_dlpack(view).tobytes
+        return read
+    return lambda: repr(view.tolist()).encode()
 
 
 def _spread(tensor: Tensor) -> Tensor | None:

@@ -153,7 +153,7 @@ class Images:
             return
         with self._changed:
             before, self._seen = self._seen, self._glance()
-            moved = self._touched or before is None or not self._seen.equals(before)
+            moved = self._touched or before is None or self._seen != before
             known = before is not None and not anew and not self._behind_epoch
             self._unseen = moved and not self._touched and known
             self._behind_epoch = behind_epoch
@@ -244,7 +244,7 @@ class Images:
 
     def _stands(self) -> bool:
         """Whether nothing that optimizers alone may change has changed since the last place."""
-        return not self._touched and (self._seen is None or self._seen.equals(self._glance()))
+        return not self._touched and (self._seen is None or self._seen == self._glance())
 
 
 def _hook(mine: weakref.ref[Images]) -> Callable[..., None]:
