@@ -107,6 +107,32 @@ def test_bugs_drawn_by_seed_are_the_same_each_time_and_leave_the_code_readable()
         ast.parse(mutant.changed((REPOSITORY / mutant.file).read_text(encoding="utf-8")))
 
 
+def test_whoever_edits_a_function_moves_no_draw_but_its_own(tmp_path: Path) -> None:
+    folder = tmp_path / FOLDERS[0]
+    folder.mkdir(parents=True)
+    functions = [f"def f{number}(a, b):\n    return a < b and a != {number}\n\n\n" for number in range(40)]
+    (folder / "some.py").write_text("".join(functions))
+    before = {one.function: one for one in draw(tmp_path, 0, 10)}
+    edited = next(number for number in range(40) if f"{FOLDERS[0]}/some.py.f{number}" in before)
+    functions[edited] = f"def f{edited}(a, b):\n    b = b > 7\n    return not a or (a < b and a != {edited})\n\n\n"
+    (folder / "some.py").write_text("".join(functions))
+    after = {one.function: one for one in draw(tmp_path, 0, 10)}
+    assert list(after) == list(before)
+    moved = {name for name, one in before.items() if (after[name].name, after[name].new) != (one.name, one.new)}
+    assert moved <= {f"{FOLDERS[0]}/some.py.f{edited}"}
+
+
+def test_a_drawn_bug_is_named_by_its_function_and_its_number_in_it() -> None:
+    text = "class A:\n    def b(self, c):\n        return c and (c or d) and 3\n\n\nE = 5\n"
+    assert [mutant.name.partition(", ")[0] for mutant in of_text("some.py", text)] == [
+        "some.py: A.b",
+        "some.py: A.b",
+        "some.py: A.b",
+        "some.py: outside functions",
+    ]
+    assert {mutant.place for mutant in of_text("some.py", text)} == {"and 1", "or 1", "number 1"}
+
+
 @pytest.mark.parametrize(
     ("text", "drawn"),
     [
