@@ -132,7 +132,7 @@ def _is_text(node: ast.AST) -> bool:
         case ast.Call(func=ast.Attribute(attr="because" | "tell")):
             return not any(isinstance(part, ast.Call) and part is not node for part in ast.walk(node))
         case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
-            return name in _WORDS or name.endswith(("_LENGTH", "_BYTES"))
+            return name in _WORDS or name.endswith(("_LENGTH", "_CHARACTERS", "_BYTES"))
         case ast.keyword(arg="warning"):
             return True
     return False

@@ -157,6 +157,7 @@ def test_what_decides_is_changed(text: str, drawn: list[str]) -> None:
         "def __repr__(self): return 'a' if self.b == 1 else 'c'\n",
         "f'{a[0]} is {b or c}'\n",
         "MESSAGE_LENGTH: Final = 4000\n",
+        "_WHY_CHARACTERS: Final = 400\n",
     ],
 )
 def test_what_is_only_words_is_left_alone(text: str) -> None:

@@ -345,7 +345,8 @@ def _late(witness: Witness, run: Run, at: float) -> bool:
 
 
 def _troubled(witness: Witness, run: Run, at: float) -> bool:
-    return any(at - BEFORE_SECONDS <= each.at <= witness.ended[run] for each in witness.trouble)
+    begun, ended = at - BEFORE_SECONDS, witness.ended[run]
+    return any(each.at <= ended and max(each.at, each.until) >= begun for each in witness.trouble)
 
 
 def _announced(reader: LogReader, witness: Witness, announced: set[Run]) -> Iterable[str]:

@@ -20,6 +20,12 @@ from tests.simulation.world import World
 
 NAMESPACE = "team"
 WATCH_SECONDS = 1.0
+REPLICAS = (1, 1, 2, 2, 3)
+"""Of the operator."""
+JOBS = (1, 1, 1, 2, 2, 3)
+NODES_AT_MOST = 5
+APPLIED_SECONDS = 10.0
+"""So long after the beginning every job is there."""
 FOLDER_SHARE = 0.25
 LIVE_SHARE = 0.85
 """Of jobs that say they can change their membership in place."""
@@ -78,7 +84,7 @@ class Scene:
         self.kubelets: dict[str, Kubelet] = {}
         self._run_member = run_member
         self._cpu = rng.choice((4, 6, 8))
-        for number in range(rng.randint(3, 6)):
+        for number in range(rng.randint(3, NODES_AT_MOST)):
             self.add_node(f"node-{number}")
         self.budgets = Budgets(world)
         self.garbage = Garbage(world)
@@ -87,12 +93,12 @@ class Scene:
         self.lifecycle = NodeLifecycle(world, self.kubelets)
         self.skewed = False
         skews = [rng.uniform(-0.3, 0.3) for _ in range(3)]
-        self.operators = Operators(world, rng.choice((1, 2, 2, 3)), skews=skews)
+        self.operators = Operators(world, rng.choice(REPLICAS), skews=skews)
         self.skews = skews
-        jobs = rng.choice((1, 1, 2, 2, 3))
+        jobs = rng.choice(JOBS)
         self.users = [self._user(number) for number in range(jobs)]
         for user in self.users:
-            world.after(rng.uniform(0.0, 20.0), user.apply)
+            world.after(rng.uniform(0.0, APPLIED_SECONDS), user.apply)
 
     def _user(self, number: int) -> User:
         rng, name = self.world.rng(f"job/{number}"), f"job{number}"

@@ -117,6 +117,11 @@ class Checks:
         """Status writes."""
         return self._bounds.rounds
 
+    @property
+    def suspect(self) -> bool:
+        """Whether anything is wrong that need not be, if only it does not last."""
+        return any(promise.suspects for promise in self._promises)
+
     def fail(self, check: str, words: str) -> None:
         self._case.fail(check, words)
 
@@ -170,7 +175,7 @@ class Checks:
         """What is suspected is looked at again at the next opportunity, once there are news."""
         if not self._news:
             return QUIET_SECONDS
-        return 0.0 if any(promise.suspects for promise in self._promises) else NEWS_SECONDS
+        return 0.0 if self.suspect else NEWS_SECONDS
 
     def _look(self, *, led: bool) -> None:
         self._looked, self._news = self._case.now, not led

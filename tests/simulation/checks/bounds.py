@@ -124,7 +124,7 @@ class Bounds(Promise):
     def _on_new_pod(self, uid: str) -> None:
         case, name, most = self._case, self._case.jobs[uid], self._case.most[uid]
         status = case.status(uid)
-        if _count(self._pods[uid], case.now) > PODS_A_MINUTE * most + 2:
+        if _count(self._pods[uid], case.now) > PODS_A_MINUTE * most + 6:
             case.fail("storm", f"{name}: {len(self._pods[uid])} pods in a minute for {most} members")
         run = uid, int(status.get("run") or 0)
         self._pods_of_run[run] += 1
