@@ -129,7 +129,7 @@ class Bounds(Promise):
         case, name, most = self._case, self._case.jobs[uid], self._case.most[uid]
         status = case.status(uid)
         runs = sum(at > case.now - 60.0 for at in self._planned[uid])  # each begins the back-off anew
-        if _count(self._pods[uid], case.now) > (PODS_A_MINUTE + runs) * most + 2:
+        if _count(self._pods[uid], case.now) > (PODS_A_MINUTE + 2 * runs) * most + 2:
             case.fail("storm", f"{name}: {len(self._pods[uid])} pods in a minute for {most} members")
         run = uid, int(status.get("run") or 0)
         self._pods_of_run[run] += 1
