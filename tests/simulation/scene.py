@@ -44,6 +44,7 @@ class Operators:
         self.started = 0
         self.on_call: Callable[[str, str, str, str], object] = lambda *_: None
         self.on_answer: Callable[[str, str, str, str, str], object] = lambda *_: None
+        self.on_write: Callable[[str, str, str, str, frozenset[str]], object] = lambda *_: None
         for number in range(replicas):
             self.replicas.append(self._new(number))
         world.after(WATCH_SECONDS, self._watch_over)
@@ -59,6 +60,7 @@ class Operators:
         link = Link(world.loop, world.server, world.knobs, rng, name=name, fired=world.fired)
         link.on_call = lambda *call: self.on_call(name, *call)
         link.on_answer = lambda *call: self.on_answer(name, *call)
+        link.on_write = lambda *call: self.on_write(name, *call)
         skew = self._skews[number % len(self._skews)]
         world.tell(name, "starts", skew=round(skew))
         return OperatorProcess(world.loop, link, world.knobs, rng, skew=skew, identity=name)
