@@ -481,10 +481,10 @@ class Evidence:
             found += [f"{root}: {text}" for text in said]
         return found
 
-    def excuse(self, at: float, what: str) -> None:
+    def excuse(self, at: float, what: str, *, seconds: float = 0.0) -> None:
         """The engine has done what no announced save survives: a pod's object is gone before its container, say."""
         for root in roots(self._network):
-            Witness.of(self._network, root).trouble.append(Trouble(at, what))
+            Witness.of(self._network, root).trouble.append(Trouble(at, what, until=at + seconds))
 
     def emptied(self, root: str, told: int) -> None:
         """The engine has emptied this root; `told` is the newest commit (its seq) that an outcome had told, or 0."""

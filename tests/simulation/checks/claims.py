@@ -52,6 +52,8 @@ CODE_FAULTS: Final = (
     *("absurd-outcome", "foreign-outcome", "emptied-root"),
 )
 ASSIGNED_SECONDS: Final = 30.0
+STEP_SECONDS: Final = 5.0
+UNCLAIMED_SECONDS: Final = 8.0
 TELLING_SECONDS: Final = 7.0
 UNANSWERED_SECONDS: Final = 45.0
 """Two requests in a row without an answer take 10 s each, and a Lease may change hands between them."""
@@ -181,6 +183,12 @@ class Claims(Promise):
         words = f"{key_of(job)[1]} is said to run, and {missing or 'all'} of its members lack a rank or are not Ready"
         wrong = claimed and (missing > 0 or not members)
         self._lasting("claims", uid_of(job), wrong, self._case.patience(ASSIGNED_SECONDS), words)
+
+        steps = self._case.now - self._stepped.get(uid_of(job), -1e9) < STEP_SECONDS
+        trains = bool(members) and not missing and steps and not intent(status).get("leave")
+        said = condition(status, "Running")
+        words = f"{key_of(job)[1]} trains, and is said not to run: {said.get('reason')}: {said.get('message')}"
+        self._lasting("unclaimed", uid_of(job), trains and not claimed, self._case.patience(UNCLAIMED_SECONDS), words)
 
     def _look_at_replicas(self, job: Json, status: Json) -> None:
         """What the scale subresource shows: the members, and nobody else."""
