@@ -27,7 +27,6 @@ from tests.simulation.objects import (
 )
 from tests.simulation.world import Fact
 
-
 GIVEN_UP_SECONDS: Final = 300.0
 """So long a node may be out of sight: whoever trains there is asked when it is seen again, and another run is on."""
 
