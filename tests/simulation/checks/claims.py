@@ -185,8 +185,9 @@ class Claims(Promise):
         self._lasting("claims", uid_of(job), wrong, self._case.patience(ASSIGNED_SECONDS), words)
 
         steps = self._case.now - self._stepped.get(uid_of(job), -1e9) < STEP_SECONDS
-        trains = bool(members) and not missing and steps and not intent(status).get("leave")
         said = condition(status, "Running")
+        needed = said.get("reason") == "PatchRefused"  # a person is, and that counts for more
+        trains = bool(members) and not missing and steps and not needed and not intent(status).get("leave")
         words = f"{key_of(job)[1]} trains, and is said not to run: {said.get('reason')}: {said.get('message')}"
         self._lasting("unclaimed", uid_of(job), trains and not claimed, self._case.patience(UNCLAIMED_SECONDS), words)
 
