@@ -39,6 +39,18 @@ NOT_PLAYED: Final = {
     "operator/perdure_operator/loop/operator.py": "the simulation begins where kopf's event handlers do",
 }
 """Files whose bugs the simulation cannot see, and why."""
+NO_DIFFERENCE: Final = {
+    "operator/perdure_operator/decide/handing_over.py.settle, or 1": (
+        "an intent is a part of the run that is on: there is none without it, and a next run with a plan has both"
+    ),
+    "operator/perdure_operator/decide/exit_problems.py.await_leavers, >= 1": (
+        "at that very moment it waits until that very moment: the same round comes again at once"
+    ),
+    "operator/perdure_operator/cluster/write/order.py, number 1": (
+        "no simulated job has so many members that a batch of their writes is divided"
+    ),
+}
+"""Function and place of bugs that change nothing, or nothing that is played, and why."""
 _COMPARISONS: Final[dict[type[ast.cmpop], tuple[str, str]]] = {
     ast.Lt: ("<", "<="),
     ast.LtE: ("<=", "<"),
@@ -102,7 +114,7 @@ def of_text(file: str, text: str) -> Iterator[Drawn]:
             numbers[function, kind] += 1
             place = f"{kind} {numbers[function, kind]}"
             name = f"{file}: {'.'.join(scope) or 'outside functions'}, {place}: {new.strip()} instead of {old.strip()}"
-            outside = NOT_PLAYED.get(file, "")
+            outside = NOT_PLAYED.get(file, "") or NO_DIFFERENCE.get(f"{function}, {place}", "")
             yield Drawn(name, file, old, new, offset=offset, outside=outside, function=function, place=place)
 
 

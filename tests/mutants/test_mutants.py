@@ -15,7 +15,7 @@ import pytest
 
 from tests.mutants.catalogue import CATALOGUE
 from tests.mutants.judge import REPOSITORY, Effort, Found, Judge, plays
-from tests.mutants.mechanical import FOLDERS, NOT_PLAYED, draw, of_text
+from tests.mutants.mechanical import FOLDERS, NO_DIFFERENCE, NOT_PLAYED, draw, of_text
 from tests.mutants.mutant import Mutant, Stale
 from tests.mutants.record import Record
 from tests.simulation.faults import FAULTS
@@ -88,6 +88,12 @@ def test_a_bug_that_the_simulation_does_not_play_is_left_to_the_unit_tests() -> 
 
 def test_a_file_that_the_simulation_does_not_play_is_one_that_bugs_are_drawn_from() -> None:
     assert [file for file in NOT_PLAYED if not file.startswith(FOLDERS) or not (REPOSITORY / file).exists()] == []
+
+
+def test_a_bug_that_changes_nothing_is_one_that_can_be_drawn() -> None:
+    files = {place.partition(".py")[0] + ".py" for place in NO_DIFFERENCE}
+    every = (one for file in files for one in of_text(file, (REPOSITORY / file).read_text(encoding="utf-8")))
+    assert NO_DIFFERENCE.keys() <= {f"{one.function}, {one.place}" for one in every}
 
 
 def test_a_bug_names_unit_tests_that_there_are() -> None:
