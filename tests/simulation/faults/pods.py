@@ -149,7 +149,7 @@ async def out_of_memory(scene: Scene, rng: random.Random) -> None:
         return
     scene.world.fire("oom")
     behaviour.oom_at_step = rng.randint(5, 60)
-    await asyncio.sleep(rng.choice((30, 150, 200)))
+    await asyncio.sleep(rng.choice((30, 150, 300)))
     behaviour.oom_at_step = None
 
 
