@@ -22,6 +22,7 @@ from tests.simulation.checks.reading import (
     leaving,
     plan_of,
     plans,
+    previous,
     run_told,
     status_of,
     terminated,
@@ -186,10 +187,12 @@ class Claims(Promise):
 
         steps = self._case.now - self._stepped.get(uid_of(job), -1e9) < STEP_SECONDS
         said = condition(status, "Running")
-        needed = said.get("reason") == "PatchRefused"  # a person is, and that counts for more
-        trains = bool(members) and not missing and steps and not needed and not intent(status).get("leave")
+        waits = intent(status).get("prepare") and not previous(status) and said.get("reason") != "PatchRefused"
+        trains = bool(members) and not missing and steps and waits  # for standbys, and for nobody's help or end
         words = f"{key_of(job)[1]} trains, and is said not to run: {said.get('reason')}: {said.get('message')}"
-        self._lasting("unclaimed", uid_of(job), trains and not claimed, self._case.patience(UNCLAIMED_SECONDS), words)
+        self._lasting(
+            "unclaimed", uid_of(job), bool(trains) and not claimed, self._case.patience(UNCLAIMED_SECONDS), words
+        )
 
     def _look_at_replicas(self, job: Json, status: Json) -> None:
         """What the scale subresource shows: the members, and nobody else."""
