@@ -15,7 +15,7 @@ import pytest
 
 from tests.mutants.catalogue import CATALOGUE
 from tests.mutants.judge import REPOSITORY, Effort, Found, Judge, plays
-from tests.mutants.mechanical import FOLDERS, NOT_PLAYED, draw, of_text
+from tests.mutants.mechanical import FOLDERS, NO_DIFFERENCE, NOT_PLAYED, draw, of_text
 from tests.mutants.mutant import Mutant, Stale
 from tests.mutants.record import Record
 from tests.simulation.faults import FAULTS
@@ -90,6 +90,12 @@ def test_a_file_that_the_simulation_does_not_play_is_one_that_bugs_are_drawn_fro
     assert [file for file in NOT_PLAYED if not file.startswith(FOLDERS) or not (REPOSITORY / file).exists()] == []
 
 
+def test_a_bug_that_changes_nothing_is_one_that_can_be_drawn() -> None:
+    files = {place.partition(".py")[0] + ".py" for place in NO_DIFFERENCE}
+    every = (one for file in files for one in of_text(file, (REPOSITORY / file).read_text(encoding="utf-8")))
+    assert NO_DIFFERENCE.keys() <= {f"{one.function}, {one.place}" for one in every}
+
+
 def test_a_bug_names_unit_tests_that_there_are() -> None:
     assert [path for mutant in CATALOGUE for path in mutant.tests if not (REPOSITORY / path).exists()] == []
 
@@ -105,6 +111,32 @@ def test_bugs_drawn_by_seed_are_the_same_each_time_and_leave_the_code_readable()
     assert drawn == draw(REPOSITORY, 0, 30) != draw(REPOSITORY, 1, 30)
     for mutant in drawn:
         ast.parse(mutant.changed((REPOSITORY / mutant.file).read_text(encoding="utf-8")))
+
+
+def test_whoever_edits_a_function_moves_no_draw_but_its_own(tmp_path: Path) -> None:
+    folder = tmp_path / FOLDERS[0]
+    folder.mkdir(parents=True)
+    functions = [f"def f{number}(a, b):\n    return a < b and a != {number}\n\n\n" for number in range(40)]
+    (folder / "some.py").write_text("".join(functions))
+    before = {one.function: one for one in draw(tmp_path, 0, 10)}
+    edited = next(number for number in range(40) if f"{FOLDERS[0]}/some.py.f{number}" in before)
+    functions[edited] = f"def f{edited}(a, b):\n    b = b > 7\n    return not a or (a < b and a != {edited})\n\n\n"
+    (folder / "some.py").write_text("".join(functions))
+    after = {one.function: one for one in draw(tmp_path, 0, 10)}
+    assert list(after) == list(before)
+    moved = {name for name, one in before.items() if (after[name].name, after[name].new) != (one.name, one.new)}
+    assert moved <= {f"{FOLDERS[0]}/some.py.f{edited}"}
+
+
+def test_a_drawn_bug_is_named_by_its_function_and_its_number_in_it() -> None:
+    text = "class A:\n    def b(self, c):\n        return c and (c or d) and 3\n\n\nE = 5\n"
+    assert [mutant.name.partition(", ")[0] for mutant in of_text("some.py", text)] == [
+        "some.py: A.b",
+        "some.py: A.b",
+        "some.py: A.b",
+        "some.py: outside functions",
+    ]
+    assert {mutant.place for mutant in of_text("some.py", text)} == {"and 1", "or 1", "number 1"}
 
 
 @pytest.mark.parametrize(
@@ -131,6 +163,7 @@ def test_what_decides_is_changed(text: str, drawn: list[str]) -> None:
         "def __repr__(self): return 'a' if self.b == 1 else 'c'\n",
         "f'{a[0]} is {b or c}'\n",
         "MESSAGE_LENGTH: Final = 4000\n",
+        "_WHY_CHARACTERS: Final = 400\n",
     ],
 )
 def test_what_is_only_words_is_left_alone(text: str) -> None:

@@ -345,7 +345,8 @@ def _late(witness: Witness, run: Run, at: float) -> bool:
 
 
 def _troubled(witness: Witness, run: Run, at: float) -> bool:
-    return any(at - BEFORE_SECONDS <= each.at <= witness.ended[run] for each in witness.trouble)
+    begun, ended = at - BEFORE_SECONDS, witness.ended[run]
+    return any(each.at <= ended and max(each.at, each.until) >= begun for each in witness.trouble)
 
 
 def _announced(reader: LogReader, witness: Witness, announced: set[Run]) -> Iterable[str]:
@@ -480,10 +481,10 @@ class Evidence:
             found += [f"{root}: {text}" for text in said]
         return found
 
-    def excuse(self, at: float, what: str) -> None:
+    def excuse(self, at: float, what: str, *, seconds: float = 0.0) -> None:
         """The engine has done what no announced save survives: a pod's object is gone before its container, say."""
         for root in roots(self._network):
-            Witness.of(self._network, root).trouble.append(Trouble(at, what))
+            Witness.of(self._network, root).trouble.append(Trouble(at, what, until=at + seconds))
 
     def emptied(self, root: str, told: int) -> None:
         """The engine has emptied this root; `told` is the newest commit (its seq) that an outcome had told, or 0."""

@@ -20,6 +20,12 @@ from tests.simulation.patience import WORK_SECONDS, Overtime, patience
 from tests.simulation.scene import Scene
 from tests.simulation.world import Fact, World
 
+DISTURBED_SECONDS: Final = (60.0, 200.0)
+"""So long faults come about."""
+LAST_SECONDS: Final = 20.0
+"""After the last of them begins."""
+QUIET_SECONDS: Final = 30.0
+"""After the last fault, at least: what is suspected by then is looked into for as long again."""
 SETTLE_SECONDS: Final = 900.0
 """I6: so long after the last fault every job trains or is finished."""
 FINISH_SECONDS: Final = 300.0
@@ -73,7 +79,7 @@ class Result:
 def planned(request: Request) -> list[tuple[float, Fault, int]]:
     """Moments of all faults of a seed, in order; a swarm: some kinds often, most not at all."""
     rng = random.Random(f"{request.seed}/swarm")  # noqa: S311
-    length = rng.uniform(120.0, 360.0)
+    length = rng.uniform(*DISTURBED_SECONDS)
     names = [name for name, one in FAULTS.items() if name in request.only or _may_be_drawn(one, request)]
     share = rng.choice((0.05, 0.1, 0.2, 0.4))
     chosen = [name for name in FAULTS if rng.random() < share]
@@ -142,13 +148,17 @@ class History:
             if await self._wait_until(self.world.now + LOOK_SECONDS):
                 return self._first()
             unsettled = checks.unsettled()
-            if not unsettled and self.world.now - quiet >= 60.0:
+            if not unsettled and self._is_calm(checks, self.world.now - quiet):
                 await self._finish(scene, checks)
                 checks.judge()
                 return self._first()
             if self.world.now - quiet >= SETTLE_SECONDS:
                 checks.fail("I6", f"{SETTLE_SECONDS:.0f} s after the last fault: {'; '.join(unsettled)}")
                 return self._first()
+
+    def _is_calm(self, checks: Checks, seconds: float) -> bool:
+        """Whether nothing is to be expected any more."""
+        return seconds >= QUIET_SECONDS * (2 if checks.suspect else 1)
 
     async def _disturb(self, scene: Scene) -> bool:
         """Play all faults; those that last are cut off, but for the long ones. True where something was broken."""
@@ -160,7 +170,7 @@ class History:
             rng = self.world.rng(f"fault/{fault.name}/{number}")
             self.world.tell("FAULT", f"{fault.name}#{number}")
             (long if fault.to_its_end else short).append(self.world.spawn(self._do(fault, scene, rng)))
-        if await self._wait_until(max((at for at, _, _ in plan), default=0.0) + 30.0):
+        if await self._wait_until(max((at for at, _, _ in plan), default=0.0) + LAST_SECONDS):
             return True
         while not all(task.done() for task in long):
             if await self._wait_until(self.world.now + LOOK_SECONDS):

@@ -108,6 +108,8 @@ class Link:
         """With verb, kind and name when a request is sent; of Leases, which are most, nobody wants to know."""
         self.on_answer: Callable[[str, str, str, str], object] = _ignore
         """The same when its client waits no longer, and what was wrong: an HTTP status, `no answer`, or ""."""
+        self.on_write: Callable[[str, str, str, frozenset[str]], object] = _ignore
+        """With verb, kind, name and all that the write rests on: what has to be so, or it is refused."""
         self.under_way: Counter[str] = Counter()
         """By verb and kind."""
 

@@ -92,6 +92,8 @@ class Client:
 
     async def patch(self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]) -> Json:
         """See ClusterApi."""
+        tested = frozenset(str(one["path"]) for one in operations if one["op"] == "test")
+        self._link.on_write("patch", resource.plural, name, tested)
         try:
             return await self._call(
                 "patch",
@@ -115,6 +117,8 @@ class Client:
     async def replace_status(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
         """See ClusterApi."""
         body = objects.clone(body)
+        given = frozenset(f"/metadata/{one}" for one in ("uid", "resourceVersion") if body["metadata"].get(one))
+        self._link.on_write("status", resource.plural, name, given)
         return await self._call(
             "status",
             resource,
@@ -126,6 +130,8 @@ class Client:
         self, resource: Resource, namespace: str, name: str, *, uid: str, version: str = "", grace: int | None = None
     ) -> None:
         """See ClusterApi."""
+        given = {"/metadata/uid": uid, "/metadata/resourceVersion": version}
+        self._link.on_write("delete", resource.plural, name, frozenset(one for one in given if given[one]))
         await self._call(
             "delete",
             resource,

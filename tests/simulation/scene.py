@@ -20,6 +20,12 @@ from tests.simulation.world import World
 
 NAMESPACE = "team"
 WATCH_SECONDS = 1.0
+REPLICAS = (1, 1, 2, 2, 3)
+"""Of the operator."""
+JOBS = (1, 1, 1, 2, 2, 3)
+NODES_AT_MOST = 5
+APPLIED_SECONDS = 10.0
+"""So long after the beginning every job is there."""
 FOLDER_SHARE = 0.25
 LIVE_SHARE = 0.85
 """Of jobs that say they can change their membership in place."""
@@ -38,6 +44,7 @@ class Operators:
         self.started = 0
         self.on_call: Callable[[str, str, str, str], object] = lambda *_: None
         self.on_answer: Callable[[str, str, str, str, str], object] = lambda *_: None
+        self.on_write: Callable[[str, str, str, str, frozenset[str]], object] = lambda *_: None
         for number in range(replicas):
             self.replicas.append(self._new(number))
         world.after(WATCH_SECONDS, self._watch_over)
@@ -53,6 +60,7 @@ class Operators:
         link = Link(world.loop, world.server, world.knobs, rng, name=name, fired=world.fired)
         link.on_call = lambda *call: self.on_call(name, *call)
         link.on_answer = lambda *call: self.on_answer(name, *call)
+        link.on_write = lambda *call: self.on_write(name, *call)
         skew = self._skews[number % len(self._skews)]
         world.tell(name, "starts", skew=round(skew))
         return OperatorProcess(world.loop, link, world.knobs, rng, skew=skew, identity=name)
@@ -78,7 +86,7 @@ class Scene:
         self.kubelets: dict[str, Kubelet] = {}
         self._run_member = run_member
         self._cpu = rng.choice((4, 6, 8))
-        for number in range(rng.randint(3, 6)):
+        for number in range(rng.randint(3, NODES_AT_MOST)):
             self.add_node(f"node-{number}")
         self.budgets = Budgets(world)
         self.garbage = Garbage(world)
@@ -87,12 +95,12 @@ class Scene:
         self.lifecycle = NodeLifecycle(world, self.kubelets)
         self.skewed = False
         skews = [rng.uniform(-0.3, 0.3) for _ in range(3)]
-        self.operators = Operators(world, rng.choice((1, 2, 2, 3)), skews=skews)
+        self.operators = Operators(world, rng.choice(REPLICAS), skews=skews)
         self.skews = skews
-        jobs = rng.choice((1, 1, 2, 2, 3))
+        jobs = rng.choice(JOBS)
         self.users = [self._user(number) for number in range(jobs)]
         for user in self.users:
-            world.after(rng.uniform(0.0, 20.0), user.apply)
+            world.after(rng.uniform(0.0, APPLIED_SECONDS), user.apply)
 
     def _user(self, number: int) -> User:
         rng, name = self.world.rng(f"job/{number}"), f"job{number}"

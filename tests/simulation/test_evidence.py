@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.evidence import TOP, Evidence, LogReader, crc64, figures, verdict
+from tests.simulation.evidence import TOP, Evidence, LogReader, asked_in_time, crc64, figures, verdict
 from tests.simulation.interface import Behaviour
 from tests.simulation.pods import ROOT, UID, Pods, in_virtual_time
-from tests.simulation.witness import Resumed, Witness
+from tests.simulation.witness import Asked, Resumed, Trouble, Witness
 
 Body = dict[str, Any]
 
@@ -241,3 +241,10 @@ def test_a_run_that_begins_anew_on_an_emptied_root_is_found_where_a_commit_was_t
     assert evidence.verdict() == []
     pods.bucket.objects[key(1)] = opened
     assert evidence.verdict() == [f"{ROOT}: I1: run 1 began anew, and commit 5 was known"]
+
+
+@pytest.mark.parametrize(("until", "in_time"), [(0.0, True), (29.0, True), (31.0, False)])
+def test_whoever_stands_still_when_it_is_asked_is_not_asked_in_time(until: float, in_time: bool) -> None:
+    asked, stopped = Asked(UID, 1, at=60.0, seconds=30.0, needed=10.0), Trouble(10.0, "a process is stopped", until)
+    witness = Witness(asked=[asked], trouble=[stopped], ended={(UID, 1): 70.0})
+    assert asked_in_time(witness) == ({(UID, 1)} if in_time else set())

@@ -128,13 +128,13 @@ class Process:
         if self.over:
             return
         self.host.tell("frozen", seconds=seconds)
+        self._witness.trouble.append(Trouble(self._now, "a process is stopped", until=self._now + seconds))
         self._still(True)
         self._handing.freeze(seconds)
         asyncio.get_running_loop().call_later(seconds, self._still, False, context=OUTSIDE)
 
     def _still(self, frozen: bool) -> None:
         self._frozen = frozen
-        self._witness.trouble.append(Trouble(self._now, "a process is stopped, or goes on"))
         if self._seat:
             self._seat.frozen = frozen
 

@@ -58,6 +58,8 @@ class Trouble(NamedTuple):
 
     at: float
     what: str
+    until: float = 0.0
+    """When it is over, where it lasts."""
 
 
 @dataclass

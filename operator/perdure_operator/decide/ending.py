@@ -41,13 +41,15 @@ _EXPECTED: Final = _SAVED | {Reason.UNKNOWN_END}
 
 
 def record_outcomes(draft: Draft) -> Draft:
-    """One outcome for each member that has ended, is gone, or is on a node given up."""
-    current = draft.current
+    """One outcome for each member that has ended, is gone, or is on a node given up.
+
+    Of the log everybody may tell: somebody may have put back a status that knows nothing of a pod's run.
+    """
+    draft, current = draft.update(opened=highest_opened(draft.status.opened, own(draft.snapshot))), draft.current
     if current is None:
         return draft
     draft, found = _new_outcomes(draft, current, current.plan.members)
-    draft = draft.update_current(outcomes=_brief([*current.outcomes, *found]))
-    return draft.update(opened=highest_opened(draft.status.opened, own(draft.snapshot)))
+    return draft.update_current(outcomes=_brief([*current.outcomes, *found]))
 
 
 def record_leavers(draft: Draft) -> Draft:
@@ -59,8 +61,7 @@ def record_leavers(draft: Draft) -> Draft:
     ended = {one.name for one in found}
     members = tuple(member for member in previous.members if member.name not in ended)
     outcomes = _brief([*previous.outcomes, *found])
-    draft = draft.update(previous=previous.model_copy(update={"members": members, "outcomes": outcomes}))
-    return draft.update(opened=highest_opened(draft.status.opened, own(draft.snapshot)))
+    return draft.update(previous=previous.model_copy(update={"members": members, "outcomes": outcomes}))
 
 
 def _new_outcomes(

@@ -99,6 +99,7 @@ class Checks:
         self._of_lease = [one.on_change for one in self._promises if isinstance(one, Leadership)]
         self._of_fact = [one.on_fact for one in self._promises if _has(one, Promise.on_fact)]
         self._of_call = [one.on_call for one in self._promises if _has(one, Promise.on_call)]
+        self._of_write = [one.on_write for one in self._promises if _has(one, Promise.on_write)]
         self._of_answer = [one.on_answer for one in self._promises if _has(one, Promise.on_answer)]
         self._led_since: float | None = None
         self._looked, self._news = 0.0, True
@@ -106,6 +107,7 @@ class Checks:
         scene.world.listeners.append(self._on_fact)
         scene.operators.on_call = self._on_call
         scene.operators.on_answer = self._on_answer
+        scene.operators.on_write = self._on_write
         scene.world.after(POLL_SECONDS, self._poll)
 
     @property
@@ -116,6 +118,11 @@ class Checks:
     def rounds(self) -> int:
         """Status writes."""
         return self._bounds.rounds
+
+    @property
+    def suspect(self) -> bool:
+        """Whether anything is wrong that need not be, if only it does not last."""
+        return any(promise.suspects for promise in self._promises)
 
     def fail(self, check: str, words: str) -> None:
         self._case.fail(check, words)
@@ -155,6 +162,10 @@ class Checks:
         for look in self._of_answer:
             look(*call)
 
+    def _on_write(self, who: str, verb: str, kind: str, name: str, rests: frozenset[str]) -> None:
+        for look in self._of_write:
+            look(who, verb, kind, name, rests)
+
     def _poll(self) -> None:
         if not self._is_led():
             self._led_since = None
@@ -170,7 +181,7 @@ class Checks:
         """What is suspected is looked at again at the next opportunity, once there are news."""
         if not self._news:
             return QUIET_SECONDS
-        return 0.0 if any(promise.suspects for promise in self._promises) else NEWS_SECONDS
+        return 0.0 if self.suspect else NEWS_SECONDS
 
     def _look(self, *, led: bool) -> None:
         self._looked, self._news = self._case.now, not led

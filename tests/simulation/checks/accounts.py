@@ -275,19 +275,22 @@ class Accounts(Promise):
         if min((death.at for death in account.deaths.values()), default=0.0) - made < BREATH_SECONDS:
             return
         told = [one for one in account.told.values() if int(one.get("run") or 0) == account.run]
-        if lost > truth + 1:  # a rank may end within the step that another has done
+        if lost > max(truth + 1, self._told_lost(told)):  # a rank may end within the step that another has done
             yield "steps-lost", f"{lost} steps are counted as lost, and {truth} were trained since the last commit"
         elif lost < truth and run not in self._taken and len(told) == len(account.members) and self._is_heard(account):
             yield "steps-lost", f"{lost} steps are counted as lost, and {truth} are"
 
+    def _told_lost(self, told: list[Json]) -> int:
+        """Where last words are older than the log, and who lives on leaves none, nobody can know better."""
+        return _beyond_commit(told) if self._case.fired("foreign-outcome") else 0
+
     def _saved_steps(self, account: Account, lost: int) -> Iterator[tuple[str, str]]:
         """What one member knows to be committed is not lost, whatever the others know."""
         told = [one for one in account.told.values() if int(one.get("run") or 0) == account.run]
-        commits = [(int(one["commit"]["seq"]), int(one["commit"]["step"])) for one in told if one.get("commit")]
-        if commits and len(told) == len(account.members) and self._is_heard(account):
-            most = max(int(one.get("step") or 0) for one in told) - max(commits)[1]
-            if lost > max(most, 0):
-                yield "steps-lost", f"{lost} steps are counted as lost, and a member tells of {max(most, 0)} at most"
+        if any(one.get("commit") for one in told) and len(told) == len(account.members) and self._is_heard(account):
+            most = _beyond_commit(told)
+            if lost > most:
+                yield "steps-lost", f"{lost} steps are counted as lost, and a member tells of {most} at most"
 
     def _is_heard(self, account: Account) -> bool:
         """Whether a leader has heard all that the members have left as last words."""
@@ -306,3 +309,9 @@ class Accounts(Promise):
         late = account.late and not account.deaths.keys() - account.late and not set(kinds) & {"checkpointed", "failed"}
         if late and said.get("reason") not in ("ExitTimeout", "CodeFailure", "InfrastructureFailure"):
             yield "saved", f"{sorted(account.late)} were deleted after their time, and Saved is {words}"
+
+
+def _beyond_commit(told: list[Json]) -> int:
+    """Steps that last words tell of beyond the newest commit that they tell of; 0 where they tell of none."""
+    commits = [(int(one["commit"]["seq"]), int(one["commit"]["step"])) for one in told if one.get("commit")]
+    return max(max(int(one.get("step") or 0) for one in told) - max(commits)[1], 0) if commits else 0

@@ -28,7 +28,7 @@ WRITES_A_MINUTE: Final = 150
 """Of one job's objects by all operators, plus 30 for each member: several rounds a second for a minute are a storm."""
 LISTS_A_MINUTE: Final = 150
 PODS_A_MINUTE: Final = 12
-"""For each member wanted: a back-off from a second makes seven a minute, and a short run in between begins it anew."""
+"""For each member wanted: a back-off from a second makes seven a minute."""
 PODS_A_RUN: Final = 20
 ROUNDS_ALONE: Final = 6
 ROUNDS_OF_OLD_NEWS: Final = 20
@@ -44,6 +44,8 @@ class Bounds(Promise):
         self.rounds = 0
         self._writes: dict[str, deque[float]] = defaultdict(deque)
         self._pods: dict[str, deque[float]] = defaultdict(deque)
+        self._planned: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=PODS_A_MINUTE))
+        """By uid of the job: when its last runs were planned."""
         self._pods_of_run: dict[tuple[str, int], int] = defaultdict(int)
         self._lists: dict[str, deque[float]] = defaultdict(deque)
         self._sent: dict[tuple[str, int, str], int] = defaultdict(int)
@@ -113,6 +115,8 @@ class Bounds(Promise):
         if change.old is None or status_of(change.raw) == status_of(change.old):
             return
         self._check_pause(uid, status_of(change.old), status_of(change.raw))
+        if plan_of(status_of(change.raw)).get("run") not in (None, plan_of(status_of(change.old)).get("run")):
+            self._planned[uid].append(self._case.now)
         self.rounds += 1
         now = self._case.now
         self._alone[uid] = self._alone.get(uid, 0) + 1 if now - self._last_round.get(uid, -1e9) < 5.0 else 1
@@ -124,7 +128,8 @@ class Bounds(Promise):
     def _on_new_pod(self, uid: str) -> None:
         case, name, most = self._case, self._case.jobs[uid], self._case.most[uid]
         status = case.status(uid)
-        if _count(self._pods[uid], case.now) > PODS_A_MINUTE * most + 2:
+        runs = sum(at > case.now - 60.0 for at in self._planned[uid])  # each begins the back-off anew
+        if _count(self._pods[uid], case.now) > (PODS_A_MINUTE + 2 * runs) * most + 2:
             case.fail("storm", f"{name}: {len(self._pods[uid])} pods in a minute for {most} members")
         run = uid, int(status.get("run") or 0)
         self._pods_of_run[run] += 1

@@ -171,6 +171,9 @@ class Promise:
     def on_answer(self, who: str, verb: str, kind: str, name: str, wrong: str) -> None:
         """It waits for it no longer; `wrong` is "" where the answer is what was asked for."""
 
+    def on_write(self, who: str, verb: str, kind: str, name: str, rests: frozenset[str]) -> None:
+        """A replica sends a patch, a status or a deletion, and what has to be so for it: paths of the object."""
+
     def look(self) -> None:
         """A second has passed in which a leader has worked, as before for a while."""
 

@@ -21,6 +21,8 @@ from tests.simulation.checks.reading import (
     intent,
     leaving,
     plan_of,
+    plans,
+    previous,
     run_told,
     status_of,
     terminated,
@@ -51,6 +53,8 @@ CODE_FAULTS: Final = (
     *("absurd-outcome", "foreign-outcome", "emptied-root"),
 )
 ASSIGNED_SECONDS: Final = 30.0
+STEP_SECONDS: Final = 5.0
+UNCLAIMED_SECONDS: Final = 8.0
 TELLING_SECONDS: Final = 7.0
 UNANSWERED_SECONDS: Final = 45.0
 """Two requests in a row without an answer take 10 s each, and a Lease may change hands between them."""
@@ -67,6 +71,8 @@ class Claims(Promise):
         super().__init__(case)
         self._stepped: dict[str, float] = {}
         """By uid of the job."""
+        self._known: dict[tuple[str, int], int] = {}
+        """By uid of the job and run: the committed step that status knew of before the run was planned."""
         self._gone_nodes: set[str] = set()
         """Nodes whose object was ever deleted."""
 
@@ -76,9 +82,9 @@ class Claims(Promise):
         if fact.what == "step":
             self._stepped[fact.facts["uid"]] = fact.at
         elif fact.what == "opened" and int(fact.facts["step"]) == 0:
-            known = int(self._case.status(fact.facts["uid"]).get("step") or 0)
+            known = self._known.get((fact.facts["uid"], int(fact.facts["run"])), 0)
             if known:
-                self._case.fail("log-lost", f"{fact.who} begins at step 0, status knows of step {known}")
+                self._case.fail("log-lost", f"{fact.who} begins at step 0, status knew of step {known} at its plan")
 
     def on_change(self, change: Change) -> None:
         if change.kind == NODES and change.event == "DELETED":
@@ -89,6 +95,8 @@ class Claims(Promise):
             return
         self._check_nodes(" ".join(str(one.get("message")) for one in status_of(change.raw).get("conditions") or ()))
         status, before, spec = status_of(change.raw), status_of(change.old), change.raw["spec"]
+        for plan in plans(status):
+            self._known.setdefault((uid_of(change.raw), int(plan["run"])), int(before.get("step") or 0))
         if status.get("phase") == "Failed" != before.get("phase"):
             reason = condition(status, "Failed").get("reason")
             if reason == "DeadlineExceeded" and spec.get("suspend") and change.old["spec"].get("suspend"):
@@ -176,6 +184,15 @@ class Claims(Promise):
         words = f"{key_of(job)[1]} is said to run, and {missing or 'all'} of its members lack a rank or are not Ready"
         wrong = claimed and (missing > 0 or not members)
         self._lasting("claims", uid_of(job), wrong, self._case.patience(ASSIGNED_SECONDS), words)
+
+        steps = self._case.now - self._stepped.get(uid_of(job), -1e9) < STEP_SECONDS
+        said = condition(status, "Running")
+        waits = intent(status).get("prepare") and not previous(status) and said.get("reason") != "PatchRefused"
+        trains = bool(members) and not missing and steps and waits  # for standbys, and for nobody's help or end
+        words = f"{key_of(job)[1]} trains, and is said not to run: {said.get('reason')}: {said.get('message')}"
+        self._lasting(
+            "unclaimed", uid_of(job), bool(trains) and not claimed, self._case.patience(UNCLAIMED_SECONDS), words
+        )
 
     def _look_at_replicas(self, job: Json, status: Json) -> None:
         """What the scale subresource shows: the members, and nobody else."""

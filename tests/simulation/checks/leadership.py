@@ -10,7 +10,7 @@ from typing import Final
 
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise
-from tests.simulation.objects import EVENTS, JOBS, LEASES, PODS, Json
+from tests.simulation.objects import EVENTS, JOBS, LEASES, PODS, Json, key_of, labels_of
 
 READS: Final = ("get", "list", "dry-run")
 
@@ -23,6 +23,8 @@ class Leadership(Promise):
         self._renewed = -1e9
         self._waiting: dict[tuple[str, str], list[tuple[str, str, str, float]]] = defaultdict(list)
         """By replica and job: verb, kind, name and time of writes without an answer."""
+        self._jobs: dict[str, str] = {}
+        """By pod: whose it was when it was last written to."""
 
     def on_change(self, change: Change) -> None:
         if change.kind != LEASES:
@@ -36,6 +38,8 @@ class Leadership(Promise):
             self._case.fail("two-leaders", words)
 
     def on_call(self, who: str, verb: str, kind: str, name: str) -> None:
+        if verb == "list" and kind == PODS:
+            self._check_look(who, name.partition("=")[2])
         if verb in READS or kind in (EVENTS, LEASES):
             return
         lease = _spec(next(iter(self._world.server.each(LEASES)), None))
@@ -50,15 +54,25 @@ class Leadership(Promise):
         """What is sent together is sent at one moment; before anything else is, all of it has been answered."""
         if kind not in (JOBS, PODS):
             return
-        waiting = self._waiting[who, name if kind == JOBS else name.rsplit("-", 2)[0]]
+        if kind == PODS:
+            pod = next((one for one in self._world.server.each(PODS) if key_of(one)[1] == name), None)
+            self._jobs[name] = labels_of(pod).get("perdure.dev/job", "") if pod else name.rsplit("-", 2)[0]
+        waiting = self._waiting[who, self._jobs.get(name, name)]
         others = [one for one in waiting if self._case.now - one[3] > 0.0]
         if others:
             words = f"{who} sends a {verb} of {name} while its {others[0][0]} of {others[0][2]} is under way"
             self._case.fail("two-rounds", words)
         waiting.append((verb, kind, name, self._case.now))
 
+    def _check_look(self, who: str, job: str) -> None:
+        """A round begins with a look, once all that the one before has sent is answered: else it looks too early."""
+        waiting = [one for one in self._waiting.get((who, job), ()) if self._case.now - one[3] > 0.0]
+        if waiting:
+            words = f"{who} looks at the pods of {job} while its {waiting[0][0]} of {waiting[0][2]} is under way"
+            self._case.fail("two-rounds", words)
+
     def on_answer(self, who: str, verb: str, kind: str, name: str, wrong: str) -> None:  # noqa: ARG002
-        waiting = self._waiting[who, name if kind == JOBS else name.rsplit("-", 2)[0]]
+        waiting = self._waiting[who, self._jobs.get(name, name)]
         waiting[:] = [one for one in waiting if one[:3] != (verb, kind, name)]
 
 

@@ -1,5 +1,6 @@
 """Who has written in vain, or has deleted something, looks at the cluster again before its next status; and not at once
-where the server has no time: every piece of news would be one more call.
+where the server has no time: every piece of news would be one more call. Who has been told of everything does not ask
+again: an idle job costs no calls.
 """
 
 from __future__ import annotations
@@ -7,8 +8,9 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from typing import Final
 
+from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise
-from tests.simulation.objects import BUDGETS, JOBS, PODS, key_of
+from tests.simulation.objects import BUDGETS, EVENTS, JOBS, LEASES, PODS, key_of
 
 REFUSED_AT_MOST: Final = 16
 WINDOW_SECONDS: Final = 12.0
@@ -16,6 +18,8 @@ WINDOW_SECONDS: Final = 12.0
 TOGETHER_SECONDS: Final = 0.02
 ROUND_SECONDS: Final = 1.0
 """A round takes no longer where every call is quick."""
+IDLE_SECONDS: Final = 5.0
+"""After a change everybody has looked, where nothing holds up the news."""
 _WRITES: Final = ("create", "patch", "replace", "status", "delete")
 _EXPECTED: Final = {"delete": ("", "404"), "create": ("", "409")}
 """Answers after which a round goes on: somebody was faster."""
@@ -33,10 +37,19 @@ class Looks(Promise):
         """By replica and job: when it was last answered what the job is, by a read or by its own status."""
         self._refused: dict[tuple[str, str], deque[float]] = defaultdict(deque)
         """By replica and job: when the server had no time for it, of late."""
+        self._changed = 0.0
+        """When anything has changed that a round may rest on."""
+        self._seen: set[tuple[str, str]] = set()
+        """Replicas and the jobs whose pods they have looked at."""
+
+    def on_change(self, change: Change) -> None:
+        if change.kind not in (EVENTS, LEASES):
+            self._changed = self._case.now
 
     def on_call(self, who: str, verb: str, kind: str, name: str) -> None:
         if kind == PODS and verb == "list":
             job = name.partition("=")[2]
+            self._check_need(who, job)
             self._blind = {one: why for one, why in self._blind.items() if one[0] != who or job not in ("", one[1])}
         elif kind == JOBS and verb == "status" and (who, name) in self._blind:
             words = f"{who} writes the status of {name} and has not looked at its pods again"
@@ -48,6 +61,14 @@ class Looks(Promise):
                 words = f"{who} sends a {verb} of {name}, and has last read its job {age:.1f} s ago"
                 self._case.fail("unread", words)
 
+    def _check_need(self, who: str, job: str) -> None:
+        idle = self._case.now - self._changed
+        known = (who, job) in self._seen and (who, job) not in self._blind
+        self._seen.add((who, job))
+        if job and known and idle > IDLE_SECONDS and not self._case.deaf and not self._case.fired("status-restored"):
+            words = f"{who} asks for the pods of {job}, and nothing has changed for {idle:.0f} s"
+            self._case.fail("needless", words)
+
     def on_answer(self, who: str, verb: str, kind: str, name: str, wrong: str) -> None:
         if kind not in (JOBS, PODS, BUDGETS):
             return
@@ -56,6 +77,8 @@ class Looks(Promise):
             self._read_at[who, job] = self._case.now
         if wrong == _OVERLOADED and job:
             self._note_refusal(who, job, f"{verb} of {kind}")
+        if wrong:
+            self._seen.discard((who, job))
         if verb not in _WRITES:
             return
         if wrong not in _EXPECTED.get(verb, ("",)):

@@ -7,7 +7,7 @@ from typing import Final
 
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise, by_operator
-from tests.simulation.checks.reading import failures, plans, status_of
+from tests.simulation.checks.reading import failures, plans, status_of, training, upcoming
 from tests.simulation.objects import JOBS, PODS, Json, key_of, uid_of
 
 RUNS_AT_MOST: Final = 2**52
@@ -57,6 +57,13 @@ class Memory(Promise):
             self._most[uid, field] = value
         if int(status.get("run", 0)) > RUNS_AT_MOST:
             self._case.fail("numbers", f"{name}: the next run has number {status['run']}: soon there are no more")
+        given = training(status) | set(upcoming(status).get("members") or ())
+        newest, after = (
+            max((int(one.rpartition("-")[2]) for one in given), default=-1),
+            int(status.get("nextMember", 0)),
+        )
+        if newest >= after:
+            self._case.fail("I12", f"{name}: the next member gets number {after}, and {newest} is given already")
         for plan in plans(status):
             text = json.dumps(plan, sort_keys=True)
             if self._plans.setdefault((uid, int(plan["run"])), text) != text:

@@ -10,8 +10,8 @@ from typing import Final
 
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise, by_operator
-from tests.simulation.checks.reading import current, finished, intent, plan_of, status_of, upcoming
-from tests.simulation.objects import JOBS, Json, key_of, seconds_of, terminating, uid_of
+from tests.simulation.checks.reading import current, finished, intent, plan_of, run_told, status_of, upcoming
+from tests.simulation.objects import JOBS, PODS, Json, key_of, seconds_of, terminating, uid_of
 from tests.simulation.world import Fact
 
 ATTEMPTS: Final = 2
@@ -54,6 +54,7 @@ class Offers(Promise):
         before, after = _offered(status_of(old)), _offered(status_of(job))
         if after and after.get("run") != before.get("run"):
             self._count(job, after)
+            self._check_beginning(job, after)
         if before and before.get("run") != after.get("run"):
             self._check_end(job, before)
 
@@ -63,6 +64,14 @@ class Offers(Promise):
         if len(self._tried[move]) > ATTEMPTS:
             words = f"{key_of(job)[1]}: run {move[1]} is asked to hand over to {sorted(self._tried[move])}"
             self._case.fail("attempts", words)
+
+    def _check_beginning(self, job: Json, plan: Json) -> None:
+        """Nobody is asked to hand over what it has not heard of."""
+        for member in plan_of(status_of(job)).get("members") or ():
+            pod = self._world.server.find(PODS, key_of(job)[0], member["name"])
+            if pod is not None and uid_of(pod) == member["uid"] and run_told(pod) < int(plan["takesOver"]):
+                words = f"run {plan['takesOver']} is asked to hand over, and {member['name']} has not heard of it"
+                self._case.fail("early-offer", f"{key_of(job)[1]}: {words}")
 
     def _check_end(self, job: Json, plan: Json) -> None:
         """Where nothing is in the way the offer comes to go."""

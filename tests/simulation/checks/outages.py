@@ -9,8 +9,8 @@ from typing import Final
 
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise, by_operator
-from tests.simulation.checks.reading import finished, plan_of, previous, status_of, terminated, training
-from tests.simulation.objects import JOBS, NODES, PODS, Json, is_ready, key_of, node_of, terminal, uid_of
+from tests.simulation.checks.reading import finished, leaving, plan_of, previous, status_of, terminated, training
+from tests.simulation.objects import JOBS, NODES, PODS, Json, is_ready, key_of, node_of, terminal, terminating, uid_of
 
 MASS_OUTAGE_SECONDS: Final = 600
 MOMENT_SECONDS: Final = 5.0
@@ -44,7 +44,10 @@ class Outages(Promise):
             self._count_nodes()
             self._note_light(change)
         elif change.kind == JOBS and change.old is not None and by_operator(change) and not finished(change.raw):
-            for name in sorted(training(status_of(change.old)) - training(status_of(change.raw))):
+            gone = training(status_of(change.old)) - training(status_of(change.raw))
+            if terminating(change.raw):
+                gone -= leaving(status_of(change.old))  # nobody waits for them, for no run follows
+            for name in sorted(gone):
                 pod = self._world.server.find(PODS, key_of(change.raw)[0], name)
                 if pod is None or uid_of(pod) not in _uids(status_of(change.old)):
                     continue  # another of its name is not the member

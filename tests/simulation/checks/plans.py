@@ -10,7 +10,16 @@ from typing import Final
 
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise, by_operator
-from tests.simulation.checks.reading import assignment, finished, outcome, plan_of, root_of, status_of, terminated
+from tests.simulation.checks.reading import (
+    assignment,
+    finished,
+    outcome,
+    plan_of,
+    root_of,
+    status_of,
+    terminated,
+    upcoming,
+)
 from tests.simulation.objects import (
     BUDGETS,
     JOBS,
@@ -30,6 +39,8 @@ KNOWN_SECONDS: Final = 2.0
 """What has been so for that long is known, where nothing holds up the news."""
 NUMBERS_AT_MOST: Final = 2**31 - 1
 """Higher ones are nobody's: a pod's owner may write anything."""
+SAVE_SECONDS: Final = 10
+"""An attempt to hand over that nobody ends leaves as long to save, where there is twice as long for both."""
 _HIDDEN: Final = ("orphan-job",)
 """A pod that has lost its owner belongs to nobody, and is ended."""
 
@@ -55,6 +66,7 @@ class Plans(Promise):
             self._since_when[BUDGETS, owner_of(change.old or change.raw)] = self._case.now
         if change.kind != JOBS or change.old is None or not by_operator(change) or change.event == "DELETED":
             return
+        self._check_offer(key_of(change.raw)[1], upcoming(status_of(change.raw)).get("plan") or {})
         plan = plan_of(status_of(change.raw))
         if plan and plan != plan_of(status_of(change.old)):
             self._check(change.raw, plan)
@@ -89,9 +101,19 @@ class Plans(Promise):
         if before != run and port == last:
             self._case.fail("master", f"{name}: run {run} has the port {port} of run {before}, which may still listen")
         self._ports[uid] = run, port
+        if 0 < before < run and int(plan["wait"]) < int(plan["seconds"]) and not self._case.fired("status-restored"):
+            words = f"run {run} waits {plan['wait']} s for run {before}, which may save for {plan['seconds']} s"
+            self._case.fail("opening-wait", f"{name}: {words}")
         each = int(plan["world"]) // len(plan["members"])
         if [one["rank"] for one in plan["members"]] != list(range(0, int(plan["world"]), each)):
             self._case.fail("master", f"{name}: run {run} has the ranks {[one['rank'] for one in plan['members']]}")
+
+    def _check_offer(self, name: str, plan: Json) -> None:
+        """The time of an attempt is a part of the time to save: who has tried in vain still has to save."""
+        limit, seconds = int((plan.get("handover") or {}).get("limit") or 0), int(plan.get("seconds") or 0)
+        if limit > max(seconds - SAVE_SECONDS, SAVE_SECONDS):
+            words = f"run {plan['run']} may be tried for {limit} s of the {seconds} s that there are for the save"
+            self._case.fail("long-attempt", f"{name}: {words}")
 
     def _obstacles(self, job: Json, plan: Json) -> Iterator[tuple[str, str]]:
         uid, run = uid_of(job), int(plan["run"])
@@ -115,7 +137,8 @@ class Plans(Promise):
         """Whoever may write to the root beside it."""
         uid, (namespace, name) = uid_of(job), key_of(job)
         for other in self._world.server.each(JOBS):
-            if uid_of(other) != uid and root_of(other) == root_of(job) and self._is_known(JOBS, other):
+            same = uid_of(other) != uid and root_of(other) == root_of(job)
+            if same and self._is_known(JOBS, other) and not self._is_elsewhere(other):
                 yield "shared-root", f"and {key_of(other)[1]}, whose run is on, has the same root"
         if self._case.fired(*_HIDDEN):
             return
@@ -123,12 +146,23 @@ class Plans(Promise):
             if owner_of(pod) not in ("", uid) and self._is_known(PODS, pod) and self._is_reached(pod):
                 yield "two-jobs", f"and {key_of(pod)[1]} of an earlier job of its name lives"
 
+    def _is_elsewhere(self, job: Json) -> bool:
+        """Whether its root was edited after its members were made: they write to the one of before."""
+        uids = {one["uid"] for one in plan_of(status_of(job))["members"]}
+        members = [_root_given(one) for one in self._case.pods(uid_of(job)) if uid_of(one) in uids]
+        return bool(members) and job["spec"]["checkpoint"]["uri"] not in members
+
     def _is_known(self, kind: str, raw: Json) -> bool:
         return self._case.now - self._since_when.get((kind, uid_of(raw)), self._case.now) > KNOWN_SECONDS
 
     def _is_reached(self, pod: Json) -> bool:
         node = self._world.server.find(NODES, "", node_of(pod))
         return node is not None and is_ready(node) and not self._case.ever_excused(node_of(pod))
+
+
+def _root_given(pod: Json) -> str:
+    given = pod["spec"]["containers"][0].get("env") or ()
+    return next((str(one.get("value")) for one in given if one["name"] == "PERDURE_ROOT"), "")
 
 
 def _holds_root(job: Json) -> bool:

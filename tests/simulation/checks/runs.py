@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Final
 
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise, by_operator
@@ -25,6 +26,9 @@ from tests.simulation.objects import (
     uid_of,
 )
 from tests.simulation.world import Fact
+
+GIVEN_UP_SECONDS: Final = 300.0
+"""So long a node may be out of sight: whoever trains there is asked when it is seen again, and another run is on."""
 
 
 @dataclass
@@ -69,7 +73,7 @@ class Runs(Promise):
         former = operator and change.old is not None and labels_of(change.raw).get(ROLE) == "former"
         if former and case.now - self._unready.get(node, -1e9) < 150.0:
             # A node that is given up costs steps: the news of it may be old, but never made up.
-            case.evidence.excuse(case.now, "its node was given up")
+            case.evidence.excuse(case.now, "its node was given up", seconds=GIVEN_UP_SECONDS)
         ended = change.old is not None and terminal(change.old) and change.by != "pod-gc"
         if not operator and change.event == "DELETED" and node and not ended:
             case.excuse(node, 200.0)

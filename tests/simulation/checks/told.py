@@ -18,6 +18,7 @@ from tests.simulation.checks.reading import (
     finished,
     plan_of,
     plans,
+    previous,
     run_told,
     status_of,
     terminated,
@@ -32,12 +33,15 @@ from tests.simulation.objects import (
     labels_of,
     matches,
     owner_of,
+    seconds_of,
     terminating,
     uid_of,
 )
 
 TOLD_SECONDS: Final = 20.0
 WARNED_SECONDS: Final = 10.0
+LATE_SECONDS: Final = 32.0
+"""An agent ends what it has asked in vain by then."""
 _UNSURE: Final = ("relabel", "foreign-pod", "foreign-budget", "status-restored", "orphan-job", "force-delete-pod")
 """Who counts is a matter of labels and names, and somebody plays with them."""
 _OF_LAST_RUN: Final = "Saved"
@@ -69,6 +73,7 @@ class Told(Promise):
             self._check_disruption(change.raw)
         elif change.kind == JOBS and change.old is not None and by_operator(change):
             self._check_transitions(change.raw, change.old)
+            self._check_deadline(change.raw, change.old)
 
     def _check_disruption(self, pod: Json) -> None:
         """Before a member is asked to leave people are told that it will be, and why."""
@@ -94,6 +99,18 @@ class Told(Promise):
             if was.get("status") == new["status"] and was["lastTransitionTime"] != new["lastTransitionTime"]:
                 words = f"{new['type']} is {new['status']} as before, and its lastTransitionTime moves"
                 self._case.fail("transition", f"{key_of(job)[1]}: {words}")
+
+    def _check_deadline(self, job: Json, old: Json) -> None:
+        """Who does not go on with a run is waited for as long as it was told, and a moment longer."""
+        status, plan = status_of(job), plan_of(status_of(job))
+        left = previous(status)
+        if left.get("run") == previous(status_of(old)).get("run") or plan.get("takesOver") != left.get("run"):
+            return
+        deadline = (left.get("intent") or {}).get("deadline")
+        late = seconds_of(deadline) - seconds_of(plan["assignedTime"]) - int(plan["seconds"]) if deadline else 0.0
+        if late > LATE_SECONDS:
+            words = f"who leaves for run {plan['run']} has {plan['seconds']} s, and is waited for {late:.0f} s longer"
+            self._case.fail("deadline", f"{key_of(job)[1]}: {words}")
 
     def look(self) -> None:
         for job in self._world.server.each(JOBS):

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from typing import Final
 
 from tests.simulation.checks.case import Case, Promise
-from tests.simulation.checks.reading import condition, current, finished, intent, plans, status_of, upcoming
+from tests.simulation.checks.reading import condition, current, finished, intent, plans, root_of, status_of, upcoming
 from tests.simulation.objects import EPOCH, JOBS, PODS, Json, key_of, seconds_of, terminal, terminating, uid_of
 
 OVERDUE_SECONDS: Final = 75.0
 STAYS_SECONDS: Final = 30.0
 SILENT_SECONDS: Final = 90.0
 PATIENCE_SECONDS: Final = 66.0
+FREE_SECONDS: Final = 4.0
+"""Another job's end is news to whoever waits for it."""
 QUIET_SECONDS: Final = 15.0
 """An intent is given up, or members are told, within five seconds."""
 
@@ -48,7 +50,15 @@ class Waiting(Promise):
         quiet = bool(intent(status)) and not intent(status).get("leave") and not self._is_preparing(status)
         words = f"{name}: nobody is asked to leave, and the reason for it is not withdrawn: {intent(status)}"
         self._look_at_patience(job, status)
+        free = said.get("reason") == "SharedRoot" and not self._is_shared(job)
+        words = f"{name} waits for its root, and nobody else has it: {said.get('message')}"
+        self._lasting("root-free", uid, free, self._case.patience(FREE_SECONDS), words)
         self._lasting("dither", uid, quiet and not self._case.deaf, QUIET_SECONDS, words)
+
+    def _is_shared(self, job: Json) -> bool:
+        """Whether another job of the same root is there that is not finished, whatever it does."""
+        others = (one for one in self._world.server.each(JOBS) if uid_of(one) != uid_of(job) and not finished(one))
+        return any(root_of(one) == root_of(job) for one in others)
 
     def _is_preparing(self, status: Json) -> bool:
         """Standbys start, and their time is not over."""

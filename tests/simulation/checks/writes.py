@@ -49,6 +49,18 @@ IDLE_GRACE_SECONDS: Final = 10
 EARLY_SECONDS: Final = 5.0
 SEEN_SECONDS: Final = 0.1
 """A watch tells sooner than that."""
+_UID: Final = ("/metadata/uid",)
+_VERSION: Final = ("/metadata/resourceVersion",)
+_TOLD: Final = ("/metadata/annotations/perdure.dev~1assignment", *_VERSION)
+_NEEDS: Final = {
+    ("status", JOBS): (_UID, _VERSION),
+    ("delete", PODS): (_UID, _VERSION),
+    ("delete", JOBS): (_UID,),
+    ("delete", BUDGETS): (_UID,),
+    ("patch", PODS): (_UID, _TOLD),
+    ("patch", BUDGETS): (_UID, _VERSION),
+}
+"""What a write has to rest on, one of each."""
 _SLOW: Final = ("slow-call", "lost-answer", "timeout", "late-write")
 
 
@@ -89,6 +101,14 @@ class Writes(Promise):
                 self._case.fail("stranger", words)
             if change.event == "MODIFIED":
                 self._check_budget(change.raw)
+
+    def on_write(self, who: str, verb: str, kind: str, name: str, rests: frozenset[str]) -> None:
+        """It is meant for that very object, and for what that was when it was decided about: else it is refused."""
+        needs = _NEEDS.get((verb, kind), ())
+        lacks = [one for one in needs if not any(path in rests for path in one)]
+        if lacks:
+            words = f"{who} sends a {verb} of {name} that would be carried out whatever {' or '.join(lacks[0])} is"
+            self._case.fail("precondition", words)
 
     def _note(self, change: Change) -> None:
         raw, old, now = change.raw, change.old, self._case.now

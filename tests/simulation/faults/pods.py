@@ -142,14 +142,14 @@ async def exit_without_session(scene: Scene, rng: random.Random) -> None:
     behaviour.exits_without_session = False
 
 
-@fault(250)
+@fault(250, to_its_end=True)
 async def out_of_memory(scene: Scene, rng: random.Random) -> None:
     behaviour = scene.world.behaviours["/".join(some_user(scene, rng).key)]
     if behaviour.oom_at_step is not None:
         return
     scene.world.fire("oom")
-    behaviour.oom_at_step = rng.randint(5, 150)
-    await asyncio.sleep(rng.choice((30, 300, 400)))
+    behaviour.oom_at_step = rng.randint(5, 60)
+    await asyncio.sleep(rng.choice((30, 150, 300)))
     behaviour.oom_at_step = None
 
 

@@ -85,7 +85,7 @@ async def replaced_pod(scene: Scene, rng: random.Random) -> None:
 
 @fault(250)
 async def behind_the_others(scene: Scene, rng: random.Random) -> None:
-    """A member that has not heard of the newest commit is the first to end."""
+    """A member that has not heard of the newest commit is the first to end; another may end with it, which has."""
     user = some_user(scene, rng)
     members = _members(user)
     if len(members) < 2:
@@ -98,6 +98,10 @@ async def behind_the_others(scene: Scene, rng: random.Random) -> None:
     words = {"v": 1, "outcome": "peer-lost", "run": told["run"], "rank": told["rank"], "step": new["step"]}
     scene.world.fire("foreign-outcome")
     scene.kubelets[node_of(pod)].kill_pod(pod, json.dumps(words | {"opened": told["run"], "commit": old}))
+    if rng.random() < 0.5:
+        other = members[-2]
+        words |= {"rank": assignment(other)["rank"], "opened": told["run"], "commit": new}
+        scene.kubelets[node_of(other)].kill_pod(other, json.dumps(words))
 
 
 def _commits(scene: Scene, pod: Json) -> list[Json]:

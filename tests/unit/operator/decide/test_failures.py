@@ -262,6 +262,10 @@ class TestFenced:
         assert after.run_plan is not None
         assert after.run_plan.run == 8
 
+    def test_a_pod_of_a_run_that_status_knows_nothing_of_is_heard_too(self) -> None:
+        restored = job().running(world=1).ended(0, ExitKind.HANDED_OVER, opened=7).status(current=None)
+        assert restored.settle().now.opened == 7
+
     def test_another_jobs_uid_is_the_end(self) -> None:
         error = (ErrorKind.EXCEPTION, "RootTakenOver", "")
         here = job().running(world=1).ended(0, ExitKind.FENCED, opened=7, error=error).settle()
