@@ -41,7 +41,7 @@ class Host:
         self.behaviour: Behaviour = _behaviour(world, pod)
         self.bucket: Bucket = world.bucket
         self.network: Network = world.network
-        self.rng: random.Random = world.rng(f"member/{pod['metadata']['name']}")
+        self.rng: random.Random = world.rng_of_pod(pod["metadata"]["name"])
         self.sigterm = asyncio.Event()
         self.ready = asyncio.Event()
         self._world = world

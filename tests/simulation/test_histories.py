@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-HISTORIES = int(os.environ.get("PERDURE_HISTORIES", "420"))
-PARTS = 4
+HISTORIES = int(os.environ.get("PERDURE_HISTORIES", "1000"))
+PARTS = 8
 """Played in as many cases, each on one core: whoever runs the tests has them side by side."""
 FIRSTS = [HISTORIES * part // PARTS for part in range(PARTS + 1)]
 ROOT = Path(__file__).parents[2]

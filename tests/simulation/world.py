@@ -71,12 +71,19 @@ class World:
         self.facts: list[Fact] = []
         self.listeners: list[Callable[[Fact], object]] = []
         self._addresses = 0
+        self._born: Counter[str] = Counter()
         self.failed: BaseException | None = None
         self.loop.set_exception_handler(self._on_exception)
 
     def rng(self, stream: str) -> random.Random:
         """The same for the same seed and name."""
         return random.Random(f"{self.seed}/{stream}")  # noqa: S311 - a history has to be repeatable
+
+    def rng_of_pod(self, name: str) -> random.Random:
+        """Another one for each pod of this name."""
+        self._born[name] += 1
+        again = f" again {self._born[name]}" if self._born[name] > 1 else ""
+        return self.rng(f"member/{name}{again}")
 
     @property
     def now(self) -> float:

@@ -74,9 +74,11 @@ def told(pod: PodView) -> Outcome | None:
 
 
 def _pause(outcome: Outcome) -> float | None:
-    """Of the last hand-over that came about."""
+    """Of the hand-over by which it left its run, or came to it: earlier ones tell nothing of the run it ended in."""
     gone = [record for record in outcome.handovers if record.word is HandoverWord.GO]
-    return gone[-1].parts.get("pause") if gone else None
+    if not gone or (outcome.outcome is not ExitKind.HANDED_OVER and gone[-1].run != outcome.run):
+        return None
+    return gone[-1].parts.get("pause")
 
 
 def highest_opened(known: int, pods: dict[str, PodView]) -> int:

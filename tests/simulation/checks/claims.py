@@ -188,10 +188,11 @@ class Claims(Promise):
         steps = self._case.now - self._stepped.get(uid_of(job), -1e9) < STEP_SECONDS
         said = condition(status, "Running")
         waits = intent(status).get("prepare") and not previous(status) and said.get("reason") != "PatchRefused"
-        trains = bool(members) and not missing and steps and waits  # for standbys, and for nobody's help or end
+        whole = bool(members) and not missing and not any(map(terminating, there))
+        trains = whole and steps and waits  # for standbys, and for nobody's help or end
         words = f"{key_of(job)[1]} trains, and is said not to run: {said.get('reason')}: {said.get('message')}"
         self._lasting(
-            "unclaimed", uid_of(job), bool(trains) and not claimed, self._case.patience(UNCLAIMED_SECONDS), words
+            "unclaimed", uid_of(job), bool(trains and not claimed), self._case.patience(UNCLAIMED_SECONDS), words
         )
 
     def _look_at_replicas(self, job: Json, status: Json) -> None:

@@ -125,6 +125,8 @@ class Plans(Promise):
         mended = self._case.now - self._since_when.get((BUDGETS, uid), -1e9) > KNOWN_SECONDS
         if self._world.server.policy.refuse_patches:
             mended = False  # rounds fail and pause for longer than that: this one is the first to see the budget
+        if plan.get("takesOver") and self._world.server.policy.refuse_budgets:
+            mended = False  # it was planned, and told, while there was one
         if self._case.fired("foreign-budget"):
             mended = False  # somebody else's has the name that the job's is to have
         budget = next((one for one in self._world.server.each(BUDGETS) if owner_of(one) == uid), None)

@@ -225,13 +225,15 @@ async def shared_root_wakes(scene: Scene, rng: random.Random) -> None:
     body["spec"]["suspend"] = True
     body["spec"]["template"]["spec"]["containers"][0]["image"] = ""
     server.create(JOBS, user.key[0], body, by="user")
-    user.delete()
-    await asyncio.sleep(1.5)
-    user.apply()
-    if await _moment(scene, lambda: _starts(user) and not plan_of(status_of(user.job or {}))):
-        server.change(JOBS, user.key[0], name, lambda raw: raw["spec"].update(suspend=False), by="user")
-    await asyncio.sleep(rng.uniform(5, 60))
-    server.delete(JOBS, user.key[0], name, by="user")
+    try:
+        user.delete()
+        await asyncio.sleep(1.5)
+        user.apply()
+        if await _moment(scene, lambda: _starts(user) and not plan_of(status_of(user.job or {}))):
+            server.change(JOBS, user.key[0], name, lambda raw: raw["spec"].update(suspend=False), by="user")
+        await asyncio.sleep(rng.uniform(5, 60))
+    finally:  # whoever ends the trouble removes it, too
+        server.delete(JOBS, user.key[0], name, by="user")
 
 
 @fault(250)

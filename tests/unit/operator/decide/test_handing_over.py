@@ -607,6 +607,15 @@ class TestHistory:
         other = _offered().ended(0, ExitKind.CHECKPOINTED, **saved).settle()
         assert next(one for one in other.now.history if one.run == 2).how is Takeover.UNKNOWN
 
+    def test_a_hand_over_of_an_earlier_run_does_not_make_a_later_one_live(self) -> None:
+        here = _offered().ended(1, ExitKind.HANDED_OVER, **GONE).settle()
+        here = here.cordon("n3").settle().after(1).settle().ready().settle()
+        went = (HandoverRecord(2, HandoverWord.GO, parts={"pause": 0.05}),)
+        saved = {"run": 3, "step": 30, "commit": (5, 30), "opened": 3}
+        here = here.ended(0, ExitKind.CHECKPOINTED, handovers=went, **saved).settle()
+        (entry,) = [one for one in here.now.history if one.run == 3]
+        assert (entry.how, entry.pause) == (Takeover.UNKNOWN, None)
+
     def test_in_place_it_says_why_not_live(self) -> None:
         here = _running().status(live_refused=LiveRefused(template="t1", why="its model is sharded"))
         entry = _ready(here).settle().now.history[-1]
