@@ -79,9 +79,14 @@ def remove(pattern: re.Pattern[str]) -> None:
 
 
 def remove_host_device(device: str) -> None:
-    """Remove a veth whose other end was never moved into a namespace that is gone."""
-    if Path("/sys/class/net", device).exists():
-        _ip("link", "delete", device)
+    """Remove a veth, if the kernel has not: it does so some time after the namespace of the other end is gone."""
+    there = Path("/sys/class/net", device)
+    try:
+        if there.exists():
+            _ip("link", "delete", device)
+    except ClusterError:
+        if there.exists():
+            raise
 
 
 def host_routes() -> list[IPv4Network]:
