@@ -7,30 +7,22 @@ after `restore()`, and thoroughly in a thread of every attempt. Called by joinin
 
 from __future__ import annotations
 
-import gc
 import os
 import threading
-from typing import Any, Final
+from typing import Final
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data.distributed import DistributedSampler
 
 from perdure.channel import Attached
 from perdure.contract import Env
 from perdure.group.world import foreign, kept
+from perdure.session import keepers
+from perdure.session.keepers import OWN_DDP
 from perdure.session.run import Run
 from perdure.session.wrapping import MADE
 
-OWN_DDP: Final = "a DistributedDataParallel that the script has made itself: wrap the model with session.wrap"
-KEEPERS: Final[dict[type, str]] = {
-    DistributedDataParallel: OWN_DDP,
-    DeviceMesh: "a DeviceMesh of the script's own",
-    DistributedSampler: "a DistributedSampler: use session.loader",
-}
-"""Types whose objects keep the ranks they were made with."""
 SHARDED_OPTIMIZER: Final = "ZeroRedundancyOptimizer"
 
 
@@ -90,14 +82,7 @@ def kept_world(run: Run) -> str:
 
 
 def hidden_obstacle() -> str:
-    """The same for what only a look at every object there is finds: some tenths of a second, from any thread."""
+    """The same for what nobody has told the session of. From any thread."""
+    found = keepers.made()
     own = {id(part) for part in MADE}
-    found: dict[type, str] = {}
-    for thing in gc.get_objects():
-        kind: Any = type(thing)
-        why = found.get(kind)
-        if why is None:  # one look at each type: there are millions of objects
-            why = found[kind] = next((why for keeper, why in KEEPERS.items() if issubclass(kind, keeper)), "")
-        if why and id(thing) not in own:
-            return why
-    return ""
+    return next((why for thing, why in found if id(thing) not in own), "")

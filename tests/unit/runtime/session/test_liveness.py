@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 from collections.abc import Iterator
 
 import pytest
+import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import TensorDataset
+from torch.utils.data.distributed import DistributedSampler
 
-from perdure.session.liveness import OWN_DDP, hidden_obstacle
+from perdure.session import keepers
+from perdure.session.keepers import OWN_DDP
+from perdure.session.liveness import hidden_obstacle
 from perdure.session.wrapping import Replica
+
+
+def sampler() -> DistributedSampler[Tensor]:
+    return DistributedSampler(TensorDataset(torch.zeros(4)), num_replicas=2, rank=0)
+
+
+class Derived(DistributedDataParallel):
+    """A script's own kind."""
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +46,43 @@ def test_what_the_session_has_made_for_earlier_ranks_may_be_kept_by_a_compiler()
 
 
 def test_what_the_script_has_made_is_found() -> None:
-    own = DistributedDataParallel(nn.Linear(2, 2))
+    own = Derived(nn.Linear(2, 2))
     assert hidden_obstacle() == OWN_DDP
+    del own
+    gc.collect()
+    assert hidden_obstacle() == ""
+
+
+def test_a_sampler_of_the_scripts_own_is_found() -> None:
+    own = sampler()
+    assert "use session.loader" in hidden_obstacle()
+    del own
+
+
+class Slow(type):
+    """Of a type whose objects are being looked for."""
+
+    looking, made = threading.Event(), threading.Event()
+
+    def __subclasscheck__(cls, _kind: type) -> bool:
+        cls.looking.set()
+        return not cls.made.wait(60)
+
+    __instancecheck__ = __subclasscheck__
+
+
+def test_a_tuple_that_the_script_is_filling_meanwhile_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With another holder CPython does not end it: SystemError, in the script."""
+    monkeypatch.setattr(keepers, "KEEPERS", {Slow("Kept", (), {}): "it keeps ranks"})
+    look = threading.Thread(target=hidden_obstacle)
+    own = sampler()
+
+    def numbers() -> Iterator[int]:
+        look.start()
+        assert Slow.looking.wait(60)
+        yield 1
+
+    assert tuple(numbers()) == (1,)
+    Slow.made.set()
+    look.join()
     del own
