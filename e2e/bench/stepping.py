@@ -76,9 +76,12 @@ def worked(times: int) -> None:
 
 def work_for(seconds: float) -> int:
     """How often `worked` has to be asked for, on all ranks alike."""
-    begun, times = time.perf_counter(), 2000
-    worked(times)
-    found = torch.tensor([int(seconds * times / (time.perf_counter() - begun))])
+    times, tries = 2000, []
+    for _ in range(5):  # the first is cold, and any may be interrupted: one that was slow made steps short
+        begun = time.perf_counter()
+        worked(times)
+        tries.append(time.perf_counter() - begun)
+    found = torch.tensor([int(seconds * times / min(tries))])
     if dist.is_initialized():
         dist.broadcast(found, 0)
     return int(found.item())
