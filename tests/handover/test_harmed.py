@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -48,7 +47,6 @@ Undisturbed = Callable[[int], twin.Twin]
 def undisturbed() -> Undisturbed:
     """A training that nobody disturbs, of so many epochs."""
 
-    @cache
     def found(epochs: int) -> twin.Twin:
         return twin.trained_once(Path(sys.executable), SCRIPT, arguments(epochs), world=WORLD)
 

@@ -1,14 +1,13 @@
 """Whether this script's ranks can change while it trains, and if not, why.
 
 What holds on to the ranks it was made with, and is not the session's, would go on among the old members without a
-word: gloo's groups do not end with those who leave. So it is looked for, where it costs little at the beginning and
-after `restore()`, and thoroughly in a thread of every attempt. Called by joining, resuming and handing.
+word: gloo's groups do not end with those who leave. So it is looked for at the beginning, after `restore()`, and in
+every attempt. Called by joining, resuming and driving.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 from typing import Final
 
 import torch
@@ -31,18 +30,6 @@ def tell_attached(run: Run, why: str = "") -> None:
     is known."""
     why = why or obstacle(run)
     run.tell(Attached(os.getpid(), not why, why, run.settings.image_file is not None))
-
-
-def look_closely(run: Run) -> None:
-    """Beside the training the agent is told also of what only a look at everything finds: else it offers in vain."""
-    if run.settings.report_fd is None or run.settings.offer_file is None:
-        return
-
-    def look() -> None:
-        if why := hidden_obstacle():
-            tell_attached(run, why)
-
-    threading.Thread(target=look, name="perdure-liveness", daemon=True).start()
 
 
 def obstacle(run: Run) -> str:

@@ -17,7 +17,7 @@ from perdure.checkpoint.state import Loaded, Position, State
 from perdure.contract import CommitRef
 from perdure.session.hooks import HookName
 from perdure.session.leaving import give_up, stop_without_step
-from perdure.session.liveness import kept_world, look_closely, obstacle, tell_attached
+from perdure.session.liveness import hidden_obstacle, kept_world, obstacle, tell_attached
 from perdure.session.newcomer import Newcomer
 from perdure.session.rng import going_on, of_lost_rank, of_other_world
 from perdure.session.run import OWN_STOPPING, OWN_VALUES, Run
@@ -51,10 +51,8 @@ def resume(run: Run, *, seed: int) -> None:
     run.tell(Opened(opening.run, run.checkpointer.commit, opening.rescued))
     run.tell(Resumed(run.progress.step, dict(run.timings.seconds)))
     run.schedule.saved()
-    if why := obstacle(run) or kept_world(run):
-        tell_attached(run, why)
-    else:
-        look_closely(run)
+    if why := obstacle(run) or hidden_obstacle() or kept_world(run):
+        tell_attached(run, why)  # else it would be offered in vain
     if run.rank == 0 and run.registry.names <= {OWN_VALUES, OWN_STOPPING}:
         say(
             "no model and no optimizer is registered, so none is saved: a resumed run would go on with new weights; "
