@@ -251,11 +251,10 @@ def _makes_way(state: State, rank: int, why_not: str) -> Noted:
     if trainer is None:
         return state, []
     if why_not:
-        newer = state.current if state.newest > trainer.run else None
-        if state.shutdown or isinstance(newer, Leave):
+        if _leaves(state, trainer):
             return state, [Say(f"the trainer's end is waited for: {why_not}")]
         waits = f"run {state.newest} waits for the end of run {trainer.run}: {why_not}"
-        return state, [Say(waits)] if isinstance(newer, Train) else []
+        return state, [Say(waits)] if isinstance(_newer(state, trainer), Train) else []
     found = [process for process in trainer.alive if process.rank == rank]
     for process in found:
         trainer = _with(trainer, replace(process, makes_way=True))
@@ -373,7 +372,7 @@ def _follows_at_once(state: State, trainer: Trainer) -> Train | None:
     """The run whose trainer need not wait for the end of this one: that has saved, and what is left of it is its
     interpreter's end.
     """
-    newer = state.current if state.newest > trainer.run else None
+    newer = _newer(state, trainer)
     if not isinstance(newer, Train) or state.shutdown:
         return None
     ended = _all_but_ended(state, trainer, ExitKind.CHECKPOINTED)
@@ -385,10 +384,19 @@ def _leaves_at_once(state: State, trainer: Trainer) -> Trainer | None:
 
     A drain and the next run wait for it, and what it takes down would take from those that start in its place.
     """
-    newer = state.current if state.newest > trainer.run else None
-    if not (state.shutdown or isinstance(newer, Leave)):
+    if not _leaves(state, trainer):
         return None
     return _all_but_ended(state, trainer, ExitKind.CHECKPOINTED, ExitKind.HANDED_OVER)
+
+
+def _newer(state: State, trainer: Trainer) -> Train | Leave | None:
+    """What this member has been told since it started the trainer's run."""
+    return state.current if state.newest > trainer.run else None
+
+
+def _leaves(state: State, trainer: Trainer) -> bool:
+    """Whether this member has nothing to do any more once the trainer has ended."""
+    return state.shutdown is not None or isinstance(_newer(state, trainer), Leave)
 
 
 def _all_but_ended(state: State, trainer: Trainer, *kinds: ExitKind) -> Trainer | None:
@@ -407,7 +415,7 @@ def _requested(state: State, trainer: Trainer, now: float) -> tuple[Trainer, lis
 
     A request means: it is asked, asked to be quicker, only limited, or, of a run that is lost, killed at once.
     """
-    newer, stage = state.current if state.newest > trainer.run else None, stage_of(state)
+    newer, stage = _newer(state, trainer), stage_of(state)
     told = stage in (Stage.COMPLETED, Stage.EXITING)
     if newer and stage is not Stage.COMPLETED and _lost(trainer, newer):
         return _to_leave_image(state, trainer, newer, now)
@@ -490,7 +498,7 @@ def _ended(state: State, trainer: Trainer, now: float) -> Noted:
     outcome = pod_outcome(trainer)
     if outcome.outcome is ExitKind.COMPLETED or state.shutdown:
         return _finish(state, outcome)
-    newer = state.current if state.newest > trainer.run else None
+    newer = _newer(state, trainer)
     if isinstance(newer, Leave):
         return _finish(state, outcome)
     if newer and handover.may_follow(state, trainer, outcome, newer):
