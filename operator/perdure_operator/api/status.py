@@ -256,6 +256,8 @@ class CurrentRun(TolerantModel):
     """The row of replacements that led to it: it goes on if the run has to end before its first step."""
     unconfirmed: bool = False
     """True while nobody has told that it has taken over: the run before it may still be the one that trains."""
+    warm: bool = False
+    """Each of its members has been Ready: who ends from then on has not ended of its imports."""
 
 
 class Replacements(TolerantModel):

@@ -129,7 +129,9 @@ def assign(draft: Draft) -> Draft:
     if untold:
         draft = await_told(draft, untold, f"its rank in run {plan.run}")
         draft = draft.wait(Reason.ASSIGNING, f"telling the members of run {plan.run} their ranks")
-    return _await_ready(draft, unready) if unready else draft
+    if unready:
+        return _await_ready(draft, unready)
+    return draft if untold or current.outcomes or current.warm else draft.update_current(warm=True)
 
 
 def relabel(draft: Draft) -> Draft:

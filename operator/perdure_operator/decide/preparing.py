@@ -18,7 +18,7 @@ from perdure_operator.decide.draft import Draft, Waiting, clock, next_run
 from perdure_operator.decide.exit_problems import await_leavers
 from perdure_operator.decide.facts import joined, made_from_another, own, refused, size_of, wanted_size
 from perdure_operator.decide.intents import commit_to_leave, fall_back, limited, may_prepare, ready_by
-from perdure_operator.decide.placement import can_train
+from perdure_operator.decide.placement import can_start, can_train
 from perdure_operator.decide.plans import ATTEMPTS, live_plan, plan_in_place, succeed
 from perdure_operator.decide.startup_problems import not_ready
 from perdure_operator.decide.succession import Succession, succession
@@ -58,7 +58,10 @@ def take_over(draft: Draft) -> Draft:
         return draft
     heirs, pods = succession(draft), own(draft.snapshot)
     names = (*(member.name for member in heirs.stays), *draft.next_members)
-    missing = tuple(name for name in names if name not in pods or not can_train(draft, pods[name]))
+    new = can_start if _nobody_trains(draft, current, intent) else can_train
+    fit = {name for name in names if name in pods and can_train(draft, pods[name])}
+    fit |= {name for name in draft.next_members if name in pods and new(draft, pods[name])}
+    missing = tuple(name for name in names if name not in fit)
     if missing or refused(draft, names):
         return not_ready(draft, missing or names)
     if intent.not_before and draft.now < intent.not_before:
@@ -71,6 +74,16 @@ def take_over(draft: Draft) -> Draft:
         # What has changed may be the root itself: whoever has members there has a claim, so they all go first.
         return commit_to_leave(draft, current, found, fell="all members are made from another template").allot(())
     return _planned(draft, current, intent, heirs)
+
+
+def _nobody_trains(draft: Draft, current: CurrentRun, intent: Intent) -> bool:
+    """Whether new members are told before they are warm: they keep nobody from training, and begin that much sooner.
+
+    One of them that dies as it imports is a failure, and a standby that does costs none: so only once in a row.
+    """
+    upcoming = draft.status.next
+    replaced = upcoming and upcoming.replacements
+    return intent.disruption is Disruption.MEMBER_LOST and current.warm and not replaced
 
 
 def give_up(draft: Draft) -> Draft:

@@ -310,6 +310,30 @@ class TestLost:
         assert _ranks(after) == {"0": 0, "3": 1, "2": 2}
         assert after.now.failures.infrastructure == 1
 
+    def test_a_replacement_is_told_before_it_is_warm_for_nobody_trains_meanwhile(self) -> None:
+        here = _running(world=3).ended(1, ExitKind.FAILED, error=killed()).settle()
+        assert here.settle().now.run == 1
+        after = here.after(2).pod(3, phase="Running", ip="10.0.0.9").settle()
+        for member in (0, 2, 3):
+            told = after.assignment(member)
+            assert isinstance(told, Train)
+            assert (told.run, told.lost) == (2, (1,))
+        assert after.condition(ConditionType.RUNNING).status == "False"
+        assert after.ready().settle().condition(ConditionType.RUNNING).status == "True"
+
+    def test_where_one_has_died_of_its_imports_the_next_has_to_be_warm(self) -> None:
+        here = _running(world=3).ended(1, ExitKind.FAILED, error=killed()).settle()
+        here = here.after(2).pod(3, phase="Running", ip="10.0.0.9").settle()
+        here = here.ended(3, ExitKind.FAILED, error=raised()).settle().after(4)
+        here = here.pod(4, phase="Running", ip="10.0.0.8").settle()
+        assert here.now.run == 2
+        assert here.ready().settle().now.run == 3
+
+    def test_where_a_standby_has_died_the_next_has_to_be_warm(self) -> None:
+        here = _running(world=3).ended(1, ExitKind.FAILED, error=killed()).settle()
+        here = here.ended(3, ExitKind.FAILED, run=0, error=killed()).settle().after(4).settle()
+        assert here.pod(4, phase="Running", ip="10.0.0.8").settle().now.run == 1
+
     def test_nobody_is_told_that_a_lost_run_saves(self) -> None:
         here = _running(world=3).ended(1, ExitKind.FAILED, error=killed()).settle().after(2).ready()
         words = next(event.message for event in here.plan().events if event.reason == "RunPlanned")
