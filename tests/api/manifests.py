@@ -47,6 +47,7 @@ def full(name: str = "full") -> Json:
     return job(
         name,
         replicas=4,
+        elastic={"minReplicas": 2, "maxReplicas": 8, "sizes": [2, 4, 8]},
         processesPerReplica=8,
         checkpoint=checkpoint(
             s3={

@@ -368,6 +368,16 @@ def test_a_scale_out_of_range_is_refused(jobs: Jobs, replicas: int) -> None:
     assert jobs.get("digits")["spec"]["replicas"] == 1
 
 
+def test_a_scale_above_the_largest_size_is_refused_and_one_below_the_smallest_is_not(jobs: Jobs) -> None:
+    """An autoscaler of pods may ask for less than the job can do with: it gets the smallest size."""
+    jobs.create(job(replicas=4, elastic={"minReplicas": 2, "maxReplicas": 8}))
+    refused = jobs.kubectl("scale", "ptj/digits", "--replicas=9", check=False)
+    assert refused.returncode != 0
+    assert "ask for fewer, or raise elastic.maxReplicas" in refused.stderr
+    jobs.kubectl("scale", "ptj/digits", "--replicas=1")
+    assert jobs.get("digits")["spec"]["replicas"] == 1
+
+
 def test_a_job_with_its_checkpoints_on_one_node_cannot_be_scaled(jobs: Jobs) -> None:
     jobs.create(job(checkpoint=checkpoint("file:///ckpt")))
     refused = jobs.kubectl("scale", "ptj/digits", "--replicas=2", check=False)

@@ -27,6 +27,12 @@ class Bad:
     remedy: str
 
 
+def elastic(least: int, most: int, sizes: list[int] | None = None, **spec: Any) -> Json:
+    """A job of these sizes."""
+    allowed = {} if sizes is None else {"sizes": sizes}
+    return job(elastic={"minReplicas": least, "maxReplicas": most, **allowed}, **spec)
+
+
 def _trainer(**fields: Any) -> Json:
     return template(fields)
 
@@ -54,6 +60,23 @@ BAD = (
     Bad("a long name", job("x" * 51, checkpoint=checkpoint()), "metadata.name", "at most 50 characters"),
     Bad("no members", job(replicas=0), "spec.replicas", "set spec.suspend to true"),
     Bad("too many members", job(replicas=1001), "spec.replicas", "must be 1 to 1000:"),
+    Bad("the smallest above the largest", elastic(4, 2), "spec.elastic.minReplicas", "lower it, or raise maxReplicas"),
+    Bad("no members at least", elastic(0, 2), "spec.elastic.minReplicas", "must be 1 to 1000"),
+    Bad("too many members at most", elastic(1, 1001), "spec.elastic.maxReplicas", "must be 1 to 1000"),
+    Bad("no largest size", job(elastic={"minReplicas": 2}), "spec.elastic.maxReplicas", "Required value"),
+    Bad("a size above the largest", elastic(2, 4, [2, 8]), "spec.elastic.sizes", "remove those that are"),
+    Bad("a size below the smallest", elastic(2, 4, [1, 2, 4]), "spec.elastic.sizes", "must begin with minReplicas"),
+    Bad("no size", elastic(2, 4, []), "spec.elastic.sizes", "must begin with minReplicas"),
+    Bad("sizes in disorder", elastic(2, 8, [2, 8, 4]), "spec.elastic.sizes", "sort them"),
+    Bad("a size twice", elastic(2, 4, [2, 4, 4]), "spec.elastic.sizes", "remove the doubles"),
+    Bad("too many sizes", elastic(1, 1000, [*range(1, 66)]), "spec.elastic.sizes", "must have at most 64 items"),
+    Bad("more than the largest size", elastic(2, 4, replicas=5), "spec.replicas", "raise elastic.maxReplicas"),
+    Bad(
+        "elastic with file://",
+        elastic(1, 2, checkpoint=checkpoint("file:///ckpt")),
+        "spec.elastic",
+        "use s3://bucket/prefix",
+    ),
     Bad("no processes", job(processesPerReplica=0), "spec.processesPerReplica", "must be 1 to 64"),
     Bad("too many processes", job(processesPerReplica=65), "spec.processesPerReplica", "raise replicas"),
     Bad("no checkpoint", _without(job(), "spec", "checkpoint"), "spec.checkpoint", "Required value"),

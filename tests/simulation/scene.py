@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +28,8 @@ NODES_AT_MOST = 5
 APPLIED_SECONDS = 10.0
 """So long after the beginning every job is there."""
 FOLDER_SHARE = 0.25
+ELASTIC_SHARE = 0.4
+"""Of jobs that no volume holds to one node."""
 LIVE_SHARE = 0.85
 """Of jobs that say they can change their membership in place."""
 BALKS_SHARE = 0.12
@@ -139,6 +142,8 @@ class Scene:
         }
         if self.world.rng(f"root/{number}").random() < FOLDER_SHARE:
             _on_a_volume(spec, name)
+        elif (rng := self.world.rng(f"elastic/{number}")).random() < ELASTIC_SHARE:
+            spec["elastic"] = _elastic(rng)
         body = {
             "apiVersion": "perdure.dev/v1alpha1",
             "kind": "TrainingJob",
@@ -262,6 +267,13 @@ def _on_a_volume(spec: Json, name: str) -> None:
     pod = spec["template"]["spec"]
     pod["volumes"] = [{"name": "ckpt", "persistentVolumeClaim": {"claimName": "shared"}}]
     pod["containers"][0]["volumeMounts"] = [{"name": "ckpt", "mountPath": "/ckpt"}]
+
+
+def _elastic(rng: random.Random) -> Json:
+    """Sizes up to the largest number that anybody asks for."""
+    sizes = rng.choice((None, None, [1, 2, 4], [2, 3, 4], [2, 4]))
+    least = sizes[0] if sizes else rng.choice((1, 2, 3))
+    return {"minReplicas": least, "maxReplicas": 4} | ({"sizes": sizes} if sizes else {})
 
 
 def _restore(raw: Json, template: Json) -> None:

@@ -19,6 +19,7 @@ class ConditionType(StrEnum):
     DISRUPTED = "Disrupted"
     SAVED = "Saved"
     PROTECTED = "Protected"
+    SIZED = "Sized"
     TEMPLATE_ACCEPTED = "TemplateAccepted"
     SPEC_UNDERSTOOD = "SpecUnderstood"
     SUSPENDED = "Suspended"
@@ -32,6 +33,8 @@ CONDITION_TYPES: Final[Mapping[ConditionType, str]] = {
     ConditionType.DISRUPTED: "True from the first signal that the run has to end until its successor is planned.",
     ConditionType.SAVED: "How the last run ended: True where its last step is in a commit, False where steps are lost.",
     ConditionType.PROTECTED: "True while the job's PodDisruptionBudget, and no other, covers its members.",
+    ConditionType.SIZED: "True while the run has the wanted size; says how many members that is, and why; only of jobs "
+    "with spec.elastic.",
     ConditionType.TEMPLATE_ACCEPTED: "False while the API server would refuse pods of spec.template; absent while "
     "nothing was ever wrong with it.",
     ConditionType.SPEC_UNDERSTOOD: "False while the spec has fields that this operator ignores; absent where it never "
@@ -97,6 +100,10 @@ class Reason(StrEnum):
     BUDGET_MISSING = "BudgetMissing"
     FOREIGN_PODS = "ForeignPods"
     PDB_CONFLICT = "PDBConflict"
+    # Sized
+    WANTED_SIZE = "WantedSize"
+    OTHER_SIZE = "OtherSize"
+    FIXED_SIZE = "FixedSize"
     # TemplateAccepted
     TEMPLATE_ACCEPTED = "TemplateAccepted"
     # SpecUnderstood
@@ -317,6 +324,12 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         "that is not the job's has the name of the job's own.",
         "Change the selector of the budget that the message names, or delete it.",
     ),
+    Reason.WANTED_SIZE: Explained("The run has as many members as are wanted."),
+    Reason.OTHER_SIZE: Explained(
+        "The run has another number of members than is wanted; the message says what is done about it.",
+        "Nothing, unless room is missing: then add nodes, or ask for fewer replicas.",
+    ),
+    Reason.FIXED_SIZE: Explained("spec.elastic has been removed: the job has the size of spec.replicas."),
     Reason.UNKNOWN_FIELDS: Explained(
         "The CRD takes fields that this operator does not know: they have no effect.",
         "Install the operator that belongs to the CRD, or remove the fields that the message names.",

@@ -14,6 +14,9 @@ from perdure.contract import Completion
 from perdure_operator.api.model import Model
 from perdure_operator.schema.cel import Rule, at_least, between, checked, one_of
 
+REPLICAS_AT_MOST = 1000
+"""Status names every member of the run's plan, and etcd takes 1.5 MiB."""
+
 _ROOT = r"^(s3://[a-z0-9][a-z0-9.-]+(/[^/?#\s]+)+|file://(/[^/?#\s]+)+)$"
 _URL = r"^https?://[^/?#@\s]+(/[^?#\s]*)?$"
 _NAME = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
@@ -174,6 +177,48 @@ class FailurePolicy(Model):
     """How long the job waits while most nodes are not Ready at once, before it goes on without the members on them."""
 
 
+class Elastic(Model):
+    """Sizes that the job may have, in members. Absent: it has the size that replicas says, and no other.
+
+    The job has the largest of them that is not above replicas: whoever scales it may ask for any number.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra=checked(
+            Rule(
+                "self.minReplicas <= self.maxReplicas",
+                "elastic.minReplicas must not be above maxReplicas: lower it, or raise maxReplicas",
+                ".minReplicas",
+            ),
+            Rule(
+                "!has(self.sizes) || self.sizes.all(size, size <= self.maxReplicas)",
+                "elastic.sizes must not be above maxReplicas: remove those that are, or raise maxReplicas",
+                ".sizes",
+            ),
+            Rule(
+                "!has(self.sizes) || (self.sizes.size() > 0 && self.sizes[0] == self.minReplicas)",
+                "elastic.sizes must begin with minReplicas, the smallest size: add it, or remove sizes to allow every "
+                "number from minReplicas to maxReplicas",
+                ".sizes",
+            ),
+            Rule(
+                "!has(self.sizes) || (self.sizes.isSorted()"
+                " && self.sizes.all(size, self.sizes.exists_one(other, other == size)))",
+                "elastic.sizes must rise, each size once, such as [2, 4, 8]: sort them and remove the doubles",
+                ".sizes",
+            ),
+        )
+    )
+
+    min_replicas: int = Field(json_schema_extra=between("elastic.minReplicas", 1, REPLICAS_AT_MOST))
+    """The smallest size: with fewer members the job does not train."""
+    max_replicas: int = Field(json_schema_extra=between("elastic.maxReplicas", 1, REPLICAS_AT_MOST))
+    """The largest size; replicas cannot be set above it."""
+    sizes: tuple[int, ...] | None = Field(default=None, max_length=64)
+    """All sizes there may be, the smallest first. Absent: every number from minReplicas to maxReplicas. The global
+    batch is shared among all processes whatever their number; where it does not divide, some have a sample more."""
+
+
 class TrainingJobSpec(Model):
     """A training job: members that train together, checkpoint to object storage, and resume.
 
@@ -188,6 +233,17 @@ class TrainingJobSpec(Model):
                 "replicas must be 1 with a file:// checkpoint.uri, which is one node's: use s3://bucket/prefix",
                 ".replicas",
             ),
+            Rule(
+                "!has(self.elastic) || self.replicas <= self.elastic.maxReplicas",
+                "replicas must not be above elastic.maxReplicas: ask for fewer, or raise elastic.maxReplicas",
+                ".replicas",
+            ),
+            Rule(
+                "!has(self.elastic) || !self.checkpoint.uri.startsWith('file://')",
+                "elastic is not for a file:// checkpoint.uri, which is one node's: remove it, or use s3://bucket/prefix",
+                ".elastic",
+                forbids=True,
+            ),
             # The model allows it to be absent, so that a snapshot written by hand can be short.
             required=["checkpoint", "template"],
         )
@@ -195,12 +251,13 @@ class TrainingJobSpec(Model):
 
     replicas: int = Field(
         default=1,
-        # 1000: status names every member of the run's plan, and etcd takes 1.5 MiB.
         json_schema_extra=between(
-            "replicas", 1, 1000, "to stop the job and keep its progress, set spec.suspend to true"
+            "replicas", 1, REPLICAS_AT_MOST, "to stop the job and keep its progress, set spec.suspend to true"
         ),
     )
-    """How many members (pods) train together. `kubectl scale` changes it."""
+    """How many members (pods) are wanted: with `elastic` they train in the largest of its sizes that is not above this
+    number, otherwise in exactly this one. `kubectl scale` changes it."""
+    elastic: Elastic | None = None
     processes_per_replica: int = Field(
         default=1, json_schema_extra=between("processesPerReplica", 1, 64, "for more processes raise replicas")
     )

@@ -14,6 +14,7 @@ from perdure.contract import LINGER_SECONDS, Completion, ExitKind
 from perdure_operator.api import names
 from perdure_operator.api.status import CurrentRun, Disruption, MemberOutcome, PreviousRun, Replacements, RunPlan
 from perdure_operator.decide.draft import Draft, later
+from perdure_operator.decide.sizing.target import wanted_members
 from perdure_operator.state.snapshot import (
     KeptTemplate,
     NodeView,
@@ -69,9 +70,9 @@ def patience(snapshot: Snapshot, disruption: Disruption) -> int:
 
 
 def wanted_size(snapshot: Snapshot) -> Size:
-    """The size that the job's run ought to have: decided here and nowhere else."""
-    spec = snapshot.spec
-    return Size(spec.replicas, spec.replicas * spec.processes_per_replica)
+    """The size that the job's run ought to have."""
+    members = wanted_members(snapshot.spec)
+    return Size(members, members * snapshot.spec.processes_per_replica)
 
 
 def size_of(plan: RunPlan) -> Size:

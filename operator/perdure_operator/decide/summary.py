@@ -9,7 +9,8 @@ from perdure_operator.api import names
 from perdure_operator.api.reasons import REASONS, ConditionType, Reason
 from perdure_operator.api.status import Disruption, Phase, RunPlan
 from perdure_operator.decide.draft import Draft, Waiting, clock
-from perdure_operator.decide.facts import joined, own, terminated
+from perdure_operator.decide.facts import joined, own, terminated, wanted_size
+from perdure_operator.decide.sizing.target import why_so_many
 
 _WARNINGS: Final = frozenset(
     {
@@ -43,6 +44,7 @@ def summarise(draft: Draft) -> Draft:
     draft = _running(draft)
     draft = _disrupted(draft)
     draft = _protected(draft)
+    draft = _sized(draft)
     draft = _understood(draft)
     draft = _suspended(draft)
     return draft.update(
@@ -177,6 +179,23 @@ def _counts_strangers(draft: Draft, strangers: tuple[str, ...]) -> Draft:
     )
     draft = _warn_once(draft, ConditionType.PROTECTED, Reason.FOREIGN_PODS, message)
     return draft.condition(ConditionType.PROTECTED, True, Reason.FOREIGN_PODS, message)
+
+
+def _sized(draft: Draft) -> Draft:
+    """What an autoscaler asks for and what the job has are two numbers: people are told both."""
+    spec, plan = draft.snapshot.spec, draft.newest_plan
+    if spec.elastic is None:
+        known = draft.status.find(ConditionType.SIZED) is not None
+        words = f"spec.elastic is not set: {spec.replicas} members are wanted, and no other number"
+        return draft.condition(ConditionType.SIZED, True, Reason.FIXED_SIZE, words) if known else draft
+    if plan is None:
+        return draft  # the size of nothing
+    have, wanted = len(plan.members), wanted_size(draft.snapshot).members
+    if have == wanted:
+        words = f"{have} members: {why_so_many(spec)}"
+        return draft.condition(ConditionType.SIZED, True, Reason.WANTED_SIZE, words)
+    words = f"{have} members, {wanted} are wanted: {why_so_many(spec)}"
+    return draft.condition(ConditionType.SIZED, False, Reason.OTHER_SIZE, words)
 
 
 def _understood(draft: Draft) -> Draft:

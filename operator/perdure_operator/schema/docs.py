@@ -104,6 +104,8 @@ def messages(schema: Json) -> dict[str, list[str]]:
 def _spec_rows(spec: Json) -> Iterator[Sequence[str]]:
     told = messages(spec)
     for path, field, required in fields(spec):
+        if path.endswith("[]"):
+            continue
         default = json.dumps(field["default"]) if field.get("default", {}) != {} else ""
         rules = "; ".join(told.get(path, ()))
         yield f"`{path}`", _type(field), "*required*" if required else default, field["description"], rules

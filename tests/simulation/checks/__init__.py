@@ -46,6 +46,7 @@ from tests.simulation.checks.memory import Memory
 from tests.simulation.checks.offers import Offers
 from tests.simulation.checks.outages import Outages
 from tests.simulation.checks.plans import Plans
+from tests.simulation.checks.reading import wanted
 from tests.simulation.checks.recovery import Recovery
 from tests.simulation.checks.replacing import Replacing
 from tests.simulation.checks.runs import Runs
@@ -143,8 +144,7 @@ class Checks:
         if change.kind == JOBS:
             uid = uid_of(change.raw)
             self._case.jobs.setdefault(uid, key_of(change.raw)[1])
-            wanted = int(change.raw["spec"].get("replicas", 1))
-            self._case.most[uid] = max(self._case.most.get(uid, 1), wanted)
+            self._case.most[uid] = max(self._case.most.get(uid, 1), wanted(change.raw["spec"]))
         self._news = self._news or change.kind != LEASES
         for look in self._of_lease if change.kind == LEASES else self._of_change:
             look(change)

@@ -61,7 +61,7 @@ class Case:
         self.jobs: dict[str, str] = {}
         """Names of all jobs there ever were, by uid and in the order of their creation."""
         self.most: dict[str, int] = {}
-        """The highest number of replicas ever wanted, by uid."""
+        """The highest number of members ever wanted, by uid."""
         self._waived = () if everything else WAITING
         self._deaf, self._late, self._kinds = False, False, 0
         """What the kinds of faults that have fired so far, so many, make of `deaf` and `patience`."""

@@ -24,6 +24,7 @@ from tests.simulation.checks.reading import (
     terminated,
     training,
     upcoming,
+    wanted,
 )
 from tests.simulation.objects import (
     BUDGETS,
@@ -114,8 +115,7 @@ class Debts(Promise):
             return False
         found = (self._world.server.find(PODS, key_of(job)[0], one["name"]) for one in plan_of(status)["members"])
         go_on = [pod for pod in found if pod and not terminating(pod) and not terminated(pod) and self._may_stay(pod)]
-        wanted = int(job["spec"].get("replicas", 1)) - len(go_on)
-        return len(following.get("members") or ()) < wanted
+        return len(following.get("members") or ()) < wanted(job["spec"]) - len(go_on)
 
     def _may_stay(self, pod: Json) -> bool:
         node = self._world.server.find(NODES, "", node_of(pod))
@@ -126,8 +126,8 @@ class Debts(Promise):
         name, spec = key_of(job)[1], job["spec"]
         if spec.get("suspend"):
             yield "unheeded", name, f"{name} is suspended, and run {plan['run']} goes on"
-        if len(plan["members"]) != int(spec.get("replicas", 1)):
-            yield "unheeded", name, f"{name} is to have {spec.get('replicas')} members, run {plan['run']} goes on"
+        if len(plan["members"]) != wanted(spec):
+            yield "unheeded", name, f"{name} is to have {wanted(spec)} members, run {plan['run']} goes on"
         nodes = {key_of(node)[1]: node for node in self._world.server.each(NODES)}
         for pod in pods:
             node = nodes.get(node_of(pod))

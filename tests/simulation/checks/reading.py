@@ -20,6 +20,20 @@ def status_of(job: Json) -> Json:
     return job.get("status") or {}
 
 
+def sizes(spec: Json) -> list[int]:
+    """How many members a run of the job may have, the smallest first."""
+    elastic = spec.get("elastic")
+    if not elastic:
+        return [int(spec.get("replicas", 1))]
+    return elastic.get("sizes") or [*range(elastic["minReplicas"], elastic["maxReplicas"] + 1)]
+
+
+def wanted(spec: Json) -> int:
+    """How many members the job ought to have."""
+    allowed = sizes(spec)
+    return max((size for size in allowed if size <= int(spec.get("replicas", 1))), default=allowed[0])
+
+
 def root_of(job: Json) -> tuple[str, ...]:
     """Where it writes: a bucket's name means another place at another endpoint, a folder in another claim."""
     checkpoint, pod = job["spec"]["checkpoint"], job["spec"]["template"]["spec"]

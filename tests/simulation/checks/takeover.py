@@ -18,9 +18,11 @@ from tests.simulation.checks.reading import (
     plan_of,
     plans,
     run_told,
+    sizes,
     status_of,
     terminated,
     upcoming,
+    wanted,
 )
 from tests.simulation.objects import (
     JOBS,
@@ -92,10 +94,12 @@ class Takeover(Promise):
     def _broken(self, job: Json, before: Json, after: Json) -> Iterator[tuple[str, str]]:
         allotted = upcoming(after).get("members") or ()
         told = upcoming(after).get("plan")  # made for another size, and never changed
-        if not told and len(allotted) > int(job["spec"].get("replicas", 1)):
-            yield "I8", f"{len(allotted)} members are allotted, {job['spec'].get('replicas')} are wanted"
+        if not told and len(allotted) > wanted(job["spec"]):
+            yield "I8", f"{len(allotted)} members are allotted, {wanted(job['spec'])} are wanted"
         old, known = plan_of(before), {int(plan["run"]) for plan in plans(before)}
         for new in plans(after):
+            if int(new["run"]) not in known and len(new["members"]) not in sizes(job["spec"]):
+                yield "I8", f"run {new['run']} has {len(new['members'])} members, its sizes are {sizes(job['spec'])}"
             if old and int(new["run"]) not in known and int(new.get("takesOver") or 0) == int(old["run"]):
                 yield from self._seats(job, old, new)
         was, now = intent(before), intent(after)

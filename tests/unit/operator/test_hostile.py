@@ -20,6 +20,7 @@ PATHS: dict[Resource, tuple[str, ...]] = {
     JOBS: (
         "spec",
         "spec.replicas",
+        "spec.elastic",
         "spec.checkpoint",
         "spec.checkpoint.uri",
         "spec.checkpoint.s3",

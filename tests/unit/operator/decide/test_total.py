@@ -21,7 +21,7 @@ from perdure.contract import (
     write_outcome,
 )
 from perdure_operator.api.reasons import ConditionType, Reason
-from perdure_operator.api.spec import Checkpoint, DisruptionPolicy, FailurePolicy, TrainingJobSpec
+from perdure_operator.api.spec import Checkpoint, DisruptionPolicy, Elastic, FailurePolicy, TrainingJobSpec
 from perdure_operator.api.status import (
     Assigned,
     Condition,
@@ -226,6 +226,12 @@ SPECS = _with(
     TrainingJobSpec,
     {"checkpoint": st.just(Checkpoint(uri="s3://b/p"))},
     replicas=st.integers(0, 4),
+    elastic=st.none()
+    | _with(
+        Elastic,
+        {"min_replicas": st.integers(0, 3), "max_replicas": st.integers(0, 4)},
+        sizes=st.none() | st.sampled_from([(), (1, 2, 4), (2, 4), (4, 2), (9,)]),
+    ),
     processes_per_replica=st.integers(1, 2),
     disruption=SECONDS.map(lambda s: DisruptionPolicy(exit_timeout_seconds=s)),
     failure=SECONDS.map(lambda s: FailurePolicy(lost_node_seconds=s, max_code_failures=min(s, 3))),

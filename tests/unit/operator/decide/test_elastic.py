@@ -1,0 +1,54 @@
+"""A job with `elastic` has one of its sizes, whatever number is asked for."""
+
+from __future__ import annotations
+
+from perdure_operator.api.reasons import ConditionType
+from perdure_operator.api.spec import Elastic
+from perdure_operator.state.snapshot import NodeView
+from tests.support.jobs import PATIENT, Job, creates, job
+
+SIZES = Elastic(min_replicas=2, max_replicas=8, sizes=(2, 4, 8))
+
+
+def _job(elastic: Elastic | None = SIZES) -> Job:
+    nodes = tuple(NodeView(name=f"n{number + 1}") for number in range(8))
+    return job(disruption=PATIENT, elastic=elastic).having(nodes=nodes)
+
+
+def _sized(here: Job) -> tuple[str, str]:
+    condition = here.condition(ConditionType.SIZED)
+    return condition.reason, condition.message
+
+
+class TestTheWantedSize:
+    def test_a_job_begins_with_the_largest_size_that_is_not_above_replicas(self) -> None:
+        here = _job().running(world=7)
+        assert len(here.members) == 4
+        why = "spec.replicas is 7, and 4 is the largest of elastic.sizes that is not above it"
+        assert _sized(here) == ("WantedSize", f"4 members: {why}")
+
+    def test_fewer_replicas_than_the_smallest_size_are_as_many_as_that(self) -> None:
+        assert len(_job().running(world=1).members) == 2
+
+    def test_a_scale_that_comes_to_the_same_size_changes_nothing(self) -> None:
+        here = _job().running(world=4).spec(replicas=6).settle()
+        assert here.intent is None
+        assert here.after(2).settle().now.run == 1
+
+    def test_a_scale_to_another_size_is_a_change_of_size(self) -> None:
+        here = _job().running(world=4).spec(replicas=8).settle()
+        assert len(creates(here.after(2).plan())) == 4
+        assert _sized(here) == ("OtherSize", "4 members, 8 are wanted: spec.replicas is 8")
+
+    def test_a_job_without_sizes_never_says_anything_of_them(self) -> None:
+        here = _job(elastic=None).running(world=3)
+        assert len(here.members) == 3
+        assert here.now.find(ConditionType.SIZED) is None
+
+    def test_elastic_that_is_removed_leaves_the_size_of_replicas(self) -> None:
+        here = _job().running(world=3).spec(elastic=None).settle().after(2).settle()
+        assert _sized(here)[0] == "FixedSize"
+        offered = here.ready().settle().now.next
+        assert offered is not None
+        assert offered.plan is not None
+        assert len(offered.plan.members) == 3
