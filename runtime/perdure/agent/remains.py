@@ -20,8 +20,10 @@ from perdure.cgroup import CGROUPS
 from perdure.room import MEMINFO, free_memory
 
 PROC: Final = Path("/proc")
-_LISTENS: Final = "0A"
-"""The state of a socket in /proc/net/tcp."""
+_TAKES: Final = {"tcp": "0A", "tcp6": "0A", "udp": "07", "udp6": "07"}
+"""By table the state of a socket to which anybody may send: it listens, or is connected to nobody."""
+_DATAGRAMS: Final = "0002"
+"""The type of a socket in /proc/net/unix."""
 _LOCK: Final = re.compile(r"(?:POSIX|FLOCK|OFDLCK|LEASE) +\S+ +\S+ +(\d+) ")
 _HARMLESS: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/pts/")
 
@@ -52,19 +54,20 @@ def _held(pid: int, port: int, root: Path) -> Iterator[str]:
 
 
 def _listening(net: Path, port: int) -> dict[str, str]:
-    """By inode where each listening socket of this container listens."""
+    """By inode where each socket of this container listens that has an address of its own."""
     found: dict[str, str] = {}
-    for name in ("tcp", "tcp6"):
+    for name, takes in _TAKES.items():
         table = net / name
         for line in table.read_text().splitlines()[1:] if table.exists() else ():
             fields = line.split()
             at = int(fields[1].rpartition(":")[2], 16)
-            if fields[3] == _LISTENS and at != port:
-                found[fields[9]] = f"port {at}"
+            if fields[3] == takes and (at != port or name.startswith("udp")):
+                found[fields[9]] = f"port {at}" if name.startswith("tcp") else f"UDP port {at}"
     for line in (net / "unix").read_text().splitlines()[1:]:
         fields = line.split()
-        if int(fields[3], 16) & 0x10000:  # it accepts connections
-            found[fields[6]] = f"the socket {fields[7] if len(fields) > 7 else 'without a name'}"
+        named = len(fields) > 7
+        if int(fields[3], 16) & 0x10000 or (named and fields[4] == _DATAGRAMS):  # it accepts connections, or datagrams
+            found[fields[6]] = f"the socket {fields[7] if named else 'without a name'}"
     return found
 
 

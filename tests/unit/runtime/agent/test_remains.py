@@ -11,6 +11,8 @@ from perdure.agent.remains import held_by, is_room
 
 HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 LISTENS = "0: 0100007F:7330 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 77 1 0 100 0 0 10 0\n"
+RECEIVES = "  7: 00000000:1FBD 00000000:0000 07 00000000:00000000 00:00000000 00000000 0 0 77 2 0 0\n"
+SENDS = "  7: 0100007F:D431 0100007F:1FBD 01 00000000:00000000 00:00000000 00000000 0 0 77 2 0 0\n"
 UNIX = "Num       RefCount Protocol Flags    Type St Inode Path\n"
 
 
@@ -43,9 +45,22 @@ def test_a_port_is_held_but_for_that_of_the_run_itself(tmp_path: Path) -> None:
     assert held_by(7, 29488, root) == ""
 
 
-def test_a_socket_with_a_name_is_held(tmp_path: Path) -> None:
-    line = "0: 00000002 00000000 00010000 0001 01 77 @metrics\n"
+@pytest.mark.parametrize(("line", "held"), [(RECEIVES, "it listens on UDP port 8125"), (SENDS, "")])
+def test_a_port_for_datagrams_is_held_where_anybody_may_send_to_it(tmp_path: Path, line: str, held: str) -> None:
+    root = proc(tmp_path, "socket:[77]")
+    (root / "7" / "net" / "udp").write_text(HEAD + line)
+    assert held_by(7, root=root) == held
+
+
+@pytest.mark.parametrize("kind", ["00010000 0001 01", "00000000 0002 01"], ids=["stream", "datagrams"])
+def test_a_socket_with_a_name_is_held(tmp_path: Path, kind: str) -> None:
+    line = f"0: 00000002 00000000 {kind} 77 @metrics\n"
     assert held_by(7, root=proc(tmp_path, "socket:[77]", unix=line)) == "it listens on the socket @metrics"
+
+
+def test_a_socket_for_datagrams_without_a_name_is_not(tmp_path: Path) -> None:
+    line = "0: 00000002 00000000 00000000 0002 01 77\n"
+    assert held_by(7, root=proc(tmp_path, "socket:[77]", unix=line)) == ""
 
 
 @pytest.mark.parametrize(("flags", "held"), [("00", False), ("01", True), ("02", True)], ids=["read", "write", "both"])
