@@ -232,7 +232,7 @@ class Driver:
             self._thread(self._watch_log)
         try:
             effects.find_store(self._give_up)
-            if why := self._why_not or obstacle(effects.run) or hidden_obstacle():
+            if why := obstacle(effects.run) or hidden_obstacle() or self._why_not:
                 tell_attached(effects.run, why)
                 self.feed(ev.NotLive(why))
                 return

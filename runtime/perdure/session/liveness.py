@@ -20,7 +20,6 @@ from perdure.group.world import foreign, kept
 from perdure.session import keepers
 from perdure.session.keepers import OWN_DDP
 from perdure.session.run import Run
-from perdure.session.wrapping import MADE
 
 SHARDED_OPTIMIZER: Final = "ZeroRedundancyOptimizer"
 
@@ -70,6 +69,4 @@ def kept_world(run: Run) -> str:
 
 def hidden_obstacle() -> str:
     """The same for what nobody has told the session of. From any thread."""
-    found = keepers.made()
-    own = {id(part) for part in MADE}
-    return next((why for thing, why in found if id(thing) not in own), "")
+    return next((why for _, why in keepers.made()), "")

@@ -11,16 +11,16 @@ Called by the session.
 # No `from __future__ import annotations`: register_comm_hook compares the hook's annotations with the classes.
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self
-from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from perdure.session import keepers
+
 WORLD_WITH_ONE_ORDER = 2
-MADE: "WeakSet[nn.Module]" = WeakSet()
-"""What was ever made here to average gradients: a compiler's cache, say, keeps one that nobody calls any more."""
+COPY = "a copy of a model that session.wrap has wrapped: copy what is inside, its `module`"
 
 
 def take_device(local_rank: int) -> torch.device:
@@ -43,6 +43,7 @@ class Replica(nn.Module):
 
     def __init__(self, module: nn.Module, *, deterministic: bool, options: dict[str, Any]) -> None:
         super().__init__()
+        keepers.disregard(self)
         self.module = module
         # In a list, so that it is no submodule: names would be there twice.
         self._called: list[nn.Module] = [module]
@@ -72,7 +73,7 @@ class Replica(nn.Module):
 
     def _distributed(self, world: int, options: dict[str, Any]) -> DistributedDataParallel:
         wrapped = DistributedDataParallel(self.module, **options)
-        MADE.add(wrapped)
+        keepers.disregard(wrapped)
         if self._hook:
             wrapped.register_comm_hook(*self._hook)
         elif self._deterministic and world > WORLD_WITH_ONE_ORDER:
@@ -130,6 +131,9 @@ class Replica(nn.Module):
             if called is None:
                 raise
             return getattr(called[0], name)
+
+
+keepers.watch(Replica, COPY)
 
 
 def _placed(module: nn.Module, options: dict[str, Any]) -> dict[str, Any]:

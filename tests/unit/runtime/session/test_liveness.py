@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import inspect
+import pickle
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -23,6 +28,14 @@ from perdure.session.wrapping import Replica
 
 def sampler() -> DistributedSampler[Tensor]:
     return DistributedSampler(TensorDataset(torch.zeros(4)), num_replicas=2, rank=0)
+
+
+MADE_BEFORE = """
+from torch.utils.data.distributed import DistributedSampler
+own = DistributedSampler([1, 2], num_replicas=2, rank=0)
+from perdure.session.liveness import hidden_obstacle
+print(hidden_obstacle())
+"""
 
 
 class Derived(DistributedDataParallel):
@@ -57,6 +70,70 @@ def test_a_sampler_of_the_scripts_own_is_found() -> None:
     own = sampler()
     assert "use session.loader" in hidden_obstacle()
     del own
+
+
+class Whole(DistributedSampler[Tensor]):
+    """It sets what it needs by itself."""
+
+    def __init__(self) -> None:
+        self.num_replicas, self.rank = 2, 0
+
+
+class Numbered:
+    """A part of a script's own kinds."""
+
+    def __new__(cls, number: int) -> Numbered:
+        made = super().__new__(cls)
+        made.number = number
+        return made
+
+    number: int
+
+
+class Both(DistributedSampler[Tensor], Numbered):
+    def __init__(self, number: int) -> None:
+        super().__init__(TensorDataset(torch.zeros(4)), num_replicas=2, rank=number)
+
+
+MAKERS: dict[str, Callable[[], DistributedSampler[Tensor]]] = {
+    "copied": lambda: copy.copy(sampler()),
+    "copied with all that is in it": lambda: copy.deepcopy(sampler()),
+    "read from a file": lambda: pickle.loads(pickle.dumps(sampler())),  # noqa: S301 - its own bytes
+    "without the class's own __init__": Whole,
+    "by another class, too": lambda: Both(1),
+}
+
+
+@pytest.mark.parametrize("how", MAKERS)
+def test_a_sampler_is_found_however_it_was_made(how: str) -> None:
+    own = MAKERS[how]()
+    gc.collect()
+    assert "use session.loader" in hidden_obstacle()
+    assert getattr(own, "number", 1) == 1
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_copy_of_a_wrapped_model_is_found(world: int) -> None:
+    replica = Replica(nn.Linear(2, 2), deterministic=False, options={})
+    replica.adapt(world)
+    own = copy.deepcopy(replica)
+    assert "copy what is inside" in hidden_obstacle()
+    del own
+    gc.collect()
+    assert hidden_obstacle() == ""
+
+
+def test_what_was_made_before_the_session_was_imported_is_found() -> None:
+    done = subprocess.run([sys.executable, "-c", MADE_BEFORE], stdout=subprocess.PIPE, text=True, check=True)
+    assert "use session.loader" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("kind", "first"), [(DistributedDataParallel, "module"), (Derived, "module"), (Both, "number")]
+)
+def test_who_asks_how_it_is_made_is_told_the_same_as_ever(kind: type, first: str) -> None:
+    """Tools that build objects from their configuration ask."""
+    assert next(iter(inspect.signature(kind).parameters)) == first
 
 
 class Slow(type):
