@@ -225,11 +225,22 @@ def _account(draft: Draft, current: CurrentRun | PreviousRun, verdict: Verdict, 
     cost = f"{steps_lost} steps lost since the last commit" if steps_lost else "no step known to be lost"
     if verdict.reason in _SAVED:
         cost = f"{steps_lost} steps lost"
+    elif steps_lost and (run := _goes_on_in_pods(draft, current)):
+        cost = f"{steps_lost} steps are in no commit; whether who stays has kept them is told when run {run} ends"
     words = describe(verdict.blamed)
     secret = draft.snapshot.spec.checkpoint.s3.credentials_secret if draft.snapshot.spec.checkpoint.s3 else ""
     if secret and verdict.blamed and verdict.blamed.error_kind == ErrorKind.STORAGE:
         words += f"\nThe keys for {draft.snapshot.spec.checkpoint.uri} come from the Secret {secret}"
     return f"run {current.run} ended{where}: {cost}" + (f"; {words}" if words else "")
+
+
+def _goes_on_in_pods(draft: Draft, ended: CurrentRun | PreviousRun) -> int:
+    """The run that members of the ended one are in, in their pods, where an image of its last step may lie; 0: none."""
+    newest = draft.current
+    if newest is None or newest.plan.takes_over != ended.run:
+        return 0
+    stays = any(member.rank not in (newest.plan.joins or ()) for member in newest.plan.members)
+    return newest.run if stays else 0
 
 
 def _where(current: CurrentRun | PreviousRun, committed: int | None) -> str:

@@ -339,6 +339,14 @@ class TestLost:
         words = next(event.message for event in here.plan().events if event.reason == "RunPlanned")
         assert "run 1 is lost, whoever is left goes on in its pod" in words
 
+    def test_steps_that_who_stays_may_have_kept_are_not_said_to_be_lost(self) -> None:
+        """The next run begins from an image of theirs, if there is one: nobody tells before it ends."""
+        here = _running(world=3).ended(1, ExitKind.FAILED, error=killed(), step=12, commit=(2, 10)).settle()
+        saved = here.after(2).ready().settle().condition(ConditionType.SAVED)
+        assert saved.message.startswith(
+            "run 1 ended at step 12: 2 steps are in no commit; whether who stays has kept them is told when run 2 ends"
+        )
+
     def test_nothing_trains_meanwhile_and_the_condition_says_so(self) -> None:
         here = _running(world=3).ended(1, ExitKind.FAILED, error=killed()).settle()
         assert here.now.phase is Phase.RECOVERING
