@@ -41,9 +41,11 @@ class Module:
         self._name = name
         self._module = unwrapped(module)
         self._built = {raw: _shape(buffer) for raw, _, _, buffer in self._buffers()}
-        self._places: list[tuple[str, nn.Module, str]] | None = None
-        """Of the buffers."""
         self.outline = Outline(self._module)
+        self._places: list[tuple[str, nn.Module, str]] = []
+        """Of the buffers."""
+        self._placed: list[nn.Module] | None = None
+        """The parts that these are in."""
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         """By full name; a tied one has each of its names."""
@@ -62,9 +64,10 @@ class Module:
         return next((kind.__name__ for kind in kinds if kind.get_extra_state is not nn.Module.get_extra_state), "")
 
     def buffers(self) -> dict[str, Tensor]:
-        """What of it a forward pass may change and a checkpoint holds, by full name; names are looked for once."""
-        if self._places is None:
-            plain = self._plain_names()
+        """What of it a forward pass may change and a checkpoint holds, by full name; names are looked for once, and
+        again when the script has replaced a part."""
+        if self._placed is not self.outline.parts():
+            self._placed, plain = self.outline.parts(), self._plain_names()
             self._places = [
                 (f"{self._name}.{plain(f'{path}.{key}'.lstrip('.'))}", part, key)
                 for path, part in self._module.named_modules(remove_duplicate=False)

@@ -33,6 +33,13 @@ class Outline:
             self._parameters = list(self._module.parameters())
         return self._parameters
 
+    def parts(self) -> list[nn.Module]:
+        """The module and all parts of it, as they were when its parameters were last asked for; the same list for as
+        long as they are the same."""
+        if self._inside is None:
+            self.parameters()
+        return self._parts
+
     def _found(self) -> list[Any]:
         inside = ((part._modules.values(), part._parameters.values()) for part in self._parts)  # noqa: SLF001
         return list(chain.from_iterable(chain.from_iterable(inside)))

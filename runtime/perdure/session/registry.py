@@ -120,7 +120,8 @@ class Registry:
         return State(shared, replicated, objects, rank, loose)
 
     def small(self) -> Small:
-        """What changes between two steps, copied."""
+        """What changes between two steps, copied; of the modules' parts as they were when `parameters` was last asked
+        for."""
         buffers = {
             name: buffer.detach().clone()
             for module in self._modules.values()

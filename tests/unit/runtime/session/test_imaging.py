@@ -110,6 +110,18 @@ def test_an_image_is_where_a_commit_would_be_whatever_the_broken_step_has_moved(
     assert torch.equal(torch.from_numpy(decode(image.state)["rng"]["torch"]), drawn)
 
 
+def test_of_a_part_that_the_script_has_replaced_the_new_one_counts(tmp_path: Path) -> None:
+    training = Training(tmp_path, nn.BatchNorm1d(3, affine=False))
+    training.step()
+    training.model[3] = nn.BatchNorm1d(3, affine=False)
+    training.step()
+    then = training.whole()
+    training.run.images.leave()
+    training.run.images.end()
+    assert training.image
+    assert same(training.image, then)
+
+
 def test_two_ranks_at_one_step_have_the_same_sum_although_their_buffers_differ(tmp_path: Path) -> None:
     sums: list[str] = []
     for name in ("one", "other"):
