@@ -12,7 +12,7 @@ import json
 import mmap
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -43,8 +43,12 @@ class Label:
     """The random generators that drew the same numbers on all ranks when they began."""
 
 
-def write_image(path: Path, label: Label, staged: Staged) -> None:
-    """Puts a whole state there, over what there was. OSError if there is no room."""
+def write_image(path: Path, label: Label, staged: Staged, stands: Callable[[], bool]) -> bool:
+    """Puts a whole state there, over what there was. OSError if there is no room.
+
+    `stands` is asked when all has been read: where it has changed meanwhile nothing is left, and it is never whole, as
+    the writer may be killed at any moment.
+    """
     file = os.open(path, os.O_RDWR)
     try:
         os.ftruncate(file, 0)
@@ -56,7 +60,11 @@ def write_image(path: Path, label: Label, staged: Staged) -> None:
         header = json.dumps({**body, "objects": staged.objects, "state": staged.state}).encode()
         _put(file, memoryview(header), at)
         _put(file, memoryview(_NUMBERS.pack(staged.size, len(header), crc64nvme(header))), len(IMAGE_MAGIC))
+        if not stands():
+            os.ftruncate(file, 0)
+            return False
         _put(file, memoryview(IMAGE_MAGIC), 0)
+        return True
     finally:
         os.close(file)
 

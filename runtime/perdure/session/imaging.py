@@ -12,7 +12,6 @@ Run; perdure.session.boundary tells it the places.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import weakref
@@ -236,9 +235,8 @@ class Images:
         room = free_memory()
         if room is not None and staged.size + MARGIN_BYTES > room:
             return None, f"it would have {staged.size / 2**20:.0f} MiB, and {room / 2**20:.0f} MiB of memory are left"
-        write_image(path, Label(standing.stamp, standing.position, _sum_of(state), self._alike), staged)
-        if not self._stands():
-            os.truncate(path, 0)
+        label = Label(standing.stamp, standing.position, _sum_of(state), self._alike)
+        if not write_image(path, label, staged, self._stands):
             return None, "it has gone on while it was written"
         return standing.stamp.step, ""
 

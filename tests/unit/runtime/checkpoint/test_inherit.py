@@ -34,7 +34,7 @@ def left(folder: Path, rank: int, *, step: int = STEP, world: int = 2, crc: str 
     path = folder / f"image-{rank}-{step}"
     path.touch()
     label = Label(Stamp(UID, 1, step, rank, world), position(step), crc, ("torch",))
-    write_image(path, label, stage.stage(state(step, rank), 0, 1))
+    assert write_image(path, label, stage.stage(state(step, rank), 0, 1), lambda: True)
     return path
 
 

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from perdure.channel import Imaged, Imaging
 from perdure.checkpoint.codec import decode
-from perdure.checkpoint.image_file import Image, write_image
+from perdure.checkpoint.image_file import Image, Label, write_image
+from perdure.checkpoint.upload import Staged
 from perdure.errors import Corrupt
 from perdure.group.peers import Alone
 from perdure.session import allowance, imaging
@@ -204,14 +205,21 @@ def test_a_step_whose_error_the_script_has_caught_is_done_again(training: Traini
 def test_what_moves_on_while_the_image_is_written_takes_it_back(
     training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def written_late(*args: Any) -> None:
+    """Whoever writes it may be killed at any moment: what the agent finds is not whole, not even for a while."""
+    found: list[Image | None] = []
+
+    def written_late(path: Path, label: Label, staged: Staged, stands: Callable[[], bool]) -> bool:
+        def asked() -> bool:
+            found.append(training.image)
+            return stands()
+
         _noise(training)
-        write_image(*args)
+        return write_image(path, label, staged, asked)
 
     training.step()
     monkeypatch.setattr(imaging, "write_image", written_late)
     training.run.images.leave()
-    assert training.image is None
+    assert [*found, training.image] == [None, None]
 
 
 def test_whoever_asks_in_the_middle_of_a_step_waits_for_its_end(training: Training) -> None:
