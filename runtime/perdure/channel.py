@@ -144,6 +144,8 @@ class Opened:
     resumed: CommitRef | None = None
     rescued: int = 0
     """Steps beyond the newest commit that it has begun with: those of an image."""
+    rescued_of: int = 0
+    """The run whose image it is."""
 
 
 @dataclass(frozen=True)
@@ -297,7 +299,8 @@ def read_report(line: str | bytes) -> Report | None:
                 live, why = body.get("live") is True, str(body.get("live_why") or "")
                 return Attached(pid, live, why, body.get("images") is True)
             case {"report": "opened", "run": int(run)}:
-                return Opened(run, _commit(body.get("resumed")), int(body.get("rescued") or 0))
+                rescued = [int(body.get(name) or 0) for name in ("rescued", "rescued_of")]
+                return Opened(run, _commit(body.get("resumed")), *rescued)
             case {"report": "step", "step": int(step)}:
                 return Stepped(step, _epoch(body))
             case {"report": "committed", "commit": {"seq": int(seq), "step": int(step)}}:

@@ -83,7 +83,7 @@ def test_a_member_that_dies_costs_no_finished_step(tmp_path: Path, two: twin.Twi
         begins(job, 2, new, [1])
         ended = ends(job, new)
     image = begun_from(job, 2)
-    assert {one.rescue for one in ended} == {Rescue(2, image["step"])}
+    assert {one.rescue for one in ended} == {Rescue(2, image["step"], 1)}
     assert evidence.steps_lost(job.root.entries(), job.root.trace().steps) == 0
     assert job.root.weight_hash() == two.weights
 

@@ -57,10 +57,18 @@ def learn_from(draft: Draft, outcome: Outcome) -> Draft:
 
 
 def _rescued(draft: Draft, rescue: Rescue) -> Draft:
-    """What the run has begun with was counted as lost when the one before it ended: every member tells, one counts."""
+    """What the run has begun with was counted as lost when one before it ended: every member tells, one counts.
+
+    That need not be the last one before it: one that was planned since may not have begun.
+    """
     entry = next((one for one in draft.status.history if one.run == rescue.run), None)
     if entry is None or entry.rescued:
         return draft
-    back = min(entry.steps_lost, rescue.steps)
+    since, left = (rescue.of or rescue.run - 1), rescue.steps
+    for one in reversed(draft.status.history):
+        back = min(one.steps_lost, left) if since < one.run <= rescue.run else 0
+        left -= back
+        draft = amend(draft, one.run, steps_lost=one.steps_lost - back)
+    back = rescue.steps - left
     draft = draft.update(steps_lost=max(0, draft.status.steps_lost - back))
-    return amend(draft, rescue.run, rescued=rescue.steps, steps_lost=entry.steps_lost - back)
+    return amend(draft, rescue.run, rescued=rescue.steps)

@@ -206,8 +206,8 @@ def _told(process: Process, run: int, report: Report, now: float) -> Process:
     match report:
         case Attached(pid, live, why, images):
             return replace(process, attached=True, pid=pid, live=live, live_why=why, images=images)
-        case Opened(opened, resumed, rescued):
-            rescue = Rescue(opened, rescued) if rescued else process.rescue
+        case Opened(opened, resumed, rescued, of):
+            rescue = Rescue(opened, rescued, of) if rescued else process.rescue
             known = replace(process, attached=True, highest=max(process.highest, opened), rescue=rescue)
             return replace(known, opened_at=opened_at, commit=resumed or process.commit) if opened == run else known
         case Stepped(step, epoch):

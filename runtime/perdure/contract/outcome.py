@@ -108,6 +108,8 @@ class Rescue:
     """The run that began there."""
     steps: int
     """Steps that would have been lost."""
+    of: int = 0
+    """The run whose members had left it; 0: not told."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,7 @@ def write_outcome(outcome: Outcome) -> str:
     if outcome.live is not None:
         body |= {"live": outcome.live, "liveWhy": outcome.live_why[:WHY_CHARACTERS]}
     if outcome.rescue:
-        body["rescue"] = {"run": outcome.rescue.run, "steps": outcome.rescue.steps}
+        body["rescue"] = {"run": outcome.rescue.run, "steps": outcome.rescue.steps, "of": outcome.rescue.of}
     if records := _those_that_fit(outcome.handovers, HANDOVERS_BYTES):
         body["handovers"] = records
     if outcome.error:
@@ -226,8 +228,12 @@ def _epoch(value: Any) -> int | None:
 
 def _rescue(value: Any) -> Rescue | None:
     """Only counted: an absurd one is ignored."""
+    if not isinstance(value, dict):
+        return None
     try:
-        return Rescue(integer(value, "run", 1), integer(value, "steps", 1)) if isinstance(value, dict) else None
+        return Rescue(
+            *(integer({"of": 0, **value}, key, least) for key, least in (("run", 1), ("steps", 1), ("of", 0)))
+        )
     except ContractError:
         return None
 

@@ -48,7 +48,8 @@ def resume(run: Run, *, seed: int) -> None:
             run.checkpointer.commit = loaded.commit
         run.checkpointer.rehearse()
         run.images.begin()
-    run.tell(Opened(opening.run, run.checkpointer.commit, opening.rescued))
+    rescued_of = opening.image.run if opening.image else 0
+    run.tell(Opened(opening.run, run.checkpointer.commit, opening.rescued, rescued_of))
     run.tell(Resumed(run.progress.step, dict(run.timings.seconds)))
     run.schedule.saved()
     if why := obstacle(run) or hidden_obstacle() or kept_world(run):

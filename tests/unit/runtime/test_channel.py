@@ -52,7 +52,7 @@ reports: st.SearchStrategy[Report] = st.one_of(
         parts=st.dictionaries(st.text(max_size=9), st.floats(0, 1e6), max_size=5),
     ),
     st.builds(HandoverEnded, run=whole, word=st.sampled_from(HandoverWord), why=st.text(max_size=40)),
-    st.builds(Opened, run=whole, resumed=st.none() | commits, rescued=whole),
+    st.builds(Opened, run=whole, resumed=st.none() | commits, rescued=whole, rescued_of=whole),
     st.builds(Stepped, step=whole, epoch=st.none() | whole),
     st.builds(Committed, commit=commits),
     st.builds(

@@ -68,7 +68,7 @@ outcomes = st.builds(
     Outcome, outcome=st.sampled_from(ExitKind), run=whole, rank=whole, step=whole, commit=commits, opened=whole,
     seconds=seconds, error=failures, epoch=st.none() | whole, handovers=st.lists(records, max_size=2).map(tuple),
     live=st.just(False), live_why=st.text("why ", max_size=40),
-    rescue=st.none() | st.builds(Rescue, run=st.integers(1, 10**9), steps=st.integers(1, 10**9)),
+    rescue=st.none() | st.builds(Rescue, run=st.integers(1, 10**9), steps=st.integers(1, 10**9), of=whole),
 )  # fmt: skip
 
 TRAIN: dict[str, Any] = {"v": VERSION, "run": 2, "rank": 1, "world": 4, "master": "10.0.0.1:29500"}

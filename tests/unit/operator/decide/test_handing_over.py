@@ -18,6 +18,7 @@ from perdure.contract import (
     HandoverWord,
     Leave,
     Outcome,
+    Rescue,
     Train,
     write_outcome,
 )
@@ -456,6 +457,16 @@ class TestARunThatIsLostWhileTheNextOneWaitsForIt:
         assert _stage(after) is Stage.RUNNING
         assert _stage(after.after(1).settle().after(1200).settle()) is Stage.RUNNING
         assert after.after(1).settle().now.run == 3
+
+    def test_what_it_begins_with_is_not_lost_though_it_was_counted_for_the_run_before(self) -> None:
+        """The members of the run in between never learned that it may begin."""
+        here = _in_place().ended(1, ExitKind.EXIT_TIMEOUT, run=1, step=20, commit=(4, 10), opened=1)
+        here = here.settle().after(1).settle()
+        assert [(one.run, one.steps_lost) for one in here.now.history[-2:]] == [(2, 10), (3, 0)]
+        ends = {"run": 3, "step": 30, "commit": (6, 30), "rescue": Rescue(3, 10, 1)}
+        here = here.all_ended(ExitKind.CHECKPOINTED, **ends).settle()
+        assert [(one.run, one.steps_lost, one.rescued) for one in here.now.history[-2:]] == [(2, 0, 0), (3, 0, 10)]
+        assert here.now.steps_lost == 0
 
     def test_but_not_where_the_run_before_has_found_an_emptied_log(self) -> None:
         lost = (ErrorKind.EXCEPTION, ErrorName.LOG_LOST, "no commit")

@@ -388,8 +388,8 @@ class TestNewerRuns:
 
     def test_its_outcome_tells_what_the_run_has_begun_with(self) -> None:
         pod = training()
-        pod.sees(reported(Opened(1, COMMIT, rescued=13)), reported(TookOver(4, 0, 2, 130)))
-        assert told(pod, ExitKind.COMPLETED).outcome(ProcessEnded(0, 0)).rescue == Rescue(1, 13)
+        pod.sees(reported(Opened(3, COMMIT, rescued=13, rescued_of=1)), reported(TookOver(4, 0, 2, 130)))
+        assert told(pod, ExitKind.COMPLETED).outcome(ProcessEnded(0, 0)).rescue == Rescue(3, 13, 1)
 
     def test_a_trainer_killed_because_its_run_is_lost_has_stopped(self) -> None:
         pod = training()
