@@ -50,10 +50,19 @@ def learn_from(draft: Draft, outcome: Outcome) -> Draft:
     """What a member tells of the hand-overs that it took part in."""
     for record in outcome.handovers:
         if record.word is HandoverWord.GO:
+            draft = _all_kept(draft, record.run)
             draft = amend(draft, record.run, how=Takeover.LIVE, why="", pause=record.parts.get("pause"))
         elif record.word is HandoverWord.RESTART:
             draft = amend(draft, record.run, how=Takeover.IN_PLACE, why=shortened(record.why, WORDS))
     return _rescued(draft, outcome.rescue) if outcome.rescue else draft
+
+
+def _all_kept(draft: Draft, run: int) -> Draft:
+    """A run that has taken over alive began with all; a leaver that died before it could tell was believed to have
+    lost some."""
+    counted = next((one.steps_lost for one in draft.status.history if one.run == run), 0)
+    draft = draft.update(steps_lost=max(0, draft.status.steps_lost - counted))
+    return amend(draft, run, steps_lost=0)
 
 
 def _rescued(draft: Draft, rescue: Rescue) -> Draft:

@@ -647,6 +647,16 @@ class TestHistory:
         late = here.ended(2, ExitKind.FAILED, run=2, opened=2, handovers=went, error=killed()).settle()
         assert (late.now.history[-1].how, late.now.history[-1].pause) == (Takeover.LIVE, 0.04)
 
+    def test_a_leaver_that_died_before_it_could_tell_has_lost_nothing(self) -> None:
+        dead = {"run": 1, "step": 20, "commit": (4, 10), "opened": 1, "error": killed()}
+        here = _offered().ended(1, ExitKind.FAILED, **dead).settle()
+        assert here.now.steps_lost == 10
+        went = (HandoverRecord(2, HandoverWord.GO, parts={"pause": 0.05}),)
+        saved = {"run": 2, "step": 30, "commit": (5, 30), "opened": 2}
+        here = here.after(1).settle().ended(0, ExitKind.CHECKPOINTED, handovers=went, **saved).settle()
+        assert here.now.steps_lost == 0
+        assert [one.steps_lost for one in here.now.history if one.run == 2] == [0]
+
     def test_the_newest_twenty_are_kept(self) -> None:
         here = job().running(world=1)
         for _ in range(25):
