@@ -1,8 +1,9 @@
-"""One rank of the step bench: trains with the bare loop and with a Session in turns, and prints both as JSON on rank 0.
+"""One rank of the step bench: trains with the bare loop and with a Session in turns, and prints both as JSON.
 
-Started by e2e.bench.step, once per rank; a program of its own because a Session belongs to a whole process. In turns of
-half a second, because on a busy machine two seconds are not alike: what is compared is a turn of the one and the turn
-of the other beside it, and which of them comes first changes each time.
+Started by e2e.bench.step, once per rank; a program of its own because a Session belongs to a whole process. A round is
+four turns of a quarter of a second, bare, Session, Session, bare, or the other way round each second time: whatever
+gets faster or slower all along does so for both. Both train one model by one optimizer, so neither has the better place
+in memory. Each rank has a core of its own, as on a node of its own, and tells how much others have used of it.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.optim.optimizer import _global_optimizer_pre_hooks as before_steps
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import perdure
@@ -26,37 +31,41 @@ from perdure.session.wrapping import Replica
 
 BATCH = 64
 LONG_SECONDS = 0.01
-STEPS, WARM_STEPS = 160, 40
-"""Of a turn, and how many of them are left out: ranks that have waited for a while agree more often at first."""
-LONG_STEPS, LONG_WARM_STEPS = 28, 8
+STEPS, WARM_STEPS = 80, 20
+"""Of a turn, and before it: ranks that have waited for a while agree more often at first."""
+LONG_STEPS, LONG_WARM_STEPS = 12, 6
 """The same where a step takes long."""
-WARM_TURNS = 2
-SECONDS = 40.0
-"""Of measuring, about: longer steps are fewer."""
-LEAST_TURNS, MOST_TURNS = 20, 60
+TURNS = ("bare", "session", "session", "bare")
+WARM_ROUNDS = 2
+OWN_SECONDS = 0.001
+"""What a step takes beside the work that is given to it, about."""
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Round:
+    """Seconds and CPU seconds of a step, by the kind of turn, and what others took of the core meanwhile."""
+
+    wall: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in TURNS})
+    cpu: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in TURNS})
+    others: float = 0.0
+    """Of the time of the round."""
 
 
 class Loop:
     """A network of the digits' size, and as much work besides as makes a step last."""
 
-    def __init__(self, wrap: Callable[[nn.Module], nn.Module], work: int) -> None:
-        self.model = wrap(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)))
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+    def __init__(self, model: nn.Module, work: int) -> None:
+        self.model = model
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         self._work = work
 
-    def turn(self, batches: Iterable[Any], after: Callable[[], None], warm: int) -> tuple[float, float]:
-        """Trains an epoch; seconds and CPU seconds of a step, all that come after the first `warm` together."""
-        remaining = iter(batches)
-        self._train(islice(remaining, warm), after)
-        begun, used = time.perf_counter(), time.process_time()
-        steps = self._train(remaining, after)
-        return (time.perf_counter() - begun) / steps, (time.process_time() - used) / steps
-
-    def _train(self, batches: Iterable[Any], after: Callable[[], None]) -> int:
+    def train(self, model: nn.Module, batches: Iterable[Any], after: Callable[[], None]) -> int:
+        """How many steps there were."""
         steps = 0
         for images, labels in batches:
             worked(self._work)
-            loss: Tensor = nn.functional.cross_entropy(self.model(images), labels)
+            loss: Tensor = nn.functional.cross_entropy(model(images), labels)
             self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()
@@ -87,46 +96,85 @@ def work_for(seconds: float) -> int:
     return int(found.item())
 
 
+def idle_seconds(core: int) -> float:
+    """For how long a core has had nothing to do so far."""
+    lines = Path("/proc/stat").read_text().splitlines()
+    counts = next(line for line in lines if line.startswith(f"cpu{core} ")).split()
+    return (int(counts[4]) + int(counts[5])) / TICKS
+
+
+@contextmanager
+def without_hooks() -> Iterator[None]:
+    """What a Session has done before each step of any optimizer is no part of a bare loop."""
+    hooks = dict(before_steps)
+    before_steps.clear()
+    try:
+        yield
+    finally:
+        before_steps.update(hooks)
+
+
 def main() -> None:
-    """`stepping ROOT SECONDS`: a step takes so long and what it takes anyway."""
+    """`stepping ROOT SECONDS MEASURING`: a step takes so long and what it takes anyway, the rounds so long together."""
+    root, seconds, measuring = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
+    cores = sorted(os.sched_getaffinity(0))
+    core = cores[int(os.environ["RANK"]) % len(cores)]
+    os.sched_setaffinity(0, {core})
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    root, seconds = sys.argv[1], float(sys.argv[2])
     steps, warm = (LONG_STEPS, LONG_WARM_STEPS) if seconds >= LONG_SECONDS else (STEPS, WARM_STEPS)
     session = perdure.Session.from_env(root)
-    dataset = TensorDataset(torch.randn(steps * BATCH, 64), torch.randint(0, 10, (steps * BATCH,)))
-    work = work_for(seconds)
-    ready = Env.IMAGE in os.environ
-
-    def wrapped(module: nn.Module) -> nn.Module:
-        """As the bare loop calls it: in what is compared with a pod's rank, without the Session's own wrapper."""
-        replica = session.wrap(module)
-        return replica.inside[0] if ready and isinstance(replica, Replica) else replica
-
-    bare, ours = Loop(wrapped, work), Loop(session.wrap, work)
-    session.register(model=ours.model, optimizer=ours.optimizer)
-    share = range(session.rank, steps * BATCH, session.world)
-    own = DataLoader(Subset(dataset, share), batch_size=BATCH // session.world, shuffle=False)
+    samples = 2 * (steps + warm) * BATCH
+    dataset = TensorDataset(torch.randn(samples, 64), torch.randint(0, 10, (samples,)))
+    own = session.wrap(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)))
+    loop = Loop(own, work_for(seconds))
+    session.register(model=own, optimizer=loop.optimizer)
+    # What is compared with a pod's rank goes without the Session's wrapper.
+    plain = own.inside[0] if Env.IMAGE in os.environ and isinstance(own, Replica) else own
+    share = range(session.rank, samples, session.world)
+    bare = DataLoader(Subset(dataset, share), batch_size=BATCH // session.world, shuffle=False)
     loader = session.loader(dataset, batch_size=BATCH, shuffle=False)
-    times: dict[str, list[float]] = {"bare": [], "session": [], "call": [], "bare-cpu": [], "session-cpu": []}
+    calls: list[float] = []
 
     def step() -> None:
         begun = time.perf_counter()
         session.step()
-        times["call"].append(time.perf_counter() - begun)
+        calls.append(time.perf_counter() - begun)
 
-    turns = max(LEAST_TURNS, min(MOST_TURNS, int(SECONDS / 2 / steps / (seconds + 0.002))))
-    for epoch in session.epochs(WARM_TURNS + turns):
-        for name in ("bare", "session") if epoch % 2 else ("session", "bare"):
-            wall, cpu = ours.turn(loader, step, warm) if name == "session" else bare.turn(own, lambda: None, warm)
-            times[name].append(wall)
-            times[f"{name}-cpu"].append(cpu)
-        if epoch < WARM_TURNS:
-            for found in times.values():
-                found.clear()
-    if session.rank == 0:
-        times["kept"] = [float(session._run.images.wanted)]  # noqa: SLF001 - nobody else says so before a peer is lost
-        print(json.dumps(times))
+    kinds: dict[str, tuple[nn.Module, Iterable[Any], Callable[[], None]]] = {
+        "bare": (plain, bare, lambda: None),
+        "session": (own, loader, step),
+    }
+
+    def turned(number: int) -> Round:
+        found, idle = Round(), idle_seconds(core)
+        begun, used = time.perf_counter(), time.process_time()
+        left: dict[str, Iterator[Any]] = {name: iter(batches) for name, (_, batches, _) in kinds.items()}
+        for name in TURNS if number % 2 else (*TURNS[2:], *TURNS[:2]):
+            model, _, after = kinds[name]
+            with without_hooks() if name == "bare" else nullcontext():
+                loop.train(model, islice(left[name], warm), after)
+                from_wall, from_cpu = time.perf_counter(), time.process_time()
+                loop.train(model, islice(left[name], steps), after)
+            found.wall[name].append((time.perf_counter() - from_wall) / steps)
+            found.cpu[name].append((time.process_time() - from_cpu) / steps)
+        took, cpu = time.perf_counter() - begun, time.process_time() - used
+        found.others = max(0.0, 1 - (idle_seconds(core) - idle + cpu) / took)
+        for batches in left.values():
+            next(batches, None)
+        return found
+
+    rounds: list[Round] = []
+    number = max(1, int(measuring / 4 / (steps + warm) / (seconds + OWN_SECONDS)))
+    for epoch in session.epochs(WARM_ROUNDS + number):
+        rounds.append(turned(epoch))
+        if epoch < WARM_ROUNDS:
+            rounds.clear()
+            calls.clear()
+    kept = session._run.images.wanted  # noqa: SLF001 - nobody else says so before a peer is lost
+    print(
+        json.dumps({"rounds": [vars(one) for one in rounds], "call": calls if session.rank == 0 else [], "kept": kept})
+    )
 
 
 if __name__ == "__main__":

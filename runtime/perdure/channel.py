@@ -249,6 +249,14 @@ def write_report(fd: int, report: Report) -> None:
     _send(fd, _line(report).encode(), ENDING_SECONDS if isinstance(report, _MATTER) else 0)
 
 
+def write_step(fd: int, step: int, epoch: int) -> None:
+    """Sends what a Stepped is, of which there is one in each step. The next tells the same, so it waits for nobody."""
+    try:
+        os.write(fd, _step_line(step, epoch).encode())
+    except OSError:
+        return
+
+
 def write_unwound(fd: int) -> None:
     """Tells that of this process nothing is left but the interpreter's own end: its exit handlers are done."""
     _send(fd, _UNWOUND + b"\n", 0)
@@ -280,14 +288,17 @@ def _written(fd: int, line: bytes) -> bool:
 def _line(report: Report) -> str:
     """The report's line; an error's tail loses its middle where the line would exceed PIPE_BUF."""
     if type(report) is Stepped:  # the only one of each step, and of numbers alone
-        epoch = "null" if report.epoch is None else report.epoch
-        return f'{{"report": "step", "step": {report.step}, "epoch": {epoch}}}\n'
+        return _step_line(report.step, report.epoch)
     body: dict[str, Any] = {"report": _NAMES[type(report)], **asdict(report)}
     error = body.get("error")
     if error:
         tail, error["tail"], error["name"] = error["tail"], "", error["name"][:200]
         error["tail"] = fitting(tail, select.PIPE_BUF - len(json.dumps(body)) - 1)
     return json.dumps(body) + "\n"
+
+
+def _step_line(step: int, epoch: int | None) -> str:
+    return f'{{"report": "step", "step": {step}, "epoch": {"null" if epoch is None else epoch}}}\n'
 
 
 def read_report(line: str | bytes) -> Report | None:

@@ -9,6 +9,7 @@ Made by `Session.loader`; it knows of the session only what `Handouts` says.
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Final, NamedTuple, cast
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, get_worker_info
 
-from perdure.data.sampling import BatchIds, BatchShard, SamplingPlan, Shares
+from perdure.data.sampling import BatchIds, BatchShard, SamplingPlan
 from perdure.data.source import Handouts, Source
 from perdure.errors import UserError
 
@@ -29,26 +30,34 @@ class _Batch(NamedTuple):
     value: Any
 
 
-class _Numbered(Dataset[tuple[int, Any]]):
-    """Hands out (id, item). In a worker it seeds the generators per sample: worker state cannot be saved."""
+class _Fetched(NamedTuple):
+    """The items of a batch, and their ids."""
+
+    ids: list[int]
+    items: list[Any]
+
+
+class _Numbered(Dataset[_Fetched]):
+    """Hands out whole batches, with their ids. In a worker it seeds the generators per sample: worker state cannot be
+    saved.
+    """
 
     def __init__(self, dataset: Dataset[Any], seed: int, epoch: int) -> None:
         self._dataset = dataset
         self._seed = seed
         self._epoch = epoch
 
-    def __getitem__(self, number: int) -> tuple[int, Any]:
-        sample = number if number >= 0 else ~number
-        if get_worker_info() is not None:
-            _seed_all(self._seed, self._epoch, sample)
-        return number, self._dataset[sample]
-
-    def __getitems__(self, numbers: list[int]) -> list[tuple[int, Any]]:
-        """A batch of them, as torch's DataLoader asks for it."""
-        if get_worker_info() is not None:
-            return [self[number] for number in numbers]
+    def __getitems__(self, numbers: list[int]) -> _Fetched:
+        """A batch, as torch's DataLoader asks for it, which gives what it gets to the collate function."""
         dataset = self._dataset
-        return [(number, dataset[number if number >= 0 else ~number]) for number in numbers]
+        samples = numbers if numbers[0] >= 0 else [~numbers[0]]
+        if get_worker_info() is None:
+            return _Fetched(numbers, [dataset[sample] for sample in samples])
+        return _Fetched(numbers, [self._seeded(sample) for sample in samples])
+
+    def _seeded(self, sample: int) -> Any:
+        _seed_all(self._seed, self._epoch, sample)
+        return self._dataset[sample]
 
 
 def _seed_all(*parts: int) -> None:
@@ -64,11 +73,11 @@ class _Collate:
     def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
         self._collate = collate
 
-    def __call__(self, numbered: list[tuple[int, Any]]) -> _Batch:
-        value = self._collate([item for _, item in numbered])
-        if numbered[0][0] < 0:
+    def __call__(self, fetched: _Fetched) -> _Batch:
+        value = self._collate(fetched.items)
+        if fetched.ids[0] < 0:
             return _Batch((), _emptied(value))
-        return _Batch(tuple(number for number, _ in numbered), value)
+        return _Batch(tuple(fetched.ids), value)
 
 
 def _emptied(value: Any) -> Any:
@@ -115,7 +124,7 @@ class Loader(Source[Any]):
 
     def _take(self, dataset: Dataset[Any], options: dict[str, Any]) -> None:
         self._dataset, self._options = dataset, options
-        self._collate = _Collate(options.get("collate_fn") or default_collate)
+        self._collate: Callable[[Any], _Batch] = _Collate(options.get("collate_fn") or default_collate)
 
     def same(self, dataset: Dataset[Any], plan: SamplingPlan, options: dict[str, Any]) -> Loader:
         """This loader once more, for a script that makes it in its loop. UserError if it would be another one.
@@ -160,21 +169,22 @@ class Loader(Source[Any]):
 
     def _draw(self, epoch: int) -> Iterator[tuple[int, Any]]:
         shares = self.plan.shares(epoch, self.consumed, self._rank, self._world)
+        drawn: deque[BatchShard] = deque()
         self._ids = []
         with torch.device("cpu"):  # the seed it draws, from a generator of this device
-            batches = cast("Iterator[_Batch]", iter(self._underneath(epoch, shares)))
-        for share, batch in zip(shares, batches, strict=True):
-            self.current = share
+            batches = cast("Iterator[_Batch]", iter(self._underneath(epoch, BatchIds(shares, drawn.append))))
+        for batch in batches:
+            self.current = share = drawn.popleft()
             self._ids.extend(batch.ids)
             yield share.stop, batch.value
 
-    def _underneath(self, epoch: int, shares: Shares) -> DataLoader[Any]:
+    def _underneath(self, epoch: int, ids: BatchIds) -> DataLoader[Any]:
         generator = torch.Generator()  # else iterating would draw a seed from the global one
         generator.manual_seed(0)
         options = {name: value for name, value in self._options.items() if name != "collate_fn"}
         return DataLoader(
             _Numbered(self._dataset, self.plan.seed, epoch),
-            batch_sampler=BatchIds(shares),
+            batch_sampler=ids,
             collate_fn=self._collate,
             generator=generator,
             **options,

@@ -12,9 +12,9 @@ Pure: no torch, no global random state, no dataset. Used by perdure.data.loader;
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -133,9 +133,8 @@ class Order:
         )
 
 
-@dataclass(frozen=True)
-class BatchShard:
-    """One rank's part of one global batch."""
+class BatchShard(NamedTuple):
+    """One rank's part of one global batch. A tuple, for one is made at each step."""
 
     ids: tuple[int, ...]
     """May be empty: at a ragged end there are fewer samples than ranks."""
@@ -186,14 +185,18 @@ class BatchIds:
     The placeholder of an empty part is given as `~number`, so that it can be told from a sample.
     """
 
-    def __init__(self, shares: Shares) -> None:
+    def __init__(self, shares: Shares, made: Callable[[BatchShard], None] = lambda _: None) -> None:
+        """`made` is told of each part when its numbers are asked for."""
         self._shares = shares
+        self._made = made
 
     def __len__(self) -> int:
         return len(self._shares)
 
     def __iter__(self) -> Iterator[list[int]]:
-        return (list(share.ids) or [~share.placeholder] for share in self._shares)
+        for share in self._shares:
+            self._made(share)
+            yield list(share.ids) or [~share.placeholder]
 
 
 def _part(size: int, rank: int, world: int) -> tuple[int, int]:

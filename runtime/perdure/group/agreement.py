@@ -16,13 +16,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
 
 from perdure.errors import UserError
-from perdure.group.gloo import peer_lost
+from perdure.group.gloo import lost
 from perdure.group.pace import Pace
 from perdure.group.world import Group
 from perdure.settings import DEFAULT_CHECK_SECONDS
@@ -40,6 +40,7 @@ class CheckpointCall(IntEnum):
     END = 4
 
 
+_KINDS: Final = len(CheckpointCall)
 _CALLS = {
     CheckpointCall.STEP: "step()",
     CheckpointCall.POLL: "poll()",
@@ -79,22 +80,32 @@ class Maximum(Protocol):
 
 
 class GlooMaximum:
-    """Over a group that nothing else uses."""
+    """Over a group that nothing else uses.
+
+    Each sends its vector to each: gloo's reduce goes round the ranks twice, in pieces, and takes the CPU twice as long
+    among two ranks, and more among more.
+    """
 
     def __init__(self, group: Group) -> None:
         self._group = group
+        self._options = dist.AllToAllOptions()
+        self._own = self._all = torch.empty(0, dtype=torch.int64, device="cpu")
+        self._work: Any = None
 
     def start(self, vector: Sequence[int]) -> Callable[[], list[int]]:
-        tensor = torch.tensor(vector, dtype=torch.int64, device="cpu")
-        options = dist.AllreduceOptions()
-        options.reduceOp = dist.ReduceOp.MAX
-        work = self._group.allreduce([tensor], options)
+        """One at a time is under way, so all use one memory: to make it costs as much as to send it."""
+        world = self._group.size()
+        if self._own.numel() != world * len(vector):
+            self._own = torch.empty(world * len(vector), dtype=torch.int64, device="cpu")
+            self._all = torch.empty_like(self._own)
+        self._own.numpy().reshape(world, -1)[:] = vector
+        self._work = self._group.alltoall_base(self._all, self._own, [], [], self._options)
+        return self._wait
 
-        def wait() -> list[int]:
-            work.wait()
-            return [int(number) for number in tensor.tolist()]
-
-        return wait
+    def _wait(self) -> list[int]:
+        self._work.wait()
+        most: list[int] = self._all.numpy().reshape(self._group.size(), -1).max(0).tolist()
+        return most
 
 
 class Agreement:
@@ -122,7 +133,7 @@ class Agreement:
         self._pending: Callable[[], list[int]] | None = None
         self._call = (0, CheckpointCall.STEP)
         self._sum = 0
-        self._sent_at = ""
+        self._sent = self._call
         self.attempt = 0
         """The run that all ranks were ready to become when they last checked: the newest word alone counts."""
 
@@ -169,10 +180,10 @@ class Agreement:
     def _told(self, step: int, kind: CheckpointCall, said: Votes) -> Votes:
         """A call has come: what is agreed, now that this rank is there."""
         self._call = step, kind
-        self._sum = (self._sum * _SUM_FACTOR + step * len(CheckpointCall) + kind) & _SUM_BITS
-        if said != self.unsaid:
+        self._sum = (self._sum * _SUM_FACTOR + step * _KINDS + kind) & _SUM_BITS
+        if said is not self.unsaid and said != self.unsaid:
             self.unsaid |= said
-        return self.collect()
+        return NOTHING if self._pending is None else self.collect()
 
     def _send(self, said: Votes | None = None) -> None:
         """What has not been said yet, or `said`."""
@@ -182,22 +193,31 @@ class Agreement:
         flags = [int(said.exit), int(said.save), int(said.exhausted)]
         ready = [said.attempt, -said.attempt]
         vector = [*label, *(-number for number in label), *flags, -self._pace.checked(), *ready]
-        self._sent_at = f"{_CALLS[self._call[1]]} of step {self._call[0]}"
+        self._sent = self._call
         if self._maximum is not None:
-            with peer_lost(f"all ranks were to meet at {self._sent_at}"):
+            try:
                 self._pending = self._maximum.start(vector)
+            except RuntimeError as error:
+                raise lost(f"all ranks were to meet at {self._sent_at}", error) from error
 
     def _read(self) -> Votes:
         if self._pending is None:
             return NOTHING
         wait, self._pending = self._pending, None
-        with peer_lost(f"all ranks were to meet at {self._sent_at}"):
+        try:
             vector = wait()
+        except RuntimeError as error:
+            raise lost(f"all ranks were to meet at {self._sent_at}", error) from error
         self._compare(vector[:3], [-number for number in vector[3:6]])
         self._pace.agree(-vector[9])
         self.attempt = vector[10] if vector[10] == -vector[11] else 0
-        leave, save, exhausted = (bool(flag) for flag in vector[6:9])
-        return Votes(leave, save, exhausted, self.attempt)
+        leave, save, exhausted = map(bool, vector[6:9])
+        return Votes(leave, save, exhausted, self.attempt) if leave or save or exhausted or self.attempt else NOTHING
+
+    @property
+    def _sent_at(self) -> str:
+        step, kind = self._sent
+        return f"{_CALLS[kind]} of step {step}"
 
     def _compare(self, most: Sequence[int], least: Sequence[int]) -> None:
         if most == least:

@@ -31,8 +31,13 @@ def peer_lost(doing: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # gloo's own; dist.DistError is one too
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise PeerLost(f"another rank went away or did not answer while {doing}: {first}") from error
+        raise lost(doing, error) from error
+
+
+def lost(doing: str, error: RuntimeError) -> PeerLost:
+    """What a failed collective means."""
+    first = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return PeerLost(f"another rank went away or did not answer while {doing}: {first}")
 
 
 class GlooPeers:

@@ -36,7 +36,8 @@ class Pace:
         """Counts a call; what was agreed before has to be known by now."""
         now = self._now()
         took = math.inf if self._last is None else now - self._last
-        self._longest, self._whole = max(self._longest, took), self._whole + took
+        self._whole += took
+        self._longest = max(self._longest, took)
         self._last = now
         if kind != self._kind:
             self._every, self._kind = 1, kind

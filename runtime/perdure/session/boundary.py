@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn
 from perdure.checkpoint.opening import say
 from perdure.data.source import Source
 from perdure.errors import PeerLost
-from perdure.group.agreement import CheckpointCall, Votes
+from perdure.group.agreement import NOTHING, CheckpointCall, Votes
 from perdure.session.effects import Stop
 from perdure.session.handing import Handing
 from perdure.session.leaving import save_and_leave
@@ -28,6 +28,8 @@ from perdure.telemetry.events import RequestSeen, Stepped
 PRESSING: Final = 0.25
 """An evaluation between two steps goes on until no more than this part of a request's time is left."""
 PRESSING_SECONDS: Final = 10.0
+_STEP: Final = CheckpointCall.STEP
+"""Of each step, and Python looks an enum's members up by a function."""
 
 
 class Boundary:
@@ -133,7 +135,7 @@ class Boundary:
         run.pulse.stepped()
         if run.schedule.after_step(progress.step):
             self._due = self._due or "cadence"
-        self._check(CheckpointCall.STEP, exhausted=exhausted)
+        self._check(_STEP, exhausted=exhausted)
 
     def poll(self) -> None:
         """The script is in a long evaluation, say."""
@@ -197,8 +199,9 @@ class Boundary:
         """Once all have agreed to leave, nothing is said any more."""
         self._trace_request()
         if not self.leaving and not self._run.joining and not self._lost:
-            by_the_clock = kind is CheckpointCall.STEP and self._run.schedule.by_the_clock()
-            votes = Votes(self._wants_exit, by_the_clock, exhausted)
+            by_the_clock = kind is _STEP and self._run.schedule.by_the_clock()
+            wants_exit = self._wants_exit
+            votes = Votes(wants_exit, by_the_clock, exhausted) if wants_exit or by_the_clock or exhausted else NOTHING
             try:
                 self._note(self._run.agreement.check(self._progress.step, kind, votes, self.handing.look))
             except PeerLost as error:

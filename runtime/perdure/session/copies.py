@@ -33,15 +33,11 @@ def _copied(value: Any) -> Any:
     if kind in _PLAIN:
         return value
     if kind is dict:
-        return {_plain(key): _copied(item) for key, item in value.items()}
+        if not _PLAIN.issuperset(map(type, value)):
+            raise _Other
+        return {key: item if type(item) in _PLAIN else _copied(item) for key, item in value.items()}
     if kind is list:
-        return [_copied(item) for item in value]
+        return [item if type(item) in _PLAIN else _copied(item) for item in value]
     if kind is tuple:
-        return tuple([_copied(item) for item in value])
-    raise _Other
-
-
-def _plain(key: Any) -> Any:
-    if type(key) in _PLAIN:
-        return key
+        return tuple([item if type(item) in _PLAIN else _copied(item) for item in value])
     raise _Other

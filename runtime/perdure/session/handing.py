@@ -6,6 +6,7 @@ comes of it, training goes on as if nothing had been, or the ranks save and leav
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from typing import Final, NoReturn
@@ -110,7 +111,7 @@ class Handing:
 
     def _is_new(self) -> bool:
         file = self._run.settings.offer_file
-        if file is None:
+        if file is None or not os.access(file, os.F_OK):
             return False
         try:
             found = file.stat()

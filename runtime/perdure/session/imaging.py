@@ -34,8 +34,9 @@ from perdure.room import free_memory
 from perdure.session.allowance import Allowance
 from perdure.session.glance import Eye, Glance
 from perdure.session.numpys import NumpyGenerator
+from perdure.session.pythons import PythonGenerator
 from perdure.session.registry import Small
-from perdure.session.rng import alike, sums
+from perdure.session.rng import Reading, alike, sums
 
 if TYPE_CHECKING:
     from perdure.session.run import Run
@@ -82,10 +83,13 @@ class Images:
         self._world = 0
         self._allowance = Allowance()
         """For copying."""
-        self._numpys = NumpyGenerator()
+        self._generators = Reading(PythonGenerator().state, NumpyGenerator().state)
         self._left = False
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
         """Held while the image is written, and by whoever changes what is in it."""
+        self._changed = threading.Condition(self._lock)
+        self._awaited = False
+        """Whether somebody waits for a change."""
         self._hook: Any = None
 
     @property
@@ -120,7 +124,7 @@ class Images:
         votes: an image that is made before it knows what came of it is that rank's."""
         if not self.wanted or self._left:
             return
-        with self._changed:
+        with self._lock:
             self.join(alike)
             self._seen = self._glance()
             self._standing = self._copied_in_time(run, rank) if not self._run.progress.saved else None
@@ -150,7 +154,7 @@ class Images:
         """
         if not self.wanted or self._left:
             return
-        with self._changed:
+        with self._lock:
             before, self._seen = self._seen, self._glance()
             moved = self._touched or before is None or self._seen != before
             known = before is not None and not anew and not self._behind_epoch
@@ -163,7 +167,8 @@ class Images:
                 self._standing = self._copied_in_time(self._run.settings.run or 0, self._run.rank)
             # Else all since is done again from the place before: it may have failed, and the script have gone on.
             self._touched = False
-            self._changed.notify_all()
+            if self._awaited:
+                self._changed.notify_all()
 
     def _glance(self) -> Glance:
         registry = self._run.registry
@@ -182,14 +187,14 @@ class Images:
         run = self._run
         stamp = Stamp(run.settings.uid, number, run.progress.step, rank, run.world)
         try:
-            return Standing(stamp, run.progress.position(), run.registry.small(), run.own(self._numpys.state))
+            return Standing(stamp, run.progress.position(), run.registry.small(), run.own(self._generators))
         except Exception as error:  # noqa: BLE001 - of a script's own object: training is worth more
             self._never = f"what is registered cannot be copied: {error!r}"
             return None
 
     def steps(self) -> None:
         """An optimizer is about to step."""
-        with self._changed:
+        with self._lock:
             self._touched = True
 
     def leave(self, patience: float = 0.0) -> None:
@@ -199,7 +204,8 @@ class Images:
         """
         if self._run.settings.image_file is None or self._run.reporter.ended:
             return
-        with self._changed:
+        with self._lock:
+            self._awaited = True
             self._changed.wait_for(lambda: self._left or not self._touched or not self.wanted, patience)
             if self._left:
                 return

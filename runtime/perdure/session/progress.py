@@ -229,12 +229,15 @@ class Progress:
     def finish_step(self) -> list[int]:
         """A step is done with all batches handed out since the last one; returns their sample ids."""
         self._check_step()
-        self._pace.step(passes_over=not any(source.walking for source in self._sources.values()))
+        self._pace.step(self._sources)
         self.step += 1
         self.saved = False
         self.generators.go_on()
         self.generators.release()  # not released at the hand-out where a loader is stepped on for the first time
-        return [sample for source in self._sources.values() for sample in source.advance()]
+        ids: list[int] = []
+        for source in self._sources.values():
+            ids += source.advance()
+        return ids
 
     def weighted(self, loss: Tensor) -> Tensor:
         """The loss as it counts in the batch that was handed out last: nothing for a rank without a sample."""
@@ -279,10 +282,11 @@ class Pace:
         self._fresh += 1
         self._batches += source.trains or not self._steps
 
-    def step(self, *, passes_over: bool) -> None:
+    def step(self, sources: Mapping[str, Source[Any]]) -> None:
         """A step is done."""
         self._steps += 1
         if not self._fresh:
+            passes_over = not any(source.walking for source in sources.values())
             self._late, self._early = self._late + passes_over, self._early + (not passes_over)
         self._fresh = 0
 

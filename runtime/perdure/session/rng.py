@@ -14,6 +14,7 @@ import hashlib
 import json
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -22,15 +23,26 @@ import torch
 from perdure.checkpoint.codec import encode
 from perdure.checkpoint.entry import checksum
 
+
+@dataclass(frozen=True)
+class Reading:
+    """How those generators are read whose states take long to tell: by default, as they tell them."""
+
+    python: Callable[[], Any] = random.getstate
+    numpy: Callable[[], Any] = np.random.get_state
+    """Of the one that scripts use."""
+
+
+IN_FULL: Final = Reading()
 EVERYWHERE: Final = frozenset({"python", "numpy", "torch"})
 """The generators that every process has."""
 
 
-def capture(numpys: Callable[[], Any] = np.random.get_state) -> dict[str, Any]:
-    """The generators' states, of the codec's closed set. `numpys` reads the one of numpy that scripts use."""
+def capture(reading: Reading = IN_FULL) -> dict[str, Any]:
+    """The generators' states, of the codec's closed set."""
     state: dict[str, Any] = {
-        "python": random.getstate(),
-        "numpy": numpys(),
+        "python": reading.python(),
+        "numpy": reading.numpy(),
         "torch": torch.get_rng_state().numpy(),
     }
     if torch.cuda.is_initialized():  # whether there is one takes a tenth of a millisecond to find out
@@ -106,10 +118,10 @@ class Generators:
         """From here on it would not."""
         self._held = None
 
-    def state(self, numpys: Callable[[], Any] = np.random.get_state) -> dict[str, Any]:
+    def state(self, reading: Reading = IN_FULL) -> dict[str, Any]:
         """What a save made now holds."""
         if self._resumed is None:
-            return capture(numpys) if self._held is None else self._held
+            return capture(reading) if self._held is None else self._held
         now = capture()
         try:
             self._resumed()

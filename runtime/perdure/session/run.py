@@ -6,10 +6,7 @@ run is open in the log. Made by `Session`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
-
-import numpy as np
 
 from perdure.channel import Committed, Exiting
 from perdure.checkpoint.checkpointer import Checkpointer
@@ -105,9 +102,9 @@ class Run:
         """What a save made now holds."""
         return self.registry.state(self.own())
 
-    def own(self, numpys: Callable[[], Any] = np.random.get_state) -> dict[str, Any]:
-        """What of that is this rank's alone; `numpys` reads numpy's generator."""
-        return {"rng": self.progress.generators.state(numpys), "asked": self.stopping.asked}
+    def own(self, reading: rng.Reading = rng.IN_FULL) -> dict[str, Any]:
+        """What of that is this rank's alone."""
+        return {"rng": self.progress.generators.state(reading), "asked": self.stopping.asked}
 
     def let_go(self) -> None:
         """Frees the groups, which ends the connections: whoever still waits for this rank is told by that."""

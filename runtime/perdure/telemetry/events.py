@@ -99,7 +99,7 @@ class Events:
     """The stream of one process."""
 
     def __init__(self, *sinks: Sink, complain: Callable[[str], None] = warn) -> None:
-        self._sinks = list(sinks)
+        self._sinks = sinks
         self._complain = complain
         self._failed: set[int] = set()
         self._ending = threading.Lock()
@@ -112,13 +112,13 @@ class Events:
 
     def add(self, sink: Sink) -> None:
         """One more sink, from here on."""
-        self._sinks.append(sink)
+        self._sinks = (*self._sinks, sink)
 
     def tell(self, event: Event) -> None:
         """Gives the event to every sink; an ending only if it is the first one. Raises nothing."""
         if isinstance(event, Exiting) and not self._first_ending():
             return
-        for sink in tuple(self._sinks):
+        for sink in self._sinks:
             try:
                 sink.take(event)
             except Exception as error:  # noqa: BLE001 - whatever it is, training is worth more

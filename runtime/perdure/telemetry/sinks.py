@@ -21,9 +21,10 @@ class AgentPipe:
         """Sends what the agent wants to know."""
         if self._fd is None or self._ended:
             return
+        if type(event) is Stepped:  # of each step
+            channel.write_step(self._fd, event.step, event.epoch)
+            return
         match event:
-            case Stepped(step, epoch):
-                channel.write_report(self._fd, channel.Stepped(step, epoch))
             case Attached() | Opened() | Committed() | Voting() | TookOver() | HandoverEnded() | Imaging() | Imaged():
                 channel.write_report(self._fd, event)
             case Exiting():
@@ -41,6 +42,8 @@ class LogLines:
 
     def take(self, event: Event) -> None:
         """Says what is worth a line."""
+        if type(event) is Stepped:  # of each step
+            return
         match event:
             case Opened(run):
                 speak_as(run, self._rank)

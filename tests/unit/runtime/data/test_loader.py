@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from perdure.data.loader import Loader, check_arguments
+from perdure.data.loader import Loader, _Fetched, check_arguments
 from perdure.data.sampling import SamplingPlan
 from perdure.data.source import Source
 from perdure.errors import UserError
@@ -320,5 +320,5 @@ def test_pinning_memory_reaches_the_scripts_own_batches() -> None:
             self.pinned = True
             return self
 
-    found = pin_memory(loader(collate_fn=lambda _: Batch())._collate([(7, None)]))
+    found = pin_memory(loader(collate_fn=lambda _: Batch())._collate(_Fetched([7], [None])))
     assert (found.ids, found.value.pinned) == ((7,), True)
