@@ -96,11 +96,11 @@ def work_for(seconds: float) -> int:
     return int(found.item())
 
 
-def idle_seconds(core: int) -> float:
-    """For how long a core has had nothing to do so far."""
+def free_seconds(core: int) -> float:
+    """For how long a core has had no process to run so far: idle, or with interrupts, which a rank's messages make."""
     lines = Path("/proc/stat").read_text().splitlines()
     counts = next(line for line in lines if line.startswith(f"cpu{core} ")).split()
-    return (int(counts[4]) + int(counts[5])) / TICKS
+    return sum(int(ticks) for ticks in counts[4:8]) / TICKS
 
 
 @contextmanager
@@ -147,7 +147,7 @@ def main() -> None:
     }
 
     def turned(number: int) -> Round:
-        found, idle = Round(), idle_seconds(core)
+        found, free = Round(), free_seconds(core)
         begun, used = time.perf_counter(), time.process_time()
         left: dict[str, Iterator[Any]] = {name: iter(batches) for name, (_, batches, _) in kinds.items()}
         for name in TURNS if number % 2 else (*TURNS[2:], *TURNS[:2]):
@@ -159,7 +159,7 @@ def main() -> None:
             found.wall[name].append((time.perf_counter() - from_wall) / steps)
             found.cpu[name].append((time.process_time() - from_cpu) / steps)
         took, cpu = time.perf_counter() - begun, time.process_time() - used
-        found.others = max(0.0, 1 - (idle_seconds(core) - idle + cpu) / took)
+        found.others = max(0.0, 1 - (free_seconds(core) - free + cpu) / took)
         for batches in left.values():
             next(batches, None)
         return found
