@@ -184,18 +184,19 @@ def _listen(place: Place, deadline: Deadline, *, listen: bool) -> Store:
 
 
 def _find(place: Place, deadline: Deadline) -> Store:
-    awaited = f"{place.awaited} does not listen at {place}"
+    wrong = ""  # once it is known, it is what people are told, wherever the time is up
     while True:
         try:
-            with _port(place.address, deadline, awaited):
-                store = _answered(lambda: place.connect(listen=False), deadline, _silent(place))
-            await_keys(store, [RUN_KEY], deadline, f"{place.awaited} has not named its run")
-            found = bytes(_answered(partial(store.get, RUN_KEY), deadline, _silent(place))).decode()
+            with _port(place.address, deadline, wrong or f"{place.awaited} does not listen at {place}"):
+                store = _answered(lambda: place.connect(listen=False), deadline, wrong or _silent(place))
+            await_keys(store, [RUN_KEY], deadline, wrong or f"{place.awaited} has not named its run")
+            found = bytes(_answered(partial(store.get, RUN_KEY), deadline, wrong or _silent(place))).decode()
         except (dist.DistNetworkError, dist.DistStoreError):
             found = ""  # no store, or it stopped listening between two calls
         if found == place.named:
             return store
-        awaited = f"{place} is the store of run {found!r}, wanted is {place.named!r}"
+        if found:
+            wrong = f"{place} is the store of run {found!r}, wanted is {place.named!r}"
         time.sleep(RETRY_SECONDS)
 
 
