@@ -47,7 +47,13 @@ def full(name: str = "full") -> Json:
     return job(
         name,
         replicas=4,
-        elastic={"minReplicas": 2, "maxReplicas": 8, "sizes": [2, 4, 8]},
+        elastic={
+            "minReplicas": 2,
+            "maxReplicas": 8,
+            "sizes": [2, 4, 8],
+            "growAfterSeconds": 5,
+            "growTimeoutSeconds": 600,
+        },
         processesPerReplica=8,
         checkpoint=checkpoint(
             s3={

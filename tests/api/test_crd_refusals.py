@@ -70,6 +70,18 @@ BAD = (
     Bad("sizes in disorder", elastic(2, 8, [2, 8, 4]), "spec.elastic.sizes", "sort them"),
     Bad("a size twice", elastic(2, 4, [2, 4, 4]), "spec.elastic.sizes", "remove the doubles"),
     Bad("too many sizes", elastic(1, 1000, [*range(1, 66)]), "spec.elastic.sizes", "must have at most 64 items"),
+    Bad(
+        "growing an hour late",
+        job(elastic={"minReplicas": 1, "maxReplicas": 2, "growAfterSeconds": 3601}),
+        "spec.elastic.growAfterSeconds",
+        "must be 0 to 3600",
+    ),
+    Bad(
+        "no time to grow",
+        job(elastic={"minReplicas": 1, "maxReplicas": 2, "growTimeoutSeconds": 29}),
+        "spec.elastic.growTimeoutSeconds",
+        "must be 30 to 86400",
+    ),
     Bad("more than the largest size", elastic(2, 4, replicas=5), "spec.replicas", "raise elastic.maxReplicas"),
     Bad(
         "elastic with file://",

@@ -273,7 +273,8 @@ def _elastic(rng: random.Random) -> Json:
     """Sizes up to the largest number that anybody asks for."""
     sizes = rng.choice((None, None, [1, 2, 4], [2, 3, 4], [2, 4]))
     least = sizes[0] if sizes else rng.choice((1, 2, 3))
-    return {"minReplicas": least, "maxReplicas": 4} | ({"sizes": sizes} if sizes else {})
+    growing = {"growAfterSeconds": rng.choice((0, 3, 10)), "growTimeoutSeconds": rng.choice((30, 60, 900))}
+    return {"minReplicas": least, "maxReplicas": 4, **growing} | ({"sizes": sizes} if sizes else {})
 
 
 def _restore(raw: Json, template: Json) -> None:

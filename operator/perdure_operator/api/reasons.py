@@ -127,6 +127,7 @@ class Reason(StrEnum):
     MEMBER_REPLACED = "MemberReplaced"
     STANDBYS_NOT_READY = "StandbysNotReady"
     HANDOVER_FAILED = "HandoverFailed"
+    GROWTH_GIVEN_UP = "GrowthGivenUp"
     BUDGET_RESTORED = "BudgetRestored"
     LABEL_RESTORED = "LabelRestored"
     CLASSIC_SIDECAR = "ClassicSidecar"
@@ -375,6 +376,11 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         "An attempt to hand the living run over did not come about: the run trains on, and it is tried once more, or "
         "its members save and go on in their pods.",
         "Nothing; if it comes again, mend what the message says of the newcomers, or look at their logs.",
+    ),
+    Reason.GROWTH_GIVEN_UP: Explained(
+        "New members for a larger run were not Ready within elastic.growTimeoutSeconds: they are let go, the run "
+        "trains on as it is, and it is tried again later.",
+        "Add nodes, or ask for fewer replicas; any edit of the spec ends the pause.",
     ),
     Reason.MEMBER_REPLACED: Explained("A standby cannot be used and gets a successor with a new number."),
 }

@@ -134,8 +134,9 @@ class DisruptionPolicy(Model):
         ),
     )
     """How long the run trains on while new members start elsewhere for those that must leave. If they are not Ready by
-    then, all members save and leave, and the job starts anew. 0: that is done at once. A member that died unannounced
-    is waited for longer, 10 minutes, because the others keep what was not saved."""
+    then, all members save and leave, and the job starts anew; with `elastic` those that are there go on, in a smaller
+    size. 0: all leave at once. A member that died unannounced is waited for longer, 10 minutes, because the others keep
+    what was not saved; with `elastic` those that are left go on at once, where they are enough."""
 
 
 class FailurePolicy(Model):
@@ -217,6 +218,22 @@ class Elastic(Model):
     sizes: tuple[int, ...] | None = Field(default=None, max_length=64)
     """All sizes there may be, the smallest first. Absent: every number from minReplicas to maxReplicas. The global
     batch is shared among all processes whatever their number; where it does not divide, some have a sample more."""
+    grow_after_seconds: int = Field(
+        default=10,
+        json_schema_extra=between(
+            "elastic.growAfterSeconds", 0, 3600, "each change of size is a hand-over, so that a few seconds are enough"
+        ),
+    )
+    """How long enough members for a size below the wanted one have to be there before a run begins with them: whoever
+    comes within that time comes along. With all that are wanted it begins at once."""
+    grow_timeout_seconds: int = Field(
+        default=900,
+        json_schema_extra=between(
+            "elastic.growTimeoutSeconds", 30, 86400, "an autoscaler of nodes acts on pods that are pending"
+        ),
+    )
+    """How long a run that could be larger waits for new members. Then they are let go, and it is tried again after as
+    long, twice as long each further time, up to an hour; at once after an edit of the spec."""
 
 
 class TrainingJobSpec(Model):

@@ -192,6 +192,8 @@ class Intent(TolerantModel):
     ready_by: datetime | None = None
     """While standbys start: when everybody is asked to leave if they are not Ready; absent where they have all the
     time they need, as nobody has to leave."""
+    grow_by: datetime | None = None
+    """While standbys start for a larger run: when they are let go."""
     not_before: datetime | None = None
     """While standbys start: the next run begins no earlier, after a failure."""
     leave: bool = False
@@ -273,6 +275,26 @@ class Replacements(TolerantModel):
     """What was wrong with them, in words."""
 
 
+class Enough(TolerantModel):
+    """So many members are there that a run of another size than the wanted one could begin."""
+
+    size: int
+    """That size."""
+    since: datetime
+    """Since when."""
+
+
+class Growth(TolerantModel):
+    """Attempts at a larger run that were given up in a row."""
+
+    attempts: int = 0
+    """How many: the pause before the next one grows with it."""
+    until: datetime
+    """When the next one begins."""
+    generation: int = 0
+    """The generation of the spec at that time: an edit ends the pause."""
+
+
 class NextRun(TolerantModel):
     """The run that comes next: from the decision that it is needed until its plan is written."""
 
@@ -280,6 +302,8 @@ class NextRun(TolerantModel):
     """The number it will have, or a higher one where the log has seen more."""
     members: tuple[str, ...] = ()
     """Names allocated for it, written before their pods are created."""
+    enough: Enough | None = None
+    """Set while fewer members than are wanted could begin it."""
     plan: RunPlan | None = None
     """Its plan, while it takes over the run that is on: which of the two trains is known from evidence alone."""
     attempts: int = 0
@@ -452,6 +476,8 @@ class TrainingJobStatus(TolerantModel):
     """The highest run number an outcome has seen in the log."""
     commit_seq: int = 0
     """Its number in the log: a higher one is a new commit, and new commits reset the backoff."""
+    growth: Growth | None = None
+    """Set from an attempt at a larger run that was given up until the run has the wanted size."""
     live_refused: LiveRefused | None = None
     """Set where members have told that their script cannot be handed over alive; counts for their template only."""
     unready: tuple[Unready, ...] = ()

@@ -43,9 +43,26 @@ from perdure_operator.decide.leaving import (
     track_unready_nodes,
     wait_for_exits,
 )
-from perdure_operator.decide.members import allocate, allocate_ahead, assign, create, discard, promote, relabel
-from perdure_operator.decide.preparing import give_up, reconsider, take_over, train_on
+from perdure_operator.decide.members import (
+    allocate,
+    allocate_ahead,
+    assign,
+    create,
+    discard,
+    promote,
+    promote_fewer,
+    relabel,
+)
+from perdure_operator.decide.preparing import (
+    give_up,
+    reconsider,
+    stop_growing,
+    take_over,
+    take_over_with_fewer,
+    train_on,
+)
 from perdure_operator.decide.replacing import pace, replace_unfit
+from perdure_operator.decide.resting import rest
 from perdure_operator.decide.stage import Stage, stage_of
 from perdure_operator.decide.summary import summarise
 from perdure_operator.decide.template import check_template, keep_template, try_template, warn_of_sidecars
@@ -78,8 +95,8 @@ GATES: Final[tuple[Policy, ...]] = (
 )
 STAGES: Final[Mapping[Stage, tuple[Policy, ...]]] = {
     Stage.BETWEEN: (release, *GATES, warn_of_sidecars, allocate, promote),
-    Stage.STARTING: (release, replace_unfit, *GATES, allocate, promote),
-    Stage.RUNNING: (name_leavers, try_template, disrupt),
+    Stage.STARTING: (release, replace_unfit, *GATES, allocate, promote, promote_fewer),
+    Stage.RUNNING: (name_leavers, try_template, rest, disrupt),
     Stage.QUIET: (debounce,),
     Stage.PREPARING: (
         close_previous,  # of which nobody was left when this run took over: what it cost paces those that follow
@@ -91,6 +108,8 @@ STAGES: Final[Mapping[Stage, tuple[Policy, ...]]] = {
         pace,
         allocate,
         take_over,
+        take_over_with_fewer,
+        stop_growing,
         give_up,
         train_on,
         close_previous,  # of which nobody is left

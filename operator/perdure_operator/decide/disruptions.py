@@ -23,6 +23,7 @@ from perdure_operator.decide.facts import (
     unexpected,
     wanted_size,
 )
+from perdure_operator.decide.growth import rests_until
 from perdure_operator.decide.signals import Signal, signal_of_deletion, signals_of_nodes
 
 
@@ -113,6 +114,8 @@ def _nodes_leaving(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: 
 def _resized(draft: Draft, current: CurrentRun) -> Found | None:
     wanted = wanted_size(draft.snapshot)
     if size_of(current.plan) == wanted or draft.snapshot.deleting:  # no run of another size could follow
+        return None
+    if rests_until(draft, current):
         return None
     cause = f"{wanted.members} replicas of {draft.snapshot.spec.processes_per_replica} processes are wanted"
     return Found(Disruption.SIZE_CHANGE, cause, urgent=False)

@@ -15,6 +15,7 @@ from perdure_operator.decide.disruptions import Found
 from perdure_operator.decide.draft import Draft, Waiting, later, next_run
 from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
 from perdure_operator.decide.facts import SEAT_SECONDS, patience, runs_lost_with, still_running
+from perdure_operator.decide.growth import SETTLING_SECONDS, grow_by
 from perdure_operator.decide.succession import succession
 
 LONGEST_PAUSE_SECONDS: Final = 25
@@ -75,10 +76,14 @@ def limited(draft: Draft, current: CurrentRun, found: Found, intent: Intent | No
     """The intent to go on with standbys for this reason; what was decided once keeps its times."""
     old = intent or current.intent
     lost_now = found.disruption is Disruption.MEMBER_LOST and not (old and old.disruption is found.disruption)
-    until = old.ready_by if old and not lost_now else None
-    if until is None and (found.disruption is not Disruption.SIZE_CHANGE or succession(draft).leaves):
+    grows = found.disruption is Disruption.SIZE_CHANGE and not succession(draft).leaves
+    growing_by = ((old.grow_by if old else None) or grow_by(draft)) if grows else None
+    until = old.ready_by if old and not lost_now and not (grows and growing_by) else None
+    if until is None and not grows:
         until = later(draft.now, patience(draft.snapshot, found.disruption))
-    not_before = old.not_before if old else None
+    not_before = old.not_before if old and (grows or not old.grow_by) else None
+    if grows and growing_by and not_before is None and current.plan.assigned_time:
+        not_before = later(current.plan.assigned_time, SETTLING_SECONDS)
     if found.disruption is Disruption.MEMBER_LOST:
         not_before = _begins(draft, current, found, not_before)
     return Intent(
@@ -89,6 +94,7 @@ def limited(draft: Draft, current: CurrentRun, found: Found, intent: Intent | No
         newest=old.newest if old else None,
         prepare=True,
         ready_by=until,
+        grow_by=growing_by,
         not_before=not_before,
     )
 

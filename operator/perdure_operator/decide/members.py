@@ -26,6 +26,7 @@ from perdure_operator.decide.facts import (
     refused_change,
     terminated,
 )
+from perdure_operator.decide.growth import lasts, most_with
 from perdure_operator.decide.history import begin
 from perdure_operator.decide.placement import can_start, grace_of, placeholders, stays_apart
 from perdure_operator.decide.plans import new_plan
@@ -82,7 +83,33 @@ def promote(draft: Draft) -> Draft:
         return not_ready(draft, missing or members)
     if draft.status.previous:
         return await_leavers(draft, draft.status.previous)
-    plan = new_plan(draft, [pods[name] for name in members])
+    if _budget_is_of_another(draft, len(members)):
+        return not_ready(draft, members)
+    return _begin(draft, [pods[name] for name in members])
+
+
+def promote_fewer(draft: Draft) -> Draft:
+    """A job with `elastic` begins with those that are up, where they have been enough for a while, and grows."""
+    pods = own(draft.snapshot)
+    if draft.current or draft.blocked or draft.status.previous:
+        return draft
+    up = [name for name in draft.next_members if name in pods and can_start(draft, pods[name])]
+    size = most_with(draft, len(up))
+    if refused(draft, up[:size]) or _budget_is_of_another(draft, size):
+        size = 0
+    draft, due = lasts(draft, size)
+    return _begin(draft.but(waiting=None), [pods[name] for name in up[:size]]) if due else draft
+
+
+def _budget_is_of_another(draft: Draft, members: int) -> bool:
+    """Whether the budget is still that of a smaller run whose end was seen in this very round; it is raised with it."""
+    ended, budget = draft.snapshot.status.current is not None, draft.snapshot.budget
+    return ended and budget is not None and not budget.altered and 0 <= budget.min_available < members
+
+
+def _begin(draft: Draft, pods: list[PodView]) -> Draft:
+    """The run of these pods, all of them new, is the one that is on."""
+    plan = new_plan(draft, pods)
     row = draft.status.next.replacements if draft.status.next else None
     upcoming = draft.status.next
     begun = not draft.status.history or (upcoming and upcoming.disruption is Disruption.SUSPEND)

@@ -114,19 +114,23 @@ def succeed(
         replacements=row,
         unconfirmed=unconfirmed,
     )
-    draft = begin(draft, plan, current.plan, _way(current, plan), why)
+    draft = begin(draft, plan, current.plan, _way(draft, current, plan), why)
     if pauses := [one.pause for one in current.outcomes if one.pause is not None]:
         draft = amend(draft, plan.run, pause=max(pauses))
     return draft.update(current=run, previous=previous, next=None, run=plan.run, lost=plan.lost)
 
 
-def _way(current: CurrentRun, plan: RunPlan) -> Takeover:
-    """How the run of this plan took over, as far as those tell who have ended."""
+def _way(draft: Draft, current: CurrentRun, plan: RunPlan) -> Takeover:
+    """How the run of this plan took over, as far as those tell who have ended.
+
+    Where another attempt went before it, they may have been handed over to that one's run.
+    """
     if plan.handover is None:
         return Takeover.IN_PLACE
     kinds = {one.outcome for one in current.outcomes if one.run == current.run}
     went = any(one.run == plan.run and one.pause is not None for one in current.outcomes)
-    if went or ExitKind.HANDED_OVER in kinds:
+    only = not (draft.status.next and draft.status.next.undecided) or draft.status.opened >= plan.run
+    if went or (only and ExitKind.HANDED_OVER in kinds):
         return Takeover.LIVE
     return Takeover.IN_PLACE if ExitKind.CHECKPOINTED in kinds else Takeover.UNKNOWN
 

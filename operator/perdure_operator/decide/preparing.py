@@ -16,7 +16,8 @@ from perdure_operator.decide.assignments import run_told
 from perdure_operator.decide.disruptions import final_reason, reason_to_end
 from perdure_operator.decide.draft import Draft, Waiting, clock, next_run
 from perdure_operator.decide.exit_problems import await_leavers
-from perdure_operator.decide.facts import joined, made_from_another, own, refused, size_of, wanted_size
+from perdure_operator.decide.facts import joined, made_from_another, own, refused, size_of, unexpected, wanted_size
+from perdure_operator.decide.growth import give_up_growing, lasts, most_with
 from perdure_operator.decide.intents import commit_to_leave, fall_back, limited, may_prepare, ready_by
 from perdure_operator.decide.placement import can_start, can_train
 from perdure_operator.decide.plans import ATTEMPTS, live_plan, plan_in_place, succeed
@@ -84,6 +85,71 @@ def _nobody_trains(draft: Draft, current: CurrentRun, intent: Intent) -> bool:
     upcoming = draft.status.next
     replaced = upcoming and upcoming.replacements
     return intent.disruption is Disruption.MEMBER_LOST and current.warm and not replaced
+
+
+def take_over_with_fewer(draft: Draft) -> Draft:
+    """A job with `elastic` goes on with those that are there, sooner than that nobody trains or everybody leaves."""
+    current, intent, upcoming = draft.current, draft.intent, draft.status.next
+    if draft.snapshot.spec.elastic is None or draft.status.previous or (upcoming and upcoming.plan):
+        return draft
+    if current is None or intent is None or not intent.prepare or _has_no_root(draft):
+        return draft
+    heirs, pods = succession(draft), own(draft.snapshot)
+    if not all(can_train(draft, pods[one.name]) for one in heirs.stays):
+        return draft
+    ready = tuple(name for name in draft.next_members if name in pods and can_train(draft, pods[name]))
+    size = most_with(draft, len(heirs.stays) + len(ready))
+    joins, stays = ready[: max(size - len(heirs.stays), 0)], heirs.stays[:size]
+    if refused(draft, (*(one.name for one in stays), *joins)):
+        return draft
+    draft, due = _goes_on_with(draft, current, intent, heirs, size)
+    if not due:
+        return draft
+    fewer = Succession(stays, (*heirs.leaves, *heirs.stays[size:]), len(joins))
+    return _planned(draft.allot(joins).but(waiting=None), current, intent, fewer)
+
+
+def _goes_on_with(
+    draft: Draft, current: CurrentRun, intent: Intent, heirs: Succession, size: int
+) -> tuple[Draft, bool]:
+    """Whether it is time for a run of this size; 0 is none.
+
+    Where a member has ended nobody trains: then it is, as soon as a run may begin at all.
+    """
+    have, begins, until = len(current.plan.members), intent.not_before or draft.now, ready_by(draft, current, intent)
+    if unexpected(draft.snapshot, current):
+        due = size > 0
+    elif intent.disruption is Disruption.SIZE_CHANGE and not heirs.leaves:
+        draft, due = lasts(draft, size if size > have else 0)
+    else:
+        due = size > 0 and (size >= have or (until is not None and draft.now >= until))
+    return draft.wake(begins), due and draft.now >= begins
+
+
+def _has_no_root(draft: Draft) -> bool:
+    """Another job has a better claim to it; whatever else keeps new members back does not matter to those there are."""
+    return draft.blocked and draft.waiting is not None and draft.waiting.reason is Reason.SHARED_ROOT
+
+
+def stop_growing(draft: Draft) -> Draft:
+    """When the time for new members of a larger run is over they are let go, and the run trains on as it is.
+
+    Not once some run was offered to its members: nobody has told then that it is the one that trains.
+    """
+    current, intent, upcoming = draft.current, draft.intent, draft.status.next
+    if current is None or intent is None or not intent.prepare or intent.grow_by is None:
+        return draft
+    if upcoming and (upcoming.plan or upcoming.attempts):
+        return draft
+    if intent.disruption is not Disruption.SIZE_CHANGE or succession(draft).leaves:
+        return draft
+    if draft.now < intent.grow_by:
+        return draft.wake(intent.grow_by)
+    held = draft.waiting or Waiting(Reason.STARTING_MEMBERS, "they are not Ready")
+    draft = give_up_growing(draft.update_current(intent=None).update(next=None)).but(waiting=None)
+    again = f"tried again at {clock(draft.status.growth.until)}" if draft.status.growth else ""
+    words = f"new members were not Ready in time, run {current.run} trains on as it is; {again}: {held.message}"
+    return draft.tell(Reason.GROWTH_GIVEN_UP, words)
 
 
 def give_up(draft: Draft) -> Draft:

@@ -142,7 +142,8 @@ def _move(draft: Draft, cause: str) -> str:
         return f"{words}; {draft.standbys_wait.message}" if draft.standbys_wait else words
     if not intent.prepare or draft.standbys_wait is None:
         return cause
-    until = f"until {clock(intent.ready_by)}" if intent.ready_by else "no time limit: nobody has to leave"
+    limit = intent.ready_by or intent.grow_by
+    until = f"until {clock(limit)}" if limit else "no time limit: nobody has to leave"
     return f"{cause}; the run trains on while new members start, {until}: {draft.standbys_wait.message}"
 
 
@@ -194,8 +195,16 @@ def _sized(draft: Draft) -> Draft:
     if have == wanted:
         words = f"{have} members: {why_so_many(spec)}"
         return draft.condition(ConditionType.SIZED, True, Reason.WANTED_SIZE, words)
-    words = f"{have} members, {wanted} are wanted: {why_so_many(spec)}"
+    words = f"{have} members, {wanted} are wanted: {why_so_many(spec)}{_how_it_grows(draft)}"
     return draft.condition(ConditionType.SIZED, False, Reason.OTHER_SIZE, words)
+
+
+def _how_it_grows(draft: Draft) -> str:
+    growth = draft.status.growth
+    if draft.intent and draft.intent.grow_by:
+        return f"; new members are awaited until {clock(draft.intent.grow_by)}"
+    again = growth is not None and growth.generation == draft.snapshot.generation and draft.now < growth.until
+    return f"; new members are tried again at {clock(growth.until)}" if growth and again else ""
 
 
 def _understood(draft: Draft) -> Draft:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from perdure_operator.api.status import CurrentRun, Intent, NextRun, PreviousRun
+from perdure_operator.api.status import CurrentRun, Growth, Intent, NextRun, PreviousRun
 from perdure_operator.decide.draft import PAUSE_AT_MOST_SECONDS, Draft, later
 from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
 from perdure_operator.decide.facts import patience
+from perdure_operator.decide.growth import longest_rest
 from perdure_operator.state.snapshot import Snapshot
 
 
@@ -26,10 +27,17 @@ def correct_times(draft: Draft) -> Draft:
         failures=_past(status.failures, now, "last_time"),
         log_lost=_past(status.log_lost, now, "time") if status.log_lost else None,
         root_problem=_past(status.root_problem, now, "time") if status.root_problem else None,
+        growth=_of_growth(status.growth, draft) if status.growth else None,
         unready=tuple(_past(one, now, "since", "given_up") for one in status.unready),
         given_up=min(status.given_up, now) if status.given_up else None,
         start_time=min(status.start_time, now) if status.start_time else None,
     )
+
+
+def _of_growth(growth: Growth, draft: Draft) -> Growth:
+    elastic = draft.snapshot.spec.elastic
+    latest = later(draft.now, longest_rest(elastic.grow_timeout_seconds if elastic else 0))
+    return growth.model_copy(update={"until": min(growth.until, latest)})
 
 
 def _of_previous(previous: PreviousRun, now: datetime) -> PreviousRun:
@@ -44,6 +52,9 @@ def _of_current(current: CurrentRun, now: datetime, snapshot: Snapshot) -> Curre
     if intent.ready_by:
         latest = later(now, patience(snapshot, intent.disruption))
         intent = intent.model_copy(update={"ready_by": min(intent.ready_by, latest)})
+    if intent.grow_by and snapshot.spec.elastic:
+        latest = later(now, snapshot.spec.elastic.grow_timeout_seconds)
+        intent = intent.model_copy(update={"grow_by": min(intent.grow_by, latest)})
     if intent.not_before:
         intent = intent.model_copy(update={"not_before": min(intent.not_before, later(now, PAUSE_AT_MOST_SECONDS))})
     return current.model_copy(update={"intent": intent})
@@ -58,7 +69,8 @@ def _of_intent(intent: Intent, now: datetime) -> Intent:
 
 
 def _of_next(upcoming: NextRun, now: datetime) -> NextRun:
-    old = upcoming.replacements
+    old, enough = upcoming.replacements, upcoming.enough
+    upcoming = upcoming.model_copy(update={"enough": _past(enough, now, "since")}) if enough else upcoming
     return upcoming.model_copy(update={"replacements": _past(old, now, "last_time")}) if old else upcoming
 
 

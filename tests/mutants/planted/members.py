@@ -126,8 +126,8 @@ MEMBERS: Final = (
     Mutant(
         "an edited template is tried at the next start only",
         _TABLES,
-        "Stage.RUNNING: (name_leavers, try_template, disrupt),",
-        "Stage.RUNNING: (name_leavers, disrupt),",
+        "Stage.RUNNING: (name_leavers, try_template, rest, disrupt),",
+        "Stage.RUNNING: (name_leavers, rest, disrupt),",
         ("invalid-template",),
     ),
     Mutant(

@@ -19,6 +19,7 @@ from tests.simulation.checks.reading import (
     finished,
     intent,
     plan_of,
+    rests,
     run_told,
     status_of,
     terminated,
@@ -126,7 +127,7 @@ class Debts(Promise):
         name, spec = key_of(job)[1], job["spec"]
         if spec.get("suspend"):
             yield "unheeded", name, f"{name} is suspended, and run {plan['run']} goes on"
-        if len(plan["members"]) != wanted(spec):
+        if len(plan["members"]) != wanted(spec) and not rests(job, self._case.now):
             yield "unheeded", name, f"{name} is to have {wanted(spec)} members, run {plan['run']} goes on"
         nodes = {key_of(node)[1]: node for node in self._world.server.each(NODES)}
         for pod in pods:

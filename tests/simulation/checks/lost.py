@@ -11,7 +11,7 @@ from typing import Final
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise, by_operator
 from tests.simulation.checks.reading import assignment, outcome, plans, run_told, status_of, terminated
-from tests.simulation.objects import JOBS, PODS, Json, key_of, terminating, uid_of
+from tests.simulation.objects import JOBS, PODS, Json, key_of, seconds_of, terminating, uid_of
 from tests.simulation.world import Fact
 
 END_SECONDS: Final = 3.0
@@ -42,6 +42,8 @@ class Lost(Promise):
 
         self._ended: dict[str, float] = {}
         """By name of the pod: when its last process ended."""
+        self._started: dict[str, float] = {}
+        """By name of the pod: when that was started; there may be another pod of this name since."""
         self._newest: dict[str, int] = {}
         """By uid of the pod: the newest run it was ever told of, which its agent does not forget."""
         self._going: dict[str, float] = {}
@@ -66,6 +68,8 @@ class Lost(Promise):
     def _check_seat(self, pod: Json) -> None:
         """Whoever could go on in its pod waits there for what comes next."""
         told, name = outcome(pod), key_of(pod)[1]
+        if self._started.get(name, 0.0) < seconds_of(pod["metadata"]["creationTimestamp"]) - 1.0:
+            return  # this one has never trained
         seated = self._case.now - self._ended.get(name, -1e9)
         newer = self._newest[uid_of(pod)] > int(told.get("run") or 0)
         if told.get("outcome") in _SEATED and not newer and seated < SEAT_SECONDS and not self._case.fired(*_LIES):
@@ -93,7 +97,7 @@ class Lost(Promise):
         if fact.what == "trainer-ended":
             self._ended[fact.who] = fact.at
         if fact.what == "trainer-started":
-            self._begun[process] = fact.at
+            self._begun[process] = self._started[fact.who] = fact.at
         elif process in self._begun:
             known = max(self._told.get((fact.who, run), fact.at), self._begun.pop(process))
             if fact.at - known > END_SECONDS and fact.who not in self._parties and not self._case.fired(*_DEAF):

@@ -35,6 +35,8 @@ class Offers(Promise):
         """When the spec of a job, by uid, was changed."""
         self._stepped: set[tuple[str, int]] = set()
         """Runs, by uid, that have trained."""
+        self._opened: dict[tuple[str, int], float] = {}
+        """When they were opened: before that nobody can be handed over."""
         self._read: dict[str, int] = defaultdict(int)
         """By root: how many entries were looked at."""
         self._went: set[tuple[str, int]] = set()
@@ -42,6 +44,8 @@ class Offers(Promise):
     def on_fact(self, fact: Fact) -> None:
         if fact.what == "step":
             self._stepped.add((fact.facts["uid"], int(fact.facts["run"])))
+        elif fact.what == "opened":
+            self._opened.setdefault((fact.facts["uid"], int(fact.facts["run"])), fact.at)
 
     def on_change(self, change: Change) -> None:
         job, old = change.raw, change.old
@@ -76,7 +80,8 @@ class Offers(Promise):
     def _check_end(self, job: Json, plan: Json) -> None:
         """Where nothing is in the way the offer comes to go."""
         uid, offered = uid_of(job), seconds_of(plan["assignedTime"])
-        script, trains = self._world.behaviours["/".join(key_of(job))], (uid, int(plan["takesOver"])) in self._stepped
+        script, run = self._world.behaviours["/".join(key_of(job))], (uid, int(plan["takesOver"]))
+        trains = run in self._stepped and self._opened.get(run, offered) <= offered
         edited = self._edited.get(uid, -1e9) >= offered - 1.0
         if not script.live or script.balks or not trains or edited or not self._world.fired.keys() <= _HARMLESS:
             return

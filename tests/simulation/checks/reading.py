@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final
 
-from tests.simulation.objects import Json
+from tests.simulation.objects import Json, seconds_of
 
 ASSIGNMENT: Final = "perdure.dev/assignment"
 ROLE: Final = "perdure.dev/role"
 UID: Final = "perdure.dev/job-uid"
+LONGEST_REST_SECONDS: Final = 3600
+"""Between two attempts at a larger run, where one does not take longer itself."""
+LATE_SECONDS: Final = 5.0
+"""By the time a pause is over so long ago, another attempt has begun."""
 FINISHED: Final = ("Completed", "Failed")
 
 
@@ -32,6 +36,16 @@ def wanted(spec: Json) -> int:
     """How many members the job ought to have."""
     allowed = sizes(spec)
     return max((size for size in allowed if size <= int(spec.get("replicas", 1))), default=allowed[0])
+
+
+def rests(job: Json, now: float) -> bool:
+    """Whether a run that is smaller than wanted pauses after an attempt at a larger one."""
+    growth, elastic = status_of(job).get("growth"), job["spec"].get("elastic")
+    if not growth or not elastic or growth["generation"] != job["metadata"]["generation"]:
+        return False
+    left = seconds_of(growth["until"]) - now
+    longest = max(LONGEST_REST_SECONDS, elastic["growTimeoutSeconds"])
+    return len(plan_of(status_of(job))["members"]) < wanted(job["spec"]) and -LATE_SECONDS < left <= longest
 
 
 def root_of(job: Json) -> tuple[str, ...]:

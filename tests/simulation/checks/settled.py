@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.checks.case import Case
-from tests.simulation.checks.reading import FINISHED, condition, finished, plans, status_of
+from tests.simulation.checks.reading import FINISHED, condition, finished, plan_of, plans, rests, status_of, wanted
 from tests.simulation.checks.runs import Runs
 from tests.simulation.objects import Json, key_of, terminal, uid_of
 
@@ -36,10 +36,15 @@ def _unsettled(case: Case, runs: Runs, job: Json | None) -> str:
     last = runs.training[name]
     plan = max((int(one["run"]) for one in plans(status)), default=0)
     steps = last.uid == uid_of(job) and last.run == plan and case.now - last.at < 30.0
-    if status.get("phase") == "Running" and steps:
+    if status.get("phase") == "Running" and steps and _has_its_size(case, job):
         return ""
     said = [f"{one['type']}={one['status']} {one['reason']}: {one['message']}" for one in status.get("conditions", ())]
     return f"{name} is {status.get('phase')} in run {plan}, last step in run {last.run}: {'; '.join(said[:3])}"
+
+
+def _has_its_size(case: Case, job: Json) -> bool:
+    """There is room for everybody now; after attempts in vain a larger run is tried later."""
+    return len(plan_of(status_of(job))["members"]) == wanted(job["spec"]) or rests(job, case.now)
 
 
 def _has_moved(case: Case, job: Json) -> bool:

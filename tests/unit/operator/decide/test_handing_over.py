@@ -312,6 +312,13 @@ class TestEvidence:
         assert isinstance(here.assignment(0), Train)
         assert isinstance(here.assignment(1), Leave)
 
+    def test_a_leaver_may_have_gone_over_to_the_run_of_an_earlier_attempt(self) -> None:
+        here = _offered().ended(2, ExitKind.FAILED, run=2, error=killed()).settle().after(1).settle().ready().settle()
+        earlier = here.ended(1, ExitKind.HANDED_OVER, run=1, opened=2).settle()
+        assert (earlier.now.run, earlier.now.how) == (3, Takeover.UNKNOWN)
+        newest = here.ended(1, ExitKind.HANDED_OVER, run=1, opened=3).settle()
+        assert (newest.now.run, newest.now.how) == (3, Takeover.LIVE)
+
     def test_a_lost_leaver_leaves_the_newer_run_to_go_on(self) -> None:
         here = _offered(world=3).ended(1, ExitKind.FAILED, run=1, error=killed()).settle()
         assert here.now.current is not None

@@ -297,6 +297,16 @@ class TestTooLate:
         assert set(leaves(here.plan())) == {"digits-ab12-0", "digits-ab12-1"}
 
 
+class TestABudgetOfASmallerRun:
+    def test_is_raised_before_the_next_one_is_planned_where_its_end_and_its_successors_are_seen_at_once(self) -> None:
+        here = _running(world=1).spec(replicas=3).cordon("n1").settle().after(1).settle()
+        here = here.ready().pod(0, ready=False).ended(0, ExitKind.CHECKPOINTED, **SAVED).step()
+        assert here.run_plan is None
+        assert here.snapshot.budget is not None
+        assert here.snapshot.budget.min_available == 3
+        assert len(here.settle().members) == 3
+
+
 class TestLost:
     def test_survivors_keep_their_pods_and_go_on_when_the_replacement_is_ready(self) -> None:
         here = _running(world=3).ended(1, ExitKind.FAILED, error=killed()).settle()

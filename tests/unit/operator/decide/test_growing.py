@@ -1,0 +1,287 @@
+"""A job with `elastic` begins with those that are there, goes on with those that are left, and grows."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from perdure.contract import ExitKind, Standby
+from perdure_operator.api.reasons import ConditionType, Reason
+from perdure_operator.api.spec import Elastic
+from perdure_operator.api.status import LiveRefused, Phase, RunPlan
+from perdure_operator.decide.growth import LONGEST_REST_SECONDS, SETTLING_SECONDS
+from perdure_operator.decide.stage import Stage, stage_of
+from perdure_operator.state.snapshot import NodeView
+from tests.support.jobs import PATIENT, START, Job, creates, deletes, job, killed, raised
+
+NODES = 8
+AFTER, TIMEOUT = 10, 60
+
+
+def _elastic(**fields: Any) -> Elastic:
+    given = {"min_replicas": 2, "max_replicas": 8, "grow_after_seconds": AFTER, "grow_timeout_seconds": TIMEOUT}
+    return Elastic(**{**given, **fields})
+
+
+def _job(elastic: Elastic | None = None, **spec: Any) -> Job:
+    """Each member on a node of its own; its script cannot go over alive, so that a plan is at once that of the run."""
+    nodes = tuple(NodeView(name=f"n{number + 1}") for number in range(NODES))
+    here = job(disruption=PATIENT, elastic=elastic or _elastic(), **spec).having(nodes=nodes)
+    return here.status(live_refused=LiveRefused(template="t1", why="its model is sharded"))
+
+
+def _up(here: Job, *members: int) -> Job:
+    for number in members:
+        here = here.pod(number, ready=True, phase="Running", ip=f"10.0.0.{number + 1}")
+    return here
+
+
+def _numbers(plan: RunPlan | None) -> list[str]:
+    return [member.name.rpartition("-")[2] for member in plan.members] if plan else []
+
+
+def _small(members: int = 2, replicas: int = 4, **fields: Any) -> Job:
+    """A run that is smaller than wanted, as its other members found no room; those that grow it are named."""
+    here = _up(_job(_elastic(**fields)).starting(replicas), *range(members))
+    return here.settle().after(AFTER).settle().after(0).settle().after(1).settle()
+
+
+class TestTheBeginning:
+    def test_with_all_that_are_wanted_a_job_begins_at_once(self) -> None:
+        here = _up(_job().starting(4), 0, 1, 2, 3).settle()
+        assert _numbers(here.run_plan) == ["0", "1", "2", "3"]
+
+    def test_with_enough_for_a_smaller_size_it_begins_after_a_while(self) -> None:
+        here = _up(_job().starting(4), 0, 2).settle()
+        assert here.run_plan is None
+        assert here.plan().requeue_after == AFTER
+        here = here.after(AFTER).settle()
+        assert _numbers(here.run_plan) == ["0", "2"]
+        assert here.now.phase is Phase.RUNNING
+
+    def test_whoever_comes_within_the_while_comes_along_and_begins_it_anew(self) -> None:
+        here = _up(_job().starting(4), 0, 2).settle().after(AFTER - 1)
+        here = _up(here, 3).settle().after(AFTER - 1).settle()
+        assert here.run_plan is None
+        assert _numbers(here.after(1).settle().run_plan) == ["0", "2", "3"]
+
+    def test_whoever_goes_again_within_the_while_does_not_count(self) -> None:
+        here = _up(_job().starting(4), 0, 2).settle().after(AFTER - 1).exited(2).settle()
+        assert here.after(60).settle().run_plan is None
+
+    def test_with_fewer_than_the_smallest_size_it_waits(self) -> None:
+        here = _up(_job().starting(4), 0).settle().after(600).settle()
+        assert here.run_plan is None
+        assert here.condition(ConditionType.RUNNING).reason == "StartingMembers"
+
+    def test_it_begins_with_a_size_and_not_with_a_number_between_two(self) -> None:
+        here = _up(_job(_elastic(sizes=(2, 4, 8))).starting(4), 0, 1, 2).settle().after(AFTER).settle()
+        assert _numbers(here.run_plan) == ["0", "1"]
+
+    def test_it_says_that_the_members_are_told_and_not_that_others_are_awaited(self) -> None:
+        here = _up(_job().starting(4), 0, 2).settle().after(AFTER).step()
+        assert here.now.run == 1
+        assert here.condition(ConditionType.RUNNING).reason == "Assigning"
+
+    def test_without_a_budget_it_does_not_begin(self) -> None:
+        here = _up(_job().starting(4).refused("digits-ab12").having(budget=None), 0, 2)
+        assert here.step().after(AFTER).step().run_plan is None
+
+    def test_a_job_of_a_fixed_size_begins_with_all_of_them_or_not_at_all(self) -> None:
+        here = _up(_job().spec(elastic=None).starting(4), 0, 1, 2).settle().after(3600).settle()
+        assert here.run_plan is None
+
+
+class TestGrowing:
+    def test_a_small_run_trains_while_new_members_are_awaited_until_a_time_that_is_told(self) -> None:
+        here = _small()
+        assert stage_of(here.now) is Stage.PREPARING
+        assert here.now.phase is Phase.RUNNING
+        assert len(here.now.next.members if here.now.next else ()) == 2
+        assert here.condition(ConditionType.SIZED).reason == "OtherSize"
+        until = START + timedelta(seconds=AFTER + 1 + TIMEOUT)
+        assert f"new members are awaited until {until:%H:%M:%S}Z" in here.condition(ConditionType.SIZED).message
+        assert f"until {until:%H:%M:%S}Z" in here.condition(ConditionType.DISRUPTED).message
+
+    def test_new_members_are_pending_standbys_outside_the_budget(self) -> None:
+        here = _small()
+        assert here.snapshot.budget is not None
+        assert here.snapshot.budget.min_available == 2
+        assert {here.assignment(name) for name in (here.now.next.members if here.now.next else ())} == {Standby()}
+
+    def test_with_all_of_them_it_grows_once_the_run_has_had_time_to_begin(self) -> None:
+        here = _small().ready().settle()
+        assert here.now.run == 1
+        here = here.after(SETTLING_SECONDS - 1).settle()
+        assert len(_numbers(here.run_plan)) == 4
+        assert here.condition(ConditionType.SIZED).reason == "WantedSize"
+
+    def test_with_some_of_them_it_grows_once_they_have_been_there_for_a_while(self) -> None:
+        here = _small(replicas=8)
+        joiners = here.now.next.members if here.now.next else ()
+        here = here.pod(joiners[0], ready=True, phase="Running", ip="10.0.0.8")
+        here = here.pod(joiners[1], ready=True, phase="Running", ip="10.0.0.9").settle()
+        here = here.after(AFTER).settle()
+        assert here.now.run == 1
+        here = here.after(SETTLING_SECONDS).settle()
+        assert here.run_plan is not None
+        assert [member.name for member in here.run_plan.members] == [here.name(0), here.name(1), *joiners[:2]]
+
+    def test_new_members_that_do_not_come_are_let_go_and_tried_again_later_and_later(self) -> None:
+        here = _small()
+        for pause in (TIMEOUT, 2 * TIMEOUT, 4 * TIMEOUT):
+            here = here.after(TIMEOUT).step()
+            assert here.history[-1].events[-1].reason == Reason.GROWTH_GIVEN_UP
+            here = here.settle()
+            assert stage_of(here.now) is Stage.RUNNING
+            assert here.now.run == 1
+            assert here.plan().requeue_after == pause
+            assert "new members are tried again at" in here.condition(ConditionType.SIZED).message
+            here = here.after(pause).settle().after(1).settle()
+            assert stage_of(here.now) is Stage.PREPARING
+
+    def test_an_edit_of_the_spec_ends_the_pause(self) -> None:
+        here = _small().after(TIMEOUT).settle()
+        assert stage_of(here.now) is Stage.RUNNING
+        assert stage_of(here.spec(replicas=3).settle().now) is Stage.QUIET
+
+    def test_a_run_of_the_wanted_size_forgets_what_was_given_up(self) -> None:
+        here = _small().after(TIMEOUT).settle()
+        assert here.now.growth is not None
+        assert here.spec(replicas=2).settle().now.growth is None
+
+    def test_a_node_that_was_to_go_and_stays_leaves_growing_all_its_time(self) -> None:
+        here = _small().cordon("n2").settle().after(1).settle().uncordon("n2").settle()
+        here = here.after(PATIENT.replacement_timeout_seconds + 1).settle()
+        assert stage_of(here.now) is Stage.PREPARING
+        assert here.now.run == 1
+
+    def test_no_time_lies_further_ahead_than_it_can_have_been_set(self) -> None:
+        """Whoever wrote it had another clock."""
+        day = timedelta(days=1)
+        here = _small()
+        assert here.intent is not None
+        assert here.now.current is not None
+        late = here.intent.model_copy(update={"grow_by": START + day})
+        here = here.status(current=here.now.current.model_copy(update={"intent": late})).settle()
+        assert here.intent is not None
+        assert here.intent.grow_by == here.snapshot.now + timedelta(seconds=TIMEOUT)
+        rests = here.after(TIMEOUT).settle()
+        assert rests.now.growth is not None
+        rests = rests.status(growth=rests.now.growth.model_copy(update={"until": START + day})).settle()
+        assert rests.now.growth is not None
+        assert rests.now.growth.until == rests.snapshot.now + timedelta(seconds=LONGEST_REST_SECONDS)
+
+    def test_a_fixed_size_has_no_time_limit(self) -> None:
+        here = _job().spec(elastic=None).running(2).spec(replicas=4).settle().after(1).settle()
+        assert stage_of(here.after(86400).settle().now) is Stage.PREPARING
+
+    def test_new_members_that_come_in_the_while_before_are_there_for_as_long(self) -> None:
+        """The two whiles are the same time."""
+        here = _small(replicas=8)
+        joiner = here.now.next.members[0] if here.now.next else ""
+        here = here.after(SETTLING_SECONDS - AFTER).pod(joiner, ready=True, phase="Running", ip="10.0.0.8").settle()
+        assert len(here.after(AFTER).settle().members) == 3
+
+    def test_once_a_run_was_offered_the_attempt_goes_on_whatever_the_time(self) -> None:
+        """Nobody has told yet which of the two runs trains."""
+        here = _small().status(live_refused=None).ready().settle().after(SETTLING_SECONDS).settle()
+        newcomer = here.now.next.members[0] if here.now.next else ""
+        assert stage_of(here.now) is Stage.HANDING_OVER
+        here = here.ended(newcomer, ExitKind.HANDOVER_FAILED, run=2).settle()
+        assert stage_of(here.now) is Stage.PREPARING
+        assert stage_of(here.after(10 * TIMEOUT).settle().now) is Stage.PREPARING
+
+
+class TestGoingOnWithFewer:
+    def test_a_lost_member_makes_a_smaller_run_at_once(self) -> None:
+        here = _job().running(4).ended(1, ExitKind.FAILED, error=killed()).settle()
+        here = here.after(2).settle()
+        assert _numbers(here.run_plan) == ["0", "2", "3"]
+        assert 1 in here.now.lost
+
+    def test_it_grows_again(self) -> None:
+        here = _job().running(4).ended(1, ExitKind.FAILED, error=killed()).settle().after(2).settle()
+        here = here.after(2).settle().after(1).settle()
+        assert len(here.ready().settle().after(SETTLING_SECONDS).settle().members) == 4
+
+    def test_a_failure_still_costs_its_pause(self) -> None:
+        here = _job().running(4).ended(1, ExitKind.FAILED, error=raised()).settle()
+        assert here.now.run == 1
+        assert here.now.failures.code == 0
+        here = here.after(1).settle()
+        assert _numbers(here.run_plan) == ["0", "2", "3"]
+        assert here.now.failures.code == 1
+
+    def test_the_pause_after_a_member_was_lost_is_decided_once(self) -> None:
+        """It had waited to grow: what that waited for does not count any more."""
+        here = _small(members=4, replicas=8).ended(1, ExitKind.FAILED, error=raised()).settle()
+        assert here.intent is not None
+        begins = here.intent.not_before
+        assert begins == here.snapshot.now + timedelta(seconds=1)
+        here = here.after(0.5).settle()
+        assert here.intent is not None
+        assert here.intent.not_before == begins
+        assert _numbers(here.after(0.5).settle().run_plan) == ["0", "2", "3"]
+
+    def test_of_three_that_are_left_one_goes_where_there_is_no_such_size(self) -> None:
+        here = _job(_elastic(sizes=(2, 4, 8))).running(4).ended(3, ExitKind.FAILED, error=killed()).settle()
+        here = here.after(2).settle()
+        assert _numbers(here.run_plan) == ["0", "1"]
+        assert here.run_plan is not None
+        assert here.run_plan.leavers == (here.name(2),)
+
+    def test_with_fewer_left_than_the_smallest_size_a_replacement_is_awaited(self) -> None:
+        here = _job(_elastic(min_replicas=4)).running(4).ended(1, ExitKind.FAILED, error=killed()).settle()
+        assert here.after(60).settle().now.run == 1
+
+    def test_for_a_leaving_node_a_replacement_is_awaited_and_then_the_run_goes_on_without(self) -> None:
+        here = _job().running(4).cordon("n2").settle().after(1).settle()
+        waits = PATIENT.replacement_timeout_seconds
+        assert here.after(waits - 1).settle().now.run == 1
+        here = here.after(waits).settle()
+        assert _numbers(here.run_plan) == ["0", "2", "3"]
+        assert here.run_plan is not None
+        assert here.run_plan.leavers == (here.name(1),)
+
+    def test_a_leaver_is_replaced_by_who_was_to_grow_the_run_and_nobody_waits_for_more(self) -> None:
+        here = _small()
+        joiners = here.now.next.members if here.now.next else ()
+        here = here.pod(joiners[0], ready=True, phase="Running", ip="10.0.0.9").settle().cordon("n2").settle()
+        assert _numbers(here.run_plan) == ["0", joiners[0].rpartition("-")[2]]
+
+    def test_it_says_that_those_who_go_on_are_told_and_not_that_others_are_awaited(self) -> None:
+        here = _job().running(4).ended(1, ExitKind.FAILED, error=killed()).settle().after(2).step()
+        assert here.now.run == 2
+        assert here.condition(ConditionType.RUNNING).reason == "Assigning"
+
+    def test_whoever_is_not_ready_is_not_gone_on_with(self) -> None:
+        here = _job().running(4).pod(2, ready=False).settle()
+        here = here.ended(1, ExitKind.FAILED, error=killed()).settle()
+        assert here.after(60).settle().now.run == 1
+
+    def test_a_job_whose_root_another_has_a_better_claim_to_goes_on_with_nobody(self) -> None:
+        here = _job().running(4).having(same_uri=("default/other",)).ended(1, ExitKind.FAILED, error=killed())
+        assert here.settle().after(60).settle().now.run == 1
+
+    def test_a_fixed_size_goes_on_with_nobody_missing(self) -> None:
+        here = _job().spec(elastic=None).running(4).ended(1, ExitKind.FAILED, error=killed()).settle()
+        assert here.after(60).settle().now.run == 1
+
+    def test_what_a_pause_keeps_from_being_made_does_not_keep_the_others_from_going_on(self) -> None:
+        """Replacements die one after the other; the members that train are asked for nothing but to go on without."""
+        here = _job().running(4).cordon("n2").settle().after(1).settle()
+        for seconds in (5, 5, 5, 8, 7):
+            newest = here.now.next.members[-1] if here.now.next else ""
+            here = here.ended(newest, ExitKind.FAILED, run=0, error=raised()).settle().after(seconds).settle()
+        assert _numbers(here.run_plan) == ["0", "2", "3"]
+
+
+@pytest.mark.parametrize("members", [2, 3])
+def test_nobody_of_a_run_that_could_not_grow_is_asked_for_anything(members: int) -> None:
+    here = _small(members)
+    plan = here.after(TIMEOUT).plan()
+    assert sorted(deletes(plan)) == sorted(here.now.next.members if here.now.next else ())
+    assert creates(plan) == []
