@@ -84,7 +84,7 @@ def _run(given: argparse.Namespace) -> int:
     kinds = Counter(result.violation.check for result in failed if result.violation)
     if kinds:
         print("failures: " + ", ".join(f"{name} {count}" for name, count in kinds.most_common()))
-    logging.disable(logging.CRITICAL)
+    _keep_quiet()
     for result in failed[: given.shrink]:
         smaller = shrink(result)
         print(f"seed {smaller.request.seed}, made smaller: {smaller.violation}\n    {smaller.request.command()}")
@@ -105,13 +105,19 @@ def play_all(requests: list[Request], cores: int, *, digests: bool = False) -> I
 
 def play_briefly(request: Request, *, with_digest: bool = False) -> Result:
     """For a worker process."""
-    logging.disable(logging.CRITICAL)
+    _keep_quiet()
     result = History(request).play()
     if with_digest:
         result.digest = digest(result)
     result.facts.clear()
     gc.collect()
     return result
+
+
+def _keep_quiet() -> None:
+    """Errors reach who listens to a history, and nobody's terminal."""
+    logging.disable(logging.WARNING)
+    logging.lastResort = None
 
 
 if __name__ == "__main__":

@@ -23,7 +23,17 @@ from perdure.checkpoint.retention import retire
 from perdure.checkpoint.state import Position
 from perdure.checkpoint.writer import NotYet, Writer
 from perdure.contract import CommitRef
-from perdure.errors import Corrupt, Fenced, LogLost, PeerLost, PerdureError, RootTakenOver, StorageError, UserError
+from perdure.errors import (
+    Corrupt,
+    Fenced,
+    LogLost,
+    PeerLost,
+    PerdureError,
+    RootTakenOver,
+    StorageError,
+    StorageRefused,
+    UserError,
+)
 from perdure.settings import Settings
 from tests.simulation.gang import LOADER, Gang, Seat
 from tests.simulation.interface import MemberHost
@@ -106,6 +116,8 @@ class Checkpoints:
             over = host.monotonic() - started >= settings.wait
             try:
                 answer = await self._write(lambda: writer.try_open(settings.world, wait_over=over))  # noqa: B023
+            except StorageRefused:
+                raise
             except StorageError:
                 if host.monotonic() - begun >= settings.rendezvous:
                     raise
@@ -130,6 +142,8 @@ class Checkpoints:
         while True:
             try:
                 return await self._load()
+            except StorageRefused:
+                raise
             except StorageError:
                 if await self._gang.broadcast(self._seat, self._host.monotonic() - begun >= self._settings.rendezvous):
                     raise
@@ -182,10 +196,12 @@ class Checkpoints:
     # saving
 
     async def until_time_is_up(self, act: Act, left: Callable[[], float | None]) -> None:
-        """Try again until the first rank's time is up; then StorageError."""
+        """Try again until the first rank's time is up; then StorageError. StorageRefused at once."""
         while True:
             try:
                 await act()
+            except StorageRefused:
+                raise
             except StorageError:
                 given = [seconds for seconds in await self._gang.gather(self._seat, left()) if seconds is not None]
                 least = min(given, default=AGAIN_SECONDS)

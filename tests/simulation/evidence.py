@@ -108,6 +108,8 @@ class LogReader:
     _commit: Line | None = None
     """The newest."""
     _told: int | None = None
+    _bare: int = 0
+    """Up to this entry commits have lost what they hold, and not by anybody who retires them."""
 
     def advance(self) -> list[str]:
         """What is wrong with the entries that are new."""
@@ -125,6 +127,14 @@ class LogReader:
         What still appends goes on beyond a gap, so the rest of the log is not judged: only that no run begins anew.
         """
         self._told = told
+
+    def stripped(self) -> None:
+        """Somebody has deleted, on purpose of the history, what the commits hold that are there by now."""
+        self._bare = len(self.lines)
+
+    def lost(self, line: Line) -> bool:
+        """Whether it is one of those."""
+        return line.seq <= self._bare
 
     @property
     def readable(self) -> bool:
@@ -235,7 +245,11 @@ class LogReader:
 
     def _newest_is_there(self) -> Iterable[str]:
         """Whoever retires commits, the newest stays."""
-        if self._commit and f"{self.root}/{self._commit.body['manifest']['key']}" not in self.objects:
+        if (
+            self._commit
+            and not self.lost(self._commit)
+            and f"{self.root}/{self._commit.body['manifest']['key']}" not in self.objects
+        ):
             yield f"log: the newest commit, entry {self._commit.seq} of step {self._commit.step}, has lost its manifest"
 
     def _whole(self, reference: Mapping[str, Any]) -> Iterable[str]:
@@ -315,7 +329,7 @@ def steps_lost(reader: LogReader, witness: Witness) -> dict[Run, int]:
 
 def _retired(reader: LogReader, keep: int) -> Iterable[str]:
     for line in reader.commits()[-keep:]:
-        if f"{reader.root}/{line.body['manifest']['key']}" not in reader.objects:
+        if not reader.lost(line) and f"{reader.root}/{line.body['manifest']['key']}" not in reader.objects:
             yield f"log: commit {line.seq} of step {line.step} is one of the newest {keep} and is retired"
 
 
@@ -491,6 +505,12 @@ class Evidence:
         self.look()
         if root in self.readers:
             self.readers[root].emptied(told)
+
+    def stripped(self, root: str) -> None:
+        """The engine has deleted what the commits below this root hold."""
+        self.look()
+        if root in self.readers:
+            self.readers[root].stripped()
 
     def figures(self) -> dict[str, Figures]:
         """By root."""

@@ -112,12 +112,10 @@ class History:
 
     def play(self, *, tell: bool = False) -> Result:
         """To its end; `tell` also keeps what the operator logs."""
-        logger = logging.getLogger("perdure_operator")
-        handler = _Told(self.world)
-        if tell:
-            logger.setLevel(logging.INFO)
-            logger.addHandler(handler)
-            logger.propagate = False
+        logger, handler = logging.getLogger("perdure_operator"), _Told(self.world)
+        logger.setLevel(logging.INFO if tell else logging.ERROR)
+        logger.addHandler(handler)
+        logger.propagate = False
         try:
             with patience(self._work_seconds):
                 violation = self.world.loop.run(self._live())
@@ -209,7 +207,7 @@ class History:
 
 
 class _Told(logging.Handler):
-    """The operator's log lines as facts."""
+    """The operator's log lines as facts; a traceback among them is a mistake of its own, whoever repeats the round."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -219,4 +217,5 @@ class _Told(logging.Handler):
         words = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
             words += f" {record.exc_info[1]!r}"
+            self._world.failed = self._world.failed or record.exc_info[1]
         self._world.tell(f"log {record.levelname}", words)

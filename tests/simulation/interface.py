@@ -70,6 +70,8 @@ class Bucket:
     """Of writes that happen and whose answer never comes."""
     slow_seconds: float = 0.0
     """At most this long per call."""
+    refused: set[str] = field(default_factory=set)
+    """Roots whose keys have no right to anything."""
 
 
 class Network(Protocol):

@@ -42,6 +42,8 @@ class CallFaults:
     timeout: float = 0.0
     lost: float = 0.0
     """Of writes that happen and whose answer does not come."""
+    lost_kind: str = ""
+    """Only answers about this kind."""
     slow: float = 0.0
     """Of calls that take up to `slow_seconds`."""
     slow_seconds: float = 8.0
@@ -197,7 +199,7 @@ class Link:
             result, error = what(), None
         except Refused as refused:
             result, error = None, refused
-        if writing and faults.lost and chance() < faults.lost:
+        if writing and faults.lost and faults.lost_kind in ("", kind) and chance() < faults.lost:
             self._fired["lost-answer"] += 1
             if chance() < 0.5:
                 self._answer(future, "", Refused(504, "Timeout", "the server was unable to return a response in time"))

@@ -208,6 +208,18 @@ class OperatorProcess:
         """Whether it believes to be the leader."""
         return self.alive and self._leader.leading
 
+    def picture(self) -> dict[tuple[str, objects.Key], int]:
+        """What it takes for the cluster: the versions of jobs, their pods, budgets and nodes, by kind and key."""
+        cache = self._leader.cache
+        found = {(JOBS.plural, one.key): one.version for one in cache.jobs()}
+        found |= {(BUDGETS.plural, one.key): one.version for one in cache.budgets()}
+        found |= {(NODES.plural, key): one.version for key in cache.keys(NODES) if (one := cache.node(key[1]))}
+        return found | {(PODS.plural, one.key): one.version for job in cache.jobs() for one in cache.pods(job.key)}
+
+    def remembers(self, namespace: str, job: str) -> list[str]:
+        """Names of deleted pods of that job of which it keeps how they were."""
+        return [one.key[1] for one in self._leader.cache.gone((namespace, job))]
+
     def stop(self) -> None:
         """SIGTERM."""
         self.process.start(self._stop())

@@ -27,7 +27,12 @@ JOBS = (1, 1, 1, 2, 2, 3)
 NODES_AT_MOST = 5
 APPLIED_SECONDS = 10.0
 """So long after the beginning every job is there."""
-FOLDER_SHARE = 0.25
+FOLDER_SHARE = 0.4
+VOLUMES: tuple[Json, ...] = (
+    {"persistentVolumeClaim": {"claimName": "shared"}},
+    {"csi": {"driver": "files.example", "volumeAttributes": {"share": "shared"}}},
+)
+"""Where folders are."""
 ELASTIC_SHARE = 0.4
 """Of jobs that no volume holds to one node."""
 LIVE_SHARE = 0.85
@@ -140,8 +145,9 @@ class Scene:
                 "spec": {"terminationGracePeriodSeconds": rng.choice((15, 30, 60)), "containers": [container]}
             },
         }
-        if self.world.rng(f"root/{number}").random() < FOLDER_SHARE:
-            _on_a_volume(spec, name)
+        root = self.world.rng(f"root/{number}")
+        if root.random() < FOLDER_SHARE:
+            _on_a_volume(spec, name, root.choice(VOLUMES))
         elif (rng := self.world.rng(f"elastic/{number}")).random() < ELASTIC_SHARE:
             spec["elastic"] = _elastic(rng)
         body = {
@@ -200,6 +206,7 @@ class Scene:
         world.server.policy.heal()
         bucket = world.bucket
         bucket.down, bucket.error_rate, bucket.lost_answer_rate, bucket.slow_seconds = False, 0.0, 0.0, 0.0
+        bucket.refused.clear()
         world.network.cut.clear()
         world.network.without_storage.clear()
         self.budgets.slow = 0.0
@@ -261,11 +268,11 @@ class Scene:
         user.template(lambda raw: _restore(raw, user.body["spec"]["template"]), "template restored")
 
 
-def _on_a_volume(spec: Json, name: str) -> None:
+def _on_a_volume(spec: Json, name: str, volume: Json) -> None:
     """The checkpoints of this job are in a folder of a volume."""
     spec["checkpoint"]["uri"] = f"file:///ckpt/{name}"
     pod = spec["template"]["spec"]
-    pod["volumes"] = [{"name": "ckpt", "persistentVolumeClaim": {"claimName": "shared"}}]
+    pod["volumes"] = [{"name": "ckpt", **clone(volume)}]
     pod["containers"][0]["volumeMounts"] = [{"name": "ckpt", "mountPath": "/ckpt"}]
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from perdure.checkpoint.entry import PREFIX, checksum
-from perdure.errors import PerdureError, StorageError
+from perdure.errors import PerdureError, StorageError, StorageRefused
 from perdure.store import KeyExists, NoSuchKey, ObjectInfo
 from tests.simulation.interface import Bucket, Network
 from tests.simulation.witness import Trouble, Witness
@@ -148,6 +148,11 @@ class Access:
     def effect(self, call: Call) -> Any:
         """What the server does, and what it answers: a value or an exception."""
         objects, key = self._bucket.objects, self._base + call.key
+        if self.uri in self._bucket.refused:
+            self._witness.trouble.append(Trouble(asyncio.get_running_loop().time(), "storage"))
+            return StorageRefused(
+                f"cannot {call.verb} {call.key} of {self.uri}: 403 AccessDenied: give its keys rights"
+            )
         match call.verb:
             case "put":
                 if call.if_absent and key in objects:

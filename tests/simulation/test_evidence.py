@@ -243,6 +243,17 @@ def test_a_run_that_begins_anew_on_an_emptied_root_is_found_where_a_commit_was_t
     assert evidence.verdict() == [f"{ROOT}: I1: run 1 began anew, and commit 5 was known"]
 
 
+def test_commits_that_somebody_has_stripped_on_purpose_are_not_missed() -> None:
+    pods = trained()
+    evidence = Evidence(pods.bucket.objects, pods.wires)
+    assert evidence.verdict() == []
+    for stored in [stored for stored in pods.bucket.objects if stored.startswith(f"{ROOT}/data/")]:
+        del pods.bucket.objects[stored]
+    assert any("has lost its manifest" in text for text in evidence.verdict())
+    evidence.stripped(ROOT)
+    assert evidence.verdict() == []
+
+
 @pytest.mark.parametrize(("until", "in_time"), [(0.0, True), (29.0, True), (31.0, False)])
 def test_whoever_stands_still_when_it_is_asked_is_not_asked_in_time(until: float, in_time: bool) -> None:
     asked, stopped = Asked(UID, 1, at=60.0, seconds=30.0, needed=10.0), Trouble(10.0, "a process is stopped", until)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import subprocess
@@ -10,6 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+
+from tests.simulation.history import History, Request
 
 HISTORIES = int(os.environ.get("PERDURE_HISTORIES", "1000"))
 PARTS = 8
@@ -29,6 +32,21 @@ def simulation(*arguments: str, hash_seed: int = 0) -> subprocess.CompletedProce
 def test_no_invariant_breaks_in_any_history_of_these_seeds(first: int, end: int) -> None:
     done = simulation("run", f"--seed={first}", f"--histories={end - first}", "--cores=1", "--shrink=1")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_traceback_in_the_operators_log_fails_the_history() -> None:
+    history = History(Request(0, only=("scale",)))
+
+    def mistake() -> None:
+        try:
+            [].pop()
+        except IndexError:
+            logging.getLogger("perdure_operator.loop.worker").exception("team/job0: round failed")
+
+    history.world.after(1.0, mistake)
+    violation = history.play().violation
+    assert violation is not None
+    assert (violation.check, violation.words) == ("raised", "IndexError('pop from empty list')")
 
 
 def test_a_seed_gives_the_same_history_each_time() -> None:

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from perdure.errors import StorageError
+from perdure.errors import StorageError, StorageRefused
 from perdure.store import KeyExists, Store
 from tests.simulation.interface import Bucket
 from tests.simulation.pods import ROOT, Wires, in_virtual_time
@@ -63,6 +63,16 @@ def test_of_several_conditional_puts_on_their_way_exactly_one_wins() -> None:
 
     (winner,) = in_virtual_time(story)
     assert bucket.objects == {f"{ROOT}/log/1": b"%d" % winner}
+
+
+def test_a_root_without_rights_is_refused_and_no_other() -> None:
+    bucket, call = Bucket(refused={ROOT}), Call("put", "a", b"1")
+    with pytest.raises(StorageRefused, match="403"):
+        in_virtual_time(lambda: access(bucket).perform(call))
+    assert bucket.objects == {}
+    bucket.refused = {f"{ROOT}/other"}
+    in_virtual_time(lambda: access(bucket).perform(call))
+    assert bucket.objects == {f"{ROOT}/a": b"1"}
 
 
 def test_a_request_arrives_although_its_sender_is_dead() -> None:

@@ -3,6 +3,7 @@
 case         what they share, and the first that was broken
 reading      raw status and assignments
 bounds       I8 I10: writes, lists, pods and rounds stay bounded while everything goes wrong
+picture      what the leader takes for the cluster is the cluster
 memory       I8 I11 I12 I13: what status may never take back
 runs         I1 I2 I3 I4 I5 I7: who trains, who is evicted, and the log
 waiting      I9: reasons and deadlines
@@ -21,6 +22,7 @@ debts        what it owes by now
 outages      members are not given up because nobody sees their nodes
 accounts     what runs have cost: failures, steps lost, what was saved
 recovery     how long it takes to go on
+unasked      nobody stops training unasked
 lost         nobody trains on for a run that is lost
 
 The real trainers' and kubelets' truth comes as facts of the world; `evidence` judges the log.
@@ -45,6 +47,7 @@ from tests.simulation.checks.lost import Lost
 from tests.simulation.checks.memory import Memory
 from tests.simulation.checks.offers import Offers
 from tests.simulation.checks.outages import Outages
+from tests.simulation.checks.picture import Picture
 from tests.simulation.checks.plans import Plans
 from tests.simulation.checks.reading import wanted
 from tests.simulation.checks.recovery import Recovery
@@ -52,6 +55,7 @@ from tests.simulation.checks.replacing import Replacing
 from tests.simulation.checks.runs import Runs
 from tests.simulation.checks.takeover import Takeover
 from tests.simulation.checks.told import Told
+from tests.simulation.checks.unasked import Unasked
 from tests.simulation.checks.waiting import Waiting
 from tests.simulation.checks.writes import Writes
 from tests.simulation.objects import JOBS, LEASES, key_of, uid_of
@@ -61,6 +65,7 @@ from tests.simulation.world import Fact
 __all__ = ["Checks", "Violation"]
 
 OTHERS: Final[tuple[Callable[[Case], Promise], ...]] = (
+    Picture,
     Memory,
     Leadership,
     Looks,
@@ -78,6 +83,7 @@ OTHERS: Final[tuple[Callable[[Case], Promise], ...]] = (
     Accounts,
     Recovery,
     Lost,
+    Unasked,
 )
 POLL_SECONDS: Final = 1.0
 NEWS_SECONDS: Final = 2.0

@@ -14,6 +14,7 @@ from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise, by_operator
 from tests.simulation.checks.reading import (
     condition,
+    current,
     failures,
     finished,
     intent,
@@ -29,16 +30,22 @@ from tests.simulation.world import Fact
 
 UNSURE: Final = (
     "emptied-root",
+    "stripped-root",
     "absurd-outcome",
     "orphan-job",
     "partition",
     "storage-down",
     "storage-faults",
+    "keys-revoked",
     "status-restored",
 )
 """Somebody lies, or what was done cannot be known."""
 MISSED: Final = ("watch-gone", "watch-drop", "watch-lag", "silent-watch", "lag-of-pods", "force-delete-pod")
 """Words of a pod that was soon gone may have been missed."""
+_IN_LOG: Final = frozenset({"checkpointed", "completed", "handed-over", "stopped"})
+"""Ends that the log may tell of."""
+_READABLE: Final = _IN_LOG | {"failed", "peer-lost", "fenced", "exit-timeout", "handover-failed"}
+HEARD_SECONDS: Final = 1.0
 BREATH_SECONDS: Final = 3.0
 REFUSED_SECONDS: Final = 45.0
 MEMORY_ROW: Final = 4
@@ -71,6 +78,8 @@ class Account:
     """When and how each process ended."""
     told: dict[str, Json] = field(default_factory=dict)
     """By name: the outcome, as the API server had it."""
+    told_at: dict[str, float] = field(default_factory=dict)
+    """By name: when it had one that everybody can read."""
     disturbed: set[str] = field(default_factory=set)
     """Members that somebody has asked to leave in another way, or that were out of sight."""
     late: set[str] = field(default_factory=set)
@@ -162,6 +171,21 @@ class Accounts(Promise):
             if change.raw["spec"] != change.old["spec"]:
                 self._refused.pop(uid_of(change.raw), None)  # whoever edits a job wants it to look again
             self._on_job(change.raw, change.old)
+            if by_operator(change) and not self._case.fired(*UNSURE):
+                self._check_heard(change.raw, change.old)
+
+    def _check_heard(self, job: Json, old: Json) -> None:
+        """What a member has left as last words is what status keeps of it, however soon its pod was gone."""
+        known = {one["name"] for run in _runs(old) for one in run.get("outcomes") or ()}
+        for run in _runs(job):
+            account = self._open.get((uid_of(job), int(run.get("run") or 0)))
+            if account is None or not self._is_heard(account):
+                continue
+            for one in run.get("outcomes") or ():
+                name, at = one["name"], account.told_at.get(one["name"], self._case.now)
+                if name not in known and not one.get("outcome") and self._case.now - at > HEARD_SECONDS:
+                    words = f"{name} has ended {account.told[name]['outcome']}, status says: {one.get('errorName')}"
+                    self._case.fail("unheard", f"{key_of(job)[1]}: {words}")
 
     def _on_pod(self, change: Change) -> None:
         name, uid = key_of(change.raw)[1], uid_of(change.raw)
@@ -170,6 +194,8 @@ class Accounts(Promise):
                 continue
             if terminated(change.raw) and outcome(change.raw):
                 account.told.setdefault(name, outcome(change.raw))
+                if outcome(change.raw).get("outcome") in _READABLE:
+                    account.told_at.setdefault(name, self._case.now)
                 self._note_refusal(account)
             if terminating(change.raw) and not terminating(change.old or change.raw):
                 if by_operator(change) and self._is_over_time(account):
@@ -248,19 +274,25 @@ class Accounts(Promise):
             words = f"{name} was killed from outside, before anything else happened, and it counts as"
             yield "failures", f"{words} {code} failures of the code and {infrastructure} of infrastructure"
         if account.deaths[name].how == "OOMKilled":
-            yield from self._row(account, job_failed=status.get("phase") == "Failed")
+            yield from self._row(account, status) if infrastructure else ()
             said = " ".join(f"{one.get('reason')} {one.get('message')}" for one in status.get("conditions") or ())
             if "emory" not in said:
                 yield "unnamed", f"a member was killed for want of memory, and status says: {said}"
 
-    def _row(self, account: Account, *, job_failed: bool) -> Iterator[tuple[str, str]]:
-        """Kills for want of memory that come no further than the one before."""
+    def _row(self, account: Account, status: Json) -> Iterator[tuple[str, str]]:
+        """Kills for want of memory that come no further than the one before; the first may tell of a step less."""
         step = self._reached.get((account.job, account.run), 0)
         count, before = self._memory.get(account.job, (0, 0))
         count = count + 1 if step <= before else 1
         self._memory[account.job] = count, max(step, before)
-        if count > MEMORY_ROW and not job_failed:
-            yield "memory-row", f"the {count}th kill for want of memory in a row at step {step}, and the job goes on"
+        words, told = (
+            f"the {count}th kill for want of memory in a row at step {step}, and",
+            status.get("failures") or {},
+        )
+        if count > MEMORY_ROW and status.get("phase") != "Failed":
+            yield "memory-row", f"{words} the job goes on"
+        if int(told.get("outOfMemory") or 0) < count - 1:
+            yield "memory-row", f"{words} status counts {told.get('outOfMemory')}"
 
     def _is_done(self, account: Account) -> bool:
         return any(one.get("outcome") in ("completed", "checkpointed") for one in account.told.values())
@@ -306,9 +338,18 @@ class Accounts(Promise):
                 yield "saved", f"all members have saved; it costs {cost} failures, and Saved is {words}"
             if account.run in (status.get("lost") or ()) and account.asked_at is not None:
                 yield "saved", f"all members have saved, and the run counts as lost: {status.get('lost')}"
+        whole = len(kinds) == len(account.members) and self._is_heard(account)
+        if whole and not set(kinds) & _IN_LOG and account.run not in (status.get("lost") or ()):
+            yield "saved", f"no member has told of its end in the log, and it does not count as lost: {kinds}"
         late = account.late and not account.deaths.keys() - account.late and not set(kinds) & {"checkpointed", "failed"}
         if late and said.get("reason") not in ("ExitTimeout", "CodeFailure", "InfrastructureFailure"):
             yield "saved", f"{sorted(account.late)} were deleted after their time, and Saved is {words}"
+
+
+def _runs(job: Json) -> tuple[Json, Json]:
+    """The one that is on, and the one before while its leavers leave."""
+    status = status_of(job)
+    return current(status), previous(status)
 
 
 def _beyond_commit(told: list[Json]) -> int:

@@ -7,7 +7,17 @@ from typing import Final
 
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise, by_operator
-from tests.simulation.checks.reading import ROLE, assignment, current, intent, plan_of, status_of, training, upcoming
+from tests.simulation.checks.reading import (
+    ROLE,
+    assignment,
+    current,
+    intent,
+    plan_of,
+    plans,
+    status_of,
+    training,
+    upcoming,
+)
 from tests.simulation.objects import (
     EVENTS,
     JOBS,
@@ -34,6 +44,10 @@ ROUNDS_ALONE: Final = 6
 ROUNDS_OF_OLD_NEWS: Final = 20
 """What happened long ago may be told within seconds."""
 PAUSE_AT_MOST_SECONDS: Final = 300
+_OF_THE_ROOT: Final = ("Corrupt", "StorageRefused", "LogLost")
+"""What is found there costs no failure."""
+KEPT_SECONDS: Final = 30.0
+"""After the status that names a deleted pod no more."""
 
 
 class Bounds(Promise):
@@ -101,7 +115,8 @@ class Bounds(Promise):
             one.get("infrastructure") or one.get("outcome") in ("failed", "fenced", "peer-lost")
             for one in current(before).get("outcomes") or ()
         )
-        planned = plan and plan.get("run") != plan_of(before).get("run")
+        free = any(one.get("errorName") in _OF_THE_ROOT for one in current(before).get("outcomes") or ())
+        planned = plan and plan.get("run") != plan_of(before).get("run") and not free
         if lost.get("disruption") == "MemberLost" and told and planned:
             self._pauses[uid] = self._case.now - seconds_of(lost["since"])
         row, old = (int((one.get("failures") or {}).get("consecutive") or 0) for one in (after, before))
@@ -156,9 +171,29 @@ class Bounds(Promise):
                 words = f"{failed['consecutive']} failures in a row, and new pods {gone:.0f} s after the last"
                 case.fail("no-pause", f"{name}: {words}")
 
+    def look(self) -> None:
+        """Status is the memory: what it has recorded of a deleted pod nobody keeps beside it, or it grows for ever."""
+        leader = self._case.scene.operators.leader()
+        if leader is None:
+            return
+        for job in self._world.server.each(JOBS):
+            status = status_of(job)
+            named = training(status) | set(upcoming(status).get("members") or ())
+            named |= {one["name"] for plan in plans(status) for one in plan["members"]}
+            used = int(status.get("nextMember") or 0)
+            kept = [name for name in leader.remembers(*key_of(job)) if name not in named and _number(name) < used]
+            words = f"{key_of(job)[1]}: {leader.identity} still remembers {sorted(kept)}, which status names no more"
+            self._lasting("hoard", uid_of(job), bool(kept), self._case.patience(KEPT_SECONDS), words)
+
     def on_call(self, who: str, verb: str, kind: str, name: str) -> None:  # noqa: ARG002
         if verb == "list" and _count(self._lists[who], self._case.now) > LISTS_A_MINUTE * max(len(self._case.jobs), 1):
             self._case.fail("lists", f"{who}: {len(self._lists[who])} LISTs of {kind} in a minute")
+
+
+def _number(name: str) -> int:
+    """Of a member, by its name."""
+    end = name.rpartition("-")[2]
+    return int(end) if end.isdigit() else 0
 
 
 def _count(times: deque[float], now: float) -> int:

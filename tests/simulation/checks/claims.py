@@ -20,6 +20,7 @@ from tests.simulation.checks.reading import (
     finished,
     intent,
     leaving,
+    outcome,
     plan_of,
     plans,
     previous,
@@ -62,6 +63,7 @@ ASKING_SECONDS: Final = 25.0
 """Whoever cannot be told by its assignment is told by SIGTERM."""
 FORMER_SECONDS: Final = 30.0
 _GONE_NODE: Final = re.compile(r"node (\S+) was deleted")
+_SAVED: Final = ("checkpointed", "completed", "handed-over")
 
 
 class Claims(Promise):
@@ -73,6 +75,10 @@ class Claims(Promise):
         """By uid of the job."""
         self._known: dict[tuple[str, int], int] = {}
         """By uid of the job and run: the committed step that status knew of before the run was planned."""
+        self._words: dict[str, Json] = {}
+        """By name of the pod: its last words."""
+        self._resumed: dict[str, float] = {}
+        """By uid of the job: when it was resumed last."""
         self._gone_nodes: set[str] = set()
         """Nodes whose object was ever deleted."""
 
@@ -87,27 +93,56 @@ class Claims(Promise):
                 self._case.fail("log-lost", f"{fact.who} begins at step 0, status knew of step {known} at its plan")
 
     def on_change(self, change: Change) -> None:
-        if change.kind == NODES and change.event == "DELETED":
-            self._gone_nodes.add(key_of(change.raw)[1])
+        self._note(change)
         if change.kind == EVENTS and by_operator(change):
             self._check_nodes(str(change.raw.get("note") or change.raw.get("message") or ""))
         if change.kind != JOBS or change.old is None or not by_operator(change):
             return
         self._check_nodes(" ".join(str(one.get("message")) for one in status_of(change.raw).get("conditions") or ()))
-        status, before, spec = status_of(change.raw), status_of(change.old), change.raw["spec"]
+        status, before = status_of(change.raw), status_of(change.old)
         for plan in plans(status):
             self._known.setdefault((uid_of(change.raw), int(plan["run"])), int(before.get("step") or 0))
-        if status.get("phase") == "Failed" != before.get("phase"):
-            reason = condition(status, "Failed").get("reason")
-            if reason == "DeadlineExceeded" and spec.get("suspend") and change.old["spec"].get("suspend"):
-                words = f"{key_of(change.raw)[1]} is failed by its deadline while it is suspended"
-                self._case.fail("deadline-suspended", words)
-        stopping = intent(status).get("disruption") == "Stop" != intent(before).get("disruption")
-        if stopping and spec.get("suspend") and change.old["spec"].get("suspend"):
-            words = f"{key_of(change.raw)[1]} is stopped by its deadline, and it is suspended"
-            self._case.fail("deadline-suspended", words)
+        self._check_deadline(change.raw, change.old)
+        if "has saved and left" in intent(status).get("cause", "") and not intent(before):
+            self._check_saved(change.raw, plan_of(status))
         if failures(status)[0] > failures(before)[0] and not self._case.fired(*CODE_FAULTS):
             self._case.fail("blame", f"{key_of(change.raw)[1]}: a failure of code is counted, and no code has failed")
+
+    def _note(self, change: Change) -> None:
+        name, old = key_of(change.raw)[1], change.old
+        if change.kind == NODES and change.event == "DELETED":
+            self._gone_nodes.add(name)
+        elif change.kind == PODS and terminated(change.raw):
+            self._words[name] = outcome(change.raw)
+        elif change.kind == JOBS and old is not None and old["spec"].get("suspend"):
+            rested = condition(status_of(old), "Suspended").get("status") == "True"
+            if rested and not change.raw["spec"].get("suspend"):
+                self._resumed[uid_of(change.raw)] = self._case.now
+
+    def _check_deadline(self, job: Json, old: Json) -> None:
+        """While a job is suspended its deadline does not count, and anew once it is resumed."""
+        status, before, name = status_of(job), status_of(old), key_of(job)[1]
+        suspended = job["spec"].get("suspend") and old["spec"].get("suspend")
+        if status.get("phase") == "Failed" != before.get("phase"):
+            reason = condition(status, "Failed").get("reason")
+            if reason == "DeadlineExceeded" and suspended:
+                self._case.fail("deadline-suspended", f"{name} is failed by its deadline while it is suspended")
+            gone = self._case.now - self._resumed.get(uid_of(job), -1e9)
+            if reason == "DeadlineExceeded" and gone < float(job["spec"].get("activeDeadlineSeconds") or 0) - 1.0:
+                words = f"{name} is failed by its deadline {gone:.0f} s after it was resumed"
+                self._case.fail("deadline-suspended", words)
+        stopping = intent(status).get("disruption") == "Stop" != intent(before).get("disruption")
+        if stopping and suspended:
+            self._case.fail("deadline-suspended", f"{name} is stopped by its deadline, and it is suspended")
+
+    def _check_saved(self, job: Json, plan: Json) -> None:
+        """Whoever says that it has; or rank 0, which has closed the log where there was nothing to save."""
+        told = {one["name"]: self._words.get(one["name"], {}) for one in plan.get("members") or ()}
+        saved = any(one.get("outcome") in _SAVED and one.get("run") == plan["run"] for one in told.values())
+        closed = bool(told) and next(iter(told.values())).get("outcome") == "stopped"
+        if not saved and not closed:
+            words = f"{key_of(job)[1]}, run {plan.get('run')}: {intent(status_of(job))['cause']}; members tell {told}"
+            self._case.fail("made-up", words)
 
     def _check_nodes(self, said: str) -> None:
         """News of nodes may be late, but are never made up."""

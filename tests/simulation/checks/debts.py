@@ -15,6 +15,7 @@ from tests.simulation.checks.case import Case, Promise
 from tests.simulation.checks.reading import (
     ROLE,
     UID,
+    assignment,
     condition,
     finished,
     intent,
@@ -45,8 +46,8 @@ from tests.simulation.objects import (
 )
 
 SECONDS: Final = 60.0
-QUICK: Final = {"unlabelled": 20.0, "unnoticed": 20.0, "successors": 8.0}
-"""Evictions ask for the label, peers wait for who has ended, and for who comes: every second counts."""
+QUICK: Final = {"unlabelled": 20.0, "unnoticed": 20.0, "successors": 8.0, "suspended": 8.0}
+"""Evictions ask for the label, peers wait for who has ended, and for who comes, people for devices: seconds count."""
 PACED: Final = 3
 """From so many replacements in a row on the pause before the next one is long."""
 _HARMLESS: Final = frozenset(
@@ -81,6 +82,8 @@ class Debts(Promise):
             return
         for end in self._unnoticed(job, status):
             yield "unnoticed", f"{uid_of(job)} {end}", f"{end} has ended, and {name} waits for it"
+        for pod in self._unasked(job):
+            yield "suspended", uid_of(pod), f"{name} is suspended, and {key_of(pod)[1]} has not been asked to leave"
         if not plan:
             return
         if self._lacks_successors(job, status):
@@ -105,6 +108,15 @@ class Debts(Promise):
         for name in upcoming(status).get("members") or ():
             if name in self._created and self._world.server.find(PODS, key_of(job)[0], name) is None:
                 yield name
+
+    def _unasked(self, job: Json) -> Iterator[Json]:
+        """All leave a job that is suspended, whatever else was going on; nobody can be told by a refused patch."""
+        if not job["spec"].get("suspend") or self._case.fired("webhook-patch"):
+            return
+        for pod in self._case.pods(uid_of(job)):
+            ended = terminal(pod) or terminating(pod) or terminated(pod)
+            if "rank" in assignment(pod) and not ended and labels_of(pod).get(ROLE) == "member":
+                yield pod
 
     def _lacks_successors(self, job: Json, status: Json) -> bool:
         """Standbys are named as soon as it is known who cannot go on."""

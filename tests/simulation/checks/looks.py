@@ -39,6 +39,8 @@ class Looks(Promise):
         """By replica and job: when the server had no time for it, of late."""
         self._changed = 0.0
         """When anything has changed that a round may rest on."""
+        self._failed: set[tuple[str, str]] = set()
+        """Replicas and jobs of which a call was ever answered with an error."""
         self._seen: set[tuple[str, str]] = set()
         """Replicas and the jobs whose pods they have looked at."""
 
@@ -47,6 +49,8 @@ class Looks(Promise):
             self._changed = self._case.now
 
     def on_call(self, who: str, verb: str, kind: str, name: str) -> None:
+        if kind == JOBS and verb == "get":
+            self._check_first_ask(who, name)
         if kind == PODS and verb == "list":
             job = name.partition("=")[2]
             self._check_need(who, job)
@@ -60,6 +64,15 @@ class Looks(Promise):
             if age > ROUND_SECONDS and any(key_of(one)[1] == job for one in self._world.server.each(JOBS)):
                 words = f"{who} sends a {verb} of {name}, and has last read its job {age:.1f} s ago"
                 self._case.fail("unread", words)
+
+    def _check_first_ask(self, who: str, name: str) -> None:
+        """Of a job that is as it was made the watch has told everything: there never was one of its name before."""
+        job = next((one for one in self._world.server.each(JOBS) if key_of(one)[1] == name), None)
+        earlier = list(self._case.jobs.values()).count(name) > 1
+        if job is None or earlier or self._case.deaf or job.get("status") or job["metadata"]["generation"] > 1:
+            return
+        if (who, name) not in self._failed:
+            self._case.fail("needless", f"{who} asks for {name}, and nobody has changed it since it was made")
 
     def _check_need(self, who: str, job: str) -> None:
         idle = self._case.now - self._changed
@@ -79,6 +92,7 @@ class Looks(Promise):
             self._note_refusal(who, job, f"{verb} of {kind}")
         if wrong:
             self._seen.discard((who, job))
+            self._failed.add((who, job))
         if verb not in _WRITES:
             return
         if wrong not in _EXPECTED.get(verb, ("",)):

@@ -32,6 +32,8 @@ class Outages(Promise):
         """Since when no node is Ready at all."""
         self._dark_since: dict[str, float] = {}
         """Since when a node has not been Ready, or was gone."""
+        self._went_dark: set[str] = set()
+        """Nodes that were Ready once, and then were not, or were deleted."""
         self._lit_at: dict[str, float] = {}
         """Since when a node has been Ready; absent where it is not."""
         self._over_at = -1e9
@@ -57,6 +59,8 @@ class Outages(Promise):
     def _note_light(self, change: Change) -> None:
         """A node that is Ready for a moment only may not be seen to be."""
         name, lit = key_of(change.raw)[1], is_ready(change.raw) and change.event != "DELETED"
+        if change.event == "DELETED" or (not lit and change.old is not None and is_ready(change.old)):
+            self._went_dark.add(name)
         if lit:
             self._lit_at.setdefault(name, self._case.now)
             return
@@ -73,7 +77,8 @@ class Outages(Promise):
         lit = self._case.now - self._lit_at.get(node, self._case.now) > MOMENT_SECONDS
         dark = 0.0 if lit else self._case.now - self._dark_since.get(node, self._case.now)
         least = float(job["spec"]["failure"]["lostNodeSeconds"]) - MARGIN_SECONDS
-        if dark < least and not (is_ready(there) and self._case.deaf):
+        old_news = self._case.deaf and node in self._went_dark
+        if dark < least and not (is_ready(there) and old_news):
             self._case.fail("hasty", f"{name} is given up, its node {node} has not been Ready for {dark:.0f} s")
 
     def _count_nodes(self) -> None:

@@ -11,6 +11,7 @@ from typing import Final
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise, by_operator
 from tests.simulation.checks.reading import (
+    ROLE,
     assignment,
     finished,
     outcome,
@@ -32,6 +33,7 @@ from tests.simulation.objects import (
     node_of,
     owner_of,
     terminal,
+    terminating,
     uid_of,
 )
 
@@ -41,6 +43,8 @@ NUMBERS_AT_MOST: Final = 2**31 - 1
 """Higher ones are nobody's: a pod's owner may write anything."""
 SAVE_SECONDS: Final = 10
 """An attempt to hand over that nobody ends leaves as long to save, where there is twice as long for both."""
+CLAIM: Final = "claim"
+"""What `_since_when` knows of a job's spec."""
 _HIDDEN: Final = ("orphan-job",)
 """A pod that has lost its owner belongs to nobody, and is ended."""
 
@@ -54,18 +58,23 @@ class Plans(Promise):
         """By uid of the job: run and port of its newest plan."""
         self._opened: dict[str, int] = defaultdict(int)
         """By uid of the job: the highest run that the last words of its pods know to be in the log."""
+        self._committed: dict[str, int] = defaultdict(int)
+        """By uid of the job: the newest commit, by its number in the log, that the last words of its pods know of."""
         self._since_when: dict[tuple[str, str], float] = {}
         """By kind and uid: since when a job holds its root, a pod lives, a budget protects so many."""
 
     def on_change(self, change: Change) -> None:
         if change.by == "backup":  # who told it is forgotten
             self._opened.pop(uid_of(change.raw), None)
+            self._committed.pop(uid_of(change.raw), None)
         if change.kind in (JOBS, PODS):
             self._note(change)
         elif change.kind == BUDGETS and not by_operator(change) and change.by != "disruption":
             self._since_when[BUDGETS, owner_of(change.old or change.raw)] = self._case.now
         if change.kind != JOBS or change.old is None or not by_operator(change) or change.event == "DELETED":
             return
+        if not self._case.deaf and _begins(status_of(change.old), status_of(change.raw)):
+            self._check_claim(change.raw)
         self._check_offer(key_of(change.raw)[1], upcoming(status_of(change.raw)).get("plan") or {})
         plan = plan_of(status_of(change.raw))
         if plan and plan != plan_of(status_of(change.old)):
@@ -80,12 +89,20 @@ class Plans(Promise):
             self._since_when.pop(key, None)
         else:
             self._since_when.setdefault(key, self._case.now)
+        if change.kind == JOBS and (change.old is None or change.raw["spec"] != change.old["spec"]):
+            self._since_when[CLAIM, uid_of(change.raw)] = self._case.now
         if change.kind == PODS and by_operator(change) and change.old is not None and terminated(change.old):
             opened = outcome(change.old).get("opened")  # whoever deletes a pod has read its last words
             told = "run" in assignment(change.old)  # a standby knows of no run, whatever its owner makes it say
             if told and isinstance(opened, int) and opened <= NUMBERS_AT_MOST:
                 job = owner_of(change.raw)
                 self._opened[job] = max(self._opened[job], opened)
+            if told and labels_of(change.old).get(ROLE) == "member":
+                self._note_commit(owner_of(change.raw), outcome(change.old).get("commit") or {})
+
+    def _note_commit(self, job: str, commit: Json) -> None:
+        if isinstance(commit.get("seq"), int) and isinstance(commit.get("step"), int):
+            self._committed[job] = max(self._committed[job], commit["seq"])
 
     def _check(self, job: Json, plan: Json) -> None:
         uid, (namespace, name), run = uid_of(job), key_of(job), int(plan["run"])
@@ -108,6 +125,15 @@ class Plans(Promise):
         if [one["rank"] for one in plan["members"]] != list(range(0, int(plan["world"]), each)):
             self._case.fail("master", f"{name}: run {run} has the ranks {[one['rank'] for one in plan['members']]}")
 
+    def _check_claim(self, job: Json) -> None:
+        """Of two live jobs that have one root the younger, which never had a member, waits for the other."""
+        for other in self._world.server.each(JOBS):
+            older = other["metadata"]["creationTimestamp"] < job["metadata"]["creationTimestamp"]
+            alive = not (finished(other) or terminating(other) or other["spec"].get("suspend"))
+            if older and alive and root_of(other) == root_of(job) and self._is_known(CLAIM, other):
+                words = f"it gets members, and {key_of(other)[1]}, older and alive, has the same root"
+                self._case.fail("shared-root", f"{key_of(job)[1]}: {words}")
+
     def _check_offer(self, name: str, plan: Json) -> None:
         """The time of an attempt is a part of the time to save: who has tried in vain still has to save."""
         limit, seconds = int((plan.get("handover") or {}).get("limit") or 0), int(plan.get("seconds") or 0)
@@ -119,6 +145,9 @@ class Plans(Promise):
         uid, run = uid_of(job), int(plan["run"])
         if run <= self._opened[uid]:
             yield "numbers", f"and an outcome has told that the log knows of run {self._opened[uid]}"
+        floor = int((plan.get("floor") or {}).get("seq") or 0)
+        if floor < self._committed[uid]:
+            yield "floor", f"and need not find commit {self._committed[uid]}, of which an outcome has told: {floor}"
         if self._case.deaf:
             return
         yield from self._rivals(job)
@@ -165,6 +194,11 @@ class Plans(Promise):
 def _root_given(pod: Json) -> str:
     given = pod["spec"]["containers"][0].get("env") or ()
     return next((str(one.get("value")) for one in given if one["name"] == "PERDURE_ROOT"), "")
+
+
+def _begins(before: Json, after: Json) -> bool:
+    """Whether a job gets its very first members."""
+    return not int(before.get("nextMember") or 0) and bool(upcoming(after).get("members"))
 
 
 def _holds_root(job: Json) -> bool:

@@ -49,10 +49,10 @@ def rests(job: Json, now: float) -> bool:
 
 
 def root_of(job: Json) -> tuple[str, ...]:
-    """Where it writes: a bucket's name means another place at another endpoint, a folder in another claim."""
+    """Where it writes: a bucket's name means another place at another endpoint, a folder on another volume."""
     checkpoint, pod = job["spec"]["checkpoint"], job["spec"]["template"]["spec"]
-    claims = [str((one.get("persistentVolumeClaim") or {}).get("claimName", "")) for one in pod.get("volumes") or ()]
-    return checkpoint["uri"], (checkpoint.get("s3") or {}).get("endpoint", ""), *sorted(filter(None, claims))
+    volumes = [json.dumps(one, sort_keys=True) for one in pod.get("volumes") or ()]
+    return checkpoint["uri"], (checkpoint.get("s3") or {}).get("endpoint", ""), *sorted(volumes)
 
 
 def finished(job: Json) -> bool:

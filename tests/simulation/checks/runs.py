@@ -86,6 +86,8 @@ class Runs(Promise):
         elif fact.what == "emptied":
             self._emptied.add(fact.facts["root"])
             evidence.emptied(fact.facts["root"], fact.facts["told"])
+        elif fact.what == "stripped":
+            evidence.stripped(fact.facts["root"])
         elif fact.what in ("cut off", "reached again", "power off", "kills"):
             evidence.excuse(self._case.now, fact.what)
             if fact.what == "cut off":

@@ -31,7 +31,7 @@ def _unsettled(case: Case, runs: Runs, job: Json | None) -> str:
     left = [one for one in case.pods(uid_of(job)) if not terminal(one)]
     if status.get("phase") in FINISHED:
         return f"{name} is finished, and {len(left)} of its pods hold their devices" if left else ""
-    if (case.fired("emptied-root") or _has_moved(case, job)) and _asks_about_root(status):
+    if (case.fired("emptied-root", "stripped-root") or _has_moved(case, job)) and _asks_about_root(status):
         return ""
     last = runs.training[name]
     plan = max((int(one["run"]) for one in plans(status)), default=0)

@@ -16,6 +16,7 @@ from tests.simulation.checks.reading import (
     condition,
     current,
     finished,
+    outcome,
     plan_of,
     plans,
     previous,
@@ -40,12 +41,16 @@ from tests.simulation.objects import (
 
 TOLD_SECONDS: Final = 20.0
 WARNED_SECONDS: Final = 10.0
+CLOCK_SECONDS: Final = 30.0
+"""A decision is written within seconds."""
 LATE_SECONDS: Final = 32.0
 """An agent ends what it has asked in vain by then."""
 _UNSURE: Final = ("relabel", "foreign-pod", "foreign-budget", "status-restored", "orphan-job", "force-delete-pod")
 """Who counts is a matter of labels and names, and somebody plays with them."""
 _OF_LAST_RUN: Final = "Saved"
 """Tells of the run that ended last: two may end in one breath, one of them saved."""
+_OF_THE_ROOT: Final = {"CheckpointsDamaged": "Corrupt", "StorageRefused": "StorageRefused", "LogLost": "LogLost"}
+"""Reasons to wait, and the error that members name."""
 _OTHERS_CLOCK: Final = ("operator-clock", "unknown-status", "status-restored")
 
 
@@ -58,12 +63,16 @@ class Told(Promise):
         """By uid of the job: reasons of the events about it."""
         self._beside: dict[str, float] = {}
         """By uid of the job: when the first of its pods was created, where that has a container beside the trainer."""
+        self._errors: dict[str, set[str]] = defaultdict(set)
+        """By uid of the job: the errors that its pods have named as last words."""
         self._begun: set[str] = set()
         """Jobs, by uid, that have had a pod."""
 
     def on_change(self, change: Change) -> None:
         if change.kind == EVENTS:
             self._warned[str((change.raw.get("regarding") or {}).get("uid"))].add(str(change.raw.get("reason")))
+        elif change.kind == PODS and (error := (outcome(change.raw).get("error") or {}).get("name")):
+            self._errors[owner_of(change.raw)].add(str(error))
         elif change.kind == PODS and change.event == "ADDED" and by_operator(change):
             uid = owner_of(change.raw)
             if uid not in self._begun and len(change.raw["spec"]["containers"]) > 1:
@@ -74,6 +83,27 @@ class Told(Promise):
         elif change.kind == JOBS and change.old is not None and by_operator(change):
             self._check_transitions(change.raw, change.old)
             self._check_deadline(change.raw, change.old)
+            self._check_founded(change.raw)
+            self._check_times(change.raw, change.old)
+
+    def _check_times(self, job: Json, old: Json) -> None:
+        """Times in status are everybody's: of the API server, whatever a replica's own clock says."""
+        if self._case.fired("late-write", "status-restored"):
+            return
+        before = {int(plan["run"]) for plan in plans(status_of(old))}
+        for plan in plans(status_of(job)):
+            off = seconds_of(plan["assignedTime"]) - self._case.now
+            if int(plan["run"]) not in before and abs(off) > CLOCK_SECONDS:
+                words = f"run {plan['run']} is planned, by what status says {off:.0f} s from now"
+                self._case.fail("clock", f"{key_of(job)[1]}: {words}")
+
+    def _check_founded(self, job: Json) -> None:
+        """What is said of the root a member has said."""
+        said = condition(status_of(job), "Running")
+        wanted = _OF_THE_ROOT.get(said.get("reason", ""), "")
+        if wanted and wanted not in self._errors[uid_of(job)]:
+            words = f"{said['reason']}: {said['message']}: members have told of {sorted(self._errors[uid_of(job)])}"
+            self._case.fail("unfounded", f"{key_of(job)[1]}: {words}")
 
     def _check_disruption(self, pod: Json) -> None:
         """Before a member is asked to leave people are told that it will be, and why."""

@@ -15,9 +15,15 @@ STAYS_SECONDS: Final = 30.0
 SILENT_SECONDS: Final = 90.0
 PATIENCE_SECONDS: Final = 66.0
 FREE_SECONDS: Final = 4.0
-"""Another job's end is news to whoever waits for it."""
+"""Another job's deletion is news to whoever waits for it."""
+LOOKED_SECONDS: Final = 15.0
+"""Of one that is there, finished or suspended, it learns when it looks again."""
 QUIET_SECONDS: Final = 15.0
 """An intent is given up, or members are told, within five seconds."""
+
+FLAGGED_SECONDS: Final = 15.0
+_HELD: Final = {"SharedRoot", "WaitingForPredecessor"}
+"""The second is told first."""
 
 _TIME: Final = re.compile(r"(?:until|by|before|at) ((?:\d{4}-\d\d-\d\dT)?\d\d:\d\d:\d\d(?:\.\d+)?Z)")
 
@@ -49,16 +55,30 @@ class Waiting(Promise):
             self._lasting("deadline", f"{uid} {text}", late > OVERDUE_SECONDS, STAYS_SECONDS, words)
         quiet = bool(intent(status)) and not intent(status).get("leave") and not self._is_preparing(status)
         words = f"{name}: nobody is asked to leave, and the reason for it is not withdrawn: {intent(status)}"
-        self._look_at_patience(job, status)
-        free = said.get("reason") == "SharedRoot" and not self._is_shared(job)
-        words = f"{name} waits for its root, and nobody else has it: {said.get('message')}"
-        self._lasting("root-free", uid, free, self._case.patience(FREE_SECONDS), words)
         self._lasting("dither", uid, quiet and not self._case.deaf, QUIET_SECONDS, words)
+        self._look_at_patience(job, status)
+        self._look_at_root(job, said)
 
-    def _is_shared(self, job: Json) -> bool:
-        """Whether another job of the same root is there that is not finished, whatever it does."""
-        others = (one for one in self._world.server.each(JOBS) if uid_of(one) != uid_of(job) and not finished(one))
-        return any(root_of(one) == root_of(job) for one in others)
+    def _look_at_root(self, job: Json, said: Json) -> None:
+        """Of two live jobs that have one root one waits for the other, says so, and only as long as it has to."""
+        uid, name = uid_of(job), key_of(job)[1]
+        others = [one for one in self._world.server.each(JOBS) if uid_of(one) != uid and root_of(one) == root_of(job)]
+        free = said.get("reason") == "SharedRoot" and all(finished(one) or self._rests(one) for one in others)
+        words = f"{name} waits for its root, and nobody else has it: {said.get('message')}"
+        learned = self._case.patience(LOOKED_SECONDS if others else FREE_SECONDS)
+        self._lasting("root-free", uid, free, learned, words)
+        for other in others:
+            untold = _is_live(job) and _is_live(other) and not (current(status_of(job)) and current(status_of(other)))
+            held = {condition(status_of(one), "Running").get("reason") for one in (job, other)} & _HELD
+            words = f"{name} and {key_of(other)[1]} have the same root, and neither is said to wait for the other"
+            patience = self._case.patience(FLAGGED_SECONDS)
+            self._lasting("root-shared", f"{uid} {uid_of(other)}", untold and not held, patience, words)
+
+    def _rests(self, job: Json) -> bool:
+        """Whether it is suspended, and has no member."""
+        status = status_of(job)
+        named = any(plans(status)) or upcoming(status).get("members")
+        return bool(job["spec"].get("suspend")) and not named and not self._case.pods(uid_of(job))
 
     def _is_preparing(self, status: Json) -> bool:
         """Standbys start, and their time is not over."""
@@ -95,6 +115,10 @@ class Waiting(Promise):
         graces = (str(pod["metadata"]["deletionTimestamp"]) for pod in left if terminating(pod))
         if deadline and left:
             yield max([str(deadline), *graces], key=seconds_of)
+
+
+def _is_live(job: Json) -> bool:
+    return not (finished(job) or terminating(job) or job["spec"].get("suspend"))
 
 
 def _promises(status: Json) -> Iterator[str]:

@@ -7,7 +7,7 @@ import random
 from functools import partial
 
 from tests.simulation.faults.registry import fault, some_kubelet, some_user
-from tests.simulation.objects import JOBS, Json, Refused, clone, key_of, seconds_of
+from tests.simulation.objects import JOBS, Json, Refused, clone, key_of, seconds_of, stamp
 from tests.simulation.scene import Scene
 
 
@@ -200,34 +200,52 @@ async def deadline_while_saving(scene: Scene, rng: random.Random) -> None:
     user.edit(activeDeadlineSeconds=seconds)
     user.edit(suspend=True)
     await asyncio.sleep(rng.uniform(30, 60))
-    user.edit(activeDeadlineSeconds=None, suspend=False)
+    user.edit(suspend=False)
+    await asyncio.sleep(min(5.0, seconds / 2))
+    user.edit(activeDeadlineSeconds=None)
     user.deadline = False
 
 
 @fault(300)
 async def stranger_with_my_root(scene: Scene, rng: random.Random) -> None:
-    """Somebody else has a job with this job's uri: suspended, on another endpoint, or one that cannot start."""
-    user = some_user(scene, rng)
+    """Somebody else has a job with this job's uri: suspended, finished, at another endpoint, or unable to start."""
+    on_volumes = [one for one in scene.users if "volumes" in one.body["spec"]["template"]["spec"]]
+    user = rng.choice(on_volumes) if on_volumes and rng.random() < 0.5 else some_user(scene, rng)
     scene.world.fire("stranger")
     body = clone(user.body)
-    body["metadata"]["name"] = f"stranger-{rng.getrandbits(16):04x}"
-    kind = rng.choice(("suspended", "elsewhere", "for a while"))
-    if kind == "suspended":
-        body["spec"]["suspend"] = True
-    else:
+    body["metadata"]["name"] = name = f"stranger-{rng.getrandbits(16):04x}"
+    kind = rng.choice(("suspended", "finished", "elsewhere", "for a while"))
+    body["spec"]["suspend"] = kind == "suspended"
+    if kind != "suspended":
         body["spec"]["template"]["spec"]["containers"][0]["image"] = ""
-    if kind == "elsewhere" and (volumes := body["spec"]["template"]["spec"].get("volumes")):
-        volumes[0]["persistentVolumeClaim"]["claimName"] = "elsewhere"
-    elif kind == "elsewhere":
-        body["spec"]["checkpoint"]["s3"] = {"endpoint": "https://elsewhere.example"}
+    if kind == "elsewhere":
+        _move_elsewhere(body["spec"])
     server = scene.world.server
     namespace = (
         user.key[0] if "volumes" in body["spec"]["template"]["spec"] else "strangers"
     )  # a claim is a namespace's
     server.create(JOBS, namespace, body, by="user")
+    if kind == "finished":
+        server.change_status(JOBS, namespace, name, partial(_finish, at=stamp(scene.world.now)), by="backup")
     user.delete()
     await asyncio.sleep(5.0)
     user.apply()
     if kind == "for a while":
-        leave = partial(server.delete, JOBS, namespace, body["metadata"]["name"], by="user")
-        scene.world.after(rng.uniform(5, 60), leave)
+        scene.world.after(rng.uniform(5, 60), partial(server.delete, JOBS, namespace, name, by="user"))
+
+
+def _move_elsewhere(spec: Json) -> None:
+    """Of the same name, and another place."""
+    volumes = spec["template"]["spec"].get("volumes")
+    if not volumes:
+        spec["checkpoint"]["s3"] = {"endpoint": "https://elsewhere.example"}
+    elif "csi" in volumes[0]:
+        volumes[0]["csi"]["volumeAttributes"]["share"] = "elsewhere"
+    else:
+        volumes[0]["persistentVolumeClaim"]["claimName"] = "elsewhere"
+
+
+def _finish(raw: Json, *, at: str) -> None:
+    """It came to its end long ago, and was put back with all the others."""
+    end = {"type": "Completed", "status": "True", "reason": "Completed", "message": "run 3 has reached its goal"}
+    raw["status"] = {"phase": "Completed", "run": 3, "conditions": [end | {"lastTransitionTime": at}]}

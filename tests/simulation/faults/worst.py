@@ -269,10 +269,10 @@ async def taken_unheard(scene: Scene, rng: random.Random) -> None:
     if not await _members(user):
         return
     user.delete_pod(1)
-    calls.lost = 1.0
+    calls.lost, calls.lost_kind = 1.0, PODS  # status has allotted the name, and is answered
     if pod := await _made(scene, user):
         _take(scene, user, pod)
-    calls.lost = 0.0
+    calls.lost, calls.lost_kind = 0.0, ""
     await asyncio.sleep(rng.uniform(10, 30))
     scene.world.knobs.lagging.pop(PODS, None)
 

@@ -1,0 +1,43 @@
+"""Nobody stops training unasked: who saves and leaves was asked to, or one of its peers was."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Final
+
+from tests.simulation.apiserver import Change
+from tests.simulation.checks.case import Case, Promise
+from tests.simulation.checks.reading import run_told
+from tests.simulation.objects import PODS, owner_of, terminating, uid_of
+from tests.simulation.world import Fact
+
+_ANNOUNCED: Final = ("checkpointed", "handed-over")
+"""Ends that nobody comes to by himself."""
+
+
+class Unasked(Promise):
+    """Looked at when a trainer ends."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self._asked: dict[str, int] = defaultdict(int)
+        """By uid of the job: the newest run of which a member was asked to leave."""
+        self._jobs: dict[str, str] = {}
+        """By uid of a pod the uid of the job that it was made for."""
+
+    def on_change(self, change: Change) -> None:
+        if change.kind != PODS:
+            return
+        pod, old = change.raw, change.old or change.raw
+        told = max(run_told(pod), run_told(old))
+        going = change.event == "DELETED" or terminating(pod)  # SIGTERM is a request to whatever it trains in
+        uid = self._jobs.setdefault(uid_of(pod), owner_of(pod))  # it may lose its owner, and trains on
+        self._asked[uid] = max(self._asked[uid], told if going else told - 1)
+
+    def on_fact(self, fact: Fact) -> None:
+        if fact.what != "trainer-ended" or fact.facts["how"] not in _ANNOUNCED:
+            return
+        uid, run = str(fact.facts["uid"]), int(fact.facts["run"])
+        if run > self._asked[uid]:
+            words = f"{fact.who} ends its training in run {run}, {fact.facts['how']}, and nobody of it was asked to"
+            self._case.fail("unasked", words)
