@@ -33,6 +33,7 @@ NOT_PLAYED: Final = {
     "operator/perdure_operator/cluster/decode.py": "the simulated API server hands over objects, and nobody reads JSON",
     "operator/perdure_operator/cluster/kube.py": "the simulation has a client of its own",
     "operator/perdure_operator/cluster/protocol.py": "it only says what a client is",
+    "operator/perdure_operator/loop/heap.py": "nobody collects a simulated operator's garbage, as `loop.operator` does",
     "operator/perdure_operator/loop/guard.py": "the simulation begins where kopf's event handlers do",
     "operator/perdure_operator/loop/install.py": "the simulation has the CRD of its own tree",
     "operator/perdure_operator/loop/logs.py": "nobody reads logs in the simulation",
