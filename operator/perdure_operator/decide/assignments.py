@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Final
 
 from perdure.contract import (
+    Assignment,
     CommitRef,
     ContractError,
     Handover,
@@ -68,11 +69,22 @@ def run_told(text: str) -> int:
 
     A round asks several times for each member, and the next round again.
     """
-    try:
-        said = read_assignment(text)
-    except (ContractError, RecursionError):
-        return 0
+    said = _read(text)
     return 0 if isinstance(said, Standby) else said.run
+
+
+@lru_cache(maxsize=4096)
+def run_given(text: str) -> int:
+    """The run in which an annotation gives a rank, 0 where it gives none."""
+    said = _read(text)
+    return said.run if isinstance(said, Train) else 0
+
+
+def _read(text: str) -> Assignment:
+    try:
+        return read_assignment(text)
+    except (ContractError, RecursionError):
+        return Standby()
 
 
 def shutdown(run: int, lost: tuple[int, ...]) -> str:

@@ -24,7 +24,7 @@ from perdure_operator.api.status import (
     RunPlan,
     Takeover,
 )
-from perdure_operator.decide.assignments import fits
+from perdure_operator.decide.assignments import fits, run_given
 from perdure_operator.decide.draft import Draft, later, next_run
 from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
 from perdure_operator.decide.facts import add_lost_run, own, runs_lost_with
@@ -162,7 +162,8 @@ def _seated(draft: Draft, stays: list[PodView], joins: list[PodView]) -> list[Po
 def _plan(draft: Draft, pods: Sequence[PodView], seconds: int) -> RunPlan:
     status, processes = draft.status, draft.snapshot.spec.processes_per_replica
     upcoming = status.next or NextRun(run=next_run(status))
-    run = max(upcoming.run, status.opened + 1)
+    given = max((run_given(pod.assignment) for pod in own(draft.snapshot).values()), default=0)
+    run = max(upcoming.run, status.opened + 1, given + 1)  # a status that was restored knows less than the pods
     members = tuple(
         Assigned(name=pod.name, uid=pod.uid, rank=index * processes, node=pod.node) for index, pod in enumerate(pods)
     )

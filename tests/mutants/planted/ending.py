@@ -105,7 +105,7 @@ ENDING: Final = (
     Mutant(
         "a run is planned with a number that the log has seen",
         _PLANS,
-        "run = max(upcoming.run, status.opened + 1)",
+        "run = max(upcoming.run, status.opened + 1, given + 1)",
         "run = upcoming.run",
         ("log-is-ahead",),
     ),

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from perdure.contract import ExitKind, Leave
+from perdure.contract import ExitKind, Leave, Train
 from perdure_operator.api.status import Phase
 from perdure_operator.state.decision import Assign
-from tests.support.jobs import Job, creates, deletes, job, written
+from tests.support.jobs import PATIENT, Job, creates, deletes, job, written
 
 
 def _starting() -> Job:
@@ -63,6 +63,16 @@ def test_a_name_that_may_have_been_used_is_burnt() -> None:
 def test_numbers_stay_unused_even_if_status_was_rolled_back() -> None:
     here = job().starting(world=2).status(next=None, next_member=0)
     assert creates(here.plan()) == ["digits-ab12-2", "digits-ab12-3"]
+
+
+def test_a_run_whose_ranks_a_pod_was_given_is_not_planned_again_even_if_status_was_rolled_back() -> None:
+    before = job(disruption=PATIENT).running(world=2)
+    later = before.cordon("n2").settle().after(1).settle().ready().settle()
+    told = later.assignment(0)
+    assert isinstance(told, Train)
+    assert told.run == 2
+    restored = later.having(status=before.now).missing(1).settle().after(1).ready().settle()
+    assert restored.now.run == 3
 
 
 def test_a_member_evicted_between_plan_and_patch_costs_nothing() -> None:
