@@ -6,7 +6,8 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -112,17 +113,11 @@ class History:
 
     def play(self, *, tell: bool = False) -> Result:
         """To its end; `tell` also keeps what the operator logs."""
-        logger, handler = logging.getLogger("perdure_operator"), _Told(self.world)
-        logger.setLevel(logging.INFO if tell else logging.ERROR)
-        logger.addHandler(handler)
-        logger.propagate = False
         try:
-            with patience(self._work_seconds):
+            with _heard(self.world, logging.INFO if tell else logging.ERROR), patience(self._work_seconds):
                 violation = self.world.loop.run(self._live())
         except (Stuck, Overtime) as error:
             violation = Violation(self.world.now, "stuck", str(error))
-        finally:
-            logger.removeHandler(handler)
         checks = self._checks
         return Result(
             request=self.request,
@@ -204,6 +199,22 @@ class History:
         if self.world.failed is not None:
             return Violation(self.world.now, "raised", repr(self.world.failed))
         return self._checks.violation if self._checks else None
+
+
+@contextmanager
+def _heard(world: World, level: int) -> Iterator[None]:
+    """What the operator logs from this level on is told to the world, and to nobody else; afterwards as before."""
+    logger, handler = logging.getLogger("perdure_operator"), _Told(world)
+    before = logger.level, logger.propagate
+    logger.setLevel(level)
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
 
 
 class _Told(logging.Handler):
