@@ -10,7 +10,7 @@ from typing import Final
 
 from perdure_operator.api.status import CurrentRun, Enough, Growth
 from perdure_operator.decide.draft import Draft, later
-from perdure_operator.decide.facts import wanted_size
+from perdure_operator.decide.facts import size_of, wanted_size
 from perdure_operator.decide.sizing.target import largest
 
 LONGEST_REST_SECONDS: Final = 3600
@@ -67,7 +67,6 @@ def rests_until(draft: Draft, current: CurrentRun) -> datetime | None:
     growth, spec = draft.status.growth, draft.snapshot.spec
     if growth is None or spec.elastic is None or growth.generation != draft.snapshot.generation:
         return None
-    wanted, plan = wanted_size(draft.snapshot), current.plan
-    alike = plan.world * wanted.members == wanted.world * len(plan.members)
-    rests = alike and len(plan.members) < wanted.members and draft.now < growth.until
+    wanted, have = wanted_size(draft.snapshot), size_of(current.plan)
+    rests = have.each == wanted.each and have.members < wanted.members and draft.now < growth.until
     return growth.until if rests else None

@@ -59,10 +59,9 @@ def take_over(draft: Draft) -> Draft:
         return draft
     heirs, pods = succession(draft), own(draft.snapshot)
     names = (*(member.name for member in heirs.stays), *draft.next_members)
-    new = can_start if _nobody_trains(draft, current, intent) else can_train
-    fit = {name for name in names if name in pods and can_train(draft, pods[name])}
-    fit |= {name for name in draft.next_members if name in pods and new(draft, pods[name])}
-    missing = tuple(name for name in names if name not in fit)
+    early = draft.next_members if _nobody_trains(draft, current, intent) else ()
+    fit = {name: can_start if name in early else can_train for name in names}
+    missing = tuple(name for name in names if name not in pods or not fit[name](draft, pods[name]))
     if missing or refused(draft, names):
         return not_ready(draft, missing or names)
     if intent.not_before and draft.now < intent.not_before:
