@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from e2e.bench import handover, leader, moves, report, runtime, sampling, scale, start, step
+from e2e.bench import elastic, handover, leader, moves, report, runtime, sampling, scale, start, step
 from e2e.cluster import ClusterError
 from e2e.harness.evidence import NoEvidence
 from e2e.harness.kubectl import KubectlError
@@ -17,12 +17,13 @@ from e2e.prepare import Progress, missing
 from e2e.prepare.requirements import cannot_run, missing_for_scale
 
 Measured = tuple[list[report.Figure], dict[str, Any]]
-ORDINARY = ("step", "sampling", "moves", "leader")
-LACKS = {"moves": missing, "leader": missing, "scale": missing_for_scale}
+ORDINARY = ("step", "sampling", "moves", "elastic", "leader")
+LACKS = {"moves": missing, "elastic": missing, "leader": missing, "scale": missing_for_scale}
 TITLES = {
     "step": "What Session.step() adds to a training step",
     "sampling": "What the order of samples costs",
     "moves": "What a drain costs a training job",
+    "elastic": "What a job trains while the nodes for it come and go",
     "leader": "How long nobody leads when the leader's node is drained",
     "handover": "How long nobody trains when ranks are replaced in the living processes",
     "start": "What a trainer's imports cost, with the zygote and without",
@@ -41,6 +42,7 @@ def main() -> int:
         "step": step.measure,
         "sampling": sampling.measure,
         "moves": moves.measure,
+        "elastic": elastic.measure,
         "leader": leader.measure,
         "handover": handover.measure,
         "start": start.measure,

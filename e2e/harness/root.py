@@ -56,6 +56,15 @@ class Root:
 
         return self._wait(f"a step of run {run}", found, seconds)
 
+    def wait_for_world(self, world: int, *, seconds: float) -> Entry:
+        """The newest run's Opened entry, once it has so many ranks."""
+
+        def found() -> Entry | None:
+            newest = [entry for entry in self.entries() if entry.kind == "Opened"][-1:]
+            return next((entry for entry in newest if entry.body["world"] == world), None)
+
+        return self._wait(f"a run of {world} ranks", found, seconds)
+
     def _wait(self, what: str, look: Callable[[], T | None], seconds: float) -> T:
         """A bucket cannot be watched, so it is looked at; Late after `seconds`."""
         deadline = time.monotonic() + seconds
