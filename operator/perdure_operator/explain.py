@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any, Final, assert_never
 
 from perdure.contract import ContractError, Leave, Standby, Train, read_assignment
+from perdure_operator.api.names import ANNOTATION_AUTOSCALER
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import TrainingJobStatus
 from perdure_operator.decide.draft import WAITING
@@ -26,6 +27,7 @@ from perdure_operator.state.decision import (
     DeletePod,
     DropTemplate,
     KeepTemplate,
+    Mark,
     SetBudget,
 )
 from perdure_operator.state.snapshot import Snapshot
@@ -113,6 +115,9 @@ def _object(action: Action) -> str:
             return name
         case Assign(name=name, role=role, new=new):
             return f"{name} as {role}, {_assignment(new)}"
+        case Mark(name=name, new=new):
+            said = ", ".join(f"{key}={value}" for key, value in new.items() if key != ANNOTATION_AUTOSCALER)
+            return f"{name} with {said or 'no annotations for autoscalers'}"
         case SetBudget(min_available=least):
             return f"minAvailable {least}"
         case CheckTemplate() | DeleteBudget() | DeleteJob():

@@ -14,6 +14,8 @@ import pytest
 from e2e.cluster.apiserver import ApiServer
 from e2e.harness.shared_run import SharedRun
 from e2e.prepare import tool_folders
+from tests.api.process import OperatorProcess
+from tests.api.scene import Scene, until
 
 REPOSITORY = Path(__file__).parents[2]
 SYSTEM = "perdure-system"
@@ -71,3 +73,20 @@ def installed(api_server: ApiServer, tools: dict[str, Path]) -> Installed:
     api_server.kubectl("create", "namespace", SYSTEM)
     api_server.kubectl("apply", "-f", "-", input=done.stdout)
     return Installed(api_server.kubeconfig_for_service_account(SYSTEM, "perdure-operator"), done.stdout)
+
+
+@pytest.fixture(scope="module")
+def operator(
+    api_server: ApiServer, installed: Installed, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OperatorProcess]:
+    """One that leads, for all tests of a module."""
+    log = tmp_path_factory.mktemp("operator") / "log"
+    with OperatorProcess(installed.kubeconfig, log) as process:
+        until("leading", lambda: process.leading)
+        yield process
+
+
+@pytest.fixture
+def scene(api_server: ApiServer, namespace: str, operator: OperatorProcess) -> Scene:
+    """A namespace without a job, which the operator watches."""
+    return Scene(api_server, namespace)

@@ -67,7 +67,7 @@ def full(name: str = "full") -> Json:
             resumeAnyway=True,
         ),
         completion="ExitCode",
-        disruption={"exitTimeoutSeconds": 120, "replacementTimeoutSeconds": 45},
+        disruption={"exitTimeoutSeconds": 120, "replacementTimeoutSeconds": 45, "autoscaler": "Cooperative"},
         failure={
             "maxCodeFailures": 0,
             "maxInfrastructureFailures": 7,

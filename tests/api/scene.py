@@ -19,7 +19,7 @@ from perdure.contract import (
     read_assignment,
     write_outcome,
 )
-from perdure_operator.api.status import TrainingJobStatus
+from perdure_operator.api.status import Phase, TrainingJobStatus
 from tests.support.raw import job as job_body
 
 T = TypeVar("T")
@@ -142,6 +142,15 @@ class Scene:
     def _patch_status(self, kind: str, name: str, body: dict[str, Any]) -> None:
         how = ("--subresource=status", "--type=strategic", f"--patch={json.dumps(body)}")
         self.kubectl("patch", kind, name, *how)
+
+
+def starts(scene: Scene, *nodes: str) -> list[str]:
+    """Wait for two new pods, run them, and wait until the job does."""
+    until("two pods", lambda: len(scene.names()) == 2)
+    names = scene.names()
+    scene.run_pods(*nodes)
+    until("phase Running", lambda: scene.status().phase is Phase.RUNNING)
+    return names
 
 
 def completed(run: int, rank: int, step: int) -> str:

@@ -55,6 +55,7 @@ def _without(manifest: Json, *path: str) -> Json:
 _COMMANDLESS = {"spec": {"containers": [{"name": "trainer", "image": "digits:dev", "args": ["train.py"]}]}}
 _POD = "spec.template.spec"
 _TRAINER = f"{_POD}.containers"
+_AUTOSCALER = "spec.disruption.autoscaler"
 
 BAD = (
     Bad("a long name", job("x" * 51, checkpoint=checkpoint()), "metadata.name", "at most 50 characters"),
@@ -70,6 +71,16 @@ BAD = (
     Bad("sizes in disorder", elastic(2, 8, [2, 8, 4]), "spec.elastic.sizes", "sort them"),
     Bad("a size twice", elastic(2, 4, [2, 4, 4]), "spec.elastic.sizes", "remove the doubles"),
     Bad("too many sizes", elastic(1, 1000, [*range(1, 66)]), "spec.elastic.sizes", "must have at most 64 items"),
+    Bad("an autoscaler's third way", job(disruption={"autoscaler": "Maybe"}), _AUTOSCALER, "Never or Cooperative"),
+    *(
+        Bad(
+            f"{name} from two sides",
+            job(disruption={"autoscaler": "Never"}, template=template(metadata={"annotations": {name: "true"}})),
+            _AUTOSCALER,
+            "remove them from template.metadata.annotations, or remove disruption.autoscaler",
+        )
+        for name in ("cluster-autoscaler.kubernetes.io/safe-to-evict", "karpenter.sh/do-not-disrupt")
+    ),
     Bad(
         "growing an hour late",
         job(elastic={"minReplicas": 1, "maxReplicas": 2, "growAfterSeconds": 3601}),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -14,39 +13,15 @@ from perdure.contract import LABEL_JOB, LABEL_ROLE, Leave, Train
 from perdure_operator.api.status import Phase
 from tests.api.conftest import Installed
 from tests.api.process import OperatorProcess
-from tests.api.scene import Scene, completed, until
+from tests.api.scene import Scene, completed, starts, until
 from tests.support.raw import template
 
 pytestmark = pytest.mark.api
 
 
-@pytest.fixture(scope="module")
-def operator(
-    api_server: ApiServer, installed: Installed, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[OperatorProcess]:
-    log = tmp_path_factory.mktemp("operator") / "log"
-    with OperatorProcess(installed.kubeconfig, log) as process:
-        until("leading", lambda: process.leading)
-        yield process
-
-
-@pytest.fixture
-def scene(api_server: ApiServer, namespace: str, operator: OperatorProcess) -> Scene:
-    return Scene(api_server, namespace)
-
-
 def requests(server: ApiServer, user: str) -> list[dict[str, Any]]:
     entries = [json.loads(line) for line in server.audit_log.read_text().splitlines()]
     return [entry for entry in entries if entry["user"]["username"] == user and "objectRef" in entry]
-
-
-def starts(scene: Scene, *nodes: str) -> list[str]:
-    """Wait for two new pods, run them, and wait until the job does."""
-    until("two pods", lambda: len(scene.names()) == 2)
-    names = scene.names()
-    scene.run_pods(*nodes)
-    until("phase Running", lambda: scene.status().phase is Phase.RUNNING)
-    return names
 
 
 def test_a_job_starts_moves_off_a_cordoned_node_and_goes_on(scene: Scene) -> None:

@@ -74,6 +74,17 @@ async def a_patch_applies_while_its_tests_hold(api: ClusterApi, namespace: str) 
     assert (await api.get(PODS, namespace, "one"))["metadata"] == patched["metadata"]
 
 
+async def a_patch_takes_an_annotation_away_and_only_once(api: ClusterApi, namespace: str) -> None:
+    await api.create(PODS, namespace, pod("one"))
+    patch = [
+        {"op": "test", "path": "/metadata/annotations/a~1b", "value": "old"},
+        {"op": "remove", "path": "/metadata/annotations/a~1b"},
+    ]
+    assert not (await api.patch(PODS, namespace, "one", patch))["metadata"].get("annotations")
+    with pytest.raises(Conflict):
+        await api.patch(PODS, namespace, "one", patch)
+
+
 async def a_patch_of_another_uid_is_a_conflict(api: ClusterApi, namespace: str) -> None:
     await api.create(PODS, namespace, pod("one"))
     with pytest.raises(Conflict):
@@ -194,6 +205,7 @@ CASES = [
     a_dry_run_stores_nothing,
     a_list_selects_by_label,
     a_patch_applies_while_its_tests_hold,
+    a_patch_takes_an_annotation_away_and_only_once,
     a_patch_of_another_uid_is_a_conflict,
     a_patch_of_what_is_gone_is_not_found,
     a_replace_of_an_old_version_is_a_conflict,

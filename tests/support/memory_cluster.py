@@ -190,4 +190,7 @@ def _apply(raw: Json, operation: Operation) -> None:
         if target[last] != operation["value"]:
             raise Conflict(f"testing value {operation['path']} failed", status=422, reason="Invalid")
         return
+    if operation["op"] == "remove":
+        del target[last]
+        return
     target[last] = copy.deepcopy(operation["value"])

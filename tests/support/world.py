@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from perdure.contract import Role, Standby, write_assignment
+from perdure_operator.api.marks import marks
 from perdure_operator.api.status import TrainingJobStatus
 from perdure_operator.decide.facts import terminated
 from perdure_operator.state.decision import (
@@ -22,6 +23,7 @@ from perdure_operator.state.decision import (
     DeletePod,
     DropTemplate,
     KeepTemplate,
+    Mark,
     SetBudget,
 )
 from perdure_operator.state.snapshot import (
@@ -75,7 +77,7 @@ def change_node(snapshot: Snapshot, name: str, **fields: Any) -> Snapshot:
     return change(snapshot, nodes=tuple(nodes))
 
 
-def carry_out(snapshot: Snapshot, action: Action) -> Snapshot:  # noqa: C901 - one case for each action
+def carry_out(snapshot: Snapshot, action: Action) -> Snapshot:  # noqa: C901, PLR0912 - one case for each action
     """One write; raises Conflict where a precondition does not hold."""
     match action:
         case CheckTemplate():
@@ -99,6 +101,10 @@ def carry_out(snapshot: Snapshot, action: Action) -> Snapshot:  # noqa: C901 - o
             if _pod(snapshot, name, uid).assignment != old or name in _refused(snapshot, {RefusalKind.PATCH_REFUSED}):
                 raise Conflict
             return change_pod(snapshot, name, role=role, assignment=new, labelled=True)
+        case Mark(name=name, uid=uid, old=old, new=new):
+            if _pod(snapshot, name, uid).marks != old:
+                raise Conflict
+            return change_pod(snapshot, name, marks=new)
         case DeletePod(name=name, uid=uid):
             pod = _pod(snapshot, name, uid)
             return remove(snapshot, name) if terminated(pod) else delete(snapshot, name, snapshot.now + GRACE)
@@ -152,6 +158,7 @@ def _create(snapshot: Snapshot, name: str, template_hash: str, *, apart: bool) -
         owner_uid=snapshot.uid,
         role=Role.STANDBY,
         assignment=standby,
+        marks=marks(snapshot.spec.disruption.autoscaler, Role.STANDBY),
         node=node,
         template_hash=template_hash,
         unschedulable="" if node else "0/3 nodes are available",

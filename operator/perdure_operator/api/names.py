@@ -16,6 +16,9 @@ LABEL_UID: Final = "perdure.dev/job-uid"
 ANNOTATION_TEMPLATE: Final = "perdure.dev/template-hash"
 """Hash of the spec a pod was made from: a standby of an older one is replaced."""
 
+ANNOTATION_AUTOSCALER: Final = "perdure.dev/autoscaler"
+"""The value of disruption.autoscaler that a pod's marks were made for; absent where the operator has made none."""
+
 ASSIGNMENT_VOLUME: Final = "perdure-assignment"
 """The volume that the operator adds to each member."""
 

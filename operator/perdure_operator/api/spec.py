@@ -6,7 +6,8 @@ these models read what it has let through. The string under a field is its descr
 
 from __future__ import annotations
 
-from typing import Any
+from enum import StrEnum
+from typing import Any, Final
 
 from pydantic import ConfigDict, Field
 
@@ -16,6 +17,11 @@ from perdure_operator.schema.cel import Rule, at_least, between, checked, one_of
 
 REPLICAS_AT_MOST = 1000
 """Status names every member of the run's plan, and etcd takes 1.5 MiB."""
+
+SAFE_TO_EVICT: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+"""What cluster-autoscaler reads of a pod."""
+DO_NOT_DISRUPT: Final = "karpenter.sh/do-not-disrupt"
+"""What Karpenter reads of a pod."""
 
 _ROOT = r"^(s3://[a-z0-9][a-z0-9.-]+(/[^/?#\s]+)+|file://(/[^/?#\s]+)+)$"
 _URL = r"^https?://[^/?#@\s]+(/[^?#\s]*)?$"
@@ -116,6 +122,13 @@ class Checkpoint(Model):
     lost. False: such a job waits with the reason LogLost, until the log is back."""
 
 
+class Autoscaler(StrEnum):
+    """What autoscalers of nodes may do with the nodes of members."""
+
+    NEVER = "Never"
+    COOPERATIVE = "Cooperative"
+
+
 class DisruptionPolicy(Model):
     """What happens when members must leave."""
 
@@ -137,6 +150,13 @@ class DisruptionPolicy(Model):
     then, all members save and leave, and the job starts anew; with `elastic` those that are there go on, in a smaller
     size. 0: all leave at once. A member that died unannounced is waited for longer, 10 minutes, because the others keep
     what was not saved; with `elastic` those that are left go on at once, where they are enough."""
+    autoscaler: Autoscaler | None = Field(
+        default=None, json_schema_extra=one_of("disruption.autoscaler", [word.value for word in Autoscaler], 16)
+    )
+    """What pods tell autoscalers of nodes by annotations, also those that run when it is changed. Never: leave my node
+    alone (cluster-autoscaler's safe-to-evict "false", Karpenter's do-not-disrupt "true"). Cooperative: a node that is
+    worth it may be taken, once its members have moved (safe-to-evict "true", and no do-not-disrupt); new members are
+    left alone until they train. Absent: pods have the annotations of the template and no others."""
 
 
 class FailurePolicy(Model):
@@ -259,6 +279,16 @@ class TrainingJobSpec(Model):
                 "!has(self.elastic) || !self.checkpoint.uri.startsWith('file://')",
                 "elastic is not for a file:// checkpoint.uri, which is one node's: remove it, or use s3://bucket/prefix",
                 ".elastic",
+                forbids=True,
+            ),
+            Rule(
+                "!has(self.disruption) || !has(self.disruption.autoscaler) || !has(self.template.metadata)"
+                " || !has(self.template.metadata.annotations)"
+                f" || ['{SAFE_TO_EVICT}', '{DO_NOT_DISRUPT}']"
+                ".all(name, !(name in self.template.metadata.annotations))",
+                f"disruption.autoscaler sets the annotations {SAFE_TO_EVICT} and {DO_NOT_DISRUPT} of members: remove "
+                "them from template.metadata.annotations, or remove disruption.autoscaler",
+                ".disruption.autoscaler",
                 forbids=True,
             ),
             # The model allows it to be absent, so that a snapshot written by hand can be short.

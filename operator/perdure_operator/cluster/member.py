@@ -15,6 +15,7 @@ from typing import Any, Final
 from perdure import contract
 from perdure.contract import Env
 from perdure_operator.api import names
+from perdure_operator.api.marks import marks
 from perdure_operator.api.spec import Checkpoint
 from perdure_operator.cluster.protocol import JOBS, Json
 from perdure_operator.state.snapshot import KeptTemplate, Snapshot
@@ -31,6 +32,7 @@ def pod(job: Snapshot, name: str, *, apart: bool = False, kept: KeptTemplate | N
     `apart` keeps it off nodes that have a former of the job; `kept` is its template instead of the job's own.
     """
     body = _hashed_pod(job, name, apart=apart, kept=kept)
+    body["metadata"]["annotations"] |= marks(job.spec.disruption.autoscaler, contract.Role.STANDBY)
     return body | {"spec": _with_keys_mounted(job.spec.checkpoint, body["spec"])}
 
 
@@ -59,7 +61,8 @@ def _hashed_pod(job: Snapshot, name: str, *, apart: bool = False, kept: KeptTemp
 def template_hash(job: Snapshot, kept: KeptTemplate | None = None) -> str:
     """Of the pod that would be created now: changes with whatever of the spec goes into it, and with nothing else.
 
-    A form that a version of the operator gives to pods is left out: its upgrade would replace members that start.
+    A form that a version of the operator gives to pods is left out: its upgrade would replace members that start. So
+    are marks, which change in pods that live.
     """
     body = _hashed_pod(job.model_copy(update={"template_hash": ""}), job.name, kept=kept)
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]

@@ -43,6 +43,7 @@ from perdure_operator.decide.leaving import (
     track_unready_nodes,
     wait_for_exits,
 )
+from perdure_operator.decide.marking import mark
 from perdure_operator.decide.members import (
     allocate,
     allocate_ahead,
@@ -147,6 +148,7 @@ WRITES: Final[tuple[Policy, ...]] = (
     assign,  # ranks to the pods
     tell_leavers,  # of the run before
     relax,
+    mark,  # by the roles that the writes above give
     keep_template,  # nothing rests on it
 )
 

@@ -83,6 +83,18 @@ class Assign(Step):
     new: str
 
 
+class Mark(Step):
+    """Give a pod other annotations for autoscalers of nodes, with a uid precondition."""
+
+    kind: Literal["Mark"] = "Mark"
+    name: str
+    uid: str
+    old: dict[str, str]
+    """Those that it has, and that must still be as they are."""
+    new: dict[str, str]
+    """Those that it is to have, and no others."""
+
+
 class DeletePod(Step):
     """Delete with a uid precondition, never forced."""
 
@@ -101,7 +113,16 @@ class DeleteJob(Step):
 
 
 Action = Annotated[
-    CheckTemplate | KeepTemplate | DropTemplate | SetBudget | DeleteBudget | CreatePod | Assign | DeletePod | DeleteJob,
+    CheckTemplate
+    | KeepTemplate
+    | DropTemplate
+    | SetBudget
+    | DeleteBudget
+    | CreatePod
+    | Assign
+    | Mark
+    | DeletePod
+    | DeleteJob,
     Field(discriminator="kind"),
 ]
 

@@ -103,6 +103,8 @@ class PodView(Model):
     tolerations: tuple[Toleration, ...] = ()
     template_hash: str = ""
     """Hash of the pod template it was created from, "" where unknown: a standby of an older one is replaced."""
+    marks: dict[str, str] = Field(default_factory=dict)
+    """Its annotations that autoscalers of nodes read, and the operator's own that says who has made them."""
     gone: bool = False
     """The watch said DELETED (or a live LIST no longer has it); the rest is its last known state."""
 

@@ -17,6 +17,9 @@ _CLUSTER: Final = "operator/perdure_operator/cluster/"
 _MEMBER: Final = f"{_CLUSTER}member.py"
 _ROOTS: Final = f"{_CLUSTER}read/roots.py"
 
+_OF_MARKS: Final = ("tests/unit/operator/decide/test_marking.py",)
+_NO_MARKS: Final = "the simulation's autoscaler takes nodes whatever pods say"
+
 MEMBERS: Final = (
     Mutant(
         "a member without an IP is promoted",
@@ -241,5 +244,29 @@ MEMBERS: Final = (
         "names.LABEL_UID: draft.snapshot.uid, LABEL_ROLE: Role.MEMBER.value}",
         "names.LABEL_UID: draft.snapshot.uid}",
         ("scale",),
+    ),
+    Mutant(
+        "a promoted member goes on saying that its node must stay",
+        f"{_DECIDE}marking.py",
+        "marks(mode, roles.get(pod.uid, pod.role))",
+        "marks(mode, pod.role)",
+        tests=_OF_MARKS,
+        outside=_NO_MARKS,
+    ),
+    Mutant(
+        "a mark that is not the operator's is taken away",
+        f"{_DECIDE}marking.py",
+        "if wanted != pod.marks and (wanted or marked(pod.marks)):",
+        "if wanted != pod.marks:",
+        tests=_OF_MARKS,
+        outside=_NO_MARKS,
+    ),
+    Mutant(
+        "a new member may be consolidated away before it trains",
+        "operator/perdure_operator/api/marks.py",
+        "if mode is Autoscaler.COOPERATIVE and role == Role.MEMBER:",
+        "if mode is Autoscaler.COOPERATIVE:",
+        tests=_OF_MARKS,
+        outside=_NO_MARKS,
     ),
 )

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from perdure import contract
 from perdure_operator.api import names
+from perdure_operator.api.marks import MARKS
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.cluster.protocol import Json
 from perdure_operator.state.snapshot import Budget, NodeView, PodView, Taint, Terminated, Toleration
@@ -114,6 +115,7 @@ def pod(raw: Json, *, gone: bool = False) -> PodView:
         or (_condition(raw, "DisruptionTarget") or {}).get("status") == "True",
         tolerations=_tolerations(*map(_toleration, spec.get("tolerations") or [])),
         template_hash=annotations.get(names.ANNOTATION_TEMPLATE, ""),
+        marks={name: annotations[name] for name in MARKS if name in annotations},
         gone=gone,
     )
 

@@ -46,6 +46,7 @@ from perdure_operator.state.decision import (
     DeletePod,
     DropTemplate,
     KeepTemplate,
+    Mark,
     SetBudget,
 )
 from perdure_operator.state.snapshot import PodView, Refusal, RefusalKind, Snapshot, TemplateCheck, TemplateVerdict
@@ -71,7 +72,7 @@ class Writes:
         self._cache = cache
         self._clock = clock
 
-    async def carry_out(self, work: Round, action: Action) -> None:
+    async def carry_out(self, work: Round, action: Action) -> None:  # noqa: C901 - one case for each action
         """Raises ApiError."""
         job, memory = work.job, work.memory
         match action:
@@ -89,6 +90,8 @@ class Writes:
                 await self._create_pod(job, action, memory)
             case Assign():
                 await self._assign(work, action)
+            case Mark():
+                await self._mark(job, action)
             case DeletePod():
                 await self._delete_pod(job, action, work.pods.get(action.uid))
             case DeleteJob(uid=uid):
@@ -194,6 +197,17 @@ class Writes:
         work.pods[action.uid] = parse.pod(written)
         self._cache.apply(PODS, written)
 
+    async def _mark(self, job: Snapshot, action: Mark) -> None:
+        """A refusal stops nothing: what autoscalers are told comes after what members are told."""
+        try:
+            written = await self._api.patch(PODS, job.namespace, action.name, _mark_patch(action))
+        except NotFound as error:
+            raise Conflict(str(error)) from None
+        except (Forbidden, Invalid) as error:
+            logger.warning("pod %s/%s: its marks for autoscalers stay: %s", job.namespace, action.name, error)
+            return
+        self._cache.apply(PODS, written)
+
     async def _delete_pod(self, job: Snapshot, action: DeletePod, seen: PodView | None) -> None:
         """A pod that has changed since may have been promoted by the next leader."""
         version = seen.resource_version if seen else ""
@@ -229,6 +243,16 @@ def _assign_patch(job: Snapshot, action: Assign, seen: PodView | None) -> list[J
         {"op": "add", "path": annotation, "value": action.new},
         {"op": "add", "path": label, "value": action.role},
         *({"op": "add", "path": f"/metadata/labels/{_escaped(name)}", "value": lacking[name]} for name in lacking),
+    ]
+
+
+def _mark_patch(action: Mark) -> list[Json]:
+    paths = {name: f"/metadata/annotations/{_escaped(name)}" for name in (*action.old, *action.new)}
+    return [
+        _test("/metadata/uid", action.uid),
+        *(_test(paths[name], value) for name, value in action.old.items()),
+        *({"op": "remove", "path": paths[name]} for name in action.old if name not in action.new),
+        *({"op": "add", "path": paths[name], "value": value} for name, value in action.new.items()),
     ]
 
 

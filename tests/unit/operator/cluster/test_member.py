@@ -256,3 +256,29 @@ def test_the_contracts_variables_cannot_be_redefined(name: str, value: str) -> N
     names = [one["name"] for one in pod["spec"]["containers"][0]["env"]]
     assert env(pod)[name] == value
     assert names.count(name) == 1
+
+
+def _annotations(**spec: Any) -> dict[str, str]:
+    return {key: value for key, value in of_spec(**spec)["metadata"]["annotations"].items() if "perdure.dev" not in key}
+
+
+@pytest.mark.parametrize("mode", ["Never", "Cooperative"])
+def test_no_autoscaler_takes_the_node_of_a_pod_that_is_new(mode: str) -> None:
+    assert _annotations(disruption={"autoscaler": mode}) == {
+        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+        "karpenter.sh/do-not-disrupt": "true",
+    }
+
+
+def test_where_the_job_says_nothing_to_autoscalers_the_template_alone_does() -> None:
+    given = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
+    assert _annotations(template=template() | {"metadata": {"annotations": given}}) == given
+    assert _annotations() == {}
+
+
+def test_what_autoscalers_are_told_makes_no_other_template() -> None:
+    hashes = {
+        member.template_hash(snapshot(spec=TrainingJobSpec.model_validate(job(disruption=given)["spec"])))
+        for given in ({}, {"autoscaler": "Never"}, {"autoscaler": "Cooperative"})
+    }
+    assert len(hashes) == 1

@@ -130,3 +130,13 @@ def test_a_word_of_a_newer_crd_is_left_out_as_a_field_is() -> None:
     body = job()["spec"]
     spec, unknown = parse.spec(body | {"completion": "Oracle", "failure": {"later": 1}})
     assert (spec, unknown) == (parse.spec(body)[0], ("completion", "failure.later"))
+
+
+def test_of_a_pods_annotations_those_for_autoscalers_are_read() -> None:
+    marks = {
+        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+        "karpenter.sh/do-not-disrupt": "true",
+        "perdure.dev/autoscaler": "Never",
+    }
+    assert parse.pod(pod(annotations={**marks, "team": "a"})).marks == marks
+    assert parse.pod(pod(annotations=None)).marks == {}

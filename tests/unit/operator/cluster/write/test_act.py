@@ -42,6 +42,7 @@ from perdure_operator.state.decision import (
     DeleteJob,
     DeletePod,
     Event,
+    Mark,
     SetBudget,
 )
 from perdure_operator.state.snapshot import RefusalKind, Snapshot, TemplateVerdict
@@ -338,6 +339,43 @@ def test_labels_that_somebody_has_removed_come_back_with_the_next_patch() -> Non
     told = Assign(**pod, role="member", old=STANDBY, new=STANDBY)
     desk.act(told, seen=seen.model_copy(update={"pods": (stripped,)}))
     assert desk.get(PODS, pod["name"])["metadata"]["labels"].items() >= labels.items()
+
+
+def _marks(desk: Desk) -> dict[str, str]:
+    (pod,) = desk.pods()
+    return {key: value for key, value in pod["metadata"]["annotations"].items() if "/a" in key}
+
+
+def test_marks_are_given_and_taken_away_and_nothing_else_is() -> None:
+    desk = Desk()
+    desk.act(CreatePod(name=desk.name(0)))
+    uid, given = desk.pods()[0]["metadata"]["uid"], {"x.io/a": "1", "y.io/a~b": "2"}
+    before = _marks(desk)
+    desk.act(Mark(name=desk.name(0), uid=uid, old={}, new=given))
+    assert _marks(desk) == before | given
+    desk.act(Mark(name=desk.name(0), uid=uid, old=given, new={"x.io/a": "3"}))
+    assert _marks(desk) == before | {"x.io/a": "3"}
+
+
+@pytest.mark.parametrize(("uid", "old"), [("another", {"x.io/a": "1"}), (None, {"x.io/a": "0"})])
+def test_marks_that_rest_on_old_news_are_a_conflict(uid: str | None, old: dict[str, str]) -> None:
+    desk = Desk()
+    desk.act(CreatePod(name=desk.name(0)))
+    known = desk.pods()[0]["metadata"]["uid"]
+    desk.act(Mark(name=desk.name(0), uid=known, old={}, new={"x.io/a": "1"}))
+    with pytest.raises(Conflict):
+        desk.act(Mark(name=desk.name(0), uid=uid or known, old=old, new={}))
+    assert _marks(desk)["x.io/a"] == "1"
+
+
+def test_who_refuses_marks_stops_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    desk = Desk()
+    desk.act(CreatePod(name=desk.name(0)))
+    uid = desk.pods()[0]["metadata"]["uid"]
+    desk.cluster.refuses[PODS] = Forbidden("a webhook says no", reason="Forbidden")
+    desk.act(Mark(name=desk.name(0), uid=uid, old={}, new={"x.io/a": "1"}), DeletePod(name=desk.name(0), uid=uid))
+    assert "its marks for autoscalers stay: a webhook says no" in caplog.text
+    assert desk.pods() == []
 
 
 def test_a_pod_may_be_given_another_grace_than_its_own() -> None:
