@@ -48,7 +48,7 @@ mutants: dev
 	$(VENV)/python -m tests.mutants
 
 bench: prepare
-	$(VENV)/python -m e2e.bench step sampling handover moves leader
+	$(VENV)/python -m e2e.bench step sampling handover moves elastic leader
 
 bench-runtime: dev
 	$(VENV)/python -m e2e.bench runtime
