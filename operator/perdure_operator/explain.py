@@ -111,6 +111,8 @@ def _object(action: Action) -> str:
     match action:
         case CreatePod(name=name, kept=kept) if kept:
             return f"{name} from the template in {kept}"
+        case CreatePod(name=name, priority_class=given) if given:
+            return f"{name} of PriorityClass {given}"
         case CreatePod(name=name) | DeletePod(name=name) | KeepTemplate(name=name) | DropTemplate(name=name):
             return name
         case Assign(name=name, role=role, new=new):

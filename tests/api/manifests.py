@@ -53,6 +53,7 @@ def full(name: str = "full") -> Json:
             "sizes": [2, 4, 8],
             "growAfterSeconds": 5,
             "growTimeoutSeconds": 600,
+            "joinerPriorityClassName": "perdure-joiner",
         },
         processesPerReplica=8,
         checkpoint=checkpoint(

@@ -93,6 +93,12 @@ BAD = (
         "spec.elastic.growTimeoutSeconds",
         "must be 30 to 86400",
     ),
+    Bad(
+        "a class that cannot be",
+        job(elastic={"minReplicas": 1, "maxReplicas": 2, "joinerPriorityClassName": "Low Priority"}),
+        "spec.elastic.joinerPriorityClassName",
+        "such as that of Perdure's chart",
+    ),
     Bad("more than the largest size", elastic(2, 4, replicas=5), "spec.replicas", "raise elastic.maxReplicas"),
     Bad(
         "elastic with file://",

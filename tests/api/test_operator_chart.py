@@ -95,3 +95,12 @@ def test_nothing_may_read_secrets_or_change_nodes(tools: dict[str, Path]) -> Non
     ]
     assert all("secrets" not in rule["resources"] and "*" not in rule["verbs"] for rule in rules)
     assert [rule["verbs"] for rule in rules if "nodes" in rule["resources"]] == [["get", "list", "watch"]]
+
+
+def test_a_class_for_joiners_preempts_nobody_and_is_seen_by_autoscalers(tools: dict[str, Path]) -> None:
+    (given,) = of_kind(rendered(tools), "PriorityClass")
+    assert given["metadata"]["name"] == "perdure-joiner"
+    assert (given["value"], given["preemptionPolicy"], given["globalDefault"]) == (0, "Never", False)
+    (named,) = of_kind(rendered(tools, "joinerPriorityClass.name=grows"), "PriorityClass")
+    assert named["metadata"]["name"] == "grows"
+    assert of_kind(rendered(tools, "joinerPriorityClass.create=false"), "PriorityClass") == []

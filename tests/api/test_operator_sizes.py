@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
+from e2e.cluster.apiserver import ApiServer
+from perdure_operator.api.status import Phase
 from tests.api.scene import Scene, starts, until
+from tests.support.raw import template
 
 pytestmark = pytest.mark.api
 
 SAFE = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 KARPENTER = "karpenter.sh/do-not-disrupt"
+GROWS = {"minReplicas": 2, "maxReplicas": 4, "growAfterSeconds": 0}
 NEVER, COOPERATIVE, NOTHING = ("false", "true"), ("true", None), (None, None)
 
 
@@ -17,6 +24,14 @@ def told(scene: Scene) -> list[tuple[str | None, str | None]]:
     """What each pod says to cluster-autoscaler and to Karpenter."""
     annotations = [pod["metadata"]["annotations"] for pod in scene.pods()]
     return [(one.get(SAFE), one.get(KARPENTER)) for one in annotations]
+
+
+def sized(scene: Scene) -> str:
+    return said(scene, "Sized")
+
+
+def said(scene: Scene, condition: str) -> str:
+    return next((one.message for one in scene.status().conditions if one.type == condition), "")
 
 
 def test_living_pods_tell_autoscalers_of_nodes_what_the_job_says_now(scene: Scene) -> None:
@@ -32,3 +47,52 @@ def test_living_pods_tell_autoscalers_of_nodes_what_the_job_says_now(scene: Scen
     until("members say nothing", lambda: told(scene) == [NOTHING, NOTHING])
     assert scene.names() == members
     assert scene.status().run == 1
+
+
+def priority_class(server: ApiServer, name: str, value: int, policy: str) -> None:
+    body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
+    server.kubectl("apply", "-f", "-", input=json.dumps(body | {"value": value, "preemptionPolicy": policy}))
+
+
+def priorities(scene: Scene) -> list[tuple[Any, ...]]:
+    specs = [pod["spec"] for pod in scene.pods()]
+    return [(one.get("priorityClassName"), one["priority"], one["preemptionPolicy"]) for one in specs]
+
+
+def test_joiners_preempt_nobody_although_their_template_does(scene: Scene, api_server: ApiServer) -> None:
+    priority_class(api_server, "high", 1000, "PreemptLowerPriority")
+    priority_class(api_server, "joiner", 0, "Never")
+    nodes = [scene.node(name) for name in ("n1", "n2")]
+    high = template()
+    high["spec"]["priorityClassName"] = "high"
+    scene.apply(template=high, disruption={}, elastic=GROWS)
+    starts(scene, *nodes)
+    until("the remedy", lambda: "set elastic.joinerPriorityClassName" in sized(scene))
+    scene.apply(template=high, disruption={}, elastic=GROWS | {"joinerPriorityClassName": "joiner"})
+    until("no remedy", lambda: "joinerPriorityClassName" not in sized(scene))
+    scene.kubectl("scale", "trainingjob", scene.name, "--replicas=3")
+    until("a joiner", lambda: len(scene.names()) == 3)
+    of_template = ("high", 1000, "PreemptLowerPriority")
+    assert priorities(scene) == [of_template, of_template, ("joiner", 0, "Never")]
+
+
+def test_a_class_for_joiners_that_is_not_there_is_named_while_the_run_trains_on(scene: Scene) -> None:
+    nodes = [scene.node(name) for name in ("n1", "n2")]
+    scene.apply(disruption={}, elastic=GROWS | {"joinerPriorityClassName": "nobody-has-it"})
+    starts(scene, *nodes)
+    scene.kubectl("scale", "trainingjob", scene.name, "--replicas=3")
+    until("the refusal", lambda: "no PriorityClass with name nobody-has-it" in said(scene, "Disrupted"))
+    assert scene.status().phase is Phase.RUNNING
+
+
+def test_who_asks_for_the_scale_gets_members_and_no_joiners(scene: Scene) -> None:
+    nodes = [scene.node(name) for name in ("n1", "n2")]
+    scene.apply(disruption={}, elastic=GROWS)
+    members = starts(scene, *nodes)
+    scene.kubectl("scale", "trainingjob", scene.name, "--replicas=4")
+    until("joiners", lambda: len(scene.names()) == 4)
+    path = f"/apis/perdure.dev/v1alpha1/namespaces/{scene.namespace}/trainingjobs/{scene.name}/scale"
+    scale = json.loads(scene.server.kubectl("get", "--raw", path).stdout)
+    assert (scale["spec"]["replicas"], scale["status"]["replicas"]) == (4, 2)
+    found = scene.kubectl("get", "pods", f"--selector={scale['status']['selector']}", "--output=name")
+    assert sorted(line.removeprefix("pod/") for line in found.split()) == members

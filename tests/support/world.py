@@ -94,9 +94,9 @@ def carry_out(snapshot: Snapshot, action: Action) -> Snapshot:  # noqa: C901, PL
             return change(snapshot, budget=Budget(min_available=least, uid=uid or "budget"))
         case DeleteBudget():
             return change(snapshot, budget=None)
-        case CreatePod(name=name, apart=apart, kept=kept):
+        case CreatePod(name=name, apart=apart, kept=kept, priority_class=named):
             made_from = next((one.hash for one in snapshot.kept if one.name == kept), snapshot.template_hash)
-            return _create(snapshot, name, made_from, apart=apart)
+            return change_pod(_create(snapshot, name, made_from, apart=apart), name, priority_class=named)
         case Assign(name=name, uid=uid, role=role, old=old, new=new):
             if _pod(snapshot, name, uid).assignment != old or name in _refused(snapshot, {RefusalKind.PATCH_REFUSED}):
                 raise Conflict

@@ -254,6 +254,20 @@ class Elastic(Model):
     )
     """How long a run that could be larger waits for new members. Then they are let go, and it is tried again after as
     long, twice as long each further time, up to an hour; at once after an edit of the spec."""
+    joiner_priority_class_name: str | None = Field(
+        default=None,
+        max_length=253,
+        json_schema_extra=checked(
+            Rule(
+                f"self.matches('{_NAME}')",
+                "elastic.joinerPriorityClassName must be the name of a PriorityClass: give one with preemptionPolicy "
+                "Never, such as that of Perdure's chart",
+            )
+        ),
+    )
+    """PriorityClass of members that make a run larger; one with preemptionPolicy Never lets a job grow into free room
+    alone. Members of a run that begins anew, and those that replace others, have the class of the template. A priority
+    cannot be changed in a pod: who came as a joiner keeps this class. Absent: all have that of the template."""
 
 
 class TrainingJobSpec(Model):

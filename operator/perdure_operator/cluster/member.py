@@ -26,14 +26,18 @@ _WARM_SECONDS: Final = 1800
 """A container that is not warm by then is killed: an agent that cannot read its assignment never will."""
 
 
-def pod(job: Snapshot, name: str, *, apart: bool = False, kept: KeptTemplate | None = None) -> Json:
+def pod(
+    job: Snapshot, name: str, *, apart: bool = False, kept: KeptTemplate | None = None, priority_class: str = ""
+) -> Json:
     """A member as it is created: a standby with the agent in front of the user's command.
 
-    `apart` keeps it off nodes that have a former of the job; `kept` is its template instead of the job's own.
+    `apart` keeps it off nodes that have a former of the job; `kept` is its template instead of the job's own;
+    `priority_class` counts instead of the template's.
     """
     body = _hashed_pod(job, name, apart=apart, kept=kept)
     body["metadata"]["annotations"] |= marks(job.spec.disruption.autoscaler, contract.Role.STANDBY)
-    return body | {"spec": _with_keys_mounted(job.spec.checkpoint, body["spec"])}
+    spec = _of_class(priority_class, _with_keys_mounted(job.spec.checkpoint, body["spec"]))
+    return body | {"spec": spec}
 
 
 def _hashed_pod(job: Snapshot, name: str, *, apart: bool = False, kept: KeptTemplate | None = None) -> Json:
@@ -212,6 +216,14 @@ def _with_keys_mounted(checkpoint: Checkpoint, spec: Json) -> Json:
         "volumeMounts": [*trainer["volumeMounts"], mount],
     }
     return spec | {"volumes": [*spec["volumes"], _keys_volume(secret)], "containers": [trainer, *others]}
+
+
+def _of_class(name: str, spec: Json) -> Json:
+    """What follows from the class is admission's to fill in, and refused where it is of another class."""
+    if not name:
+        return spec
+    kept = {key: value for key, value in spec.items() if key not in ("priority", "preemptionPolicy")}
+    return kept | {"priorityClassName": name}
 
 
 def _keys_volume(secret: str) -> Json:

@@ -31,7 +31,7 @@ from perdure_operator.decide.history import begin
 from perdure_operator.decide.placement import can_start, grace_of, placeholders, stays_apart
 from perdure_operator.decide.plans import new_plan
 from perdure_operator.decide.startup_problems import not_ready
-from perdure_operator.decide.succession import succession
+from perdure_operator.decide.succession import joiner_classes, succession
 from perdure_operator.state.decision import Assign, CreatePod, DeletePod
 from perdure_operator.state.snapshot import PodView
 
@@ -129,7 +129,8 @@ def create(draft: Draft) -> Draft:
     missing = [name for name in draft.next_members if name not in pods]
     apart, template = stays_apart(draft), fallback(draft)
     kept = template.name if template else ""
-    new = (CreatePod(name=name, apart=apart, kept=kept) for name in missing)
+    classes = joiner_classes(draft, missing)
+    new = (CreatePod(name=name, apart=apart, kept=kept, priority_class=classes.get(name, "")) for name in missing)
     draft = draft.act("a member of the next run", *new)
     return draft.because(f"creating {', '.join(missing)}") if missing else draft
 

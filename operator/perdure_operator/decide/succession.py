@@ -5,6 +5,7 @@ A member stays in its pod where it can go on training there. Those that are lost
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perdure_operator.api.status import Assigned
@@ -23,6 +24,20 @@ class Succession:
     """Alive, and not in the next run."""
     joins: int = 0
     """How many new members it takes."""
+
+
+def joiner_classes(draft: Draft, new: Sequence[str]) -> dict[str, str]:
+    """The PriorityClass of those created now that make the run larger and replace nobody; others have the template's.
+
+    Who is there already and has the template's class counts as a replacement, whatever it was made for.
+    """
+    current, elastic = draft.current, draft.snapshot.spec.elastic
+    named = elastic.joiner_priority_class_name if elastic else None
+    if not new or named is None or current is None or (current.intent and current.intent.leave):
+        return {}
+    pods, replacements = own(draft.snapshot), len(current.plan.members) - len(succession(draft).stays)
+    there = sum(name in pods and pods[name].priority_class != named for name in draft.next_members)
+    return dict.fromkeys(new[max(replacements - there, 0) :], named)
 
 
 def succession(draft: Draft) -> Succession:

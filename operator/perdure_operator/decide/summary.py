@@ -10,6 +10,7 @@ from perdure_operator.api.reasons import REASONS, ConditionType, Reason
 from perdure_operator.api.status import Disruption, Phase, RunPlan
 from perdure_operator.decide.draft import Draft, Waiting, clock
 from perdure_operator.decide.facts import joined, own, terminated, wanted_size
+from perdure_operator.decide.sizing.priority import warn_of_priority
 from perdure_operator.decide.sizing.target import why_so_many
 
 _WARNINGS: Final = frozenset(
@@ -192,10 +193,13 @@ def _sized(draft: Draft) -> Draft:
     if plan is None:
         return draft  # the size of nothing
     have, wanted = len(plan.members), wanted_size(draft.snapshot).members
+    alive = [pod for pod in own(draft.snapshot).values() if not terminated(pod)]
+    warning = warn_of_priority(spec.elastic, alive)
+    warning = f"; {warning}" if warning else ""
     if have == wanted:
-        words = f"{have} members: {why_so_many(spec)}"
+        words = f"{have} members: {why_so_many(spec)}{warning}"
         return draft.condition(ConditionType.SIZED, True, Reason.WANTED_SIZE, words)
-    words = f"{have} members, {wanted} are wanted: {why_so_many(spec)}{_how_it_grows(draft)}"
+    words = f"{have} members, {wanted} are wanted: {why_so_many(spec)}{_how_it_grows(draft)}{warning}"
     return draft.condition(ConditionType.SIZED, False, Reason.OTHER_SIZE, words)
 
 

@@ -69,6 +69,8 @@ class CreatePod(Step):
     """On no node that has a former of the job: no taint keeps pods off it."""
     kept: str = ""
     """The kept template that it is made from; "" where it is made from spec.template as it is now."""
+    priority_class: str = ""
+    """Instead of that of the template; "" where it has that."""
 
 
 class Assign(Step):

@@ -101,6 +101,11 @@ class PodView(Model):
     evicted: bool = False
     """status.reason Evicted, or a DisruptionTarget condition that is True."""
     tolerations: tuple[Toleration, ...] = ()
+    priority: int = 0
+    """As admission has filled it in."""
+    priority_class: str = ""
+    preemption_policy: str = ""
+    """Never, or PreemptLowerPriority, which is meant where it is absent."""
     template_hash: str = ""
     """Hash of the pod template it was created from, "" where unknown: a standby of an older one is replaced."""
     marks: dict[str, str] = Field(default_factory=dict)

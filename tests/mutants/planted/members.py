@@ -18,6 +18,7 @@ _MEMBER: Final = f"{_CLUSTER}member.py"
 _ROOTS: Final = f"{_CLUSTER}read/roots.py"
 
 _OF_MARKS: Final = ("tests/unit/operator/decide/test_marking.py",)
+_NO_CLASSES: Final = "the simulation's scheduler knows no priorities"
 _NO_MARKS: Final = "the simulation's autoscaler takes nodes whatever pods say"
 
 MEMBERS: Final = (
@@ -268,5 +269,21 @@ MEMBERS: Final = (
         "if mode is Autoscaler.COOPERATIVE:",
         tests=_OF_MARKS,
         outside=_NO_MARKS,
+    ),
+    Mutant(
+        "pending joiners count as the replacements of leavers",
+        f"{_DECIDE}succession.py",
+        "there = sum(name in pods and pods[name].priority_class != named for name in draft.next_members)",
+        "there = sum(name in pods for name in draft.next_members)",
+        tests=("tests/unit/operator/decide/test_joiner_classes.py",),
+        outside=_NO_CLASSES,
+    ),
+    Mutant(
+        "a replacement has the class of those who make the run larger",
+        f"{_DECIDE}succession.py",
+        "dict.fromkeys(new[max(replacements - there, 0) :], named)",
+        "dict.fromkeys(new, named)",
+        tests=("tests/unit/operator/decide/test_joiner_classes.py",),
+        outside=_NO_CLASSES,
     ),
 )

@@ -113,6 +113,9 @@ def pod(raw: Json, *, gone: bool = False) -> PodView:
         unschedulable=_unschedulable(raw),
         evicted=status.get("reason") == "Evicted"
         or (_condition(raw, "DisruptionTarget") or {}).get("status") == "True",
+        priority=int(spec.get("priority") or 0),
+        priority_class=spec.get("priorityClassName") or "",
+        preemption_policy=spec.get("preemptionPolicy") or "",
         tolerations=_tolerations(*map(_toleration, spec.get("tolerations") or [])),
         template_hash=annotations.get(names.ANNOTATION_TEMPLATE, ""),
         marks={name: annotations[name] for name in MARKS if name in annotations},

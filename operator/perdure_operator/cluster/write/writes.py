@@ -155,8 +155,9 @@ class Writes:
 
     async def _create_pod(self, job: Snapshot, action: CreatePod, memory: Memory) -> None:
         kept = next((one for one in job.kept if one.name == action.kept), None)
+        body = member.pod(job, action.name, apart=action.apart, kept=kept, priority_class=action.priority_class)
         try:
-            await self._create(PODS, job, member.pod(job, action.name, apart=action.apart, kept=kept), memory)
+            await self._create(PODS, job, body, memory)
         except (Forbidden, Invalid, AlreadyExists):
             raise  # it does not exist, or is not ours
         except BaseException:

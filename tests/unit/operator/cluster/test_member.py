@@ -282,3 +282,18 @@ def test_what_autoscalers_are_told_makes_no_other_template() -> None:
         for given in ({}, {"autoscaler": "Never"}, {"autoscaler": "Cooperative"})
     }
     assert len(hashes) == 1
+
+
+def test_a_class_of_its_own_takes_the_place_of_all_that_the_template_says_of_priority() -> None:
+    raw = template()
+    raw["spec"] |= {"priorityClassName": "high", "priority": 1000, "preemptionPolicy": "PreemptLowerPriority"}
+    seen = snapshot(spec=TrainingJobSpec.model_validate(job(template=raw)["spec"]))
+    before = member.pod(seen, NAME)["spec"]
+    assert (before["priorityClassName"], before["priority"]) == ("high", 1000)
+    joiner = member.pod(seen, NAME, priority_class="low")["spec"]
+    assert joiner["priorityClassName"] == "low"
+    assert not {"priority", "preemptionPolicy"} & set(joiner)
+    others = {"priorityClassName", "priority", "preemptionPolicy"}
+    assert {key: joiner[key] for key in joiner if key not in others} == {
+        key: before[key] for key in before if key not in others
+    }

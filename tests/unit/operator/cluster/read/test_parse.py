@@ -140,3 +140,10 @@ def test_of_a_pods_annotations_those_for_autoscalers_are_read() -> None:
     }
     assert parse.pod(pod(annotations={**marks, "team": "a"})).marks == marks
     assert parse.pod(pod(annotations=None)).marks == {}
+
+
+def test_a_pods_priority_is_what_admission_made_of_it() -> None:
+    seen = parse.pod(pod({"priority": -5, "priorityClassName": "low", "preemptionPolicy": "Never"}))
+    assert (seen.priority, seen.priority_class, seen.preemption_policy) == (-5, "low", "Never")
+    seen = parse.pod(pod({"priority": None}))
+    assert (seen.priority, seen.priority_class, seen.preemption_policy) == (0, "", "")
