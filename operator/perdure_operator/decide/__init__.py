@@ -68,7 +68,7 @@ from perdure_operator.decide.stage import Stage, stage_of
 from perdure_operator.decide.summary import summarise
 from perdure_operator.decide.template import check_template, keep_template, try_template, warn_of_sidecars
 from perdure_operator.decide.times import correct_times
-from perdure_operator.state.decision import Decision
+from perdure_operator.state.decision import CheckTemplate, Decision
 from perdure_operator.state.snapshot import Snapshot
 
 Policy = Callable[[Draft], Draft]
@@ -175,9 +175,13 @@ def decide(snapshot: Snapshot) -> Decision:
 
 
 def _nothing_to_tell_yet(draft: Draft) -> bool:
-    """A new job's first word to people is what the dry run of its template has said, or that there is no answer."""
+    """A new job's first word to people is what the dry run of its template has said, or that there is no answer.
+
+    One that has pods is not new: its status was lost, and what is done to them is explained.
+    """
     new = draft.snapshot.status == _UNWRITTEN and draft.snapshot.template_check.time is None
-    return new and draft.waiting is not None and draft.waiting.reason is Reason.CHECKING_TEMPLATE
+    only_asks = all(isinstance(action, CheckTemplate) for action in draft.actions)
+    return new and only_asks and draft.waiting is not None and draft.waiting.reason is Reason.CHECKING_TEMPLATE
 
 
 def _through_stages(draft: Draft) -> Draft:

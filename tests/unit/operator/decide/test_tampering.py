@@ -7,6 +7,7 @@ import pytest
 from perdure.contract import ExitKind
 from perdure_operator.api.status import Disruption, Phase, TrainingJobStatus
 from perdure_operator.state.decision import SetBudget
+from perdure_operator.state.snapshot import TemplateCheck
 from tests.support.jobs import deletes, job, leaves, written
 
 
@@ -75,3 +76,12 @@ def test_a_classic_sidecar_is_warned_of_before_the_first_member() -> None:
         job(template=template).running(world=2).leaving("n1").all_ended(ExitKind.CHECKPOINTED, step=2, commit=(3, 2))
     )
     assert [event for event in again.plan().events if event.reason == "ClassicSidecar"] == []
+
+
+def test_a_job_whose_status_is_lost_says_so_in_the_round_that_deletes_what_it_does_not_know() -> None:
+    here = job().starting(2)
+    lost = here.having(status=TrainingJobStatus(), template_check=TemplateCheck())
+    plan = lost.plan()
+    assert sorted(deletes(plan)) == [here.name(0), here.name(1)]
+    assert plan.status is not None
+    assert "CheckingTemplate" in [condition.reason for condition in plan.status.conditions]
