@@ -93,6 +93,12 @@ class Scene:
         """Whether a condition has this reason."""
         return any(one.reason == reason for one in self.status().conditions)
 
+    def selected(self) -> list[str]:
+        """Names of the pods that an autoscaler of pods finds by the scale subresource."""
+        job = json.loads(self.kubectl("get", "trainingjob", self.name, "--output=json"))
+        words = self.kubectl("get", "pods", f"--selector={job['status']['selector']}", "--output=name").split()
+        return [word.removeprefix("pod/") for word in words]
+
     def members(self) -> list[dict[str, Any]]:
         """Pods that have, or had, a rank: no standby is among them."""
         return [pod for pod in self.pods() if pod["metadata"]["labels"].get(LABEL_ROLE) == "member"]

@@ -99,6 +99,12 @@ BAD = (
         "spec.elastic.joinerPriorityClassName",
         "such as that of Perdure's chart",
     ),
+    Bad(
+        "more spares than there can be",
+        job(elastic={"minReplicas": 1, "maxReplicas": 2, "spares": 101}),
+        "spec.elastic.spares",
+        "must be 0 to 100",
+    ),
     Bad("more than the largest size", elastic(2, 4, replicas=5), "spec.replicas", "raise elastic.maxReplicas"),
     Bad(
         "elastic with file://",

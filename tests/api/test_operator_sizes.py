@@ -96,3 +96,19 @@ def test_who_asks_for_the_scale_gets_members_and_no_joiners(scene: Scene) -> Non
     assert (scale["spec"]["replicas"], scale["status"]["replicas"]) == (4, 2)
     found = scene.kubectl("get", "pods", f"--selector={scale['status']['selector']}", "--output=name")
     assert sorted(line.removeprefix("pod/") for line in found.split()) == members
+
+
+def test_a_spare_is_no_member_and_takes_the_place_of_one(scene: Scene) -> None:
+    nodes = [scene.node(name) for name in ("n1", "n2", "n3")]
+    scene.apply(disruption={}, elastic={"minReplicas": 2, "maxReplicas": 2, "spares": 1})
+    members = starts(scene, *nodes[:2])
+    until("a spare", lambda: len(scene.names()) == 3)
+    (spare,) = set(scene.names()) - set(members)
+    scene.run_pods(nodes[2])
+    until("it is warm", lambda: "1 of 1 spares are warm" in sized(scene))
+    assert sorted(scene.selected()) == members
+    assert [budget["spec"]["minAvailable"] for budget in scene.budgets()] == [2]
+    scene.end_pod(members[1], "", exit_code=137)
+    until("it has a rank", lambda: spare in scene.selected())
+    assert scene.status().run == 2
+    until("another spare", lambda: bool(set(scene.names()) - {*members, spare}))

@@ -11,6 +11,7 @@ from tests.mutants.planted.leaving import LEAVING
 from tests.mutants.planted.members import MEMBERS
 from tests.mutants.planted.moving import MOVING
 from tests.mutants.planted.reading import READING
+from tests.mutants.planted.sparing import SPARING
 from tests.mutants.planted.writing import WRITING
 
-CATALOGUE: Final[tuple[Mutant, ...]] = (*LEAVING, *ENDING, *MEMBERS, *READING, *WRITING, *MOVING, *INSIDE)
+CATALOGUE: Final[tuple[Mutant, ...]] = (*LEAVING, *ENDING, *MEMBERS, *READING, *WRITING, *MOVING, *SPARING, *INSIDE)

@@ -281,7 +281,9 @@ def _elastic(rng: random.Random) -> Json:
     sizes = rng.choice((None, None, [1, 2, 4], [2, 3, 4], [2, 4]))
     least = sizes[0] if sizes else rng.choice((1, 2, 3))
     growing = {"growAfterSeconds": rng.choice((0, 3, 10)), "growTimeoutSeconds": rng.choice((30, 60, 900))}
-    return {"minReplicas": least, "maxReplicas": 4, **growing} | ({"sizes": sizes} if sizes else {})
+    spares = rng.choice((0, 0, 1, 2))
+    given = {"minReplicas": least, "maxReplicas": 4, **growing} | ({"sizes": sizes} if sizes else {})
+    return given | ({"spares": spares} if spares else {})
 
 
 def _restore(raw: Json, template: Json) -> None:

@@ -210,6 +210,10 @@ class Job:
         """How members of the run that is on ended so far."""
         return self.now.current.outcomes if self.now.current else ()
 
+    def spares(self) -> tuple[str, ...]:
+        """The names of the standbys beside the run."""
+        return self.now.spares.names if self.now.spares else ()
+
     def name(self, member: int | str) -> str:
         """The name of a member by its number."""
         return member if isinstance(member, str) else f"digits-ab12-{member}"

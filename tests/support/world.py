@@ -129,9 +129,12 @@ def usable(node: NodeView) -> bool:
 
 def _allotted(snapshot: Snapshot, status: TrainingJobStatus) -> tuple[str, ...]:
     """The names that this very write has put into status, and those that earlier ones did."""
-    before, after = snapshot.status.next, status.next
-    new = set(after.members if after else ()) - set(before.members if before else ())
-    return (*snapshot.allotted, *sorted(new))
+    return (*snapshot.allotted, *sorted(_to_come(status) - _to_come(snapshot.status)))
+
+
+def _to_come(status: TrainingJobStatus) -> set[str]:
+    """Names for the next run, and beside the one that is on."""
+    return {*(status.next.members if status.next else ()), *(status.spares.names if status.spares else ())}
 
 
 def _refused(snapshot: Snapshot, kinds: set[RefusalKind]) -> set[str]:

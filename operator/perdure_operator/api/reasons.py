@@ -33,8 +33,8 @@ CONDITION_TYPES: Final[Mapping[ConditionType, str]] = {
     ConditionType.DISRUPTED: "True from the first signal that the run has to end until its successor is planned.",
     ConditionType.SAVED: "How the last run ended: True where its last step is in a commit, False where steps are lost.",
     ConditionType.PROTECTED: "True while the job's PodDisruptionBudget, and no other, covers its members.",
-    ConditionType.SIZED: "True while the run has the wanted size; says how many members that is, and why; only of jobs "
-    "with spec.elastic.",
+    ConditionType.SIZED: "True while the run has the wanted size; says how many members that is, and why, and how many "
+    "spares are warm; only of jobs with spec.elastic.",
     ConditionType.TEMPLATE_ACCEPTED: "False while the API server would refuse pods of spec.template; absent while "
     "nothing was ever wrong with it.",
     ConditionType.SPEC_UNDERSTOOD: "False while the spec has fields that this operator ignores; absent where it never "
@@ -128,6 +128,7 @@ class Reason(StrEnum):
     STANDBYS_NOT_READY = "StandbysNotReady"
     HANDOVER_FAILED = "HandoverFailed"
     GROWTH_GIVEN_UP = "GrowthGivenUp"
+    SPARE_REPLACED = "SpareReplaced"
     BUDGET_RESTORED = "BudgetRestored"
     LABEL_RESTORED = "LabelRestored"
     CLASSIC_SIDECAR = "ClassicSidecar"
@@ -381,6 +382,10 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         "New members for a larger run were not Ready within elastic.growTimeoutSeconds: they are let go, the run "
         "trains on as it is, and it is tried again later.",
         "Add nodes, or ask for fewer replicas; any edit of the spec ends the pause.",
+    ),
+    Reason.SPARE_REPLACED: Explained(
+        "A spare cannot be used any more and is let go; another one is made, later each further time.",
+        "Nothing; if it comes again, the message says what becomes of them.",
     ),
     Reason.MEMBER_REPLACED: Explained("A standby cannot be used and gets a successor with a new number."),
 }

@@ -265,9 +265,16 @@ class Elastic(Model):
             )
         ),
     )
-    """PriorityClass of members that make a run larger; one with preemptionPolicy Never lets a job grow into free room
-    alone. Members of a run that begins anew, and those that replace others, have the class of the template. A priority
-    cannot be changed in a pod: who came as a joiner keeps this class. Absent: all have that of the template."""
+    """PriorityClass of spares, and of members that make a run larger; one with preemptionPolicy Never lets a job grow
+    into free room alone. Members of a run that begins anew, and those made to replace others, have the class of the
+    template. A priority cannot be changed in a pod: who came as a joiner, or as a spare, keeps this class. Absent: all
+    have that of the template."""
+    spares: int = Field(
+        default=0, json_schema_extra=between("elastic.spares", 0, 100, "each of them takes as much room as a member")
+    )
+    """How many warm standbys are kept beside a run that has begun: they train nothing, and no budget protects them.
+    One of them takes the place of a member that leaves or is lost, at once, and new members of a larger run are taken
+    from them first; then they are filled up again."""
 
 
 class TrainingJobSpec(Model):

@@ -322,6 +322,15 @@ class NextRun(TolerantModel):
     """The same in words, with names."""
 
 
+class Spares(TolerantModel):
+    """Standbys beside the run: no next run needs them yet."""
+
+    names: tuple[str, ...] = ()
+    """Names of their pods, written before those are created."""
+    replacements: Replacements | None = None
+    """Those that could not be used any more and were replaced; forgotten when it was long ago."""
+
+
 class LiveRefused(TolerantModel):
     """A script that cannot change its membership while it trains."""
 
@@ -468,6 +477,8 @@ class TrainingJobStatus(TolerantModel):
     """The run before it, while members of it that did not go on are still leaving."""
     next: NextRun | None = None
     """The run that comes next; it gets its members while the current one may still train."""
+    spares: Spares | None = None
+    """Standbys beside the run; absent where there are none."""
     next_member: int = 0
     """The next member number; numbers are never reused."""
     lost: tuple[int, ...] = ()

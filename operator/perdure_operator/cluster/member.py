@@ -21,21 +21,30 @@ from perdure_operator.cluster.protocol import JOBS, Json
 from perdure_operator.state.snapshot import KeptTemplate, Snapshot
 
 _HOSTNAME: Final = "kubernetes.io/hostname"
+_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _WARM_SECONDS: Final = 1800
 """A container that is not warm by then is killed: an agent that cannot read its assignment never will."""
 
 
 def pod(
-    job: Snapshot, name: str, *, apart: bool = False, kept: KeptTemplate | None = None, priority_class: str = ""
+    job: Snapshot,
+    name: str,
+    *,
+    apart: bool = False,
+    beside: bool = False,
+    kept: KeptTemplate | None = None,
+    priority_class: str = "",
 ) -> Json:
     """A member as it is created: a standby with the agent in front of the user's command.
 
-    `apart` keeps it off nodes that have a former of the job; `kept` is its template instead of the job's own;
-    `priority_class` counts instead of the template's.
+    `apart` keeps it off nodes that have a former of the job, `beside` off those that have a member, where it can be;
+    `kept` is its template instead of the job's own; `priority_class` counts instead of the template's.
     """
     body = _hashed_pod(job, name, apart=apart, kept=kept)
     body["metadata"]["annotations"] |= marks(job.spec.disruption.autoscaler, contract.Role.STANDBY)
+    if beside:
+        body["spec"]["affinity"] = _rather_away_from_members(job, body["spec"].get("affinity") or {})
     spec = _of_class(priority_class, _with_keys_mounted(job.spec.checkpoint, body["spec"]))
     return body | {"spec": spec}
 
@@ -123,6 +132,14 @@ def _away_from_formers(job: Snapshot, given: Json) -> Json:
     anti: Json = given.get("podAntiAffinity") or {}
     required = [*(anti.get(_REQUIRED) or []), term]
     return given | {"podAntiAffinity": anti | {_REQUIRED: required}}
+
+
+def _rather_away_from_members(job: Snapshot, given: Json) -> Json:
+    labels = names.labels(job.name, job.uid) | {contract.LABEL_ROLE: contract.Role.MEMBER.value}
+    term = {"labelSelector": {"matchLabels": labels}, "topologyKey": _HOSTNAME}
+    anti: Json = given.get("podAntiAffinity") or {}
+    preferred = [*(anti.get(_PREFERRED) or []), {"weight": 100, "podAffinityTerm": term}]
+    return given | {"podAntiAffinity": anti | {_PREFERRED: preferred}}
 
 
 def _trainer(job: Snapshot, name: str, spec: Json, container: Json) -> Json:

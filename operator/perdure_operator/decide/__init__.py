@@ -64,6 +64,8 @@ from perdure_operator.decide.preparing import (
 )
 from perdure_operator.decide.replacing import pace, replace_unfit
 from perdure_operator.decide.resting import rest
+from perdure_operator.decide.spares import take_spares
+from perdure_operator.decide.sparing import keep_spares
 from perdure_operator.decide.stage import Stage, stage_of
 from perdure_operator.decide.summary import summarise
 from perdure_operator.decide.template import check_template, keep_template, try_template, warn_of_sidecars
@@ -103,6 +105,7 @@ STAGES: Final[Mapping[Stage, tuple[Policy, ...]]] = {
         close_previous,  # of which nobody was left when this run took over: what it cost paces those that follow
         reconsider,
         replace_unfit,  # standbys
+        take_spares,  # before the pace, which is that of new members
         keep_root_to_one_job,
         check_template,
         back_off,
@@ -142,6 +145,7 @@ LEADS_TO: Final[Mapping[Stage, frozenset[Stage]]] = {
 WRITES: Final[tuple[Policy, ...]] = (
     relabel,  # before anything is said to a pod
     ask_to_leave,
+    keep_spares,
     discard,  # pods without a run
     protect,  # the budget before pods and labels
     create,

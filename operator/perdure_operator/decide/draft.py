@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from perdure.words import shortened
 from perdure_operator.api.reasons import ConditionType, Reason
-from perdure_operator.api.status import Condition, CurrentRun, Intent, NextRun, RunPlan, TrainingJobStatus
+from perdure_operator.api.status import Condition, CurrentRun, Intent, NextRun, RunPlan, Spares, TrainingJobStatus
 from perdure_operator.state.decision import Action, Decision, Event
 from perdure_operator.state.snapshot import Snapshot
 
@@ -92,6 +92,11 @@ class Draft:
         return self.status.next.members if self.status.next else ()
 
     @property
+    def spares(self) -> tuple[str, ...]:
+        """The names of the standbys beside the run."""
+        return self.status.spares.names if self.status.spares else ()
+
+    @property
     def newest_plan(self) -> RunPlan | None:
         """The plan that members have been told last."""
         if self.status.next and self.status.next.plan:
@@ -127,6 +132,11 @@ class Draft:
         """With these names for the next run."""
         upcoming = self.status.next or NextRun(run=next_run(self.status))
         return self.update(next=upcoming.model_copy(update={"members": members}))
+
+    def set_aside(self, names: tuple[str, ...]) -> Draft:
+        """With these names beside the run."""
+        row = self.status.spares.replacements if self.status.spares else None
+        return self.update(spares=Spares(names=names, replacements=row) if names or row else None)
 
     def act(self, why: str, *actions: Action) -> Draft:
         """With these writes added, and why."""
@@ -177,7 +187,7 @@ class Draft:
 
     def finish(self, kind: ConditionType, reason: Reason, message: str) -> Draft:
         """The job is Completed or Failed, for good: no run is on and none follows."""
-        draft = self.update(current=None, previous=None, next=None).condition(kind, True, reason, message)
+        draft = self.update(current=None, previous=None, next=None, spares=None).condition(kind, True, reason, message)
         return draft.tell(reason, message, warning=kind is ConditionType.FAILED)
 
     def decision(self) -> Decision:

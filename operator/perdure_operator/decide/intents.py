@@ -157,12 +157,22 @@ def _pause(draft: Draft, current: CurrentRun, found: Found) -> datetime | None:
     """When the next run may begin after a member was lost; None where it has to be closed before anything else is."""
     if found.disruption is not Disruption.MEMBER_LOST:
         return draft.now
-    charged = charge(draft, _verdict(current))
+    verdict = _verdict(current)
+    charged = charge(draft, verdict)
     if charged.status.finished_at or charged.status.log_lost:
         return None
-    if charged.status.failures == draft.status.failures:
+    if charged.status.failures == draft.status.failures or _goes_on_at_once(charged, verdict):
         return draft.now
     return backoff_until(charged.status.failures)
+
+
+def _goes_on_at_once(charged: Draft, verdict: Verdict) -> bool:
+    """Whether those that are there go on without a pause: somebody else's fault, and the first in a row.
+
+    Only with `elastic`: else nobody trains before a replacement has started, which takes longer.
+    """
+    first = charged.status.failures.consecutive == 1 and verdict.reason is Reason.INFRASTRUCTURE_FAILURE
+    return first and charged.snapshot.spec.elastic is not None
 
 
 def _last_seconds(draft: Draft, current: CurrentRun) -> int:

@@ -7,7 +7,6 @@ written once and never edited.
 from __future__ import annotations
 
 from perdure.contract import Role
-from perdure_operator.api import names
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Takeover
 from perdure_operator.decide.assignments import run_told, shutdown, train
@@ -28,8 +27,10 @@ from perdure_operator.decide.facts import (
 )
 from perdure_operator.decide.growth import lasts, most_with
 from perdure_operator.decide.history import begin
+from perdure_operator.decide.naming import new_names
 from perdure_operator.decide.placement import can_start, grace_of, placeholders, stays_apart
 from perdure_operator.decide.plans import new_plan
+from perdure_operator.decide.spares import give_back, take_spares
 from perdure_operator.decide.startup_problems import not_ready
 from perdure_operator.decide.succession import joiner_classes, succession
 from perdure_operator.state.decision import Assign, CreatePod, DeletePod
@@ -41,11 +42,10 @@ def allocate(draft: Draft) -> Draft:
     draft = _let_go(draft)
     if draft.blocked:
         return draft
-    snapshot, wanted, had = draft.snapshot, succession(draft).joins, draft.next_members
-    first = max([draft.status.next_member, *(names.member_number(name) + 1 for name in own(snapshot))])
-    new = tuple(names.member(snapshot.name, snapshot.uid, first + index) for index in range(wanted - len(had)))
-    draft = draft.allot((*had, *new))
-    return draft.update(next_member=first + len(new), start_time=draft.status.start_time or draft.now)
+    draft = take_spares(draft)
+    wanted, had = succession(draft).joins, draft.next_members
+    draft, new = new_names(draft, wanted - len(had))
+    return draft.allot((*had, *new)).update(start_time=draft.status.start_time or draft.now)
 
 
 def allocate_ahead(draft: Draft) -> Draft:
@@ -69,7 +69,7 @@ def _kept_back(draft: Draft) -> bool:
 
 def _let_go(draft: Draft) -> Draft:
     wanted, had = succession(draft).joins, draft.next_members
-    return draft.allot(had[:wanted]) if len(had) > wanted else draft
+    return give_back(draft.allot(had[:wanted]), had[wanted:]) if len(had) > wanted else draft
 
 
 def promote(draft: Draft) -> Draft:
@@ -98,7 +98,10 @@ def promote_fewer(draft: Draft) -> Draft:
     if refused(draft, up[:size]) or _budget_is_of_another(draft, size):
         size = 0
     draft, due = lasts(draft, size)
-    return _begin(draft.but(waiting=None), [pods[name] for name in up[:size]]) if due else draft
+    if not due:
+        return draft
+    others = tuple(name for name in draft.next_members if name not in up[:size])
+    return _begin(give_back(draft.but(waiting=None), others), [pods[name] for name in up[:size]])
 
 
 def _budget_is_of_another(draft: Draft, members: int) -> bool:
@@ -126,13 +129,17 @@ def create(draft: Draft) -> Draft:
     if draft.blocked:
         return draft
     pods = own(draft.snapshot)
-    missing = [name for name in draft.next_members if name not in pods]
+    members = [name for name in draft.next_members if name not in pods]
+    spares = [name for name in draft.spares if name not in pods]
     apart, template = stays_apart(draft), fallback(draft)
     kept = template.name if template else ""
-    classes = joiner_classes(draft, missing)
-    new = (CreatePod(name=name, apart=apart, kept=kept, priority_class=classes.get(name, "")) for name in missing)
+    classes, elastic = joiner_classes(draft, members), draft.snapshot.spec.elastic
+    new = (CreatePod(name=name, apart=apart, kept=kept, priority_class=classes.get(name, "")) for name in members)
     draft = draft.act("a member of the next run", *new)
-    return draft.because(f"creating {', '.join(missing)}") if missing else draft
+    theirs = (elastic.joiner_priority_class_name if elastic else None) or ""
+    beside = (CreatePod(name=name, apart=apart, beside=True, kept=kept, priority_class=theirs) for name in spares)
+    draft = draft.act("a spare", *beside)  # after the members: a quota has room for those first
+    return draft.because(f"creating {', '.join((*members, *spares))}") if members or spares else draft
 
 
 def assign(draft: Draft) -> Draft:
@@ -200,7 +207,7 @@ def discard(draft: Draft) -> Draft:
 
 def _names_in_use(draft: Draft) -> set[str]:
     planned = {member.name for member in draft.current.plan.members} if draft.current else set()
-    return planned | set(draft.next_members) | _of_previous(draft)
+    return planned | set(draft.next_members) | set(draft.spares) | _of_previous(draft)
 
 
 def _of_previous(draft: Draft) -> set[str]:

@@ -21,6 +21,7 @@ from perdure_operator.decide.growth import give_up_growing, lasts, most_with
 from perdure_operator.decide.intents import commit_to_leave, fall_back, limited, may_prepare, ready_by
 from perdure_operator.decide.placement import can_start, can_train
 from perdure_operator.decide.plans import ATTEMPTS, live_plan, plan_in_place, succeed
+from perdure_operator.decide.spares import give_back
 from perdure_operator.decide.startup_problems import not_ready
 from perdure_operator.decide.succession import Succession, succession
 
@@ -40,6 +41,7 @@ def reconsider(draft: Draft) -> Draft:
         return commit_to_leave(draft, current, found if found and lost else final)
     if found is None:
         words = f"no longer true: {intent.cause}; nobody was asked to leave"
+        draft = give_back(draft, draft.next_members)
         return draft.update_current(intent=None).update(next=None).tell(Reason.WITHDRAWN, words)
     if found.disruption is not intent.disruption:
         draft = draft.tell(Reason(found.disruption), found.cause)
@@ -105,7 +107,8 @@ def take_over_with_fewer(draft: Draft) -> Draft:
     if not due:
         return draft
     fewer = Succession(stays, (*heirs.leaves, *heirs.stays[size:]), len(joins))
-    return _planned(draft.allot(joins).but(waiting=None), current, intent, fewer)
+    others = tuple(name for name in draft.next_members if name not in joins)
+    return _planned(give_back(draft, others).allot(joins).but(waiting=None), current, intent, fewer)
 
 
 def _goes_on_with(
@@ -145,7 +148,9 @@ def stop_growing(draft: Draft) -> Draft:
     if draft.now < intent.grow_by:
         return draft.wake(intent.grow_by)
     held = draft.waiting or Waiting(Reason.STARTING_MEMBERS, "they are not Ready")
-    draft = give_up_growing(draft.update_current(intent=None).update(next=None)).but(waiting=None)
+    draft = give_up_growing(give_back(draft, draft.next_members).update_current(intent=None).update(next=None)).but(
+        waiting=None
+    )
     again = f"tried again at {clock(draft.status.growth.until)}" if draft.status.growth else ""
     words = f"new members were not Ready in time, run {current.run} trains on as it is; {again}: {held.message}"
     return draft.tell(Reason.GROWTH_GIVEN_UP, words)

@@ -14,13 +14,13 @@ from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import NextRun, Replacements
 from perdure_operator.decide.blame import charge, judge_standbys
 from perdure_operator.decide.draft import Draft, clock, doubled, later, next_run
-from perdure_operator.decide.facts import EDIT_SECONDS, joined, made_from_another, node_of, one_more, own, terminated
+from perdure_operator.decide.facts import EDIT_SECONDS, joined, node_of, one_more, own, terminated
+from perdure_operator.decide.fitness import why_unfit
 from perdure_operator.decide.outcomes import end_of
-from perdure_operator.decide.placement import unusable_node
 from perdure_operator.decide.signals import signal_of_node
 from perdure_operator.decide.startup_problems import agent_missing
 from perdure_operator.decide.succession import succession
-from perdure_operator.state.snapshot import PodView, RefusalKind
+from perdure_operator.state.snapshot import PodView
 
 _COSTS_NOTHING: Final = frozenset(
     {ExitKind.CHECKPOINTED, ExitKind.STOPPED, ExitKind.EXIT_TIMEOUT, ExitKind.HANDED_OVER, ExitKind.HANDOVER_FAILED}
@@ -30,7 +30,7 @@ _COSTS_NOTHING: Final = frozenset(
 def replace_unfit(draft: Draft) -> Draft:
     """Drop the names of members that cannot train; those that ended by themselves cost a failure."""
     pods = own(draft.snapshot)
-    unfit = {name: why for name in draft.next_members if (why := _why_unfit(draft, name, pods.get(name)))}
+    unfit = {name: why for name in draft.next_members if (why := why_unfit(draft, name, pods.get(name)))}
     if not unfit:
         return draft
     dropped = [pods[name] for name in unfit if name in pods]
@@ -71,34 +71,6 @@ def _count(draft: Draft, cause: str) -> Draft:
     upcoming = draft.status.next or NextRun(run=next_run(draft.status))
     row = one_more(draft, upcoming.replacements, cause)
     return draft.update(next=upcoming.model_copy(update={"replacements": row}))
-
-
-def _why_unfit(draft: Draft, name: str, pod: PodView | None) -> str:
-    """Why this name cannot be a member of the next run, "" where it can."""
-    if pod is None:
-        return _why_burnt(draft, name)
-    if pod.gone:
-        return "was evicted" if pod.evicted else "was deleted"
-    if pod.deleting:
-        return "is being deleted"
-    if made_from_another(draft, pod):
-        return "was made from an older template"
-    if not terminated(pod):
-        return unusable_node(draft, pod)
-    if agent_missing(pod):
-        return ""  # a successor would have the same image: it waits for a correction
-    end = end_of(pod)
-    return f"ended: {end.error_name or end.outcome}"
-
-
-def _why_burnt(draft: Draft, name: str) -> str:
-    """A name without a pod is good only where nobody can have used it yet."""
-    snapshot = draft.snapshot
-    if any(one.pod == name and one.kind is RefusalKind.NAME_TAKEN for one in snapshot.refusals):
-        return "has the name of a pod that is not this job's"
-    if name in snapshot.created:
-        return "was created, or may have been, and is not there"
-    return "" if name in snapshot.allotted else "may have been created by an operator before this one, and is not there"
 
 
 def _ended_by_itself(draft: Draft, pod: PodView) -> bool:

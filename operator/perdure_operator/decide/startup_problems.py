@@ -38,17 +38,22 @@ def agent_missing(pod: PodView) -> bool:
 
 def not_ready(draft: Draft, names: tuple[str, ...]) -> Draft:
     """Wait for these members with the most telling reason of all of them."""
+    if found := what_keeps(draft, names):
+        return draft.wait(*found)
+    # The same words for each of them: a status that named who is missing still would be written once for each pod.
+    members = draft.next_members
+    return draft.wait(Reason.STARTING_MEMBERS, f"waiting until all {len(members)} are Ready: {joined(list(members))}")
+
+
+def what_keeps(draft: Draft, names: tuple[str, ...]) -> tuple[Reason, str] | None:
+    """The most telling reason why one of these is not Ready; None where they only take their time."""
     pods = own(draft.snapshot)
     here = [pods[name] for name in names if name in pods]
     for found in (_agent(here), _refusal(draft, names), _image(here), _container(here)):
         if found:
-            return draft.wait(*found)
+            return found
     stuck = [pod for pod in here if pod.unschedulable]
-    if stuck:
-        return draft.wait(Reason.UNSCHEDULABLE, f"no node for {listed(stuck)}: {stuck[0].unschedulable}")
-    # The same words for each of them: a status that named who is missing still would be written once for each pod.
-    members = draft.next_members
-    return draft.wait(Reason.STARTING_MEMBERS, f"waiting until all {len(members)} are Ready: {joined(list(members))}")
+    return (Reason.UNSCHEDULABLE, f"no node for {listed(stuck)}: {stuck[0].unschedulable}") if stuck else None
 
 
 def _agent(pods: list[PodView]) -> tuple[Reason, str] | None:

@@ -10,8 +10,11 @@ from perdure_operator.api.reasons import REASONS, ConditionType, Reason
 from perdure_operator.api.status import Disruption, Phase, RunPlan
 from perdure_operator.decide.draft import Draft, Waiting, clock
 from perdure_operator.decide.facts import joined, own, terminated, wanted_size
+from perdure_operator.decide.placement import can_train
 from perdure_operator.decide.sizing.priority import warn_of_priority
 from perdure_operator.decide.sizing.target import why_so_many
+from perdure_operator.decide.spares import paused_until
+from perdure_operator.decide.startup_problems import what_keeps
 
 _WARNINGS: Final = frozenset(
     {
@@ -194,12 +197,12 @@ def _sized(draft: Draft) -> Draft:
         return draft  # the size of nothing
     have, wanted = len(plan.members), wanted_size(draft.snapshot).members
     alive = [pod for pod in own(draft.snapshot).values() if not terminated(pod)]
-    warning = warn_of_priority(spec.elastic, alive)
-    warning = f"; {warning}" if warning else ""
+    warning, spares = warn_of_priority(spec.elastic, alive), _spares(draft, spec.elastic.spares)
+    more = f"{spares}; {warning}" if warning else spares
     if have == wanted:
-        words = f"{have} members: {why_so_many(spec)}{warning}"
+        words = f"{have} members: {why_so_many(spec)}{more}"
         return draft.condition(ConditionType.SIZED, True, Reason.WANTED_SIZE, words)
-    words = f"{have} members, {wanted} are wanted: {why_so_many(spec)}{_how_it_grows(draft)}{warning}"
+    words = f"{have} members, {wanted} are wanted: {why_so_many(spec)}{_how_it_grows(draft)}{more}"
     return draft.condition(ConditionType.SIZED, False, Reason.OTHER_SIZE, words)
 
 
@@ -209,6 +212,22 @@ def _how_it_grows(draft: Draft) -> str:
         return f"; new members are awaited until {clock(draft.intent.grow_by)}"
     again = growth is not None and growth.generation == draft.snapshot.generation and draft.now < growth.until
     return f"; new members are tried again at {clock(growth.until)}" if growth and again else ""
+
+
+def _spares(draft: Draft, asked: int) -> str:
+    """How many are warm, and what keeps the others."""
+    if not asked:
+        return ""
+    pods = own(draft.snapshot)
+    warm = [name for name in draft.spares if name in pods and can_train(draft, pods[name])]
+    words = f"; {min(len(warm), asked)} of {asked} spares are warm"
+    if len(warm) >= asked:
+        return words
+    row = draft.status.spares.replacements if draft.status.spares else None
+    if row and (until := paused_until(draft)):
+        return f"{words}, others are made at {clock(until)}: {row.cause}"
+    held = what_keeps(draft, draft.spares)
+    return f"{words}: {held[1]}" if held else words
 
 
 def _understood(draft: Draft) -> Draft:

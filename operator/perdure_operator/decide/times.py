@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from perdure_operator.api.status import CurrentRun, Growth, Intent, NextRun, PreviousRun
+from perdure_operator.api.status import CurrentRun, Growth, Intent, NextRun, PreviousRun, Spares
 from perdure_operator.decide.draft import PAUSE_AT_MOST_SECONDS, Draft, later
 from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
 from perdure_operator.decide.facts import patience
@@ -27,11 +27,17 @@ def correct_times(draft: Draft) -> Draft:
         failures=_past(status.failures, now, "last_time"),
         log_lost=_past(status.log_lost, now, "time") if status.log_lost else None,
         root_problem=_past(status.root_problem, now, "time") if status.root_problem else None,
+        spares=_of_spares(status.spares, now) if status.spares else None,
         growth=_of_growth(status.growth, draft) if status.growth else None,
         unready=tuple(_past(one, now, "since", "given_up") for one in status.unready),
         given_up=min(status.given_up, now) if status.given_up else None,
         start_time=min(status.start_time, now) if status.start_time else None,
     )
+
+
+def _of_spares(spares: Spares, now: datetime) -> Spares:
+    row = spares.replacements
+    return spares.model_copy(update={"replacements": _past(row, now, "last_time")}) if row else spares
 
 
 def _of_growth(growth: Growth, draft: Draft) -> Growth:

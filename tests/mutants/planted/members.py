@@ -9,6 +9,7 @@ from tests.mutants.mutant import Mutant
 _DECIDE: Final = "operator/perdure_operator/decide/"
 _TABLES: Final = f"{_DECIDE}__init__.py"
 _BUDGET: Final = f"{_DECIDE}budget.py"
+_FITNESS: Final = f"{_DECIDE}fitness.py"
 _GATES: Final = f"{_DECIDE}gates.py"
 _MEMBERS: Final = f"{_DECIDE}members.py"
 _PLANS: Final = f"{_DECIDE}plans.py"
@@ -136,7 +137,7 @@ MEMBERS: Final = (
     ),
     Mutant(
         "a vanished name is created again after another was refused",
-        _REPLACING,
+        _FITNESS,
         "if name in snapshot.created:",
         "if name in snapshot.created and not snapshot.refusals:",
         ("taken-under-quota",),
@@ -150,7 +151,7 @@ MEMBERS: Final = (
     ),
     Mutant(
         "names that an earlier operator has allocated are used",
-        _REPLACING,
+        _FITNESS,
         'return "" if name in snapshot.allotted else',
         'return "" if name else',
         ("taken-in-a-crash",),
@@ -192,9 +193,9 @@ MEMBERS: Final = (
     ),
     Mutant(
         "a member's number is used twice",
-        _MEMBERS,
-        "return draft.update(next_member=first + len(new), start_time",
-        "return draft.update(next_member=first, start_time",
+        f"{_DECIDE}naming.py",
+        "return draft.update(next_member=first + len(new)), new",
+        "return draft.update(next_member=first), new",
         ("suspended-until-empty",),
     ),
     Mutant(

@@ -14,9 +14,10 @@ from tests.simulation.checks.reading import (
     intent,
     plan_of,
     plans,
+    spares,
     status_of,
+    to_come,
     training,
-    upcoming,
 )
 from tests.simulation.objects import (
     EVENTS,
@@ -142,6 +143,7 @@ class Bounds(Promise):
 
     def _on_new_pod(self, uid: str) -> None:
         case, name, most = self._case, self._case.jobs[uid], self._case.most[uid]
+        most += spares(case.job(uid))
         status = case.status(uid)
         runs = sum(at > case.now - 60.0 for at in self._planned[uid])  # each begins the back-off anew
         if _count(self._pods[uid], case.now) > (PODS_A_MINUTE + 2 * runs) * most + 2:
@@ -150,7 +152,7 @@ class Bounds(Promise):
         self._pods_of_run[run] += 1
         if self._pods_of_run[run] > PODS_A_RUN * most + 4:
             case.fail("storm", f"{name}: {self._pods_of_run[run]} pods for run {run[1]}")
-        named = training(status) | set(upcoming(status).get("members") or ())
+        named = training(status) | to_come(status)
         alive = [
             one
             for one in case.pods(uid)
@@ -178,7 +180,7 @@ class Bounds(Promise):
             return
         for job in self._world.server.each(JOBS):
             status = status_of(job)
-            named = training(status) | set(upcoming(status).get("members") or ())
+            named = training(status) | to_come(status)
             named |= {one["name"] for plan in plans(status) for one in plan["members"]}
             used = int(status.get("nextMember") or 0)
             kept = [name for name in leader.remembers(*key_of(job)) if name not in named and _number(name) < used]

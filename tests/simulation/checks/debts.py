@@ -24,6 +24,7 @@ from tests.simulation.checks.reading import (
     run_told,
     status_of,
     terminated,
+    to_come,
     training,
     upcoming,
     wanted,
@@ -105,7 +106,7 @@ class Debts(Promise):
             pod = self._world.server.find(PODS, key_of(job)[0], name)
             if pod is None or terminated(pod):
                 yield name
-        for name in upcoming(status).get("members") or ():
+        for name in sorted(to_come(status)):
             if name in self._created and self._world.server.find(PODS, key_of(job)[0], name) is None:
                 yield name
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise, by_operator
-from tests.simulation.checks.reading import failures, plans, status_of, training, upcoming
+from tests.simulation.checks.reading import failures, plans, status_of, to_come, training
 from tests.simulation.objects import JOBS, PODS, Json, key_of, uid_of
 
 RUNS_AT_MOST: Final = 2**52
@@ -57,7 +57,7 @@ class Memory(Promise):
             self._most[uid, field] = value
         if int(status.get("run", 0)) > RUNS_AT_MOST:
             self._case.fail("numbers", f"{name}: the next run has number {status['run']}: soon there are no more")
-        given = training(status) | set(upcoming(status).get("members") or ())
+        given = training(status) | to_come(status)
         newest, after = (
             max((int(one.rpartition("-")[2]) for one in given), default=-1),
             int(status.get("nextMember", 0)),

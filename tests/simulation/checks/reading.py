@@ -38,6 +38,11 @@ def wanted(spec: Json) -> int:
     return max((size for size in allowed if size <= int(spec.get("replicas", 1))), default=allowed[0])
 
 
+def spares(job: Json | None) -> int:
+    """How many standbys are to be kept beside its run."""
+    return int(((job or {}).get("spec", {}).get("elastic") or {}).get("spares") or 0)
+
+
 def rests(job: Json, now: float) -> bool:
     """Whether a run that is smaller than wanted pauses after an attempt at a larger one."""
     growth, elastic = status_of(job).get("growth"), job["spec"].get("elastic")
@@ -87,6 +92,12 @@ def previous(status: Json) -> Json:
 def upcoming(status: Json) -> Json:
     """The run that comes next, {} where none is prepared."""
     return status.get("next") or {}
+
+
+def to_come(status: Json) -> set[str]:
+    """Names of pods that are made without a rank: for the next run, and beside the one that is on."""
+    beside = (status.get("spares") or {}).get("names") or ()
+    return {*(upcoming(status).get("members") or ()), *beside}
 
 
 def plans(status: Json) -> Iterator[Json]:

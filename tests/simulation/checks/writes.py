@@ -24,6 +24,7 @@ from tests.simulation.checks.reading import (
     run_told,
     status_of,
     terminated,
+    to_come,
     training,
     upcoming,
 )
@@ -133,7 +134,7 @@ class Writes(Promise):
         said = self._said(uid)
         if uid not in self._case.jobs:
             return
-        if not any(name in (upcoming(one.status).get("members") or ()) for one in said):
+        if not any(name in to_come(one.status) for one in said):
             self._case.fail("unallotted", f"pod {name} is created, and status has not allotted its name")
         if all(one.deleting for one in said):
             self._case.fail("undead", f"pod {name} is created for a job that is being deleted")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from perdure.contract import ExitKind
+from perdure_operator.api.spec import Elastic
 from perdure_operator.api.status import Phase, TrainingJobStatus
 from perdure_operator.decide.stage import Stage, stage_of
 from tests.support.jobs import Job, job
@@ -66,6 +67,13 @@ def test_a_job_goes_on_from_a_recorded_status(name: str) -> None:
     if name in ("quiet", "leaving"):
         here = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle().ready().settle()
     assert here.settle().now.phase is Phase.RUNNING
+
+
+def test_a_job_of_before_gets_spares_once_it_asks_for_them() -> None:
+    elastic = Elastic(min_replicas=2, max_replicas=2, spares=1)
+    here = reached("running").having(status=recorded("running")).spec(elastic=elastic).settle()
+    assert here.spares() == ("digits-ab12-2",)
+    assert here.now.phase is Phase.RUNNING
 
 
 def _without_defaults(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:

@@ -83,8 +83,8 @@ class JobRecord(Record):
 
     @property
     def to_come(self) -> frozenset[str]:
-        """Members allocated for the next run."""
-        return frozenset(self.status.next.members if self.status and self.status.next else ())
+        """Members allocated for the next run, and spares."""
+        return _to_come(self.status) if self.status else frozenset()
 
     @property
     def holds_root(self) -> bool:
@@ -281,4 +281,9 @@ def _fault(error: ValidationError) -> str:
 def _members(status: TrainingJobStatus) -> frozenset[str]:
     planned = status.current.plan.members if status.current else ()
     leaving = status.previous.members if status.previous else ()
-    return frozenset(status.next.members if status.next else ()) | {member.name for member in (*planned, *leaving)}
+    return _to_come(status) | {member.name for member in (*planned, *leaving)}
+
+
+def _to_come(status: TrainingJobStatus) -> frozenset[str]:
+    upcoming, spares = status.next, status.spares
+    return frozenset((*(upcoming.members if upcoming else ()), *(spares.names if spares else ())))

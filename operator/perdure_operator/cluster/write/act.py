@@ -165,5 +165,5 @@ class Actor:
 
 
 def _upcoming(status: TrainingJobStatus) -> set[str]:
-    """The names allocated for the next run."""
-    return set(status.next.members) if status.next else set()
+    """The names allocated for the next run, and the spares'."""
+    return {*(status.next.members if status.next else ()), *(status.spares.names if status.spares else ())}

@@ -80,6 +80,22 @@ def test_a_member_keeps_off_formers_only_where_it_is_told_to() -> None:
     assert mine["labelSelector"]["matchLabels"] == {LABEL_JOB: "digits", LABEL_UID: UID, LABEL_ROLE: "former"}
 
 
+def test_a_spare_keeps_off_members_where_it_can() -> None:
+    others = {"weight": 1, "podAffinityTerm": {"labelSelector": {}, "topologyKey": "rack"}}
+    given = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [others]}, "nodeAffinity": {}}
+    raw = template()
+    raw["spec"]["affinity"] = given
+    seen = snapshot(spec=TrainingJobSpec.model_validate(job(template=raw)["spec"]))
+    affinity = member.pod(seen, NAME, beside=True)["spec"]["affinity"]
+    assert affinity["nodeAffinity"] == {}
+    assert set(affinity["podAntiAffinity"]) == {"preferredDuringSchedulingIgnoredDuringExecution"}
+    first, mine = affinity["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert first == others
+    assert mine["podAffinityTerm"]["topologyKey"] == "kubernetes.io/hostname"
+    labels = mine["podAffinityTerm"]["labelSelector"]["matchLabels"]
+    assert labels == {LABEL_JOB: "digits", LABEL_UID: UID, LABEL_ROLE: "member"}
+
+
 def test_the_assignment_is_a_downward_api_file() -> None:
     spec = of_spec()["spec"]
     (volume,) = spec["volumes"]

@@ -253,7 +253,7 @@ class TestGoingOnWithFewer:
         assert _numbers(here.run_plan) == ["0", joiners[0].rpartition("-")[2]]
 
     def test_it_says_that_those_who_go_on_are_told_and_not_that_others_are_awaited(self) -> None:
-        here = _job().running(4).ended(1, ExitKind.FAILED, error=killed()).settle().after(2).step()
+        here = _job().running(4).ended(1, ExitKind.FAILED, error=killed()).step()
         assert here.now.run == 2
         assert here.condition(ConditionType.RUNNING).reason == "Assigning"
 

@@ -427,6 +427,18 @@ def test_names_that_this_process_has_allotted_are_told_as_long_as_status_has_the
     assert look(made).allotted == ("digits-0",)
 
 
+def test_the_names_of_spares_are_told_and_their_pods_missed_as_those_of_the_next_members_are() -> None:
+    made = stage()
+    memory, uid = made.observer.memory(look(made).uid), look(made).uid
+    memory.allotted |= {"digits-x-0", "digits-x-1"}
+    create_pod(made, "digits-x-0", owner=uid)
+    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status={"spares": {"names": ["digits-x-0"]}}))
+    made.cluster.remove(PODS, "ns", "digits-x-0")
+    seen = look(made)
+    assert seen.allotted == ("digits-x-0",)
+    assert [(pod.name, pod.gone) for pod in seen.pods] == [("digits-x-0", True)]
+
+
 def test_fields_of_a_newer_crd_are_left_out_and_told_once_for_each_generation(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

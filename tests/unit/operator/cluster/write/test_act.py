@@ -11,7 +11,7 @@ import pytest
 
 from perdure.contract import ANNOTATION_ASSIGNMENT, LABEL_JOB, LABEL_ROLE
 from perdure_operator.api import names
-from perdure_operator.api.status import NextRun, Phase, TrainingJobStatus
+from perdure_operator.api.status import NextRun, Phase, Spares, TrainingJobStatus
 from perdure_operator.cluster.memory import Memory
 from perdure_operator.cluster.protocol import (
     BUDGETS,
@@ -313,6 +313,13 @@ def test_names_that_another_process_has_allotted_are_not_this_ones() -> None:
     )
     desk.act(status=TrainingJobStatus(next=NextRun(run=1, members=(desk.name(0), desk.name(1)))))
     assert desk.memory.allotted == {desk.name(1)}
+
+
+def test_the_name_of_a_spare_is_this_processes_own_also_once_a_run_has_taken_it() -> None:
+    desk = Desk()
+    desk.act(status=TrainingJobStatus(spares=Spares(names=(desk.name(0),))))
+    desk.act(status=TrainingJobStatus(next=NextRun(run=1, members=(desk.name(0), desk.name(1)))))
+    assert desk.memory.allotted == {desk.name(0), desk.name(1)}
 
 
 def test_who_refuses_to_let_a_member_be_told_is_remembered_until_it_could_be() -> None:

@@ -1,0 +1,91 @@
+"""Standbys beside the run: whom the next run takes from among them, and whom it gives back.
+
+Moves of names within status, and how many there may be. A job without `elastic` has none. Called by the policies that
+name members and plan runs; `sparing` alone makes new ones and lets go of them.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from perdure_operator.api.reasons import Reason
+from perdure_operator.api.status import Disruption
+from perdure_operator.decide.draft import Draft, doubled, later
+from perdure_operator.decide.facts import EDIT_SECONDS, own, wanted_size
+from perdure_operator.decide.fitness import how_far, why_unfit
+from perdure_operator.decide.growth import rests_until
+from perdure_operator.decide.succession import succession
+
+
+def take_spares(draft: Draft) -> Draft:
+    """The next run has those for its members who can train soonest; whom it needs no more is kept beside it."""
+    if not draft.spares:
+        return draft
+    pods, wanted = own(draft.snapshot), succession(draft).joins
+    there = [name for name in draft.spares if name in pods and not why_unfit(draft, name, pods[name])]
+    soonest = _soonest(draft, (*draft.next_members, *there), wanted)
+    taken = tuple(name for name in (*draft.next_members, *there) if name in soonest)
+    if not taken or taken == draft.next_members:
+        return draft
+    back = (name for name in draft.next_members if name not in soonest)
+    left = (*(name for name in draft.spares if name not in soonest), *back)
+    return draft.allot(taken).set_aside(left)
+
+
+def give_back(draft: Draft, names: tuple[str, ...]) -> Draft:
+    """These were named for a run that goes on without them: those that were made are kept, if there may be so many."""
+    pods = own(draft.snapshot)
+    made = tuple(name for name in names if name in pods)
+    if draft.snapshot.spec.elastic is None or not made:
+        return draft
+    return draft.set_aside((*draft.spares, *made))
+
+
+def keep_soonest(draft: Draft) -> Draft:
+    """No more of them than there may be."""
+    most = _most(draft)
+    if len(draft.spares) <= most:
+        return draft
+    kept = _soonest(draft, draft.spares, most)
+    return draft.set_aside(tuple(name for name in draft.spares if name in kept))
+
+
+def paused_until(draft: Draft) -> datetime | None:
+    """Until when no spare is made: the first replacement is made at once, each further one later and later."""
+    row = draft.status.spares.replacements if draft.status.spares else None
+    if row is None or row.count < 2:
+        return None
+    until = doubled(row.last_time, row.count - 1)
+    if row.generation != draft.snapshot.generation:
+        until = min(until, later(row.last_time, EDIT_SECONDS))
+    return until if draft.now < until else None
+
+
+def _soonest(draft: Draft, names: tuple[str, ...], most: int) -> frozenset[str]:
+    """So many of these as can train soonest; of equals the first."""
+    pods = own(draft.snapshot)
+    return frozenset(sorted(names, key=lambda name: -how_far(draft, pods.get(name)))[:most])
+
+
+def _most(draft: Draft) -> int:
+    """How many there may be: those that are asked for, and those that a run is about to grow by."""
+    snapshot, intent, elastic = draft.snapshot, draft.intent, draft.snapshot.spec.elastic
+    if elastic is None or snapshot.spec.suspend or snapshot.deleting:
+        return 0
+    if intent and intent.leave and intent.disruption is Disruption.STOP:
+        return 0
+    if draft.current is None and draft.blocked and not _pauses(draft):
+        return 0  # whoever waits without a run takes nobody's room
+    return max(elastic.spares, _to_grow_by(draft))
+
+
+def _pauses(draft: Draft) -> bool:
+    return draft.waiting is not None and draft.waiting.reason is Reason.BACKOFF
+
+
+def _to_grow_by(draft: Draft) -> int:
+    current, plan, upcoming = draft.current, draft.newest_plan, draft.status.next
+    if current is None or plan is None or rests_until(draft, current):
+        return 0
+    named = len(upcoming.members) if upcoming and not upcoming.plan else 0
+    return max(wanted_size(draft.snapshot).members - len(plan.members) - named, 0)

@@ -1,0 +1,95 @@
+"""Bugs in keeping spares, and in taking them for members."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_DECIDE: Final = "operator/perdure_operator/decide/"
+_SPARES: Final = f"{_DECIDE}spares.py"
+_SPARING: Final = f"{_DECIDE}sparing.py"
+
+SPARING: Final = (
+    Mutant(
+        "a warm spare stays beside the run while a member's place is empty",
+        _SPARES,
+        "if not taken or taken == draft.next_members:",
+        "if taken or taken == draft.next_members:",
+    ),
+    Mutant(
+        "of two standbys the one that comes later is taken",
+        _SPARES,
+        "key=lambda name: -how_far(draft, pods.get(name))",
+        "key=lambda name: how_far(draft, pods.get(name))",
+    ),
+    Mutant(
+        "a spare on a node that leaves takes the leaver's place",
+        _SPARES,
+        "if name in pods and not why_unfit(draft, name, pods[name])]",
+        "if name in pods]",
+    ),
+    Mutant(
+        "a job that waits without a run keeps its spares",
+        _SPARES,
+        "if draft.current is None and draft.blocked and not _pauses(draft):",
+        "if draft.current is None and draft.blocked and _pauses(draft):",
+    ),
+    Mutant(
+        "spares of a job that is suspended stay",
+        _SPARES,
+        "if elastic is None or snapshot.spec.suspend or snapshot.deleting:",
+        "if elastic is None or snapshot.deleting:",
+        ("suspended-until-empty",),
+    ),
+    Mutant(
+        "spares are made while a failure has its pause",
+        _SPARING,
+        "if until := max((until for until in pauses if draft.now < until), default=None):",
+        "if until := max((until for until in pauses if draft.now < until and draft.blocked), default=None):",
+    ),
+    Mutant(
+        "a spare that is refused is asked for in each round",
+        _SPARING,
+        "why_unfit(draft, name, pods.get(name)) or _refused(draft, name)",
+        "why_unfit(draft, name, pods.get(name))",
+        ("quota",),
+    ),
+    Mutant(
+        "the row of spares that were replaced never ends",
+        _SPARING,
+        "lately = old if old and draft.now < later(old.last_time, FORGOTTEN_SECONDS) else None",
+        "lately = old",
+    ),
+    Mutant(
+        "spares are made before the run has begun",
+        _SPARING,
+        "current.intent or current.outcomes or not current.warm:",
+        "current.intent or current.outcomes:",
+    ),
+    Mutant(
+        "the pod of a spare is deleted as nobody's",
+        f"{_DECIDE}members.py",
+        "set(draft.next_members) | set(draft.spares) | _of_previous(draft)",
+        "set(draft.next_members) | _of_previous(draft)",
+        ("drain",),
+    ),
+    Mutant(
+        "whoever a larger run did not wait for is deleted",
+        _SPARES,
+        "return draft.set_aside((*draft.spares, *made))",
+        "return draft.set_aside(draft.spares)",
+    ),
+    Mutant(
+        "the first failure of a job with elastic has a pause that nobody needs",
+        f"{_DECIDE}intents.py",
+        "first = charged.status.failures.consecutive == 1 and verdict",
+        "first = charged.status.failures.consecutive == 0 and verdict",
+    ),
+    Mutant(
+        "a failure of the script has no pause",
+        f"{_DECIDE}intents.py",
+        "first = charged.status.failures.consecutive == 1 and verdict.reason is Reason.INFRASTRUCTURE_FAILURE",
+        "first = charged.status.failures.consecutive == 1",
+    ),
+)
