@@ -56,6 +56,7 @@ def full(name: str = "full") -> Json:
             "joinerPriorityClassName": "perdure-joiner",
         },
         processesPerReplica=8,
+        startTimeoutSeconds=900,
         checkpoint=checkpoint(
             s3={
                 "endpoint": "https://minio.example:9000",

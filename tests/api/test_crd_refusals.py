@@ -112,6 +112,7 @@ BAD = (
         "spec.elastic",
         "use s3://bucket/prefix",
     ),
+    Bad("no time to start", job(startTimeoutSeconds=29), "spec.startTimeoutSeconds", "must be 30 to 86400: an auto"),
     Bad("no processes", job(processesPerReplica=0), "spec.processesPerReplica", "must be 1 to 64"),
     Bad("too many processes", job(processesPerReplica=65), "spec.processesPerReplica", "raise replicas"),
     Bad("no checkpoint", _without(job(), "spec", "checkpoint"), "spec.checkpoint", "Required value"),

@@ -63,6 +63,7 @@ class Reason(StrEnum):
     IMAGE_PULL_FAILED = "ImagePullFailed"
     AGENT_MISSING = "AgentMissing"
     CONTAINER_NOT_CREATED = "ContainerNotCreated"
+    GANG_RELEASED = "GangReleased"
     REPLACING_MEMBERS = "ReplacingMembers"
     ASSIGNING = "Assigning"
     NODE_UNREACHABLE = "NodeUnreachable"
@@ -213,6 +214,12 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         "A node cannot create the container of a member, most often because of a missing Secret or ConfigMap.",
         "Create what the message names.",
         ends="the kubelet goes on trying",
+    ),
+    Reason.GANG_RELEASED: Explained(
+        "Some members held nodes for startTimeoutSeconds while others found no room: all were let go, so that another "
+        "job that needs these nodes can begin, and are made again after a pause.",
+        "Make room for all of them at once, or ask for fewer, or allow fewer by elastic.minReplicas; any edit of the "
+        "spec ends the pause.",
     ),
     Reason.REPLACING_MEMBERS: Explained(
         "Members could not train and were replaced, several times in a row: a pause comes before the next ones, doubled"

@@ -330,6 +330,15 @@ class TrainingJobSpec(Model):
         default=1, json_schema_extra=between("processesPerReplica", 1, 64, "for more processes raise replicas")
     )
     """How many trainer processes each member runs, one for each of its GPUs for instance."""
+    start_timeout_seconds: int = Field(
+        default=600,
+        json_schema_extra=between(
+            "startTimeoutSeconds", 30, 86400, "an autoscaler of nodes acts on pods that are pending"
+        ),
+    )
+    """How long some members may hold nodes before a run has begun while others find no room. Then all are let go, so
+    that another job that needs these nodes begins, and are made again after a pause. With `elastic` minReplicas of them
+    have to find room."""
     completion: Completion = Field(
         default=Completion.LOG, json_schema_extra=one_of("completion", [word.value for word in Completion], 16)
     )

@@ -295,6 +295,17 @@ class Growth(TolerantModel):
     """The generation of the spec at that time: an edit ends the pause."""
 
 
+class GangRest(TolerantModel):
+    """Starts in a row for which not all members found room."""
+
+    attempts: int = 0
+    """How many: the pause before the next one grows with it."""
+    until: datetime
+    """When members are made again."""
+    generation: int = 0
+    """The generation of the spec at that time: an edit ends the pause."""
+
+
 class NextRun(TolerantModel):
     """The run that comes next: from the decision that it is needed until its plan is written."""
 
@@ -304,6 +315,8 @@ class NextRun(TolerantModel):
     """Names allocated for it, written before their pods are created."""
     enough: Enough | None = None
     """Set while fewer members than are wanted could begin it."""
+    in_vain_since: datetime | None = None
+    """Since when some of its members hold nodes while too many others find no room, and no run is on."""
     plan: RunPlan | None = None
     """Its plan, while it takes over the run that is on: which of the two trains is known from evidence alone."""
     attempts: int = 0
@@ -489,6 +502,8 @@ class TrainingJobStatus(TolerantModel):
     """Its number in the log: a higher one is a new commit, and new commits reset the backoff."""
     growth: Growth | None = None
     """Set from an attempt at a larger run that was given up until the run has the wanted size."""
+    gang: GangRest | None = None
+    """Set from a start for which not all members found room until a run is planned."""
     live_refused: LiveRefused | None = None
     """Set where members have told that their script cannot be handed over alive; counts for their template only."""
     unready: tuple[Unready, ...] = ()

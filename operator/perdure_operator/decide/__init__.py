@@ -26,6 +26,7 @@ from perdure_operator.decide.finishing import (
     suspend,
     watch_deadline,
 )
+from perdure_operator.decide.gangs import let_go, rest_of_gang
 from perdure_operator.decide.gates import (
     back_off,
     keep_log,
@@ -94,11 +95,12 @@ GATES: Final[tuple[Policy, ...]] = (
     wait_for_root,
     check_template,
     back_off,
+    rest_of_gang,
     pace,  # replacements of members that could not train
 )
 STAGES: Final[Mapping[Stage, tuple[Policy, ...]]] = {
     Stage.BETWEEN: (release, *GATES, warn_of_sidecars, allocate, promote),
-    Stage.STARTING: (release, replace_unfit, *GATES, allocate, promote, promote_fewer),
+    Stage.STARTING: (release, replace_unfit, *GATES, allocate, promote, promote_fewer, let_go),
     Stage.RUNNING: (name_leavers, try_template, rest, disrupt),
     Stage.QUIET: (debounce,),
     Stage.PREPARING: (

@@ -119,7 +119,11 @@ def _begin(draft: Draft, pods: list[PodView]) -> Draft:
     how = Takeover.START if begun else Takeover.RECREATE
     draft = begin(draft, plan, None, how, upcoming.fell if upcoming else "")
     draft = draft.update(
-        current=CurrentRun(run=plan.run, plan=plan, replacements=row), next=None, run=plan.run, lost=plan.lost
+        current=CurrentRun(run=plan.run, plan=plan, replacements=row),
+        next=None,
+        run=plan.run,
+        lost=plan.lost,
+        gang=None,
     )
     return draft.tell(Reason.RUN_PLANNED, f"run {plan.run}: {len(plan.members)} members, {plan.world} processes")
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from perdure_operator.api.status import CurrentRun, Growth, Intent, NextRun, PreviousRun, Spares
+from perdure_operator.api.status import CurrentRun, GangRest, Growth, Intent, NextRun, PreviousRun, Spares
 from perdure_operator.decide.draft import PAUSE_AT_MOST_SECONDS, Draft, later
 from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
 from perdure_operator.decide.facts import patience
 from perdure_operator.decide.growth import longest_rest
+from perdure_operator.decide.sizing.gang import longest_pause
 from perdure_operator.state.snapshot import Snapshot
 
 
@@ -29,6 +30,7 @@ def correct_times(draft: Draft) -> Draft:
         root_problem=_past(status.root_problem, now, "time") if status.root_problem else None,
         spares=_of_spares(status.spares, now) if status.spares else None,
         growth=_of_growth(status.growth, draft) if status.growth else None,
+        gang=_of_gang(status.gang, draft) if status.gang else None,
         unready=tuple(_past(one, now, "since", "given_up") for one in status.unready),
         given_up=min(status.given_up, now) if status.given_up else None,
         start_time=min(status.start_time, now) if status.start_time else None,
@@ -44,6 +46,11 @@ def _of_growth(growth: Growth, draft: Draft) -> Growth:
     elastic = draft.snapshot.spec.elastic
     latest = later(draft.now, longest_rest(elastic.grow_timeout_seconds if elastic else 0))
     return growth.model_copy(update={"until": min(growth.until, latest)})
+
+
+def _of_gang(gang: GangRest, draft: Draft) -> GangRest:
+    latest = later(draft.now, longest_pause(draft.snapshot.spec.start_timeout_seconds))
+    return gang.model_copy(update={"until": min(gang.until, latest)})
 
 
 def _of_previous(previous: PreviousRun, now: datetime) -> PreviousRun:
@@ -75,7 +82,7 @@ def _of_intent(intent: Intent, now: datetime) -> Intent:
 
 
 def _of_next(upcoming: NextRun, now: datetime) -> NextRun:
-    old, enough = upcoming.replacements, upcoming.enough
+    old, enough, upcoming = upcoming.replacements, upcoming.enough, _past(upcoming, now, "in_vain_since")
     upcoming = upcoming.model_copy(update={"enough": _past(enough, now, "since")}) if enough else upcoming
     return upcoming.model_copy(update={"replacements": _past(old, now, "last_time")}) if old else upcoming
 

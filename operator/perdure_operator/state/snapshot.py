@@ -200,6 +200,8 @@ class Snapshot(Model):
     """Names of other PodDisruptionBudgets whose selector matches our pods."""
     same_uri: tuple[str, ...] = ()
     """Jobs that write to the same root and have a better claim to it: namespace/name, or that one is elsewhere."""
+    younger_gangs: int = 0
+    """How many jobs that were created later hold nodes in vain before they begin, or have just let go of them."""
     foreign_pods: tuple[str, ...] = ()
     """Names of pods that the job's budget counts as members and that the job does not own."""
     template_hash: str = ""

@@ -19,6 +19,11 @@ _MEMBER: Final = f"{_CLUSTER}member.py"
 _ROOTS: Final = f"{_CLUSTER}read/roots.py"
 
 _OF_MARKS: Final = ("tests/unit/operator/decide/test_marking.py",)
+_OF_GANGS: Final = (
+    "tests/unit/operator/decide/sizing/test_gang.py",
+    "tests/unit/operator/decide/test_gangs.py",
+    "tests/unit/operator/test_gang_start.py",
+)
 _NO_CLASSES: Final = "the simulation's scheduler knows no priorities"
 _NO_MARKS: Final = "the simulation's autoscaler takes nodes whatever pods say"
 
@@ -286,5 +291,40 @@ MEMBERS: Final = (
         "dict.fromkeys(new, named)",
         tests=("tests/unit/operator/decide/test_joiner_classes.py",),
         outside=_NO_CLASSES,
+    ),
+    Mutant(
+        "whoever waits for nodes lets go of those that it does not hold",
+        f"{_DECIDE}sizing/gang.py",
+        "return 0 < self.placed < self.needed and self.roomless > 0",
+        "return self.placed < self.needed and self.roomless > 0",
+        tests=_OF_GANGS,
+    ),
+    Mutant(
+        "the oldest job lets go of its nodes with all the others",
+        f"{_DECIDE}sizing/gang.py",
+        "timeout * (1 + min(younger, MOST_YIELDS))",
+        "timeout",
+        tests=_OF_GANGS,
+    ),
+    Mutant(
+        "a job that can never begin holds nodes for ever",
+        f"{_DECIDE}sizing/gang.py",
+        "timeout * (1 + min(younger, MOST_YIELDS))",
+        "timeout * (1 + younger)",
+        tests=_OF_GANGS,
+    ),
+    Mutant(
+        "whoever has let go takes the nodes again at once",
+        f"{_DECIDE}gangs.py",
+        "gang.generation != draft.snapshot.generation or draft.now >= gang.until:",
+        "gang.generation != draft.snapshot.generation or draft.now <= gang.until:",
+        tests=_OF_GANGS,
+    ),
+    Mutant(
+        "a younger job that has let go is waited for no longer",
+        "operator/perdure_operator/cluster/read/records.py",
+        "return holds or (gang is not None and gang.until > now)",
+        "return holds",
+        tests=("tests/unit/operator/test_gang_start.py", "tests/unit/operator/cluster/read"),
     ),
 )

@@ -72,6 +72,7 @@ class Cache:
         self._jobs_in: dict[str, dict[Key, None]] = defaultdict(dict)
         self._jobs_at: dict[Root, dict[Key, None]] = defaultdict(dict)
         self._jobs_in_the_dark: dict[Key, None] = {}
+        self._gangs: dict[Key, None] = {}
         self._budgets_over: dict[tuple[str, str], dict[Key, BudgetRecord]] = defaultdict(dict)
         self._budgets_named: dict[Key, dict[Key, BudgetRecord]] = defaultdict(dict)
         self._revisions_named: dict[Key, dict[Key, RevisionRecord]] = defaultdict(dict)
@@ -131,6 +132,10 @@ class Cache:
     def jobs_in_the_dark(self) -> set[Key]:
         """Jobs whose status names unready nodes: what becomes of those depends on all the others."""
         return set(self._jobs_in_the_dark)
+
+    def gangs(self) -> list[JobRecord]:
+        """Jobs that hold nodes in vain before they begin, or rest after that."""
+        return [self._jobs[key] for key in self._gangs]
 
     def budget(self, key: Key) -> BudgetRecord | None:
         """The budget of that name."""
@@ -255,6 +260,8 @@ class Cache:
             self._jobs_at[record.root][key] = None
         if record.status is not None and record.status.unready:
             self._jobs_in_the_dark[key] = None
+        if record.waits_as_gang:
+            self._gangs[key] = None
 
     def _remove(self, resource: Resource, record: AnyRecord) -> None:
         self._unindex(record)
@@ -271,6 +278,7 @@ class Cache:
                 _forget(self._jobs_in, key[0], key)
                 self._names_of.pop(uid, None)
                 self._jobs_in_the_dark.pop(key, None)
+                self._gangs.pop(key, None)
                 if root is not None:
                     _forget(self._jobs_at, root, key)
             case BudgetRecord():

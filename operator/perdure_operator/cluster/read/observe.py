@@ -123,6 +123,7 @@ class Observer:
             foreign_budgets=self._foreign_budgets(record, [pod for pod in pods if pod.key[1] in own]),
             foreign_pods=_foreign_pods(record, pods),
             same_uri=self._better_claims(record),
+            younger_gangs=self._younger_gangs(record),
             template_check=memory.template_check,
         )
         _forget_settled(memory, record, own, budget)
@@ -232,6 +233,10 @@ class Observer:
     def _better_claims(self, record: JobRecord) -> tuple[str, ...]:
         rivals = [one for one in self._cache.jobs_at(record.root) if one.holds_root and one.claim < record.claim]
         return tuple(sorted({"/".join(one.key) if one.key[0] == record.key[0] else ELSEWHERE for one in rivals}))
+
+    def _younger_gangs(self, record: JobRecord) -> int:
+        now, age = self._clock(), (record.created, record.key)
+        return sum((one.created, one.key) > age and one.holds_or_rests(now) for one in self._cache.gangs())
 
     def _forget_all_but(self, uids: set[str]) -> None:
         for uid in set(self._memories) - uids:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from pydantic import ValidationError
 
@@ -102,6 +103,19 @@ class JobRecord(Record):
         trains = self.status is not None and self.status.current is not None
         rank = 0 if trains else 1 if self.members else 2 if self._pauses else 3
         return rank, self.created, self.key
+
+    @property
+    def waits_as_gang(self) -> bool:
+        """Whether members hold nodes in vain before a run, or rest after that."""
+        if self.status is None:
+            return False
+        return self.status.gang is not None or bool(self.status.next and self.status.next.in_vain_since)
+
+    def holds_or_rests(self, now: datetime) -> bool:
+        """Whether members hold nodes in vain, or have let go of them, and their pause is not over."""
+        gang, upcoming = (self.status.gang, self.status.next) if self.status else (None, None)
+        holds = upcoming is not None and bool(upcoming.members and upcoming.in_vain_since)
+        return holds or (gang is not None and gang.until > now)
 
     @property
     def _pauses(self) -> bool:

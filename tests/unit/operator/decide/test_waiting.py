@@ -73,6 +73,10 @@ WAITS: dict[Reason, tuple[Callable[[], Job], str]] = {
         lambda: job().starting().pod(1, waiting_reason="CreateContainerConfigError", waiting_message='secret "s"'),
         'digits-ab12-1 (node n2) waits: CreateContainerConfigError: secret "s"',
     ),
+    Reason.GANG_RELEASED: (
+        lambda: job().starting().pod(1, node="", unschedulable="0/3 nodes").settle().after(600).settle(),
+        "all members were let go",
+    ),
     Reason.REPLACING_MEMBERS: (
         lambda: job().starting().pod(1, gone=True).settle().pod(2, gone=True).settle(),
         "2 times in a row members could not train and were replaced: digits-ab12-2 was deleted",

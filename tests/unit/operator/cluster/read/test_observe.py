@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from perdure_operator.cluster.read.observe import ELSEWHERE
 from perdure_operator.cluster.write import manifests
 from perdure_operator.state.snapshot import Refusal, RefusalKind, Snapshot
 from tests.support.memory_cluster import MemoryCluster
-from tests.support.raw import job, template
+from tests.support.raw import NOW, job, template
 from tests.support.stage import KEY, Stage
 
 COMPLETED: Json = {
@@ -550,3 +551,30 @@ def _other(made: Stage, name: str) -> Snapshot:
 def _budget(name: str, labels: dict[str, str]) -> Json:
     spec: dict[str, Any] = {"minAvailable": 1, "selector": {"matchLabels": labels}}
     return {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": name}, "spec": spec}
+
+
+def _gang(made: Stage, name: str, **status: Any) -> None:
+    made.cluster.change(JOBS, "ns", name, lambda raw: raw.update(status=status))
+
+
+def _crowd(made: Stage) -> tuple[int, int]:
+    """How many younger gangs the older job sees, and how many the younger one."""
+    return _other(made, "another").younger_gangs, look(made).younger_gangs
+
+
+def test_younger_jobs_that_hold_nodes_in_vain_or_have_let_go_of_them_are_counted() -> None:
+    made = sharing()
+    holds = {"run": 1, "members": ["m"], "inVainSince": NOW.isoformat()}
+    assert _crowd(made) == (0, 0)
+    for name in ("digits", "another"):
+        _gang(made, name, next=holds)
+    assert _crowd(made) == (1, 0)  # created in the same second, and the first by name is the older one
+    _gang(made, "digits", next=holds | {"members": []})  # it is suspended
+    assert _crowd(made) == (0, 0)
+    _gang(made, "digits", gang={"attempts": 1, "until": (NOW + timedelta(seconds=60)).isoformat()})
+    assert _crowd(made) == (1, 0)
+    made.now = NOW + timedelta(seconds=60)
+    assert _crowd(made) == (0, 0)
+    _gang(made, "digits", next=holds)
+    made.cluster.remove(JOBS, *KEY)
+    assert _other(made, "another").younger_gangs == 0

@@ -1,0 +1,79 @@
+"""A job whose members do not all find room does not keep others from theirs: it lets go, and begins anew later.
+
+Only while no run is on. How long it holds on, and rests, is `sizing.gang`'s to know.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from perdure_operator.api.reasons import Reason
+from perdure_operator.api.status import GangRest
+from perdure_operator.decide.draft import Draft, Waiting, clock, later
+from perdure_operator.decide.facts import own, refused, terminated, wanted_size
+from perdure_operator.decide.sizing.gang import Gang, lets_go, pause
+from perdure_operator.decide.startup_problems import refusal_reason
+
+RECHECK_SECONDS: Final = 10
+"""What others do is no event of this job's."""
+_ROOMLESS: Final = (Reason.UNSCHEDULABLE, Reason.QUOTA_EXCEEDED)
+
+
+def let_go(draft: Draft) -> Draft:
+    """Release all members once some have held nodes in vain for startTimeoutSeconds; a younger gang goes first."""
+    upcoming, now = draft.status.next, draft.now
+    if draft.current or upcoming is None or not upcoming.members:
+        return draft
+    gang, leaves = _gang(draft), draft.status.previous  # whoever leaves still has the room that these wait for
+    since = (upcoming.in_vain_since or now) if gang.in_vain and not leaves else None
+    if since != upcoming.in_vain_since:
+        draft = draft.update(next=upcoming.model_copy(update={"in_vain_since": since}))
+    if since is None:
+        return draft
+    timeout, younger = draft.snapshot.spec.start_timeout_seconds, draft.snapshot.younger_gangs
+    due = lets_go(since, timeout, younger)
+    if now >= due:
+        return _released(draft, gang)
+    first = lets_go(since, timeout, 0)
+    draft = draft.wake(first if now < first else min(due, later(now, RECHECK_SECONDS)))
+    if draft.waiting and draft.waiting.reason in _ROOMLESS:
+        held = f"{draft.waiting.message}; nodes that others hold for it, {gang.placed}, are let go at {clock(due)}"
+        draft = draft.but(waiting=Waiting(draft.waiting.reason, held))
+    return draft
+
+
+def rest_of_gang(draft: Draft) -> Draft:
+    """Until its pause is over, or its spec is edited, nobody is made of a gang that has let go."""
+    gang = draft.status.gang
+    if gang is None or gang.generation != draft.snapshot.generation or draft.now >= gang.until:
+        return draft
+    words = f"for want of room all members were let go; the next ones are created at {clock(gang.until)}"
+    return draft.block(Reason.GANG_RELEASED, words, gang.until)
+
+
+def _gang(draft: Draft) -> Gang:
+    """Who has no pod has no room where a quota says so."""
+    pods, elastic = own(draft.snapshot), draft.snapshot.spec.elastic
+    here = [pods[name] for name in draft.next_members if name in pods and not terminated(pods[name])]
+    refusal = refused(draft, draft.next_members)
+    unmade = refusal is not None and refusal_reason(refusal.message) is Reason.QUOTA_EXCEEDED
+    return Gang(
+        needed=elastic.min_replicas if elastic else wanted_size(draft.snapshot).members,
+        placed=sum(bool(pod.node) for pod in here),
+        roomless=sum(bool(pod.unschedulable) and not pod.node for pod in here) + unmade,
+    )
+
+
+def _released(draft: Draft, gang: Gang) -> Draft:
+    snapshot, old = draft.snapshot, draft.status.gang
+    attempts = old.attempts + 1 if old and old.generation == snapshot.generation else 1
+    until = draft.now + pause(snapshot.uid, attempts, snapshot.spec.start_timeout_seconds)
+    rest = GangRest(attempts=attempts, until=until, generation=snapshot.generation)
+    held = f": {draft.waiting.message}" if draft.waiting else ""
+    words = (
+        f"{gang.placed} members held nodes while others found no room for startTimeoutSeconds: all are let go, "
+        f"the next ones are created at {clock(until)}{held}"
+    )
+    upcoming = draft.allot(()).status.next
+    draft = draft.update(next=upcoming and upcoming.model_copy(update={"in_vain_since": None}), gang=rest)
+    return rest_of_gang(draft.but(waiting=None).tell(Reason.GANG_RELEASED, words, warning=True))

@@ -1,0 +1,176 @@
+"""A job that has not begun lets go of nodes that it holds in vain, and begins anew after a pause."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from perdure.contract import ExitKind
+from perdure_operator.api.reasons import ConditionType, Reason
+from perdure_operator.api.spec import Elastic
+from perdure_operator.api.status import Assigned, Disruption, Intent, Phase, PreviousRun
+from perdure_operator.decide.sizing.gang import longest_pause
+from tests.support.jobs import START, Job, creates, deletes, job
+
+TIMEOUT = 600
+LONGEST_FIRST_PAUSE = 120
+
+
+def _stuck(placed: int = 2, replicas: int = 3, **spec: Any) -> Job:
+    """So many have a node and the others none."""
+    here = job(**spec).starting(replicas)
+    for number in range(placed, replicas):
+        here = here.pod(number, node="", unschedulable="0/2 nodes are available")
+    return here.settle()
+
+
+def _released(here: Job) -> Job:
+    return here.after(TIMEOUT).settle()
+
+
+class TestHoldingOn:
+    def test_it_says_what_is_held_and_until_when(self) -> None:
+        told = _stuck().condition(ConditionType.RUNNING)
+        assert told.reason == "Unschedulable"
+        assert f"nodes that others hold for it, 2, are let go at {START + timedelta(seconds=TIMEOUT):%H:%M:%S}Z" in (
+            told.message
+        )
+
+    def test_it_holds_on_so_long_and_no_longer(self) -> None:
+        here = _stuck()
+        assert here.plan().requeue_after == TIMEOUT
+        assert deletes(here.after(TIMEOUT - 1).plan()) == []
+        assert sorted(deletes(here.after(TIMEOUT).plan())) == [here.name(0), here.name(1), here.name(2)]
+
+    def test_as_long_as_the_user_says(self) -> None:
+        here = _stuck(start_timeout_seconds=3600)
+        assert deletes(here.after(3599).plan()) == []
+        assert deletes(here.after(3600).plan()) != []
+
+    def test_members_that_find_a_node_meanwhile_end_it(self) -> None:
+        here = _stuck().after(TIMEOUT - 1).pod(2, node="n3", unschedulable="").settle()
+        assert here.now.next is not None
+        assert here.now.next.in_vain_since is None
+        assert here.after(TIMEOUT).settle().names() == ["0", "1", "2"]
+
+    def test_who_holds_nothing_waits_for_room_as_before(self) -> None:
+        here = _stuck(placed=0).after(100 * TIMEOUT).settle()
+        assert here.names() == ["0", "1", "2"]
+
+    def test_a_quota_that_leaves_out_some_counts_as_want_of_room(self) -> None:
+        here = job(replicas=3).refused("digits-ab12-2").step().step().step()
+        assert here.now.next is not None
+        assert here.now.next.in_vain_since is not None
+
+    def test_another_refusal_does_not(self) -> None:
+        here = job(replicas=3).refused("digits-ab12-2", message='webhook "w" denied').step().step().step()
+        assert here.names() == ["0", "1"]
+        assert deletes(here.after(TIMEOUT).step().plan()) == []
+
+    def test_a_run_that_trains_is_never_taken_from(self) -> None:
+        here = job().running(2).spec(replicas=4).settle().all_ended(ExitKind.CHECKPOINTED, commit=(1, 5)).settle()
+        assert here.now.current is None
+        grows = job(elastic=Elastic(min_replicas=2, max_replicas=4)).running(2).spec(replicas=4).settle()
+        assert grows.now.current is not None
+        assert _released(grows.after(1).settle()).now.gang is None
+
+    def test_nobody_lets_go_of_nodes_while_others_of_the_job_still_leave_theirs(self) -> None:
+        here = _stuck().after(TIMEOUT)
+        saves = here.snapshot.pods[0].model_copy(update={"name": here.name(9), "uid": "u9", "phase": "Running"})
+        move = Intent(disruption=Disruption.NODE_LEAVING, cause="n1 is cordoned", since=START, seconds=3600)
+        leaver = Assigned(name=saves.name, uid=saves.uid, rank=0)
+        here = here.having(pods=(*here.snapshot.pods, saves))
+        here = here.status(previous=PreviousRun(run=0, members=(leaver,), intent=move))
+        assert not set(deletes(here.plan())) & {here.name(0), here.name(1), here.name(2)}
+        upcoming = here.step().now.next
+        assert upcoming is not None
+        assert upcoming.in_vain_since is None, "their time begins when the last of the others has left"
+
+    def test_with_elastic_the_smallest_size_is_enough(self) -> None:
+        sizes = Elastic(min_replicas=2, max_replicas=4)
+        enough = _stuck(2, 4, elastic=sizes)
+        assert enough.now.next is not None
+        assert enough.now.next.in_vain_since is None
+        assert _released(_stuck(1, 4, elastic=sizes)).now.gang is not None
+
+
+class TestLettingGo:
+    def test_it_is_told_and_says_when_it_begins_anew(self) -> None:
+        here = _released(_stuck())
+        (event,) = [one for plan in here.history for one in plan.events if one.reason == "GangReleased"]
+        assert event.type == "Warning"
+        assert "2 members held nodes while others found no room" in event.message
+        told = here.condition(ConditionType.RUNNING)
+        assert told.reason == Reason.GANG_RELEASED
+        assert here.now.gang is not None
+        assert f"{here.now.gang.until:%H:%M:%S}Z" in told.message
+        assert here.now.phase is Phase.PENDING
+        assert [pod for pod in here.living() if not pod.deleting] == []
+
+    def test_nobody_is_made_until_the_pause_is_over_and_then_all_are(self) -> None:
+        here = _released(_stuck())
+        assert here.now.gang is not None
+        seconds = (here.now.gang.until - here.snapshot.now).total_seconds()
+        assert here.plan().requeue_after == seconds
+        assert creates(here.after(seconds - 1).plan()) == []
+        here = here.after(seconds).settle()
+        assert len(here.now.next.members if here.now.next else ()) == 3
+
+    def test_names_are_never_used_again(self) -> None:
+        here = _released(_stuck()).after(LONGEST_FIRST_PAUSE).settle()
+        assert here.now.next is not None
+        assert here.now.next.members == (here.name(3), here.name(4), here.name(5))
+
+    def test_pauses_grow_while_there_is_no_room(self) -> None:
+        here, seen = _stuck(), list[int]()
+        for _ in range(3):
+            here = here.after(TIMEOUT).settle()
+            assert here.now.gang is not None
+            seen.append(here.now.gang.attempts)
+            here = here.having(now=here.now.gang.until).settle()
+            assert here.now.next is not None
+            newest = here.now.next.members[-1]
+            here = here.pod(newest, node="", unschedulable="0/2 nodes").settle()
+        assert seen == [1, 2, 3]
+
+    def test_an_edit_of_the_spec_ends_the_pause(self) -> None:
+        here = _released(_stuck()).spec(replicas=2).settle()
+        assert len(here.now.next.members if here.now.next else ()) == 2
+
+    def test_a_run_that_is_planned_ends_the_row(self) -> None:
+        here = _released(_stuck()).after(LONGEST_FIRST_PAUSE).settle().ready().settle()
+        assert here.now.run == 1
+        assert here.now.gang is None
+
+    def test_no_pause_ends_later_than_it_can_have_been_set_for(self) -> None:
+        """Whoever wrote it had another clock."""
+        here = _released(_stuck())
+        assert here.now.gang is not None
+        far = here.now.gang.model_copy(update={"until": START + timedelta(days=1)})
+        here = here.status(gang=far).settle()
+        assert here.now.gang is not None
+        assert here.now.gang.until == here.snapshot.now + timedelta(seconds=longest_pause(TIMEOUT))
+
+    def test_one_that_is_suspended_meanwhile_begins_its_time_anew(self) -> None:
+        here = _stuck().after(TIMEOUT - 1).spec(suspend=True).settle().after(TIMEOUT).spec(suspend=False).settle()
+        assert here.now.gang is None
+        assert len(here.now.next.members if here.now.next else ()) == 3
+
+
+class TestTheOldestGoesLast:
+    def test_it_holds_on_while_a_younger_one_does(self) -> None:
+        here = _stuck().having(younger_gangs=1)
+        assert deletes(here.after(TIMEOUT).plan()) == []
+        assert deletes(here.after(2 * TIMEOUT).plan()) != []
+
+    def test_it_looks_again_often_as_others_are_no_event_of_its_own(self) -> None:
+        here = _stuck().having(younger_gangs=1).after(TIMEOUT).settle()
+        assert here.plan().requeue_after == 10
+
+    @pytest.mark.parametrize("younger", [0, 1, 3])
+    def test_it_says_when_it_would_let_go(self, younger: int) -> None:
+        here = _stuck().having(younger_gangs=younger).settle()
+        until = START + timedelta(seconds=TIMEOUT * (1 + younger))
+        assert f"are let go at {until:%H:%M:%S}Z" in here.condition(ConditionType.RUNNING).message
