@@ -23,7 +23,7 @@ from perdure_operator.decide.placement import can_start, can_train
 from perdure_operator.decide.plans import ATTEMPTS, live_plan, plan_in_place, succeed
 from perdure_operator.decide.spares import give_back
 from perdure_operator.decide.startup_problems import not_ready
-from perdure_operator.decide.succession import Succession, succession
+from perdure_operator.decide.succession import Succession, keep, succession
 
 _TRAINING: Final = frozenset({Disruption.NODE_LEAVING, Disruption.SIZE_CHANGE, Disruption.RUN_LOST})
 """Reasons for which every member trains until the next run is planned, if it trains now."""
@@ -100,13 +100,14 @@ def take_over_with_fewer(draft: Draft) -> Draft:
         return draft
     ready = tuple(name for name in draft.next_members if name in pods and can_train(draft, pods[name]))
     size = most_with(draft, len(heirs.stays) + len(ready))
-    joins, stays = ready[: max(size - len(heirs.stays), 0)], heirs.stays[:size]
+    joins, stays = ready[: max(size - len(heirs.stays), 0)], keep(draft, heirs.stays, size)
     if refused(draft, (*(one.name for one in stays), *joins)):
         return draft
     draft, due = _goes_on_with(draft, current, intent, heirs, size)
     if not due:
         return draft
-    fewer = Succession(stays, (*heirs.leaves, *heirs.stays[size:]), len(joins))
+    leaves = (*heirs.leaves, *(one for one in heirs.stays if one not in stays))
+    fewer = Succession(stays, leaves, len(joins))
     others = tuple(name for name in draft.next_members if name not in joins)
     return _planned(give_back(draft, others).allot(joins).but(waiting=None), current, intent, fewer)
 
@@ -235,7 +236,9 @@ def _template_rules_out(template: Mapping[str, Any]) -> str:
 
 
 def _words(plan: RunPlan, heirs: Succession, how: str) -> str:
-    going = f"; {joined([member.name for member in heirs.leaves])} leave" if heirs.leaves else ""
+    left = sorted({member.node for member in heirs.leaves} - {"", *(member.node for member in plan.members)})
+    emptied = f", and no member is left on {joined(left)}" if left else ""
+    going = f"; {joined([member.name for member in heirs.leaves])} leave{emptied}" if heirs.leaves else ""
     return (
         f"run {plan.run}: {len(plan.members)} members, {plan.world} processes; "
         f"{len(heirs.stays)} stay, {heirs.joins} are new{going}; {how}"

@@ -12,6 +12,7 @@ from perdure_operator.api.status import Assigned
 from perdure_operator.decide.draft import Draft
 from perdure_operator.decide.facts import made_from_another, own, wanted_size
 from perdure_operator.decide.signals import signals_of_nodes
+from perdure_operator.decide.sizing.victims import Candidate, victims
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,17 @@ def succession(draft: Draft) -> Succession:
     here = [pods[one.name] for one in alive]
     unfit = {signal.pod for signal in signals_of_nodes(draft.snapshot, here)}
     unfit |= {pod.name for pod in here if pod.deleting or made_from_another(draft, pod)}
-    stays = tuple([one for one in alive if alike and one.name not in unfit][: wanted.members])
+    stays = keep(draft, [one for one in alive if alike and one.name not in unfit], wanted.members)
     names = {one.name for one in stays}
     leaves = tuple(one for one in alive if one.name not in names)
     return Succession(stays, leaves, wanted.members - len(stays))
+
+
+def keep(draft: Draft, members: Sequence[Assigned], size: int) -> tuple[Assigned, ...]:
+    """So many of them at most, in the order of their ranks."""
+    if len(members) <= size:
+        return tuple(members)
+    pods = own(draft.snapshot)
+    known = [Candidate(one.name, one.rank, one.node, pods[one.name].ready) for one in members]
+    leave = victims(known, len(members) - size)
+    return tuple(one for one in members if one.name not in leave)

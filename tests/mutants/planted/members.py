@@ -327,4 +327,18 @@ MEMBERS: Final = (
         "return holds",
         tests=("tests/unit/operator/test_gang_start.py", "tests/unit/operator/cluster/read"),
     ),
+    Mutant(
+        "a smaller run leaves a member on each node",
+        f"{_DECIDE}sizing/victims.py",
+        "        if len(chosen) + len(members) <= count:\n",
+        "        if len(chosen) + len(members) < count:\n",
+        tests=("tests/unit/operator/decide/sizing/test_victims.py",),
+    ),
+    Mutant(
+        "a run that comes down to a size keeps the lowest ranks, wherever they are",
+        f"{_DECIDE}preparing.py",
+        "keep(draft, heirs.stays, size)",
+        "heirs.stays[:size]",
+        tests=("tests/unit/operator/decide/test_growing.py",),
+    ),
 )

@@ -279,6 +279,35 @@ class TestGoingOnWithFewer:
         assert _numbers(here.run_plan) == ["0", "2", "3"]
 
 
+class TestWhoLeaves:
+    """Four members on three nodes: 0 and 3 share the first."""
+
+    def _shared(self, elastic: Elastic | None = None) -> Job:
+        here = _job(elastic).having(nodes=tuple(NodeView(name=f"n{number}") for number in (1, 2, 3)))
+        return here.running(4).after(SETTLING_SECONDS)
+
+    def test_a_smaller_run_empties_a_node(self) -> None:
+        here = self._shared().spec(replicas=3).settle().after(1).settle()
+        assert _numbers(here.run_plan) == ["0", "1", "3"]
+        assert here.run_plan is not None
+        assert [member.rank for member in here.run_plan.members] == [0, 1, 2]
+        assert here.run_plan.leavers == (here.name(2),)
+
+    def test_the_event_names_the_node(self) -> None:
+        here = self._shared().spec(replicas=3).settle().after(1).settle()
+        told = [one.message for plan in here.history for one in plan.events if one.reason == Reason.RUN_PLANNED]
+        assert f"{here.name(2)} leave, and no member is left on n3" in told[-1]
+
+    def test_so_does_one_that_comes_down_to_a_size(self) -> None:
+        here = self._shared(_elastic(min_replicas=1, sizes=(1, 2, 4)))
+        here = here.ended(1, ExitKind.FAILED, error=killed()).settle().after(2).settle()
+        assert _numbers(here.run_plan) == ["0", "3"]
+
+    def test_who_is_on_a_node_that_goes_away_leaves_first_of_all(self) -> None:
+        here = self._shared().cordon("n1").spec(replicas=2).settle().after(1).settle()
+        assert _numbers(here.run_plan) == ["1", "2"]
+
+
 @pytest.mark.parametrize("members", [2, 3])
 def test_nobody_of_a_run_that_could_not_grow_is_asked_for_anything(members: int) -> None:
     here = _small(members)
