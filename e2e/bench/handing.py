@@ -1,7 +1,8 @@
 """The script of `e2e.bench.handover`: trains until its ranks have changed and a little longer, and says what it cost.
 
-`python -m e2e.bench.handing small|large|huge`. A stayer's last line is JSON: the pause, its parts, the bytes of the
-state, and the most memory it has had in the pause beyond what it had before. `... bare` sends bytes over a group of
+`python -m e2e.bench.handing small|large|huge`. An old rank's last line is JSON: when its last step of the older run was
+done, and a stayer's the pause, its parts, when it ended, the bytes of the state, and the most memory it has had in the
+pause beyond what it had before. `... bare` sends bytes over a group of
 gloo and does nothing else: rank 1's last line is how many a second.
 """
 
@@ -55,7 +56,16 @@ def model(kind: str) -> nn.Module:
 
 
 def main(kind: str) -> None:
-    """Trains."""
+    """Trains, and tells what it cost, whether this process leaves or stays."""
+    told: dict[str, float] = {}
+    try:
+        _train(kind, told)
+    finally:
+        if told:
+            print(json.dumps(told), flush=True)
+
+
+def _train(kind: str, told: dict[str, float]) -> None:
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(1)
     data = TensorDataset(torch.randn(6144, 64, generator=generator), torch.randint(0, 10, (6144,), generator=generator))
@@ -66,28 +76,28 @@ def main(kind: str) -> None:
         wrapped = session.wrap(net)
         optimizer = torch.optim.Adam(net.parameters(), lr=1e-5)
         session.register(model=wrapped, optimizer=optimizer)
-        run, pause, stepped, done = session.run, 0.0, time.monotonic(), 0
-        before = extra = 0
+        before = done = 0
         for _ in session.epochs(1):
             for inputs, labels in session.loader(data, 12):
-                if session.run != run:
-                    run, pause, extra = session.run, time.monotonic() - stepped, memory("VmHWM") - before
+                if session.run != 1 and told and "begun" not in told:
+                    told["begun"] = time.monotonic()
+                    told["extra"] = memory("VmHWM") - before
                 optimizer.zero_grad()
                 session.weighted(cross_entropy(wrapped(inputs), labels)).backward()
                 optimizer.step()
                 _await_ready(session)
-                if not pause:
+                if session.run == 1:
                     Path("/proc/self/clear_refs").write_text("5")  # the most memory ever begins anew
                     before = memory("VmRSS")
-                stepped = time.monotonic()
+                    told["stepped"] = time.monotonic()
                 session.step()
                 done += bool(parts.seconds)
                 if done > AFTER:
                     session.stop("measured")
                     break
-        if pause:
+        if told:
             size = sum(tensor.numel() * tensor.element_size() for tensor in net.parameters()) * 3
-            print(json.dumps({**parts.seconds, "pause": pause, "bytes": size, "extra": extra}), flush=True)
+            told |= {**parts.seconds, "pause": told["begun"] - told["stepped"], "bytes": size}
 
 
 def _await_ready(session: Session) -> None:

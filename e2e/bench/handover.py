@@ -1,7 +1,9 @@
 """What a live hand-over costs: processes of this machine, no agents, no cluster; how long nobody trains, and on what.
 
-The pause is from a stayer's last step of the older run to its first batch of the newer one, with its parts. Beside it
-what the same changes cost where trainers end and begin (e2e.bench.handover_restarts).
+The pause is from a stayer's last step of the older run to its first batch of the newer one, with its parts: of the rank
+that waits longest. In that it may have waited for another rank to finish the same step, so it is told as well for how
+long nobody trained: from the last rank's end of that step until all are at the next. Beside it what the same changes
+cost where trainers end and begin (e2e.bench.handover_restarts).
 """
 
 from __future__ import annotations
@@ -72,7 +74,10 @@ def _figures(found: Mapping[tuple[str, Move], list[dict[str, float]]], bandwidth
         pauses = tuple(cost["pause"] * 1e3 for cost in costs)
         sent = costs[0]["bytes"] * len(move.joins)
         bound = (ALLOWED * sent / bandwidth + ALLOWED_SECONDS) * 1e3
-        figures.append(Figure(f"{name}: pause", "ms", pauses, bound, f"{ALLOWED} x bytes / gloo alone + 100 ms"))
+        allowed = f"{ALLOWED} x bytes / gloo alone + 100 ms"
+        figures.append(Figure(f"{name}: pause", "ms", pauses, bound, allowed))
+        nobody = tuple(cost["nobody"] * 1e3 for cost in costs)
+        figures.append(Figure(f"{name}: nobody trains", "ms", nobody, bound, allowed))
         extra = tuple(cost["extra"] for cost in costs)
         figures.append(Figure(f"{name}: memory of an old rank", "MiB", extra, 256, "allowed"))
         for part in PARTS:
@@ -102,8 +107,10 @@ def _cost(folder: Path, model: str, move: Move) -> dict[str, float]:
     if failed := [name for name, process in processes.items() if process.returncode]:
         raise RuntimeError(f"the bench of {move.name} failed:\n{outputs[failed[0]][1][-3000:]}")
     lines = [line for out, _ in outputs.values() for line in out.splitlines() if line.startswith("{")]
-    stayers: list[dict[str, float]] = [json.loads(line) for line in lines]
-    return max(stayers, key=lambda one: one["pause"])
+    ranks: list[dict[str, float]] = [json.loads(line) for line in lines]
+    stayers = [rank for rank in ranks if "begun" in rank]
+    nobody = max(rank["begun"] for rank in stayers) - max(rank["stepped"] for rank in ranks)
+    return max(stayers, key=lambda one: one["pause"]) | {"nobody": nobody}
 
 
 def _bandwidth(folder: Path) -> float:

@@ -75,20 +75,29 @@ class Checkpointer:
 
         UserError if it cannot be saved, or if the ranks have come apart.
         """
-        return self.stage_and_tell(state, lambda _: None)[0]
+        begun = time.monotonic()
+        staged, _ = self._staged(state, lambda _: None, sums_of)
+        self.timings.note({"stage": time.monotonic() - begun})
+        return staged
 
     def stage_and_tell(self, state: State, tell: Callable[[Staged], Any]) -> tuple[Staged, list[Any]]:
-        """The same, and what each rank tells of its part (JSON), in one exchange where all is well."""
-        begun = time.monotonic()
+        """The same, and what each rank tells of its part (JSON), in one exchange where all is well.
+
+        For a hand-over: parameters and optimizer state, which are large, are compared while they are sent.
+        """
+        return self._staged(state, tell, lambda state: ({}, other_sums(state)))
+
+    def _staged(
+        self, state: State, tell: Callable[[Staged], Any], sum_up: Callable[[State], Sums]
+    ) -> tuple[Staged, list[Any]]:
         sums: list[Sums] = []
 
         def told(staged: Staged) -> list[Any]:
-            sums.append(sums_of(state) if self.peers.world > 1 else ({}, {}))
+            sums.append(sum_up(state) if self.peers.world > 1 else ({}, {}))
             return [*whole_of(sums[0]), tell(staged)]
 
         staged, every = stage_together(self.peers, state, told)
         compare(self.peers, sums[0], [(shared, other) for shared, other, _ in every], self._told, self.hint)
-        self.timings.note({"stage": time.monotonic() - begun})
         return staged, [own for _, _, own in every]
 
     def commit_staged(self, staged: Staged, position: Position, *, final: bool, reason: str) -> None:
@@ -220,13 +229,17 @@ def compare(peers: Peers, sums: Sums, every: Sequence[tuple[int, int]], told: se
 
 def sums_of(state: State) -> Sums:
     """Checksums by name of what must be equal between ranks, and of what should be."""
-    shared = {name: tensors.checksum(tensor) for name, tensor in state.shared.items()}
+    return {name: tensors.checksum(tensor) for name, tensor in state.shared.items()}, other_sums(state)
+
+
+def other_sums(state: State) -> dict[str, int]:
+    """Of what should be equal alone."""
     other = {name: tensors.checksum(tensor) for name, tensor in state.replicated.items() if name not in state.loose}
     for name, value in state.objects.items():
         if name in state.loose:
             continue
         other[name] = crc64nvme(json.dumps(encode(value, f"objects[{name!r}]"), sort_keys=True).encode())
-    return shared, other
+    return other
 
 
 def whole_of(sums: Sums) -> tuple[int, int]:

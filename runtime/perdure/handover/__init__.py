@@ -23,7 +23,7 @@ machine ignores what means nothing there. What the shell tells and does (perdure
     Moved                 this party has sent, or received, all state
     FirstBatch            newcomer: the script asks for its first batch
     Acknowledged          the agent has acknowledged Voting
-    VoteReduced(whole)    the vote's reduce is over: everybody's is in it, or it failed
+    VoteReduced(whole)    the vote's reduce is over: everybody's is in it and the old ranks hold the same, or it failed
     LogAnswered(verdict)  answers ReadLog, AppendOpened and AppendRefused; None: the store did not answer
     Heard(word)           somebody said it on the bridge
     LinkClosed            not the decider: its link to the decider is closed

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from perdure.errors import PeerLost
+from perdure.errors import PeerLost, UserError
 from perdure.group.gloo import GlooPeers, peer_lost
 from perdure.group.rendezvous import Deadline, Groups, connect_ranks
 from perdure.group.world import Group, connect_group
@@ -45,13 +45,23 @@ class Bridge:
         self._said: list[Any] = []
         """What is under way needs its memory."""
 
-    def vote(self) -> None:
-        """Says that this party is ready to go, and returns when all parties have said so; PeerLost if one has not."""
-        votes = torch.ones(1, dtype=torch.int64, device="cpu")
+    def vote(self, held: int | None) -> None:
+        """Says that this party is ready to go, and returns when all parties have said so; PeerLost if one has not.
+
+        `held` is an old rank's sum of what it holds, None a newcomer's. UserError if the old ranks' differ: the decider
+        is one of them.
+        """
+        votes = torch.tensor([1, held or 0], dtype=torch.int64, device="cpu")
         with peer_lost("the votes were counted"):
             self.group.allreduce([votes]).wait()
-        if int(votes.item()) != len(self.attempt.parties):
-            raise PeerLost(f"{int(votes.item())} of {len(self.attempt.parties)} parties have voted")
+        voted, sums = votes.tolist()
+        if voted != len(self.attempt.parties):
+            raise PeerLost(f"{voted} of {len(self.attempt.parties)} parties have voted")
+        if held is not None and sums != held * self.attempt.world:
+            raise UserError(
+                f"the ranks of run {self.attempt.run} hold different parameters or optimizer state: its next "
+                f"checkpoint says where"
+            )
 
     def say(self, word: Word | None) -> None:
         """The decider to all others, everybody else to the decider; nobody is waited for, and some may be gone.

@@ -30,8 +30,8 @@ def before_the_put(state: State, event: Happening) -> Step:
     match event:
         case VoteReduced(whole=True):
             return to(state, Phase.DECIDING, AppendOpened())
-        case VoteReduced(whole=False):
-            return say_and_return(state, HandoverWord.ABORT, "the vote failed")
+        case VoteReduced(False, why):
+            return say_and_return(state, HandoverWord.ABORT, why or "the vote failed")
         case Heard(HandoverWord.ABORT, why):
             # Said again, for those who have no link to whoever said it.
             return say_and_return(state, HandoverWord.ABORT, why)

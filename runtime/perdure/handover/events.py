@@ -98,6 +98,8 @@ class VoteReduced:
 
     whole: bool
     """Whether everybody's is in it."""
+    why: str = ""
+    """... and if not, why."""
 
 
 @dataclass(frozen=True)

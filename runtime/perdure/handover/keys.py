@@ -8,10 +8,10 @@ perdure.session.effects.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from perdure.checkpoint.entry import ENTRY_BYTES
 from perdure.contract import Handover, HandoverWord
@@ -31,6 +31,7 @@ STOP_SECONDS: Final = 0.002
 STOPPED: Final = "stopped"
 """The old ranks stand still, and send."""
 WRITER: Final = "writer"
+ROOM: Final = "room"
 WORD: Final = "word"
 
 
@@ -63,6 +64,17 @@ class Keys:
         self.store = store
         self._attempt = attempt
         self._party = party
+
+    def tell_room(self, needed: Sequence[Any]) -> None:
+        """As old rank 0, before it is warm: for which tensors a newcomer needs room (JSON)."""
+        with peer_lost("the newcomers were told what room they need"):
+            self.store.set(ROOM, json.dumps(needed))
+
+    def await_room(self, deadline: Deadline) -> list[Any]:
+        """As a newcomer: what old rank 0 has told, once that is warm; nothing if it has told nothing."""
+        with peer_lost("old rank 0 was awaited"):
+            look_for_keys(self.store, ["warm/0"], deadline, "rank 0 of the living run has not come", every=WARM_SECONDS)
+            return list(json.loads(self.store.get(ROOM))) if self.store.check([ROOM]) else []
 
     def await_warm(self, warm: str, writer: str, deadline: Deadline) -> None:
         """Says that this party is warm, and returns when all are. UserError where one holds other things than this one.

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor
 from perdure.checkpoint import tensors
 from perdure.checkpoint.manifest import REPLICATED, SHARED, Item
 from perdure.checkpoint.state import State
+from perdure.errors import UserError
 from perdure.group.gloo import peer_lost
 from perdure.group.world import Group
 from perdure.handover.parties import Attempt
@@ -28,12 +30,14 @@ from perdure.handover.parties import Attempt
 SMALL_BYTES: Final = 64 * 1024
 """Tensors up to this size are packed, up to PIECE_BYTES: a message costs as much as copying them."""
 IN_FLIGHT: Final = 8
-"""Messages that are under way to or from all parties together, and one more for each: so many pieces of PIECE_BYTES may
-be copies."""
+"""Messages under way to or from all parties together, and one more for each, that are copies, of PIECE_BYTES at most.
+What is sent from where it lies and received to where it belongs needs no memory: all of it is under way at once, and no
+link waits for this process to go on."""
 AT_ONCE: Final = 8
 """Parties that are served at a time. They are taken in one order by all, so none waits for one that waits for it."""
 
 Key = tuple[str, str]
+Put = Callable[[Tensor], None]
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,37 @@ class Parcel:
     sender: int
     receiver: int
     items: tuple[Item, ...]
+
+
+class Window:
+    """Messages between two parties that are under way, `most` copies among them."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._copies = 0
+        self._works: deque[tuple[Any, Tensor, bool, Put | None]] = deque()
+
+    def add(self, work: Any, data: Tensor, *, copied: bool, then: Put | None = None) -> None:
+        """One more; its memory is kept until it has arrived, which is when `then` gets it."""
+        self._works.append((work, data, copied, then))
+        self._copies += copied
+
+    def narrow(self) -> None:
+        """Returns when no more copies are under way than may be."""
+        while self._copies > self._most:
+            self._finish()
+
+    def close(self) -> None:
+        """Returns when all have arrived."""
+        while self._works:
+            self._finish()
+
+    def _finish(self) -> None:
+        work, data, copied, then = self._works.popleft()
+        work.wait()
+        self._copies -= copied
+        if then:
+            then(data)
 
 
 def describe(state: State) -> tuple[Item, ...]:
@@ -58,6 +93,27 @@ def parcels(attempt: Attempt, items: Sequence[Item]) -> list[Parcel]:
     for route in attempt.routes([item.size for item in shared]):
         found.setdefault((route.sender, route.receiver), []).append(shared[route.piece])
     return [Parcel(sender, receiver, tuple(items)) for (sender, receiver), items in sorted(found.items()) if items]
+
+
+def needing_room(named: Mapping[str, Tensor]) -> tuple[Item, ...]:
+    """Those of these shared tensors for which memory is worth being made before it is needed."""
+    return tuple(item for item in _items(SHARED, named) if item.device == "cpu" and item.size > SMALL_BYTES)
+
+
+def make_room(items: Sequence[Item]) -> dict[Key, Tensor]:
+    """Memory for these tensors on this machine. It is written to: the system gives it page by page, which would take
+    longer than receiving it. UserError if there is none."""
+    found: dict[Key, Tensor] = {}
+    for item in items:
+        try:
+            tensor = tensors.empty(item.dtype, item.shape)
+        except RuntimeError as error:
+            raise UserError(f"there is no memory for {item.name} ({item.size / 2**20:.0f} MiB): {error}") from error
+        memory = tensors.flat_bytes(tensor)
+        if memory is not None:
+            memory.numpy().fill(0)  # not by torch: it would start threads of its own for this one
+        found[item.part, item.name] = tensor
+    return found
 
 
 def send(group: Group, given: Sequence[Parcel], state: State) -> None:
@@ -91,7 +147,7 @@ def _target(item: Item, live: Tensor | None) -> Tensor:
 
 
 def _window(given: Sequence[Parcel]) -> int:
-    """How many messages of one of them are under way."""
+    """How many copies of one of them are under way."""
     return max(1, IN_FLIGHT // max(1, len(given)))
 
 
@@ -134,25 +190,27 @@ def _interleave(works: Sequence[Iterator[None]]) -> None:
 
 
 def _sending(group: Group, parcel: Parcel, live: Mapping[Key, Tensor], most: int) -> Iterator[None]:
-    window: deque[tuple[Any, Tensor]] = deque()
-    for data in _messages(parcel, live):
-        window.append((group.send([data], parcel.receiver, 0), data))
+    window = Window(most)
+    for data, copied in _messages(parcel, live):
+        window.add(group.send([data], parcel.receiver, 0), data, copied=copied)
         yield
-        while len(window) > most:
-            window.popleft()[0].wait()
-    for work, _ in window:
-        work.wait()
+        window.narrow()
+    window.close()
 
 
-def _messages(parcel: Parcel, live: Mapping[Key, Tensor]) -> Iterator[Tensor]:
-    """What is sent, in order: small tensors together, and each large one in pieces of one size."""
+def _messages(parcel: Parcel, live: Mapping[Key, Tensor]) -> Iterator[tuple[Tensor, bool]]:
+    """What is sent, in order, and whether it is a copy: small tensors together, and each large one in pieces of one
+    size."""
     for pack in _packs(parcel):
         data = bytearray().join(piece for item in pack for piece in tensors.read(live[item.part, item.name]))
-        yield torch.frombuffer(data, dtype=torch.uint8)
+        yield torch.frombuffer(data, dtype=torch.uint8), True
     for item in _large(parcel):
         tensor = live[item.part, item.name]
         flat = tensors.flat_bytes(tensor)
-        yield from _copied(tensor) if flat is None else flat.split(tensors.PIECE_BYTES)
+        if flat is None:
+            yield from ((piece, True) for piece in _copied(tensor))
+        else:
+            yield from ((piece, False) for piece in flat.split(tensors.PIECE_BYTES))
 
 
 def _copied(tensor: Tensor) -> Iterator[Tensor]:
@@ -167,38 +225,35 @@ def _copied(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def _receiving(group: Group, parcel: Parcel, found: Mapping[Key, Tensor], most: int) -> Iterator[None]:
-    for pack in _packs(parcel):
-        packed = torch.empty(_size(pack), dtype=torch.uint8)
-        work = group.recv([packed], parcel.sender, 0)
+    window = Window(most)
+    for piece, put in _places(parcel, found):
+        window.add(group.recv([piece], parcel.sender, 0), piece, copied=put is not None, then=put)
         yield
-        work.wait()
-        for item, part in zip(pack, packed.split([item.size for item in pack]), strict=True):
-            if item.size:
-                tensors.Sink(found[item.part, item.name]).write(part.numpy().data)
-    window: deque[tuple[Any, Tensor, tensors.Sink | None]] = deque()
+        window.narrow()
+    window.close()
 
-    def finish() -> None:
-        work, piece, sink = window.popleft()
-        work.wait()
-        if sink:
-            sink.write(piece.numpy().data)
 
+def _places(parcel: Parcel, found: Mapping[Key, Tensor]) -> Iterator[tuple[Tensor, Put | None]]:
+    """Where each message is received to, in order, and what then takes it to its place, if it is not there."""
+    for pack in _packs(parcel):
+        yield torch.empty(_size(pack), dtype=torch.uint8), partial(_unpack, pack, found)
     for item in _large(parcel):
-        for piece, sink in _room(found[item.part, item.name], item.size):
-            window.append((group.recv([piece], parcel.sender, 0), piece, sink))
-            yield
-            while len(window) > most:
-                finish()
-    while window:
-        finish()
+        target = found[item.part, item.name]
+        flat = tensors.flat_bytes(target)
+        if flat is not None:
+            yield from ((piece, None) for piece in flat.split(tensors.PIECE_BYTES))
+            continue
+        sink = tensors.Sink(target)
+        for start in range(0, item.size, tensors.PIECE_BYTES):
+            size = min(tensors.PIECE_BYTES, item.size - start)
+            yield torch.empty(size, dtype=torch.uint8), partial(_write, sink)
 
 
-def _room(target: Tensor, size: int) -> Iterator[tuple[Tensor, tensors.Sink | None]]:
-    """Where each piece of a large tensor is received to, and what then takes it to its place, if it is not there."""
-    flat = tensors.flat_bytes(target)
-    if flat is not None:
-        yield from ((piece, None) for piece in flat.split(tensors.PIECE_BYTES))
-        return
-    sink = tensors.Sink(target)
-    for start in range(0, size, tensors.PIECE_BYTES):
-        yield torch.empty(min(tensors.PIECE_BYTES, size - start), dtype=torch.uint8), sink
+def _unpack(pack: Sequence[Item], found: Mapping[Key, Tensor], packed: Tensor) -> None:
+    for item, part in zip(pack, packed.split([item.size for item in pack]), strict=True):
+        if item.size:
+            _write(tensors.Sink(found[item.part, item.name]), part)
+
+
+def _write(sink: tensors.Sink, piece: Tensor) -> None:
+    sink.write(piece.numpy().data)

@@ -20,7 +20,7 @@ from perdure.channel import HandoverEnded, TookOver
 from perdure.checkpoint.opening import say
 from perdure.checkpoint.verdict import Verdict
 from perdure.contract import HandoverWord
-from perdure.errors import PeerLost, PerdureError, StorageError
+from perdure.errors import PeerLost, PerdureError, StorageError, UserError
 from perdure.handover import events as ev
 from perdure.handover.keys import Word
 from perdure.handover.machine import Phase, State, begin, named, step
@@ -304,9 +304,9 @@ class Driver:
     def _vote(self) -> None:
         try:
             self.effects.vote()
-        except PeerLost as error:
+        except (PeerLost, UserError) as error:
             self.why = self.why or str(error)
-            self.feed(ev.VoteReduced(whole=False))
+            self.feed(ev.VoteReduced(whole=False, why=str(error)))
         else:
             self.feed(ev.VoteReduced(whole=True))
 

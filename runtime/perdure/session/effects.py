@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
 from typing import Any
 
+from torch import Tensor
+
 from perdure.channel import Voting, vote_acknowledged
 from perdure.checkpoint.codec import decode
 from perdure.checkpoint.entry import write_entry
@@ -29,8 +31,9 @@ from perdure.group.rendezvous import Deadline
 from perdure.handover.bridge import Bridge, connect_bridge, settings_of
 from perdure.handover.keys import Keys, Word, open_keys
 from perdure.handover.parties import Attempt, Part, Party
+from perdure.handover.summing import Summing
 from perdure.handover.timing import QUIET_SECONDS
-from perdure.handover.transfer import Key, describe, parcels, receive, send
+from perdure.handover.transfer import Key, describe, make_room, parcels, receive, send
 from perdure.session.leaving import check_places, place
 from perdure.session.membership import BEGAN_ANEW, change_ranks, make_writer, take_over_log
 from perdure.session.rng import alike, all_alike, apply, capture, derive, sums
@@ -80,7 +83,7 @@ class Header:
     def read(cls, body: Mapping[str, Any]) -> Header:
         """From that."""
         position, commit = Position(**body["position"]), body["commit"]
-        items = tuple(Item(**{**item, "shape": tuple(item["shape"])}) for item in body["items"])
+        items = tuple(read_item(item) for item in body["items"])
         known = {"position": position, "items": items, "ranks": tuple(body["ranks"]), "place": Place(**body["place"])}
         known["alike"] = tuple(body["alike"])
         return cls(**{**body, **known, "commit": CommitRef(**commit) if commit else None})
@@ -108,6 +111,10 @@ class Effects:
         self.parts: dict[str, float] = {}
         """Seconds by part."""
         self.header: Header | None = None
+        self.room_needed: tuple[Item, ...] = ()
+        """As old rank 0: the tensors that a newcomer's script has not made."""
+        self._room: Mapping[Key, Tensor] | None = {}
+        """As a newcomer: memory for them; None if it is not wanted any more."""
         self._keys: Keys | None = None
         self._bridge: Bridge | None = None
         self._deadline = Deadline(block.limit, lambda: None)
@@ -115,6 +122,8 @@ class Effects:
         self._takeover: Takeover | None = None
         self._kept: State | None = None
         """What a stayer that becomes rank 0 has got of the one before it."""
+        self._held = 0
+        """As an old rank: the sum of what the newcomers were sent."""
         self._alike: dict[str, Any] = {}
         """Random generators that all old ranks have alike, with which a run of another size goes on."""
         self._mark = time.monotonic()
@@ -144,7 +153,20 @@ class Effects:
 
     def get_warm(self, warm: str) -> None:
         """Returns when all parties are warm, and hold the same things as this one."""
+        if self.party.number == 0:
+            self.keys.tell_room([asdict(item) for item in self.room_needed])
+        elif self.party.part is Part.NEWCOMER:
+            self._make_room([read_item(item) for item in self.keys.await_room(self._deadline)])
         self.keys.await_warm(warm, self._writer.id if self._writer else "", self._deadline)
+
+    def forgo_room(self) -> None:
+        """As a newcomer that receives nothing: its memory is another's."""
+        self._room = None
+
+    def _make_room(self, items: Sequence[Item]) -> None:
+        room = make_room(items)
+        if self._room is not None:  # nobody has given up meanwhile
+            self._room = room
 
     def connect(self) -> None:
         """Connects all parties, and the newer run's groups."""
@@ -240,7 +262,9 @@ class Effects:
         self.lap("header")
         given = parcels(self.attempt, header.items)
         if state:
-            send(bridge.group, [parcel for parcel in given if parcel.sender == self.party.number], state)
+            with Summing(state.shared if self.attempt.world > 1 else {}) as summing:
+                send(bridge.group, [parcel for parcel in given if parcel.sender == self.party.number], state)
+            self._held = summing.sum
         mine = [parcel for parcel in given if parcel.receiver == self.party.number]
         if self.party.number in self.attempt.header_to:
             self._kept = _received(header, receive(bridge.group, mine, {}), state)
@@ -255,7 +279,9 @@ class Effects:
         self.header = header
         self.lap("header")
         mine = [parcel for parcel in parcels(self.attempt, header.items) if parcel.receiver == self.party.number]
-        found = receive(bridge.group, mine, registry.targets(decode(header.objects), header.items))
+        targets = registry.targets(decode(header.objects), header.items, self._room or {})
+        self._room = None
+        found = receive(bridge.group, mine, targets)
         self.lap("state")
         rank = self.attempt.generators_of(self.party.new or 0)
         own = header.ranks[rank or 0] if header.ranks else None
@@ -274,7 +300,7 @@ class Effects:
 
     def vote(self) -> None:
         """Says that this party is ready; returns when all have said so."""
-        self.bridge.vote()
+        self.bridge.vote(None if self.party.part is Part.NEWCOMER else self._held)
         self.lap("vote")
 
     # The log.
@@ -389,6 +415,11 @@ class Effects:
             run.images.alike if self.attempt.world == self.attempt.new_world else tuple(self._alike),
         )
         return header.write()
+
+
+def read_item(body: Mapping[str, Any]) -> Item:
+    """From plain JSON."""
+    return Item(**{**body, "shape": tuple(body["shape"])})
 
 
 def _state(header: Header, found: Mapping[Key, Any], rank: Any) -> State:

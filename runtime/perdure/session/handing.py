@@ -12,12 +12,14 @@ import time
 from typing import Final, NoReturn
 
 from perdure.channel import HandoverEnded, read_offer
+from perdure.checkpoint.manifest import Item
 from perdure.contract import ExitKind, HandoverWord, Leave, Train
-from perdure.errors import Fenced, PeerLost, PerdureError
+from perdure.errors import Fenced, PeerLost, PerdureError, UserError
 from perdure.handover import events as ev
 from perdure.handover.machine import Phase
-from perdure.handover.parties import Part, attempt_of
+from perdure.handover.parties import Attempt, Part, attempt_of
 from perdure.handover.timing import QUIET_SECONDS, Timetable
+from perdure.handover.transfer import needing_room
 from perdure.session.driving import Driver, took_over
 from perdure.session.effects import Effects, Stop
 from perdure.session.hooks import HookName
@@ -145,6 +147,7 @@ class Handing:
         attempt = attempt_of(block, offer.run)
         master = offer.master if isinstance(offer, Train) else ""
         effects = Effects(run, attempt, attempt.of_old(run.rank), block, master)
+        effects.room_needed = _room_needed(run, attempt)
         seconds = max(offer.seconds, block.limit) + (0 if offer.seconds else SAVE_SECONDS)
         save = sum(run.timings.seconds.get(part, 0.0) for part in ("stage", "upload", "commit"))
         timetable = Timetable(now + block.limit, now + seconds + QUIET_SECONDS, save)
@@ -193,6 +196,16 @@ class Handing:
         if kind is ExitKind.FENCED:
             raise Fenced(why)
         raise PeerLost(why)
+
+
+def _room_needed(run: Run, attempt: Attempt) -> tuple[Item, ...]:
+    """Read here, where the script stands in the session: what it has registered is no other thread's."""
+    if run.rank != 0 or not attempt.newcomers:
+        return ()
+    try:
+        return needing_room(run.registry.grown())
+    except UserError:
+        return ()  # what cannot be saved ends the attempt where all ranks find it, in the stop
 
 
 def _give(driver: Driver, stop: Stop) -> None:

@@ -71,6 +71,7 @@ class Newcomer:
                         return state
                 case ev.JoinInPlace():
                     self._driver.finish()
+                    self._driver.effects.forgo_room()
                     self._run.requests.on_request(self._listener)
                     return None
                 case ev.Exit(kind, why):

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import is_
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -159,8 +160,22 @@ class Registry:
         """How often each parameter was written to: equal as long as nobody has touched any."""
         return [parameter._version for parameter in self._parameter_names()]  # noqa: SLF001 - torch has no other word
 
-    def targets(self, objects: Mapping[str, Any], items: Sequence[Item]) -> Mapping[tuple[str, str], Tensor]:
-        """Where a checkpoint's tensors are read to: the live ones where they fit, new ones beside them elsewhere.
+    def grown(self) -> Mapping[str, Tensor]:
+        """What training has made and a script that begins anew has not: the optimizers' tensors, by name."""
+        found: dict[str, Tensor] = {}
+        parameters = self._parameter_names()
+        for optimizer in self._optimizers.values():
+            optimizer.read(parameters, found)
+        return found
+
+    def targets(
+        self,
+        objects: Mapping[str, Any],
+        items: Sequence[Item],
+        room: Mapping[tuple[str, str], Tensor] = MappingProxyType({}),
+    ) -> Mapping[tuple[str, str], Tensor]:
+        """Where a checkpoint's tensors are read to: the live ones where they fit, new ones beside them elsewhere, those
+        of `room` where they fit.
 
         UserError if the checkpoint is not of what is registered; it tells name, expected and found.
         """
@@ -173,7 +188,8 @@ class Registry:
         }
         used = {tensor.untyped_storage().data_ptr() for tensor in places.values()}
         for name, live, device in self._wishes(objects, by_name):
-            places[name] = _place(by_name[name], live, device, used)
+            item = by_name[name]
+            places[name] = _place(item, live, device, used, room.get((item.part, item.name)))
         return {(item.part, item.name): places[item.name] for item in items if item.name in places}
 
     def load(self, state: State) -> None:
@@ -233,14 +249,23 @@ def _state_of(name: str, other: Stateful) -> dict[str, Any]:
     return state
 
 
-def _place(item: Item, live: Any, device: torch.device | None, used: set[int]) -> Tensor:
-    """The live tensor, if it fits and its memory is its own; else a new one on its device."""
+def _place(item: Item, live: Any, device: torch.device | None, used: set[int], room: Tensor | None) -> Tensor:
+    """The live tensor, if it fits and its memory is its own; else a new one on its device, or `room`."""
     if not isinstance(live, Tensor):
-        return tensors.empty(item.dtype, item.shape, device)
+        return _new(item, device or torch.device("cpu"), room)
     tensors.refuse_odd(item.name, live)
     memory = live.untyped_storage().data_ptr()
-    fits = (tensors.dtype_name(live), tuple(live.shape)) == (item.dtype, item.shape)
-    if not fits or memory in used or tensors.overlaps_itself(live):
-        return tensors.empty(item.dtype, item.shape, live.device)
+    if not _fits(item, live) or memory in used or tensors.overlaps_itself(live):
+        return _new(item, live.device, room)
     used.add(memory)
     return live
+
+
+def _new(item: Item, device: torch.device, room: Tensor | None) -> Tensor:
+    if room is not None and room.device == device and _fits(item, room):
+        return room
+    return tensors.empty(item.dtype, item.shape, device)
+
+
+def _fits(item: Item, tensor: Tensor) -> bool:
+    return (tensors.dtype_name(tensor), tuple(tensor.shape)) == (item.dtype, item.shape)

@@ -6,7 +6,9 @@ import hashlib
 import os
 import signal
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +144,22 @@ def threads_and_files(session: Session) -> dict[str, int]:
     for thread in threading.enumerate():
         if thread.name.startswith(("perdure-handover", "perdure-old-groups")):
             thread.join(60)
+    await_the_ends_of_threads()
     return {kind: len(list(Path("/proc/self", kind).iterdir())) for kind in ("task", "fd")}
+
+
+def await_the_ends_of_threads() -> None:
+    """A thread that is joined has left Python, but not yet the process."""
+    own, until = Path("/proc/self/comm").read_text(), time.monotonic() + 60
+    while threading.active_count() != sum(name == own for name in names_of_tasks()):
+        assert time.monotonic() < until
+        os.sched_yield()
+
+
+def names_of_tasks() -> Iterator[str]:
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has ended just now
+            yield (task / "comm").read_text()
 
 
 def dies(die: str, here: str) -> None:

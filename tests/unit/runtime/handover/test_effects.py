@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import json
 import random
+import resource
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from perdure.errors import Fenced, StorageError, UserError
 from perdure.group.agreement import Agreement
 from perdure.group.peers import Alone, Solo
 from perdure.handover.parties import Attempt
+from perdure.handover.transfer import needing_room
 from perdure.session.effects import Effects, Header, Stop
 from perdure.session.membership import make_pulse
 from perdure.session.run import Run
@@ -53,13 +55,13 @@ def same_tensors(ones: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> bo
 class Process:
     """One of the two, as its script has made it."""
 
-    def __init__(self, settings: Settings, store: MemoryStore, seed: int) -> None:
+    def __init__(self, settings: Settings, store: MemoryStore, seed: int, width: int) -> None:
         torch.manual_seed(seed)
         self.run = Run(settings)
         self.run.store, self.run.peers = store, Solo() if settings.handover is None else Alone(0, 1)
         self.run.timeout = 20.0
         self.run.agreement, self.run.pulse = Agreement(None), make_pulse(self.run)
-        self.net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+        self.net = nn.Sequential(nn.Linear(4, width), nn.BatchNorm1d(width))
         self.optimizer = torch.optim.Adam(self.net.parameters(), lr=0.1)
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 2)
         for name in ("net", "optimizer", "scheduler"):
@@ -77,12 +79,12 @@ class Process:
 class Pair:
     """Run 1, of one rank at step 3, and the process that is to take its place."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 3) -> None:
         self.store = MemoryStore()
         block = Handover(1, 1, (0,), (0,), f"127.0.0.1:{free_port()}", 20, "token")
-        self.old = Process(Settings("memory://", uid=UID, run=1), self.store, 7)
+        self.old = Process(Settings("memory://", uid=UID, run=1), self.store, 7, width)
         self.new = Process(
-            Settings("memory://", uid=UID, run=2, handover=block, master=("127.0.0.1", 1)), self.store, 8
+            Settings("memory://", uid=UID, run=2, handover=block, master=("127.0.0.1", 1)), self.store, 8, width
         )
         self.writer = Writer(Log(self.store), uid=UID, run=1)
         assert isinstance(self.writer.try_open(1, wait_over=True), Resume)
@@ -129,6 +131,69 @@ def pair() -> Iterator[Pair]:
     one = Pair()
     yield one
     one.let_go()
+
+
+@pytest.fixture
+def wide() -> Iterator[Pair]:
+    """The same with 14 MiB of parameters, and twice as much that the optimizer keeps."""
+    one = Pair(2**19)
+    yield one
+    one.let_go()
+
+
+def test_a_newcomer_needs_no_memory_any_more_when_the_old_rank_stands_still_for_it(wide: Pair) -> None:
+    registry = wide.old.run.registry
+    wide.giver.room_needed = needing_room(registry.grown())
+    wide.meet()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    found = wide.move()
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    assert same_tensors(found.shared, registry.state(None).shared)
+    kept = sum(tensor.nbytes for name, tensor in found.shared.items() if name.startswith("optimizer/"))
+    assert kept > 24 * 2**20
+    assert faults * resource.getpagesize() < kept / 4
+
+
+def as_float64(state: dict[str, Any]) -> None:
+    state["exp_avg"] = state["exp_avg"].double()
+
+
+def with_more(state: dict[str, Any]) -> None:
+    state["exp_avg_sq"] = torch.cat([state["exp_avg_sq"], state["exp_avg_sq"]])
+
+
+def turned(state: dict[str, Any]) -> None:
+    state["exp_avg"] = state["exp_avg"].t().contiguous().t()
+
+
+def with_another(state: dict[str, Any]) -> None:
+    state["more"] = [torch.randn(2**18), "more"]
+
+
+def with_less(state: dict[str, Any]) -> None:
+    del state["exp_avg"]
+
+
+@pytest.mark.parametrize("change", [as_float64, with_more, turned, with_another, with_less])
+def test_what_an_optimizer_keeps_may_change_after_a_newcomer_has_made_room_for_it(
+    wide: Pair, change: Callable[[dict[str, Any]], None]
+) -> None:
+    registry = wide.old.run.registry
+    wide.giver.room_needed = needing_room(registry.grown())
+    wide.meet()
+    change(wide.old.optimizer.state[next(wide.old.net.parameters())])
+    found, held = wide.move(), registry.state(None)
+    assert same_tensors(found.shared, held.shared)
+    assert {name: tensor.dtype for name, tensor in found.shared.items()} == {
+        name: tensor.dtype for name, tensor in held.shared.items()
+    }
+    wide.new.run.registry.load(found)
+    assert same_tensors(wide.new.run.registry.state(None).shared, held.shared)
+
+
+def test_an_old_rank_that_tells_of_no_room_has_its_state_received_all_the_same(wide: Pair) -> None:
+    wide.meet()
+    assert same_tensors(wide.move().shared, wide.old.run.registry.state(None).shared)
 
 
 def test_a_newcomer_gets_what_a_commit_made_here_would_hold_and_the_old_rank_keeps_it(pair: Pair) -> None:

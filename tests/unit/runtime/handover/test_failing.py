@@ -86,6 +86,16 @@ def test_ranks_that_come_apart_after_a_hand_over_are_told_what_may_have_made_the
         assert "in it variables of the script's own have begun anew" in job.output(name)
 
 
+def test_old_ranks_that_hold_different_weights_hand_nothing_over(nursery: Nursery) -> None:
+    job = Job(nursery, "apart", 2, script="variants.apart").offered(*REPLACED).begin()
+    assert job.ended() == {"new1": 1, "old0": 1, "old1": 1}
+    assert [entry["run"] for entry in job.log if entry["kind"] == "Opened"] == [1]
+    ended = [line for line in job.trace if line.get("event") == "handover-ended"]
+    assert {(line["rank"], line["word"]) for line in ended} == {(0, "abort"), (1, "abort")}
+    assert "the ranks of run 1 hold different parameters or optimizer state" in job.output("new1")
+    assert "differs between rank 0 and rank 1" in job.output("old0")
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_old_ranks_train_on_bit_for_bit(nursery: Nursery, undisturbed: dict[int, Any], name: str) -> None:
     fault = FAULTS[name]

@@ -86,13 +86,17 @@ def test_whatever_a_script_adds_goes_over_too(nursery: Nursery, kind: str) -> No
 
 
 @pytest.mark.parametrize("mib", [360, pytest.param(1080, marks=pytest.mark.chaos)])
-def test_old_ranks_hand_over_in_256_mib_beside_their_state(nursery: Nursery, mib: int) -> None:
+def test_old_ranks_hand_over_in_256_mib_beside_their_state_to_a_newcomer_that_has_room_for_it(
+    nursery: Nursery, mib: int
+) -> None:
     job = Job(nursery, f"heavy-{mib}", 2, script="variants.heavy", mib=mib).offered(3, (2,), ()).begin()
     results = job.end()
     assert [over for _, over, _ in opened(job)] == [None, 1]
     for name in ("old0", "old1"):
         assert results[name]["state"] >= mib
         assert results[name]["extra"]["2"] <= 256
+    # What the optimizer keeps is two thirds, and the newcomer's script has made none of it.
+    assert results["old0"]["ready"] - results["new2"]["made"] >= 0.6 * mib
 
 
 def opened(job: Job) -> list[tuple[int, int | None, int | None]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from perdure.session.leaving import Exit
 from perdure.session.session import Session
-from tests.unit.runtime.handover.scripts import BATCH, dataset, digest, network, take_part
+from tests.unit.runtime.handover.scripts import BATCH, await_ready, dataset, digest, network, take_part
 
 DRAWN_ALIKE = 11
 """The seed of what all ranks draw alike."""
@@ -219,10 +220,30 @@ def keeping(root: str, *, wait_at: int | None = None) -> dict[str, Any]:
         return {"rank": session.rank, "weights": digest(kit.net.parameters())}
 
 
+def apart(root: str, *, wait_at: int | None = None) -> dict[str, Any]:
+    """One element of one weight is another one on rank 1."""
+    torch.set_num_threads(1)
+    with Session.from_env(root) as session:
+        kit = Kit(session, "")
+        for _ in session.epochs(3):
+            for _ in plain(kit):
+                kit.step()
+                if (session.rank, session.steps_done) == (1, 1):
+                    next(iter(kit.net.parameters())).data[0, 0] += 1e-6
+                take_part(session, wait_at, {})
+                session.step()
+        return {"rank": session.rank}
+
+
 def heavy(root: str, *, mib: int, wait_at: int | None = None) -> dict[str, Any]:
-    """Its state is of about so many MiB; what a stayer needs beyond that while it hands over is told."""
+    """Its state is of about so many MiB; what a stayer needs beyond that while it hands over is told.
+
+    And how much memory a newcomer has, when its script has made what it makes, and when all are ready: these old ranks
+    wait for that at once, `wait_at` being late for steps that take so long.
+    """
     torch.set_num_threads(1)
     width = 1024
+    joining = Path(f"{root}.newcomer")
     with Session.from_env(root) as session:
         layers = [nn.Linear(width, width, bias=False) for _ in range(mib // (3 * 4))]
         net = nn.Sequential(nn.Linear(8, width), *layers, nn.Linear(width, 3))
@@ -230,7 +251,10 @@ def heavy(root: str, *, mib: int, wait_at: int | None = None) -> dict[str, Any]:
         optimizer = torch.optim.Adam(net.parameters(), lr=1e-4)
         session.register(model=wrapped, optimizer=optimizer)
         extra: dict[int, int] = {}
-        before = 0
+        before = ready = 0
+        if session.run == 2:
+            joining.write_text(str(os.getpid()))
+        made = _memory("VmRSS")
         for _ in session.epochs(1):
             for inputs, labels in session.loader(dataset(), BATCH):
                 if session.run not in extra:
@@ -238,14 +262,17 @@ def heavy(root: str, *, mib: int, wait_at: int | None = None) -> dict[str, Any]:
                 session.weighted(cross_entropy(wrapped(inputs), labels)).backward()
                 optimizer.step()
                 optimizer.zero_grad()
-                take_part(session, wait_at, {})
+                if wait_at and session.steps_done == 0:
+                    await_ready(session)
+                    ready = _memory("VmRSS", joining.read_text())
                 Path("/proc/self/clear_refs").write_text("5")  # the most ever begins anew
                 before = _memory("VmRSS")
                 session.step()
-        return {"rank": session.rank, "state": 3 * sum(p.nbytes for p in net.parameters()) / 2**20, "extra": extra}
+        size = 3 * sum(p.nbytes for p in net.parameters()) / 2**20
+        return {"rank": session.rank, "state": size, "extra": extra, "made": made, "ready": ready}
 
 
-def _memory(field: str) -> int:
+def _memory(field: str, process: str = "self") -> int:
     """In MiB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return next(int(line.split()[1]) // 1024 for line in lines if line.startswith(f"{field}:"))
