@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from datetime import UTC, datetime
 from typing import Any
 
@@ -384,6 +385,41 @@ def test_a_scale_above_the_largest_size_is_refused_and_one_below_the_smallest_is
     assert "ask for fewer, or raise elastic.maxReplicas" in refused.stderr
     jobs.kubectl("scale", "ptj/digits", "--replicas=1")
     assert jobs.get("digits")["spec"]["replicas"] == 1
+
+
+def _asks_for(api_server: ApiServer, namespace: str, replicas: int) -> subprocess.CompletedProcess[str]:
+    """As a HorizontalPodAutoscaler does: it reads the scale, and writes it back with another number."""
+    path = f"/apis/perdure.dev/v1alpha1/namespaces/{namespace}/trainingjobs/digits/scale"
+    scale = json.loads(api_server.kubectl("get", "--raw", path).stdout)
+    scale["spec"]["replicas"] = replicas
+    return api_server.kubectl("replace", "--raw", path, "-f", "-", input=json.dumps(scale), check=False)
+
+
+def test_an_autoscaler_of_pods_that_asks_for_too_many_is_told_why_and_what_to_do(
+    jobs: Jobs, api_server: ApiServer, namespace: str
+) -> None:
+    """What the API server answers is all that it can show."""
+    jobs.create(job(replicas=4, elastic={"minReplicas": 2, "maxReplicas": 8, "sizes": [2, 4, 8]}))
+    refused = _asks_for(api_server, namespace, 9)
+    assert refused.returncode != 0
+    why = "spec.replicas: Invalid value: replicas must not be above elastic.maxReplicas"
+    assert f"{why}: ask for fewer, or raise elastic.maxReplicas" in refused.stderr
+    assert jobs.get("digits")["spec"]["replicas"] == 4
+    for replicas in (8, 3, 1):  # also what is no size: the job has the one below, or the smallest
+        assert _asks_for(api_server, namespace, replicas).returncode == 0
+        assert jobs.get("digits")["spec"]["replicas"] == replicas
+
+
+def test_a_largest_size_below_what_an_autoscaler_has_asked_for_is_refused_with_both_ways_out(jobs: Jobs) -> None:
+    manifest = job(elastic={"minReplicas": 2, "maxReplicas": 8})
+    jobs.kubectl("apply", "-f", "-", given=manifest)
+    jobs.kubectl("scale", "ptj/digits", "--replicas=8")
+    manifest["spec"]["elastic"]["maxReplicas"] = 4
+    refused = jobs.kubectl("apply", "-f", "-", given=manifest, check=False)
+    assert refused.returncode != 0
+    assert "ask for fewer, or raise elastic.maxReplicas" in refused.stderr
+    jobs.kubectl("scale", "ptj/digits", "--replicas=4")
+    jobs.kubectl("apply", "-f", "-", given=manifest)
 
 
 def test_a_job_with_its_checkpoints_on_one_node_cannot_be_scaled(jobs: Jobs) -> None:
