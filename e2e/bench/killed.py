@@ -1,16 +1,14 @@
 """What a member costs that is killed without a word: every process of its pod gets SIGKILL, in the middle of training.
 
-Until its replacement is warm nobody can train with as many; from then on it is ours how long it takes. No finished step
-is lost. Called by e2e.bench.moves, on its cluster.
+Until its replacement is warm nobody can train with as many; from then on it is ours how long it takes. With a warm
+spare, and where the job may go on in a smaller size, nobody waits for a replacement at all. No finished step is lost.
+Called by e2e.bench.moves, on its cluster.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,12 +16,19 @@ from e2e.bench import endless
 from e2e.bench.report import Figure
 from e2e.harness import evidence, observed, timeline
 from e2e.harness.evidence import Gap, NoEvidence
+from e2e.harness.job import Manifest
 from e2e.harness.lab import Lab
 from e2e.harness.watching import Seen, Watch
 from e2e.prepare import Progress
 
 KILLS: Final = 3
 BOUND: Final = 1.0
+AT_ONCE: Final[Mapping[str, Manifest]] = {
+    "a spare": {"spec": {"elastic": {"minReplicas": 2, "maxReplicas": 2, "spares": 1}}},
+    "a smaller run": {"spec": {"elastic": {"minReplicas": 1, "maxReplicas": 2}}},
+}
+"""Jobs that wait for nobody, by who goes on."""
+AIM: Final = 3.0
 
 
 @dataclass(frozen=True)
@@ -41,8 +46,65 @@ class Killed:
     """What a member of the next run has measured of its start."""
 
 
+@dataclass(frozen=True)
+class GoneOn:
+    """One member's death, after which the others went on with who was there."""
+
+    at: float
+    told: float
+    """When the last member of the next run was told of it."""
+    gap: Gap
+    lost: int
+    """Finished steps."""
+
+
 def measure(lab: Lab, progress: Progress) -> list[Figure]:
-    """Kills rank 1 again and again; the figures."""
+    """Kills rank 1 again and again, of each kind of job; the figures."""
+    figures = _awaiting(lab, progress)
+    for who in AT_ONCE:
+        gone_on = []
+        for number in range(1, KILLS + 1):
+            progress.say(f"kill -9 of a member, {who} goes on, {number} of {KILLS}")
+            gone_on.append(_at_once(lab, who, f"{who.replace(' ', '-')}-{number}"))
+        figures += _of_those(who, gone_on)
+    return figures
+
+
+def _at_once(lab: Lab, who: str, name: str) -> GoneOn:
+    """A job for each, as failures in a row have pauses."""
+    job = lab.job(endless.manifest(f"killed-{name}", AT_ONCE[who], {}), f"bench-killed-{name}")
+    watch = Watch(job.kubectl, job.namespace, job.describe, ("trainingjobs", "pods"))
+    with watch:
+        job.apply()
+        endless.trains(job, watch, 1)
+        if "spares" in AT_ONCE[who]["spec"]["elastic"]:
+            watch.wait("a warm spare", observed.has_warm_spares, seconds=endless.SECONDS)
+        at = time.time()
+        lab.kill(observed.member_of_rank(watch.history, 1))
+        endless.trains(job, watch, 2)
+        endless.suspend(job, watch)
+    trace, entries = job.root.trace(), job.root.entries()
+    job.delete()
+    gap = evidence.gaps(trace.steps)[0]
+    told = _told_at(watch.history, gap.after_run)
+    if told.keys() != observed.planned_in(watch.history, gap.after_run):
+        raise NoEvidence(f"no watch saw how run {gap.after_run} began")
+    return GoneOn(at, max(told.values()), gap, evidence.steps_lost(entries, trace.steps))
+
+
+def _of_those(who: str, gone_on: Sequence[GoneOn]) -> Iterator[Figure]:
+    seconds = tuple(one.gap.resumed - one.at for one in gone_on)
+    lost = tuple(float(one.lost) for one in gone_on)
+    yield Figure(f"kill -9 to the next step, {who} goes on", "s", seconds, AIM, "the aim")
+    yield Figure("  kill to its plan told", "s", tuple(one.told - one.at for one in gone_on))
+    yield Figure(
+        "  plan told to next step", "s", tuple(one.gap.resumed - one.told for one in gone_on), BOUND, "the bound"
+    )
+    yield Figure("  finished steps lost", "steps", lost, 0.0, "the bound")
+
+
+def _awaiting(lab: Lab, progress: Progress) -> list[Figure]:
+    """Of a job that waits for a replacement."""
     job = lab.job(endless.manifest("killed", {}, {}), "bench-killed")
     watch = Watch(job.kubectl, job.namespace, job.describe, ("trainingjobs", "pods"))
     moments = []
@@ -52,7 +114,7 @@ def measure(lab: Lab, progress: Progress) -> list[Figure]:
         for run in range(1, KILLS + 1):
             progress.say(f"kill -9 of a member, {run} of {KILLS}")
             moments.append(time.time())
-            _kill(lab.processes(observed.member_of_rank(watch.history, 1)))
+            lab.kill(observed.member_of_rank(watch.history, 1))
             endless.trains(job, watch, run + 1)
         endless.suspend(job, watch)
     trace, entries = job.root.trace(), job.root.entries()
@@ -64,22 +126,21 @@ def measure(lab: Lab, progress: Progress) -> list[Figure]:
     return list(_figures(deaths, evidence.steps_lost(entries, trace.steps)))
 
 
-def _kill(pids: Iterable[int]) -> None:
-    """The first may be that of the others' namespace: they die with it."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
 def _death(history: Sequence[Seen], at: float, gap: Gap) -> Killed:
     members = observed.planned_in(history, gap.after_run)
     pods = [seen for seen in history if seen.kind == "Pod" and seen.uid in members]
     before = {seen.uid for seen in pods if seen.time < at}
-    warm = next((seen for seen in pods if seen.uid not in before and timeline.ready(seen.object)), None)
-    told = {seen.uid: seen.time for seen in reversed(pods) if _told(seen.object, gap.after_run)}
+    warm = next((seen for seen in pods if seen.uid not in before and observed.ready(seen.object)), None)
+    told = _told_at(pods, gap.after_run)
     if warm is None or told.keys() != members:
         raise NoEvidence(f"no watch saw how run {gap.after_run} began")
     return Killed(at, warm.time, max(told.values()), gap, timeline.seconds_of(history, gap.after_run))
+
+
+def _told_at(history: Sequence[Seen], run: int) -> dict[str, float]:
+    """By uid, when each pod was seen to have its rank in this run."""
+    pods = (seen for seen in reversed(history) if seen.kind == "Pod")
+    return {seen.uid: seen.time for seen in pods if _told(seen.object, run)}
 
 
 def _told(pod: Mapping[str, Any], run: int) -> bool:

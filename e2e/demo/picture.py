@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 from xml.sax.saxutils import escape, quoteattr
 
-from e2e.harness import observed, timeline
+from e2e.harness import observed
 from e2e.harness.drain import Drained
 from e2e.harness.evidence import Gap, TracedStep
 from e2e.harness.watching import Seen
@@ -89,7 +89,7 @@ def _row(name: str, history: Sequence[Seen], steps: Sequence[TracedStep]) -> Row
     own = [seen for seen in history if seen.kind == "Pod" and seen.name == name]
     given = (observed.assignment(seen.object) for seen in own)
     ranks = {(int(one["run"]), int(one["rank"])) for one in given if "rank" in one}
-    warm = next((seen.time for seen in own if timeline.ready(seen.object)), None)
+    warm = next((seen.time for seen in own if observed.ready(seen.object)), None)
     gone = next((seen.time for seen in own if observed.outcome_of(seen.object) or seen.type == "DELETED"), None)
     return Row(name, own[0].time, warm, gone, tuple(step for step in steps if (step.run, step.rank) in ranks))
 

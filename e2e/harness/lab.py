@@ -6,6 +6,8 @@ The only module of the harness that knows the local cluster tool.
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -107,6 +109,12 @@ class Lab:
     def processes(self, pod: Mapping[str, Any]) -> dict[int, str]:
         """The pod's processes on this machine, with their command lines."""
         return operator.commands(self.cluster.pod_processes(str(pod["metadata"]["uid"])))
+
+    def kill(self, pod: Mapping[str, Any]) -> None:
+        """SIGKILL to every process of the pod: the first may be that of the others' namespace, and they die with it."""
+        for pid in self.processes(pod):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def trainers(self, pod: Mapping[str, Any], script: str) -> list[int]:
         """Of these the ones that run the script, executed or forked from the zygote."""

@@ -97,6 +97,12 @@ def pods(history: Sequence[Seen]) -> list[Object]:
     return sorted(alive.values(), key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]))
 
 
+def ready(pod: Object) -> bool:
+    """Whether the pod's Ready condition is True."""
+    conditions = pod.get("status", {}).get("conditions", [])
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+
+
 def assignment(pod: Object) -> Mapping[str, Any]:
     """What the pod has been told last."""
     text = pod["metadata"].get("annotations", {}).get(ASSIGNMENT)
@@ -121,6 +127,15 @@ def ranked_in(history: Sequence[Seen], run: int) -> dict[str, int]:
     """By name, the pods that were ever told to be a rank of this run, and which."""
     told = ((seen.name, assignment(seen.object)) for seen in history if seen.kind == "Pod")
     return {name: int(given["rank"]) for name, given in told if given.get("run") == run and "rank" in given}
+
+
+def has_warm_spares(history: Sequence[Seen]) -> list[Object] | None:
+    """The pods beside the run, once so many of them are Ready as the job asks for."""
+    job, now = newest_job(history) or {}, status(history)
+    names = (now.get("spares") or {}).get("names") or ()
+    asked = ((job.get("spec") or {}).get("elastic") or {}).get("spares", 0)
+    warm = [pod for pod in pods(history) if pod["metadata"]["name"] in names and ready(pod)]
+    return warm if asked and len(warm) == asked else None
 
 
 def joined(history: Sequence[Seen], run: int) -> Object | None:

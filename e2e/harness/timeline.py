@@ -79,7 +79,7 @@ def _of_pod(seen: Seen) -> Iterator[tuple[str, str]]:
     pod = seen.object
     if node := pod["spec"].get("nodeName"):
         yield "node", f"placed on {node}"
-    if ready(pod):
+    if observed.ready(pod):
         yield "ready", "is warm"
     given = observed.assignment(pod)
     if given.get("leave"):
@@ -92,12 +92,6 @@ def _of_pod(seen: Seen) -> Iterator[tuple[str, str]]:
         yield "outcome", f"ended: {outcome['outcome']} at step {outcome['step']}{saved}"
     if seen.type == "DELETED":
         yield "gone", "is gone"
-
-
-def ready(pod: Object) -> bool:
-    """Whether the pod's Ready condition is True."""
-    conditions = pod.get("status", {}).get("conditions", [])
-    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 def _of_log(entries: Sequence[Entry]) -> Iterator[Moment]:

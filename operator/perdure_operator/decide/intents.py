@@ -21,6 +21,9 @@ from perdure_operator.decide.succession import succession
 LONGEST_PAUSE_SECONDS: Final = 25
 """For a longer one after a failure nobody holds a seat that others could use."""
 
+CALM_SECONDS: Final = 600
+"""Two failures so long after each other are no row that has to be slowed down."""
+
 _EVERYBODY: Final = frozenset({Disruption.SUSPEND, Disruption.STOP})
 """No run follows at once."""
 _ANNOUNCED: Final = frozenset({Disruption.NODE_LEAVING, Disruption.MEMBER_DELETED, Disruption.SIZE_CHANGE})
@@ -161,18 +164,21 @@ def _pause(draft: Draft, current: CurrentRun, found: Found) -> datetime | None:
     charged = charge(draft, verdict)
     if charged.status.finished_at or charged.status.log_lost:
         return None
-    if charged.status.failures == draft.status.failures or _goes_on_at_once(charged, verdict):
+    if charged.status.failures == draft.status.failures or _goes_on_at_once(draft, verdict):
         return draft.now
     return backoff_until(charged.status.failures)
 
 
-def _goes_on_at_once(charged: Draft, verdict: Verdict) -> bool:
-    """Whether those that are there go on without a pause: somebody else's fault, and the first in a row.
+def _goes_on_at_once(draft: Draft, verdict: Verdict) -> bool:
+    """Whether those that are there go on without a pause: somebody else's fault, and the first for a while.
 
-    Only with `elastic`: else nobody trains before a replacement has started, which takes longer.
+    Of commits since the last one nobody has told where all train on. Only with `elastic`: else nobody trains before a
+    replacement has started, which takes longer.
     """
-    first = charged.status.failures.consecutive == 1 and verdict.reason is Reason.INFRASTRUCTURE_FAILURE
-    return first and charged.snapshot.spec.elastic is not None
+    if draft.snapshot.spec.elastic is None or verdict.reason is not Reason.INFRASTRUCTURE_FAILURE:
+        return False
+    last = draft.status.failures
+    return last.last_time is None or not last.consecutive or draft.now >= later(last.last_time, CALM_SECONDS)
 
 
 def _last_seconds(draft: Draft, current: CurrentRun) -> int:

@@ -81,15 +81,21 @@ SPARING: Final = (
         "return draft.set_aside(draft.spares)",
     ),
     Mutant(
-        "the first failure of a job with elastic has a pause that nobody needs",
+        "the first failure after a commit has a pause that nobody needs",
         f"{_DECIDE}intents.py",
-        "first = charged.status.failures.consecutive == 1 and verdict",
-        "first = charged.status.failures.consecutive == 0 and verdict",
+        "return last.last_time is None or not last.consecutive or draft.now",
+        "return last.last_time is None or draft.now",
+    ),
+    Mutant(
+        "failures in a row have no pause",
+        f"{_DECIDE}intents.py",
+        "or draft.now >= later(last.last_time, CALM_SECONDS)",
+        "or draft.now >= last.last_time",
     ),
     Mutant(
         "a failure of the script has no pause",
         f"{_DECIDE}intents.py",
-        "first = charged.status.failures.consecutive == 1 and verdict.reason is Reason.INFRASTRUCTURE_FAILURE",
-        "first = charged.status.failures.consecutive == 1",
+        "if draft.snapshot.spec.elastic is None or verdict.reason is not Reason.INFRASTRUCTURE_FAILURE:",
+        "if draft.snapshot.spec.elastic is None:",
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from e2e.harness import observed
 from e2e.harness.watching import Documents, Object
@@ -34,6 +35,17 @@ def test_a_newcomer_is_told_from_who_had_a_rank_before() -> None:
     assert observed.joined(history, 2) is None
     history.append(pod(4, "c", assignment=ranked(2, 1)))
     assert (observed.joined(history, 2) or {})["metadata"]["name"] == "c"
+
+
+def test_spares_are_warm_when_as_many_pods_of_theirs_are_ready_as_are_asked_for() -> None:
+    spared = job(1, spares={"names": ["c"]})
+    spared = replace(spared, object={**spared.object, "spec": {"elastic": {"spares": 1}}})
+    member, cold, spare = pod(2, "a"), pod(3, "c"), pod(4, "c")
+    for one in (member, spare):
+        one.object["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+    assert observed.has_warm_spares([spared, member]) is None
+    assert observed.has_warm_spares([spared, member, cold]) is None
+    assert observed.has_warm_spares([spared, member, cold, spare]) == [spare.object]
 
 
 def test_a_condition_is_found_by_its_type() -> None:

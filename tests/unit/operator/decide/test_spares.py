@@ -158,6 +158,17 @@ class TestTakingTheirPlace:
         assert here.now.run == 2
         assert here.after(2).settle().now.run == 3
 
+    def test_one_long_after_the_last_has_none(self) -> None:
+        """Who trains on tells of no commit: the row of a job that trains for days would never end."""
+        here = _spared(spares=2).ended(1, ExitKind.FAILED, error=killed()).settle().ready().settle().after(600).settle()
+        here = here.missing(1).ended(here.members[1], ExitKind.FAILED, error=killed()).step()
+        assert here.now.run == 3
+
+    def test_after_a_new_commit_the_next_is_the_first_again(self) -> None:
+        here = _spared(spares=2).ended(1, ExitKind.FAILED, error=killed()).settle().ready().settle()
+        here = here.missing(1).ended(here.members[1], ExitKind.FAILED, error=killed(), commit=(7, 70), run=2).step()
+        assert here.now.run == 3
+
     def test_a_failure_of_the_script_costs_its_pause(self) -> None:
         here = _spared().ended(1, ExitKind.FAILED, error=raised()).settle()
         assert here.now.run == 1
