@@ -7,14 +7,19 @@ name members and plan runs; `sparing` alone makes new ones and lets go of them.
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Final
 
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import Disruption
-from perdure_operator.decide.draft import Draft, doubled, later
+from perdure_operator.decide.draft import PAUSE_AT_MOST_SECONDS, Draft, later
 from perdure_operator.decide.facts import EDIT_SECONDS, own, wanted_size
 from perdure_operator.decide.fitness import how_far, why_unfit
 from perdure_operator.decide.growth import rests_until
 from perdure_operator.decide.succession import succession
+
+FIRST_PAUSE_SECONDS: Final = 10
+"""Nobody waits for a spare: what takes or refuses one may do the same to the next, and each try is written down."""
+_MOST_DOUBLINGS: Final = 20
 
 
 def take_spares(draft: Draft) -> Draft:
@@ -55,7 +60,8 @@ def paused_until(draft: Draft) -> datetime | None:
     row = draft.status.spares.replacements if draft.status.spares else None
     if row is None or row.count < 2:
         return None
-    until = doubled(row.last_time, row.count - 1)
+    pause = min(FIRST_PAUSE_SECONDS * 2 ** min(row.count - 2, _MOST_DOUBLINGS), PAUSE_AT_MOST_SECONDS)
+    until = later(row.last_time, pause)
     if row.generation != draft.snapshot.generation:
         until = min(until, later(row.last_time, EDIT_SECONDS))
     return until if draft.now < until else None

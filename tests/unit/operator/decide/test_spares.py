@@ -253,18 +253,14 @@ class TestReplacingThem:
             if not here.spares():
                 assert "others are made at" in _sized(here)
                 here = here.after(wait).settle()
-        assert pauses == [0, 1, 2, 4]
+        assert pauses == [0, 10, 20, 40]
         assert here.now.run == 1
         assert here.now.failures.infrastructure == here.now.failures.code == 0
 
     def test_an_edit_of_the_spec_ends_the_pause(self) -> None:
         here = _spared()
-        for _ in range(6):
-            here = here.ended(here.spares()[0], ExitKind.FAILED, run=0, error=raised()).settle()
-            while not here.spares():
-                wait = here.plan().requeue_after or 0.0
-                assert wait <= 16
-                here = here.after(wait).settle()
+        for wait in (0, 10, 20):
+            here = here.ended(here.spares()[0], ExitKind.FAILED, run=0, error=raised()).settle().after(wait).settle()
         here = here.ended(here.spares()[0], ExitKind.FAILED, run=0, error=raised()).settle()
         assert here.after(10).settle().spares() == ()
         assert len(here.spec(suspend=False).after(10).settle().spares()) == 1
@@ -272,7 +268,7 @@ class TestReplacingThem:
     def test_one_that_was_good_for_long_begins_another_row(self) -> None:
         here = _spared()
         for _ in range(2):
-            here = here.ended(here.spares()[0], ExitKind.FAILED, run=0, error=raised()).settle().after(5).settle()
+            here = here.ended(here.spares()[0], ExitKind.FAILED, run=0, error=raised()).settle().after(10).settle()
         here = here.after(3600).ended(here.spares()[0], ExitKind.FAILED, run=0, error=raised()).settle()
         assert len(here.spares()) == 1
 
@@ -297,7 +293,7 @@ class TestReplacingThem:
         row = here.now.spares.replacements
         assert row is not None
         late = row.model_copy(update={"last_time": here.snapshot.now + timedelta(days=1)})
-        here = here.status(spares=here.now.spares.model_copy(update={"replacements": late})).settle().after(1).settle()
+        here = here.status(spares=here.now.spares.model_copy(update={"replacements": late})).settle().after(10).settle()
         assert len(here.spares()) == 1
 
 
