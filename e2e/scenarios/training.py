@@ -199,15 +199,6 @@ class Training:
         """Waits until all spares that the job asks for are Ready."""
         return self.watch.wait("warm spares", observed.has_warm_spares, seconds=START_SECONDS)
 
-    def wants_no_spares(self) -> None:
-        """kubectl patch, and waits until status names none."""
-        self._patch("merge", {"spec": {"elastic": {"spares": 0}}})
-
-        def gone(history: Sequence[Seen]) -> bool | None:
-            return not (observed.status(history).get("spares") or {}).get("names") or None
-
-        self.watch.wait("no spares", gone, seconds=START_SECONDS)
-
     def scales(self, *, replicas: int) -> None:
         """kubectl scale."""
         words = ["--namespace", self.job.namespace, f"--replicas={replicas}"]

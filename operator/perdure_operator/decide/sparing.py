@@ -18,6 +18,8 @@ from perdure_operator.decide.naming import new_names
 from perdure_operator.decide.spares import keep_soonest, paused_until
 from perdure_operator.state.snapshot import RefusalKind
 
+BEGINNING_SECONDS: Final = 5
+"""So long after its plan a run begins: a pod that imports meanwhile would take CPU from trainers that start."""
 FORGOTTEN_SECONDS: Final = 2 * PAUSE_AT_MOST_SECONDS
 """A spare that was good for so long after the last one was replaced begins another row."""
 
@@ -62,8 +64,9 @@ def _fill(draft: Draft) -> Draft:
         return draft
     if draft.snapshot.deleting or draft.blocked:
         return draft
-    pauses = [until for until in (paused_until(draft), backoff_until(draft.status.failures)) if until]
-    if until := max((until for until in pauses if draft.now < until), default=None):
+    begun = later(current.plan.assigned_time or draft.now, BEGINNING_SECONDS)
+    pauses = (begun, paused_until(draft), backoff_until(draft.status.failures))
+    if until := max((until for until in pauses if until and draft.now < until), default=None):
         return draft.wake(until).because(f"the next spares are created at {clock(until)}")
     draft, new = new_names(draft, missing)
     return draft.set_aside((*draft.spares, *new))

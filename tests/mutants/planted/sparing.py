@@ -45,8 +45,8 @@ SPARING: Final = (
     Mutant(
         "spares are made while a failure has its pause",
         _SPARING,
-        "if until := max((until for until in pauses if draft.now < until), default=None):",
-        "if until := max((until for until in pauses if draft.now < until and draft.blocked), default=None):",
+        "pauses = (begun, paused_until(draft), backoff_until(draft.status.failures))",
+        "pauses = (begun, paused_until(draft))",
     ),
     Mutant(
         "a spare that is refused is asked for in each round",

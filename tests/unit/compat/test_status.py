@@ -71,7 +71,7 @@ def test_a_job_goes_on_from_a_recorded_status(name: str) -> None:
 
 def test_a_job_of_before_gets_spares_once_it_asks_for_them() -> None:
     elastic = Elastic(min_replicas=2, max_replicas=2, spares=1)
-    here = reached("running").having(status=recorded("running")).spec(elastic=elastic).settle()
+    here = reached("running").having(status=recorded("running")).spec(elastic=elastic).settle().after(60).settle()
     assert here.spares() == ("digits-ab12-2",)
     assert here.now.phase is Phase.RUNNING
 

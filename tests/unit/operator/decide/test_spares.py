@@ -10,12 +10,13 @@ import pytest
 from perdure.contract import ExitKind, Role, Standby
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.spec import Elastic
-from perdure_operator.api.status import LiveRefused, Phase
+from perdure_operator.api.status import Failures, LiveRefused, Phase
 from perdure_operator.decide.growth import SETTLING_SECONDS
+from perdure_operator.decide.sparing import BEGINNING_SECONDS
 from perdure_operator.decide.stage import Stage, stage_of
 from perdure_operator.state.decision import CreatePod
 from perdure_operator.state.snapshot import NodeView
-from tests.support.jobs import PATIENT, Job, creates, deletes, job, killed, raised
+from tests.support.jobs import PATIENT, START, Job, creates, deletes, job, killed, raised
 
 AFTER, TIMEOUT = 10, 60
 
@@ -29,9 +30,14 @@ def _job(nodes: int = 8, **elastic: Any) -> Job:
     return here.status(live_refused=LiveRefused(template="t1", why="its model is sharded"))
 
 
+def _begun(world: int, nodes: int = 8, **elastic: Any) -> Job:
+    """A run that has had time to begin."""
+    return _job(nodes, **elastic).running(world).after(BEGINNING_SECONDS).settle()
+
+
 def _spared(world: int = 2, nodes: int = 8, **elastic: Any) -> Job:
     """A run whose spares are warm."""
-    return _job(nodes, **elastic).running(world).ready().settle()
+    return _begun(world, nodes, **elastic).ready().settle()
 
 
 def _next(here: Job) -> tuple[str, ...]:
@@ -49,9 +55,10 @@ def _sized(here: Job) -> str:
 
 class TestKeepingThem:
     def test_a_run_that_has_begun_gets_its_spares(self) -> None:
-        here = _job(spares=2).starting(2)
+        here = _job(spares=2).starting(2).ready().settle()
         assert here.names() == ["0", "1"]
-        here = here.ready().settle()
+        assert here.plan().requeue_after == BEGINNING_SECONDS
+        here = here.after(BEGINNING_SECONDS).settle()
         assert _numbers(here.spares()) == ["2", "3"]
         assert here.names() == ["0", "1", "2", "3"]
 
@@ -59,10 +66,10 @@ class TestKeepingThem:
         here = _job().starting(2)
         for number in (0, 1):
             here = here.pod(number, phase="Running", ip=f"10.0.0.{number + 1}")
-        assert here.settle().spares() == ()
+        assert here.settle().after(60).settle().spares() == ()
 
     def test_a_job_that_asks_for_none_says_nothing_of_them(self) -> None:
-        here = _job(spares=0).running(2)
+        here = _begun(2, spares=0)
         assert here.now.spares is None
         assert "spare" not in _sized(here)
         assert here.names() == ["0", "1"]
@@ -77,7 +84,7 @@ class TestKeepingThem:
         assert here.now.phase is Phase.RUNNING
 
     def test_they_are_made_for_nodes_without_a_member(self) -> None:
-        here = _job().running(2)
+        here = _begun(2)
         made = [action for plan in here.history for action in plan.actions if isinstance(action, CreatePod)]
         assert [(one.name, one.beside) for one in made] == [
             (here.name(0), False),
@@ -86,12 +93,12 @@ class TestKeepingThem:
         ]
 
     def test_they_have_the_class_of_those_that_make_a_run_larger(self) -> None:
-        here = _job(joiner_priority_class_name="low").running(2)
+        here = _begun(2, joiner_priority_class_name="low")
         made = [action for plan in here.history for action in plan.actions if isinstance(action, CreatePod)]
         assert [one.priority_class for one in made] == ["", "", "low"]
 
     def test_it_is_told_how_many_are_warm_and_what_keeps_the_others(self) -> None:
-        here = _job(spares=2).running(2)
+        here = _begun(2, spares=2)
         assert _sized(here) == "2 members: spec.replicas is 2; 0 of 2 spares are warm"
         here = here.pod(2, ready=True, phase="Running", ip="10.0.0.9")
         here = here.pod(3, node="", unschedulable="0/8 nodes are available").settle()
@@ -100,7 +107,7 @@ class TestKeepingThem:
         assert here.condition(ConditionType.SIZED).status == "True"
 
     def test_fewer_are_wanted_and_those_that_are_warm_stay(self) -> None:
-        here = _job(spares=2).running(2).pod(3, ready=True, phase="Running", ip="10.0.0.9").settle()
+        here = _begun(2, spares=2).pod(3, ready=True, phase="Running", ip="10.0.0.9").settle()
         fewer = here.snapshot.spec.elastic
         assert fewer is not None
         here = here.spec(elastic=fewer.model_copy(update={"spares": 1}))
@@ -148,7 +155,7 @@ class TestTakingTheirPlace:
         assert 1 in here.now.lost
 
     def test_without_a_warm_one_the_others_go_on_at_once(self) -> None:
-        here = _job().running(2).ended(1, ExitKind.FAILED, error=killed()).step()
+        here = _begun(2).ended(1, ExitKind.FAILED, error=killed()).step()
         assert _numbers(here.members) == ["0"]
         assert here.now.run == 2
 
@@ -199,19 +206,19 @@ class TestTakingTheirPlace:
         assert _numbers(_next(here)) == ["3"]
 
     def test_one_that_is_only_on_its_way_is_not_made_twice(self) -> None:
-        here = _job().running(2).cordon("n2").settle().after(1).settle()
+        here = _begun(2).cordon("n2").settle().after(1).settle()
         assert _numbers(_next(here)) == ["2"]
         assert here.names() == ["0", "1", "2"]
 
     def test_one_that_gets_warm_first_takes_the_place_of_one_that_waits(self) -> None:
-        here = _job(spares=2).running(2).cordon("n2").settle().after(1).settle()
+        here = _begun(2, spares=2).cordon("n2").settle().after(1).settle()
         assert _numbers(_next(here)) == ["2"]
         here = here.pod(3, ready=True, phase="Running", ip="10.0.0.9").step()
         assert _numbers(here.members) == ["0", "3"]
         assert _numbers(here.spares()) == ["2"]
 
     def test_who_is_not_needed_any_more_is_a_spare_again(self) -> None:
-        here = _job().running(2).spec(replicas=3).settle().after(1).settle()
+        here = _begun(2).spec(replicas=3).settle().after(1).settle()
         assert _numbers(_next(here)) == ["2"]
         assert _numbers(here.spec(replicas=2).settle().spares()) == ["2"]
 
@@ -219,8 +226,14 @@ class TestTakingTheirPlace:
         here = _spared().ended(1, ExitKind.FAILED, error=killed()).step()
         assert here.spares() == ()
         here = here.settle()
-        assert here.spares() == ()  # the failure has a pause for whatever is new
-        assert _numbers(here.after(1).settle().spares()) == ["3"]
+        assert here.spares() == ()
+        assert _numbers(here.after(BEGINNING_SECONDS).settle().spares()) == ["3"]
+
+    def test_whoever_is_new_is_kept_back_by_the_pause_of_a_row_of_failures(self) -> None:
+        row = Failures(infrastructure=4, consecutive=4, last_time=START)
+        here = _job().running(2).status(failures=row).after(BEGINNING_SECONDS).settle()
+        assert here.spares() == ()
+        assert len(here.after(8 - BEGINNING_SECONDS).settle().spares()) == 1
 
     def test_where_all_leave_they_are_members_of_the_run_that_begins_anew(self) -> None:
         here = _spared().spec(processes_per_replica=2).settle().after(1).settle()
@@ -274,8 +287,7 @@ class TestReplacingThem:
 
     def test_one_that_a_quota_refuses_is_not_asked_for_in_each_round(self) -> None:
         """Else the round that fails again and again would hold up what is urgent."""
-        here = _job().starting(2).ready().refused(2).settle()
-        here = here.refused(2, 3).settle().refused(2, 3, 4).settle()
+        here = _job().running(2).refused(2, 3, 4).after(BEGINNING_SECONDS).settle()
         assert here.spares() == ()
         assert "exceeded quota" in _sized(here)
         assert creates(here.plan()) == []
@@ -309,7 +321,7 @@ class TestThoseThatAreLeftOver:
         assert here.names() == ["0", "1", "2", "3"]
 
     def test_whoever_a_larger_run_did_not_wait_for_is_awaited_by_the_next(self) -> None:
-        here = _job(spares=0).running(2).spec(replicas=4).settle().after(1).settle()
+        here = _begun(2, spares=0).spec(replicas=4).settle().after(1).settle()
         here = here.pod(2, ready=True, phase="Running", ip="10.0.0.9").settle()
         here = here.after(SETTLING_SECONDS).settle().after(0).settle()
         assert _numbers(here.members) == ["0", "1", "2"]
@@ -318,7 +330,7 @@ class TestThoseThatAreLeftOver:
         assert here.names() == ["0", "1", "2", "3"]
 
     def test_without_spares_nobody_stays_of_an_attempt_that_is_given_up(self) -> None:
-        here = _job(spares=0).running(2).spec(replicas=4).settle().after(1).settle()
+        here = _begun(2, spares=0).spec(replicas=4).settle().after(1).settle()
         here = here.after(TIMEOUT).settle()
         assert here.now.spares is None
         assert sorted(pod.name for pod in here.living() if not pod.deleting) == [here.name(0), here.name(1)]
