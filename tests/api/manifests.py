@@ -69,7 +69,13 @@ def full(name: str = "full") -> Json:
             resumeAnyway=True,
         ),
         completion="ExitCode",
-        disruption={"exitTimeoutSeconds": 120, "replacementTimeoutSeconds": 45, "autoscaler": "Cooperative"},
+        disruption={
+            "exitTimeoutSeconds": 120,
+            "replacementTimeoutSeconds": 45,
+            "autoscaler": "Cooperative",
+            "onCordon": "MoveIfRoom",
+            "signals": {"npd-readonly-filesystem": "Ignore"},
+        },
         failure={
             "maxCodeFailures": 0,
             "maxInfrastructureFailures": 7,

@@ -18,6 +18,8 @@ from perdure_operator.decide.facts import SEAT_SECONDS, patience, runs_lost_with
 from perdure_operator.decide.growth import SETTLING_SECONDS, grow_by
 from perdure_operator.decide.succession import succession
 
+SHORT_NOTICE_SECONDS: Final = 30
+"""Of a node that is gone sooner nobody waits for standbys: the time is for the save."""
 LONGEST_PAUSE_SECONDS: Final = 25
 """For a longer one after a failure nobody holds a seat that others could use."""
 
@@ -36,7 +38,9 @@ def commit(draft: Draft, current: CurrentRun, found: Found) -> Draft:
 
 def may_prepare(draft: Draft, current: CurrentRun, found: Found) -> bool:
     """Whether the run's members, those that stay, can go on in their pods once standbys are Ready."""
-    patient = draft.snapshot.spec.disruption.replacement_timeout_seconds > 0
+    patient = found.if_room or draft.snapshot.spec.disruption.replacement_timeout_seconds > 0
+    if found.deadline and found.deadline < later(_since(draft, current.intent), SHORT_NOTICE_SECONDS):
+        return False
     if not patient or draft.snapshot.deleting or found.disruption in _EVERYBODY or _nobody_goes_on(draft, found):
         return False
     pause = _pause(draft, current, found)
@@ -79,8 +83,12 @@ def limited(draft: Draft, current: CurrentRun, found: Found, intent: Intent | No
     grows = found.disruption is Disruption.SIZE_CHANGE and not succession(draft).leaves
     growing_by = ((old.grow_by if old else None) or grow_by(draft)) if grows else None
     until = old.ready_by if old and not lost_now and not (grows and growing_by) else None
-    if until is None and not grows:
+    if found.if_room:
+        until = None
+    elif until is None and not grows:
         until = later(draft.now, patience(draft.snapshot, found.disruption))
+    if until is not None and found.deadline:
+        until = min(until, _half_way(_since(draft, old), found.deadline))
     not_before = old.not_before if old and (grows or not old.grow_by) else None
     if grows and growing_by and not_before is None and current.plan.assigned_time:
         not_before = later(current.plan.assigned_time, SETTLING_SECONDS)
@@ -97,6 +105,15 @@ def limited(draft: Draft, current: CurrentRun, found: Found, intent: Intent | No
         grow_by=growing_by,
         not_before=not_before,
     )
+
+
+def _since(draft: Draft, intent: Intent | None) -> datetime:
+    return intent.since if intent else draft.now
+
+
+def _half_way(since: datetime, deadline: datetime) -> datetime:
+    """How long a save takes nobody knows before it has ended: at least half of the notice is left for it."""
+    return later(since, (deadline - since).total_seconds() / 2)
 
 
 def commit_to_leave(draft: Draft, current: CurrentRun, found: Found, fell: str = "") -> Draft:
