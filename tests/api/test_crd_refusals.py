@@ -72,13 +72,16 @@ BAD = (
     Bad("a size twice", elastic(2, 4, [2, 4, 4]), "spec.elastic.sizes", "remove the doubles"),
     Bad("too many sizes", elastic(1, 1000, [*range(1, 66)]), "spec.elastic.sizes", "must have at most 64 items"),
     Bad(
-        "a cordon's fourth way", job(disruption={"onCordon": "Maybe"}), "spec.disruption.onCordon", "MoveIfRoom or Ignore"
+        "a cordon's fourth way",
+        job(disruption={"onCordon": "Maybe"}),
+        "spec.disruption.onCordon",
+        "MoveIfRoom or Ignore",
     ),
     Bad(
         "a reaction that no job has",
         job(disruption={"signals": {"karpenter": "GiveUp"}}),
         "spec.disruption.signals",
-        "one of Vacate, VacateIfRoom and Ignore",
+        "one of Vacate, VacateIfRoom, Fault and Ignore",
     ),
     Bad(
         "too many signals",

@@ -73,8 +73,9 @@ class Reason(StrEnum):
     DELETING_MEMBERS = "DeletingMembers"
     MEMBER_STUCK = "MemberStuck"
     PATCH_REFUSED = "PatchRefused"
-    # Disrupted; the first seven are also the reasons of events
+    # Disrupted; the first eight are also the reasons of events
     NODE_LEAVING = "NodeLeaving"
+    NODE_FAULT = "NodeFault"
     SIZE_CHANGE = "SizeChange"
     MEMBER_LOST = "MemberLost"
     MEMBER_DELETED = "MemberDeleted"
@@ -268,6 +269,11 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         "them to save within their terminationGracePeriodSeconds",
     ),
     Reason.NODE_LEAVING: Explained("A node under a member is about to go away."),
+    Reason.NODE_FAULT: Explained(
+        "A node under a member is broken in a way that makes its work suspect: nothing is saved, and the job goes on "
+        "from its last commit.",
+        "Have the node repaired; `perdure-operator signals --node` says which row of the table it is.",
+    ),
     Reason.SIZE_CHANGE: Explained("replicas or processesPerReplica have changed."),
     Reason.MEMBER_LOST: Explained("A member ended without being asked to."),
     Reason.MEMBER_DELETED: Explained("Somebody has deleted a member; it saves within its own grace period."),

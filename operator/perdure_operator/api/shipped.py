@@ -1,8 +1,8 @@
 """The announcements that Perdure knows by itself: rows of the table that the configuration may change.
 
 What was not seen in the source or the documents of whoever sets it ships disabled. Of two rows that match the same
-thing the first counts. Conditions of damaged hardware or a broken kernel ship disabled too: to leave means to save, and
-whether what would be saved is right nobody knows. That is a person's choice.
+thing the first counts. Conditions of damaged hardware, for which a run would end without a save, ship disabled too: a
+false alarm on all nodes stops a job, so it is a person's choice.
 """
 
 from __future__ import annotations
@@ -186,56 +186,58 @@ _EKS_ROWS: Final = tuple(
     _condition(
         name,
         key,
+        reaction,
         value="False",
         enabled=False,
         set_by="the EKS node monitoring agent (False is bad)",
         warning=warning,
         url=_EKS,
     )
-    for name, key, warning in (
-        ("eks-accelerated-hardware", "AcceleratedHardwareReady", "10 min with node repair"),
-        ("eks-kernel", "KernelReady", "30 min with node repair"),
-        ("eks-networking", "NetworkingReady", "30 min with node repair"),
-        ("eks-storage", "StorageReady", "30 min with node repair"),
-        ("eks-container-runtime", "ContainerRuntimeReady", "30 min with node repair"),
+    for name, key, reaction, warning in (
+        ("eks-accelerated-hardware", "AcceleratedHardwareReady", Reaction.FAULT, "10 min with node repair"),
+        ("eks-kernel", "KernelReady", Reaction.VACATE_IF_ROOM, "30 min with node repair"),
+        ("eks-networking", "NetworkingReady", Reaction.VACATE_IF_ROOM, "30 min with node repair"),
+        ("eks-storage", "StorageReady", Reaction.VACATE_IF_ROOM, "30 min with node repair"),
+        ("eks-container-runtime", "ContainerRuntimeReady", Reaction.VACATE_IF_ROOM, "30 min with node repair"),
     )
 )
 _DETECTOR_ROWS: Final = tuple(
     _condition(
         name,
         key,
-        Reaction.VACATE_IF_ROOM,
-        enabled=enabled,
+        reaction,
+        enabled=reaction is not Reaction.FAULT,
         set_by="node-problem-detector",
         warning="none: it is after the fact",
         url=_DETECTOR,
     )
-    for name, key, enabled in (
-        ("npd-readonly-filesystem", "ReadonlyFilesystem", True),
-        ("npd-frequent-kubelet-restart", "FrequentKubeletRestart", True),
-        ("npd-frequent-runtime-restart", "FrequentContainerdRestart", True),
-        ("npd-kubelet-unhealthy", "KubeletUnhealthy", True),
-        ("npd-runtime-unhealthy", "ContainerRuntimeUnhealthy", True),
-        ("npd-kernel-deadlock", "KernelDeadlock", False),
-        ("npd-xfs-shutdown", "XfsShutdown", False),
-        ("npd-cper-hardware-error", "CperHardwareErrorFatal", False),
+    for name, key, reaction in (
+        ("npd-readonly-filesystem", "ReadonlyFilesystem", Reaction.VACATE_IF_ROOM),
+        ("npd-frequent-kubelet-restart", "FrequentKubeletRestart", Reaction.VACATE_IF_ROOM),
+        ("npd-frequent-runtime-restart", "FrequentContainerdRestart", Reaction.VACATE_IF_ROOM),
+        ("npd-kubelet-unhealthy", "KubeletUnhealthy", Reaction.VACATE_IF_ROOM),
+        ("npd-runtime-unhealthy", "ContainerRuntimeUnhealthy", Reaction.VACATE_IF_ROOM),
+        ("npd-kernel-deadlock", "KernelDeadlock", Reaction.VACATE_IF_ROOM),
+        ("npd-xfs-shutdown", "XfsShutdown", Reaction.VACATE_IF_ROOM),
+        ("npd-cper-hardware-error", "CperHardwareErrorFatal", Reaction.FAULT),
     )
 )
 _SENTINEL_ROWS: Final = tuple(
     _condition(
         name,
         key,
-        enabled=enabled,
+        reaction,
+        enabled=reaction is not Reaction.FAULT,
         set_by="NVIDIA NVSentinel, for what is fatal; as a rule it cordons the node too",
         warning=warning,
         url=_SENTINEL,
     )
-    for name, key, enabled, warning in (
-        ("nvsentinel-maintenance", "CSPMaintenance", True, "until the cloud's maintenance begins"),
-        ("nvsentinel-gpu", "Gpu*Watch", False, "none: it is after the fact"),
-        ("nvsentinel-xid", "SysLogsXIDError", False, "none: it is after the fact"),
-        ("nvsentinel-gpu-gone", "SysLogsGPUFallenOff", False, "none: it is after the fact"),
-        ("nvsentinel-nvswitch", "NVSwitch*", False, "none: it is after the fact"),
+    for name, key, reaction, warning in (
+        ("nvsentinel-maintenance", "CSPMaintenance", Reaction.VACATE, "until the cloud's maintenance begins"),
+        ("nvsentinel-gpu", "Gpu*Watch", Reaction.FAULT, "none: it is after the fact"),
+        ("nvsentinel-xid", "SysLogsXIDError", Reaction.FAULT, "none: it is after the fact"),
+        ("nvsentinel-gpu-gone", "SysLogsGPUFallenOff", Reaction.FAULT, "none: it is after the fact"),
+        ("nvsentinel-nvswitch", "NVSwitch*", Reaction.FAULT, "none: it is after the fact"),
     )
 )
 _OTHERS: Final = (

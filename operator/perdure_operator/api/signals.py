@@ -35,6 +35,7 @@ class Reaction(StrEnum):
     VACATE = "Vacate"
     VACATE_BY_DEADLINE = "VacateByDeadline"
     VACATE_IF_ROOM = "VacateIfRoom"
+    FAULT = "Fault"
     IGNORE = "Ignore"
     GIVE_UP = "GiveUp"
 
@@ -46,6 +47,8 @@ REACTIONS: Final = {
     "time to save end before it",
     Reaction.VACATE_IF_ROOM: "as Vacate, but nobody has to leave: the run trains on where it is until replacements are "
     "Ready elsewhere, without a time limit",
+    Reaction.FAULT: "what members there have computed is suspect: all members stop without a save, and the job goes on "
+    "elsewhere from its last commit; the steps since then are lost",
     Reaction.IGNORE: "nothing",
     Reaction.GIVE_UP: "nobody there can be asked: members are given up after `failure.lostNodeSeconds`, and the job "
     "goes on without them",

@@ -43,6 +43,7 @@ class Disruption(StrEnum):
     """
 
     NODE_LEAVING = "NodeLeaving"
+    NODE_FAULT = "NodeFault"
     SIZE_CHANGE = "SizeChange"
     MEMBER_LOST = "MemberLost"
     MEMBER_DELETED = "MemberDeleted"

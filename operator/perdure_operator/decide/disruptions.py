@@ -18,13 +18,14 @@ from perdure_operator.decide.facts import (
     ended_in_log,
     node_of,
     order_of_death,
+    own,
     size_of,
     still_running,
     unexpected,
     wanted_size,
 )
 from perdure_operator.decide.growth import rests_until
-from perdure_operator.decide.signals import Signal, signal_of_deletion, signals_of_nodes
+from perdure_operator.decide.signals import Signal, signal_of_deletion, signals_of_nodes, table_of
 from perdure_operator.state.snapshot import PodView
 
 
@@ -54,11 +55,22 @@ def known_by(draft: Draft, plan: RunPlan) -> datetime:
 
 def reason_to_end(draft: Draft, current: CurrentRun) -> Found | None:
     """The first reason for the run to end, None where it may go on."""
-    for look in (_lost, _waits_for_the_dead, _deleted, _suspended, _expired, _nodes_leaving, _resized):
+    for look in (_faulty, _lost, _waits_for_the_dead, _deleted, _suspended, _expired, _nodes_leaving, _resized):
         found = look(draft, current)
         if found:
             return found
     return None
+
+
+def _faulty(draft: Draft, current: CurrentRun) -> Found | None:
+    """Before a lost member, which may have died of it: who is left would go on from where it stands, suspect too."""
+    if not table_of(draft.snapshot).knows_faults or not still_running(draft):
+        return None
+    pods = own(draft.snapshot)
+    members = [pods[member.name] for member in current.plan.members if member.name in pods]
+    signals = [signal for signal in signals_of_nodes(draft.snapshot, members) if signal.fault]
+    nodes = tuple(dict.fromkeys(signal.node for signal in signals))
+    return Found(Disruption.NODE_FAULT, _causes(signals, separator="; "), nodes=nodes) if signals else None
 
 
 def _lost(draft: Draft, current: CurrentRun) -> Found | None:

@@ -6,6 +6,7 @@ Called by the policies that see, collect and reconsider reasons; they alone deci
 from __future__ import annotations
 
 from datetime import datetime
+from functools import reduce
 from typing import Final
 
 from perdure_operator.api.reasons import Reason
@@ -14,7 +15,7 @@ from perdure_operator.decide.blame import Verdict, backoff_until, charge, judge
 from perdure_operator.decide.disruptions import Found
 from perdure_operator.decide.draft import Draft, Waiting, later, next_run
 from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
-from perdure_operator.decide.facts import SEAT_SECONDS, patience, runs_lost_with, still_running
+from perdure_operator.decide.facts import SEAT_SECONDS, add_lost_run, patience, runs_lost_with, still_running
 from perdure_operator.decide.growth import SETTLING_SECONDS, grow_by
 from perdure_operator.decide.succession import succession
 
@@ -25,7 +26,11 @@ LONGEST_PAUSE_SECONDS: Final = 25
 
 _EVERYBODY: Final = frozenset({Disruption.SUSPEND, Disruption.STOP})
 """No run follows at once."""
-_ANNOUNCED: Final = frozenset({Disruption.NODE_LEAVING, Disruption.MEMBER_DELETED, Disruption.SIZE_CHANGE})
+_NOBODY_STAYS: Final = _EVERYBODY | {Disruption.NODE_FAULT}
+"""Who went on in its pod would take along what is suspect."""
+_ANNOUNCED: Final = frozenset(
+    {Disruption.NODE_LEAVING, Disruption.NODE_FAULT, Disruption.MEMBER_DELETED, Disruption.SIZE_CHANGE}
+)
 """Reasons that cost nothing: the next run begins as soon as it can."""
 
 
@@ -41,7 +46,7 @@ def may_prepare(draft: Draft, current: CurrentRun, found: Found) -> bool:
     patient = found.if_room or draft.snapshot.spec.disruption.replacement_timeout_seconds > 0
     if found.deadline and found.deadline < later(_since(draft, current.intent), SHORT_NOTICE_SECONDS):
         return False
-    if not patient or draft.snapshot.deleting or found.disruption in _EVERYBODY or _nobody_goes_on(draft, found):
+    if not patient or draft.snapshot.deleting or found.disruption in _NOBODY_STAYS or _nobody_goes_on(draft, found):
         return False
     pause = _pause(draft, current, found)
     return pause is not None and pause <= later(draft.now, LONGEST_PAUSE_SECONDS)
@@ -122,6 +127,8 @@ def commit_to_leave(draft: Draft, current: CurrentRun, found: Found, fell: str =
     seconds, lost = draft.snapshot.spec.disruption.exit_timeout_seconds, status.lost
     if found.disruption is Disruption.MEMBER_LOST:
         seconds, lost = _last_seconds(draft, current), runs_lost_with(draft, current)
+    if found.disruption is Disruption.NODE_FAULT:
+        seconds, lost = 0, _suspect(draft, current)
     intent = Intent(
         disruption=found.disruption,
         cause=found.cause,
@@ -190,6 +197,15 @@ def _goes_on_at_once(charged: Draft, verdict: Verdict) -> bool:
     """
     first = charged.status.failures.consecutive == 1 and verdict.reason is Reason.INFRASTRUCTURE_FAILURE
     return first and charged.snapshot.spec.elastic is not None
+
+
+def _suspect(draft: Draft, current: CurrentRun) -> tuple[int, ...]:
+    """The lost runs with all that may train now: none of them is to save any more."""
+    status, before = draft.status, current.plan.takes_over
+    runs = {current.run, *(status.next.undecided if status.next else ())}
+    if before and status.opened < current.run:
+        runs.add(before)
+    return reduce(add_lost_run, sorted(runs), status.lost)
 
 
 def _last_seconds(draft: Draft, current: CurrentRun) -> int:

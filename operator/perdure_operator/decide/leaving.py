@@ -136,7 +136,7 @@ def wait_for_exits(draft: Draft) -> Draft:
     untold = _untold(draft, intent)
     draft = draft.wake(deadline).wake(patience_ends(intent, draft.now) if untold else saved)
     draft = await_told(draft, untold, "to leave")
-    if intent.disruption is Disruption.MEMBER_LOST:
+    if intent.disruption in (Disruption.MEMBER_LOST, Disruption.NODE_FAULT):
         message = f"{intent.cause}; waiting for {listed(pods)} to stop until {clock(deadline)}"
         return draft.wait(Reason.STOPPING, message)
     if draft.now >= saved:

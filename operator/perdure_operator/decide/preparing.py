@@ -27,6 +27,8 @@ from perdure_operator.decide.succession import Succession, keep, succession
 
 _TRAINING: Final = frozenset({Disruption.NODE_LEAVING, Disruption.SIZE_CHANGE, Disruption.RUN_LOST})
 """Reasons for which every member trains until the next run is planned, if it trains now."""
+_UNSAVED: Final = frozenset({Disruption.MEMBER_LOST, Disruption.NODE_FAULT})
+"""Then there is nothing to save, whatever else is true."""
 _GPUS: Final = ("nvidia.com/", "amd.com/gpu")
 
 
@@ -37,7 +39,7 @@ def reconsider(draft: Draft) -> Draft:
         return draft
     found = reason_to_end(draft, current)
     if final := final_reason(draft, current):
-        lost = found is not None and found.disruption is Disruption.MEMBER_LOST  # then there is nothing to save
+        lost = found is not None and found.disruption in _UNSAVED
         return commit_to_leave(draft, current, found if found and lost else final)
     if found is None:
         words = f"no longer true: {intent.cause}; nobody was asked to leave"

@@ -19,7 +19,7 @@ AUTOSCALER_TAINT: Final = shipped.AUTOSCALER_TAINT
 KARPENTER_TAINT: Final = shipped.KARPENTER_TAINT
 CORDON: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
-_LEAVE: Final = frozenset({Reaction.VACATE, Reaction.VACATE_BY_DEADLINE, Reaction.VACATE_IF_ROOM})
+_LEAVE: Final = frozenset({Reaction.VACATE, Reaction.VACATE_BY_DEADLINE, Reaction.VACATE_IF_ROOM, Reaction.FAULT})
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class Signal:
     """When the pod will be taken, where that is known."""
     if_room: bool = False
     """It need not leave before another takes its place."""
+    fault: bool = False
+    """What it has computed is suspect."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,15 @@ def signal_of_node(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> S
     if not shown:
         return None
     must = [one for one in shown if one.row.reaction is not Reaction.VACATE_IF_ROOM]
+    faults = [one for one in shown if one.row.reaction is Reaction.FAULT]
     deadlines = [at for one in must if (at := _deadline(snapshot, one))]
     return Signal(
         pod=pod.name,
-        cause=(must or shown)[0].words,
+        cause=(faults or must or shown)[0].words,
         node=pod.node,
         deadline=min(deadlines, default=None),
         if_room=not must,
+        fault=bool(faults),
     )
 
 

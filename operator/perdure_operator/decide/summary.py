@@ -35,6 +35,7 @@ _WARNINGS: Final = frozenset(
 _ENDING: Final = {
     Disruption.SIZE_CHANGE: Phase.RESCALING,
     Disruption.MEMBER_LOST: Phase.RECOVERING,
+    Disruption.NODE_FAULT: Phase.RECOVERING,
     Disruption.RUN_LOST: Phase.RECOVERING,
 }
 """What a job does whose run ends for this reason."""

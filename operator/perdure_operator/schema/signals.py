@@ -45,8 +45,12 @@ _LIMITS: Final = """Not every announcement keeps new pods off its node: a condit
 A new member that lands there does not train; it stays, idle, and keeps its successors off the node, until the run goes
 on elsewhere. With `VacateIfRoom` members train there where no run is on: a sick node is better than none.
 
-Not read are the deadline of a NodeClaim, pod conditions, the health of devices, and Events. There is no reaction that
-leaves without a save: rows of damaged hardware are off, as whether such a save would be right nobody knows."""
+With `Fault` the job goes on from the newest commit, which may be younger than the fault: how long a node was broken
+before somebody said so nobody knows. A save that members were asked for before is finished, and so is the grace of a
+pod that somebody deletes. Rows with `Fault` are off: the operator takes each word for true, and a false alarm on every
+node stops a job without a save and keeps it from starting.
+
+Not read are the deadline of a NodeClaim, pod conditions, the health of devices, and Events."""
 
 _CONFIGURED: Final = """## Rows of your own
 
@@ -56,7 +60,7 @@ the row, the field and what to do.
 
 ```yaml
 signals:
-- {name: npd-kernel-deadlock, enabled: true}        # a shipped row, switched on
+- {name: nvsentinel-gpu, enabled: true}             # a shipped row, switched on
 - {name: cordon, reaction: VacateIfRoom}            # for all jobs that do not say otherwise
 - name: our-gpu-check
   source: NodeCondition
@@ -80,7 +84,7 @@ spec:
   disruption:
     onCordon: MoveIfRoom               # Move, MoveIfRoom or Ignore
     signals:
-      npd-readonly-filesystem: Ignore  # Vacate, VacateIfRoom or Ignore
+      npd-readonly-filesystem: Ignore  # Vacate, VacateIfRoom, Fault or Ignore
 ```
 
 By itself a job leaves a cordoned node also where there is no room elsewhere: who cordons most often waits for it, and a

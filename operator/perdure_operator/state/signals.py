@@ -23,6 +23,7 @@ class SignalTable:
         self.rows: Final = rows
         self.choices: Final = frozenset(row.name for row in rows if row.source is not Source.SILENCE)
         """The names for which a job may choose another reaction."""
+        self.knows_faults: Final = any(row.enabled and row.reaction is Reaction.FAULT for row in rows)
         self._exact: dict[tuple[Source, str], list[tuple[int, SignalRow]]] = defaultdict(list)
         self._patterns: dict[Source, list[tuple[re.Pattern[str], tuple[int, SignalRow]]]] = defaultdict(list)
         for place, row in enumerate(rows):

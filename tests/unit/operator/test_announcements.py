@@ -147,6 +147,8 @@ CAUSES = {
     "npd-frequent-runtime-restart": "node n1 has the condition FrequentContainerdRestart=True",
     "npd-kubelet-unhealthy": "node n1 has the condition KubeletUnhealthy=True",
     "npd-runtime-unhealthy": "node n1 has the condition ContainerRuntimeUnhealthy=True",
+    "npd-kernel-deadlock": "node n1 has the condition KernelDeadlock=True",
+    "npd-xfs-shutdown": "node n1 has the condition XfsShutdown=True",
     "nvsentinel-maintenance": "node n1 has the condition CSPMaintenance=True",
     "out-of-service": "node n1 has the taint node.kubernetes.io/out-of-service:NoExecute",
     "medik8s-remediation": "node n1 is about to be rebooted by medik8s",

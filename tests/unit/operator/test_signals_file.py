@@ -40,8 +40,8 @@ def test_a_row_of_ones_own_is_read(tmp_path: Path) -> None:
 
 
 def test_a_shipped_row_is_changed_by_its_name_alone(tmp_path: Path) -> None:
-    (changed,) = read_rows(file(tmp_path, [{"name": "npd-kernel-deadlock", "enabled": True}]))
-    (shipped,) = (row for row in SHIPPED if row.name == "npd-kernel-deadlock")
+    (changed,) = read_rows(file(tmp_path, [{"name": "nvsentinel-gpu", "enabled": True}]))
+    (shipped,) = (row for row in SHIPPED if row.name == "nvsentinel-gpu")
     assert changed == shipped.model_copy(update={"enabled": True})
     assert [row.name for row in merged((changed,))] == [row.name for row in SHIPPED]
 
@@ -111,7 +111,7 @@ def test_the_table_in_force_is_printed(tmp_path: Path, capsys: pytest.CaptureFix
     assert list(rows) == ["NAME", "ours", *(row.name for row in SHIPPED)]
     assert rows["cordon"].split()[1:4] == ["Cordon", "-", "Ignore"]
     assert "VacateByDeadline(120 s)" in rows["aws-spot-interruption"]
-    assert "Vacate, disabled" in rows["nvsentinel-gpu"]
+    assert "Fault, disabled" in rows["nvsentinel-gpu"]
 
 
 def test_a_nodes_yaml_is_tried_against_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

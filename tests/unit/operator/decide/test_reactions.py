@@ -6,12 +6,12 @@ from datetime import timedelta
 
 import pytest
 
-from perdure.contract import ExitKind, Train
+from perdure.contract import ExitKind, Leave, Train
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.signals import Reaction, SignalRow, Source
-from perdure_operator.api.status import Disruption
+from perdure_operator.api.status import Disruption, Floor
 from perdure_operator.state.snapshot import NodeCondition, Taint
-from tests.support.jobs import START, Job, creates, deletes, job, leaves, trains
+from tests.support.jobs import START, Job, creates, deletes, job, leaves, raised, trains
 
 SPOT = "aws-node-termination-handler/spot-itn"
 GPU_BROKEN = NodeCondition(type="GpuBroken", status="True")
@@ -240,3 +240,68 @@ class TestDeadlines:
         assert here.now.next is not None
         assert here.now.next.disruption is Disruption.NODE_LEAVING
         assert (here.now.steps_lost, here.now.failures.infrastructure) == (0, 0)
+
+
+class TestFault:
+    """What a broken node has computed is not saved, nor taken along."""
+
+    def _faulty(self, here: Job, node: str = "n1") -> Job:
+        return sick(here.having(signals=(row(reaction="Fault"),)), node)
+
+    @pytest.mark.parametrize("timeout", [0, 30])
+    def test_all_members_stop_at_once_and_without_a_save(self, timeout: int) -> None:
+        here = self._faulty(job(disruption={"replacement_timeout_seconds": timeout}).running(world=2))
+        told = Leave(run=2, cause="node n1 has the condition GpuBroken=True", seconds=0, lost=(1,))
+        assert leaves(here.plan()) == {"digits-ab12-0": told, "digits-ab12-1": told}
+        assert here.settle().condition(ConditionType.DISRUPTED).reason == "NodeFault"
+
+    def test_the_job_goes_on_with_new_members_from_the_last_commit(self) -> None:
+        here = self._faulty(job().running(world=2)).settle()
+        ended = here.all_ended(ExitKind.STOPPED, step=25, commit=(3, 20)).settle()
+        assert (ended.now.steps_lost, ended.now.step, ended.now.lost) == (5, 20, (1,))
+        assert ended.condition(ConditionType.SAVED).status == "False"
+        assert (ended.now.failures.code, ended.now.failures.infrastructure) == (0, 0)
+        after = ended.ready().settle()
+        assert after.run_plan is not None
+        assert {member.node for member in after.run_plan.members} == {"n2", "n3"}
+        assert (after.run_plan.takes_over, after.run_plan.lost) == (0, (1,))
+        assert after.run_plan.floor == Floor(seq=3, step=20)
+
+    def test_it_is_not_withdrawn_once_they_were_told(self) -> None:
+        here = self._faulty(job().running(world=2)).settle().node("n1", conditions=()).settle()
+        assert here.intent is not None
+        assert here.intent.leave
+
+    def test_a_member_that_dies_of_it_leaves_no_image_with_the_others(self) -> None:
+        here = self._faulty(job(disruption={}).running(world=2)).ended(0, ExitKind.FAILED, error=raised())
+        assert set(leaves(here.plan())) == {"digits-ab12-1"}
+        assert here.settle().now.current is not None
+        assert {said.lost for said in leaves(here.plan()).values()} == {(1,)}
+
+    def test_standbys_that_were_awaited_for_another_reason_do_not_take_over(self) -> None:
+        here = job(disruption={}).running(world=2).cordon("n1").settle().after(1).settle()
+        assert here.now.next is not None
+        here = self._faulty(here.ready(), "n2")
+        assert {said.seconds for said in leaves(here.plan()).values()} == {0}
+
+    def test_a_suspension_at_the_same_time_saves_nothing_either(self) -> None:
+        here = job(disruption={}).running(world=2).cordon("n1").settle().after(1).settle()
+        here = self._faulty(here.spec(suspend=True, disruption={}))
+        assert {(said.seconds, said.lost) for said in leaves(here.plan()).values()} == {(0, (1,))}
+
+    def test_which_of_two_runs_trains_does_not_matter_to_it(self) -> None:
+        """A hand-over was under way: neither of them is to save. Who was to leave cannot save without the others."""
+        here = job(disruption={}).running(world=2).cordon("n1").settle().after(1).settle().ready().settle()
+        assert here.now.next is not None
+        assert here.now.next.plan is not None
+        late = self._faulty(here, "n2").settle().after(31).settle()
+        assert {said.lost for said in map(late.assignment, (1, 2)) if isinstance(said, Leave)} == {(1, 2)}
+
+    def test_members_that_do_not_stop_are_deleted(self) -> None:
+        here = self._faulty(job().running(world=2)).settle().after(30)
+        assert deletes(here.plan()) == ["digits-ab12-0", "digits-ab12-1"]
+
+    def test_a_job_may_choose_it(self) -> None:
+        broken = NodeCondition(type="SysLogsXIDError", status="True")
+        here = job(disruption={"signals": {"nvsentinel-xid": "Fault"}}).running(world=2)
+        assert {said.seconds for said in leaves(sick(here, "n1", broken).plan()).values()} == {0}
