@@ -34,6 +34,7 @@ from perdure_operator.decide.facts import (
     still_running,
     terminated,
 )
+from perdure_operator.decide.flapping import quiet_for, withdrawn
 from perdure_operator.decide.intents import commit
 from perdure_operator.decide.placement import grace_of
 from perdure_operator.decide.plans import GRACE_MARGIN_SECONDS, request
@@ -111,9 +112,11 @@ def debounce(draft: Draft) -> Draft:
     found = reason_to_end(draft, draft.current)
     if found is None:
         words = f"no longer true: {intent.cause}; nobody was asked to leave"
-        return draft.update_current(intent=None).tell(Reason.WITHDRAWN, words)
+        return withdrawn(draft, intent).update_current(intent=None).tell(Reason.WITHDRAWN, words)
     newest = draft.now if set(found.nodes) - set(intent.nodes) else (intent.newest or intent.since)
     due = min(newest + QUIET, intent.since + QUIET_AT_MOST)
+    if found.disruption is Disruption.NODE_LEAVING:
+        due = max(due, intent.since + quiet_for(draft))
     if found.urgent or draft.now >= due:
         return commit(draft, draft.current, found)
     seen = {"disruption": found.disruption, "cause": found.cause, "nodes": found.nodes, "newest": newest}

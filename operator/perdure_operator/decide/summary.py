@@ -10,6 +10,7 @@ from perdure_operator.api.reasons import REASONS, ConditionType, Reason
 from perdure_operator.api.status import Disruption, Phase, RunPlan
 from perdure_operator.decide.draft import Draft, Waiting, clock
 from perdure_operator.decide.facts import joined, own, terminated, wanted_size
+from perdure_operator.decide.flapping import told
 from perdure_operator.decide.placement import can_train
 from perdure_operator.decide.sizing.priority import warn_of_priority
 from perdure_operator.decide.sizing.target import why_so_many
@@ -137,6 +138,9 @@ def _move(draft: Draft, cause: str) -> str:
     intent = draft.intent
     if intent is None:
         return cause
+    if not intent.prepare and not intent.leave:
+        flaps = told(draft) if intent.disruption is Disruption.NODE_LEAVING else ""
+        return f"{cause}; {flaps} before members leave" if flaps else cause
     if intent.fell:
         return f"{cause}; {intent.fell}"
     if draft.status.next and draft.status.next.plan:

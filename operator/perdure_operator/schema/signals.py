@@ -27,7 +27,9 @@ Who takes a node away, or finds it sick, says so first: a cordon, a taint, a con
 table of such signals. A row says what the announcement looks like and what is done about it; of each thing that a node
 shows the first row that matches counts. Where a node shows several, a reaction that makes members leave wins over one
 that does not, and one with a deadline shortens the time of the others. Several nodes within a second cost one move, and
-a signal that is withdrawn before anybody was asked costs nothing.
+a signal that is withdrawn before anybody was asked costs nothing. Where that has happened three times, each no more
+than ten minutes after the one before, the next signal without a deadline has to last 8 s, then 16 s, up to a minute;
+the condition `Disrupted` says so.
 
 ```
 perdure-operator signals                           # the table

@@ -305,3 +305,45 @@ class TestFault:
         broken = NodeCondition(type="SysLogsXIDError", status="True")
         here = job(disruption={"signals": {"nvsentinel-xid": "Fault"}}).running(world=2)
         assert {said.seconds for said in leaves(sick(here, "n1", broken).plan()).values()} == {0}
+
+
+class TestFlapping:
+    def _flapping(self, times: int, apart: float = 20, **policy: object) -> Job:
+        here = job(disruption={"replacement_timeout_seconds": 0, **policy}).running(world=2)
+        for _ in range(times):
+            here = here.cordon("n1").settle().after(0.5).uncordon("n1").settle().after(apart)
+        return here.cordon("n1").settle()
+
+    @pytest.mark.parametrize(("times", "seconds"), [(0, 1), (2, 1), (3, 8), (4, 16), (9, 60)])
+    def test_the_more_often_a_signal_was_withdrawn_the_longer_it_has_to_last(self, times: int, seconds: int) -> None:
+        here = self._flapping(times)
+        assert leaves(here.after(seconds - 0.1).settle().plan()) == {}
+        assert len(leaves(here.after(seconds).plan())) == 2
+
+    def test_the_condition_names_it(self) -> None:
+        quiet, flapping = (self._flapping(times).condition(ConditionType.DISRUPTED).message for times in (2, 3))
+        assert quiet == "node n1 is cordoned"
+        why = "signals like it were withdrawn 3 times in a row: it has to last 8 s before members leave"
+        assert flapping == f"node n1 is cordoned; {why}"
+
+    def test_after_ten_minutes_without_it_the_row_is_over(self) -> None:
+        here = self._flapping(5, apart=300)
+        assert leaves(here.after(1).plan()) == {}
+        assert len(leaves(self._flapping(5, apart=600).after(1).plan())) == 2
+
+    def test_one_that_is_withdrawn_while_standbys_start_counts_as_well(self) -> None:
+        here = job(disruption={}).running(world=2)
+        for _ in range(3):
+            here = here.cordon("n1").settle().after(1).settle().after(3).uncordon("n1").settle()
+        assert here.now.withdrawals is not None
+        assert here.now.withdrawals.count == 3
+
+    def test_a_deadline_does_not_wait_for_it(self) -> None:
+        here = self._flapping(5).node("n1", taints=(Taint(key=SPOT, effect="NoSchedule"),))
+        assert len(leaves(here.plan())) == 2
+
+    def test_a_size_that_is_changed_and_changed_back_is_no_signal(self) -> None:
+        here = job().running(world=2)
+        for size in (3, 2, 3, 2, 3, 2):
+            here = here.spec(replicas=size).settle()
+        assert here.now.withdrawals is None
