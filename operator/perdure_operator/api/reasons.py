@@ -102,6 +102,7 @@ class Reason(StrEnum):
     BUDGET_MISSING = "BudgetMissing"
     FOREIGN_PODS = "ForeignPods"
     PDB_CONFLICT = "PDBConflict"
+    CATCH_ALL_TOLERATION = "CatchAllToleration"
     # Sized
     WANTED_SIZE = "WantedSize"
     OTHER_SIZE = "OtherSize"
@@ -375,6 +376,11 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     ),
     Reason.DEADLINE_EXCEEDED: Explained("activeDeadlineSeconds is over."),
     Reason.TEMPLATE_ACCEPTED: Explained("The API server would create pods of the template as it is now."),
+    Reason.CATCH_ALL_TOLERATION: Explained(
+        "The template tolerates every taint: a taint NoExecute is no reason to leave, new members may land on a node "
+        "that is going away, and Karpenter takes such a node without evicting them.",
+        "Give the toleration without a key the keys that are meant.",
+    ),
     Reason.CLASSIC_SIDECAR: Explained(
         "The template has a second container: it keeps a member's pod, and its devices, after the trainer has ended.",
         "Make it an init container with restartPolicy Always: Kubernetes ends it with the trainer.",

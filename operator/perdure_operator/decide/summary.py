@@ -170,6 +170,8 @@ def _protected(draft: Draft) -> Draft:
         if strangers:
             return _counts_strangers(draft, strangers)
         text = "evictions wait for the exit save"
+        if _tolerates_everything(draft):
+            return _unmoved_by_taints(draft, text)
         return draft.condition(ConditionType.PROTECTED, True, Reason.BUDGET_IN_PLACE, text)
     own = names.budget(draft.snapshot.name, draft.snapshot.uid)
     message = (
@@ -180,6 +182,21 @@ def _protected(draft: Draft) -> Draft:
     )
     draft = _warn_once(draft, ConditionType.PROTECTED, Reason.PDB_CONFLICT, message)
     return draft.condition(ConditionType.PROTECTED, False, Reason.PDB_CONFLICT, message)
+
+
+def _tolerates_everything(draft: Draft) -> bool:
+    """Whether the template has a toleration of every key."""
+    tolerations = (draft.snapshot.spec.template.get("spec") or {}).get("tolerations") or []
+    return any(one.get("operator") == "Exists" and not one.get("key") for one in tolerations)
+
+
+def _unmoved_by_taints(draft: Draft, text: str) -> Draft:
+    message = (
+        f"{text}; but the template tolerates every taint: members stay under NoExecute, new ones may land on a node "
+        "that is going away, and Karpenter takes a node from under them without an eviction: give the toleration keys"
+    )
+    draft = _warn_once(draft, ConditionType.PROTECTED, Reason.CATCH_ALL_TOLERATION, message)
+    return draft.condition(ConditionType.PROTECTED, True, Reason.CATCH_ALL_TOLERATION, message)
 
 
 def _counts_strangers(draft: Draft, strangers: tuple[str, ...]) -> Draft:

@@ -75,8 +75,8 @@ LEAVING: Final = (
     Mutant(
         "the deadline is looked at before the suspension, in a run",
         _DISRUPTIONS,
-        "(_lost, _waits_for_the_dead, _deleted, _suspended, _expired, _nodes_leaving, _resized)",
-        "(_lost, _waits_for_the_dead, _deleted, _expired, _suspended, _nodes_leaving, _resized)",
+        "(_faulty, _lost, _waits_for_the_dead, _deleted, _suspended, _expired, _nodes_leaving, _resized)",
+        "(_faulty, _lost, _waits_for_the_dead, _deleted, _expired, _suspended, _nodes_leaving, _resized)",
         ("deadline-while-saving", "operator-crash"),
     ),
     Mutant(
@@ -166,7 +166,7 @@ LEAVING: Final = (
     Mutant(
         "an intent is never withdrawn, though nothing was said yet",
         _LEAVING,
-        "return draft.update_current(intent=None).tell(Reason.WITHDRAWN, words)",
+        "return withdrawn(draft, intent).update_current(intent=None).tell(Reason.WITHDRAWN, words)",
         "return draft.because(words)",
         ("cordon-for-a-moment",),
     ),

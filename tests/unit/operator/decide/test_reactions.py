@@ -307,6 +307,27 @@ class TestFault:
         assert {said.seconds for said in leaves(sick(here, "n1", broken).plan()).values()} == {0}
 
 
+class TestCatchAllTolerations:
+    def _tolerating(self, **toleration: str) -> Job:
+        return job(template={"spec": {"containers": [{"name": "trainer"}], "tolerations": [toleration]}}).running(2)
+
+    @pytest.mark.parametrize(
+        ("toleration", "warned"),
+        [
+            ({"operator": "Exists"}, True),
+            ({"operator": "Exists", "effect": "NoExecute"}, True),
+            ({"operator": "Exists", "key": "nvidia.com/gpu"}, False),
+            ({"key": "nvidia.com/gpu", "value": "present"}, False),
+        ],
+    )
+    def test_it_is_told_in_the_condition_and_once_in_an_event(self, toleration: dict[str, str], warned: bool) -> None:
+        here = self._tolerating(**toleration)
+        protected = here.condition(ConditionType.PROTECTED)
+        assert (protected.status, protected.reason == "CatchAllToleration") == ("True", warned)
+        told = [event.type for plan in here.history for event in plan.events if event.reason == "CatchAllToleration"]
+        assert told == (["Warning"] if warned else [])
+
+
 class TestFlapping:
     def _flapping(self, times: int, apart: float = 20, **policy: object) -> Job:
         here = job(disruption={"replacement_timeout_seconds": 0, **policy}).running(world=2)
