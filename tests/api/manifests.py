@@ -54,6 +54,7 @@ def full(name: str = "full") -> Json:
             "growAfterSeconds": 5,
             "growTimeoutSeconds": 600,
             "joinerPriorityClassName": "perdure-joiner",
+            "spares": 1,
         },
         processesPerReplica=8,
         startTimeoutSeconds=900,
