@@ -71,6 +71,7 @@ check: dev
 	$(VENV)/lint-imports
 	$(VENV)/python -m perdure_operator.schema.crd --check
 	$(VENV)/python -m perdure_operator.schema.docs --check
+	$(VENV)/python -m perdure_operator.schema.signals --check
 
 format: dev
 	$(VENV)/ruff format .
@@ -79,6 +80,7 @@ format: dev
 generate: dev
 	$(VENV)/python -m perdure_operator.schema.crd --write
 	$(VENV)/python -m perdure_operator.schema.docs --write
+	$(VENV)/python -m perdure_operator.schema.signals --write
 
 clean:
 	rm -rf build .venv

@@ -17,8 +17,11 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from perdure.errors import UserError
+from perdure_operator.configured import read_rows, read_yaml
 from perdure_operator.decide import decide
 from perdure_operator.explain import explain
+from perdure_operator.explain_signals import told_node, told_table
+from perdure_operator.state.signals import table
 from perdure_operator.state.snapshot import Snapshot
 
 
@@ -45,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--lease-name", default="perdure-operator", metavar="NAME")
     run.add_argument("--lease-seconds", type=_positive, default=15, metavar="N", help="until a dead leader is replaced")
     run.add_argument("--health-port", type=int, default=8080, metavar="PORT", help="0: no health endpoint")
+    run.add_argument("--signals", metavar="FILE.yaml", help="rows of the table of signals: see the command `signals`")
     run.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     run.add_argument("--log-format", default="json", choices=["json", "text"])
     run.set_defaults(command=_run)
@@ -58,6 +62,11 @@ def _parser() -> argparse.ArgumentParser:
     snapshot.add_argument("--kubeconfig", metavar="FILE")
     snapshot.set_defaults(command=_snapshot)
 
+    signals = commands.add_parser("signals", help="print what nodes can announce, and what is done about it")
+    signals.add_argument("--signals", metavar="FILE.yaml", help="rows of your own, as in the chart's value `signals`")
+    signals.add_argument("--node", metavar="FILE.yaml", help="say what this node would cause: kubectl get node -o yaml")
+    signals.set_defaults(command=_signals)
+
     crd = commands.add_parser("crd", help="print the CustomResourceDefinition")
     crd.set_defaults(command=_crd)
     return parser
@@ -67,6 +76,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from perdure_operator.cluster import election  # noqa: PLC0415 - explain and crd start without a client
     from perdure_operator.loop import logs, operator  # noqa: PLC0415
 
+    signals = read_rows(Path(arguments.signals) if arguments.signals else None)
     logs.configure(arguments.log_level, as_json=arguments.log_format == "json")
     lease = election.Settings(arguments.lease_namespace, arguments.lease_name, arguments.lease_seconds)
     options = operator.Options(
@@ -75,6 +85,7 @@ def _run(arguments: argparse.Namespace) -> int:
         namespace=arguments.namespace,
         kubeconfig=arguments.kubeconfig,
         health_port=arguments.health_port or None,
+        signals=signals,
     )
     return 0 if asyncio.run(operator.run(options)) else 1
 
@@ -109,6 +120,20 @@ async def _observed(kubeconfig: str | None, job: tuple[str, str]) -> str:
     if seen is None:
         raise UserError(f"trainingjob {'/'.join(job)} does not exist")
     return seen.model_dump_json(by_alias=True, exclude_none=True, indent=2)
+
+
+def _signals(arguments: argparse.Namespace) -> int:
+    from perdure_operator.cluster.read import parse  # noqa: PLC0415
+
+    in_force = table(read_rows(Path(arguments.signals) if arguments.signals else None))
+    if arguments.node is None:
+        sys.stdout.write(told_table(in_force))
+        return 0
+    raw = read_yaml(Path(arguments.node))
+    if not isinstance(raw, dict) or raw.get("kind") != "Node" or "name" not in (raw.get("metadata") or {}):
+        raise UserError(f"{arguments.node}: not a Node: make it with kubectl get node NAME -o yaml")
+    sys.stdout.write(told_node(in_force, parse.node(raw, in_force)))
+    return 0
 
 
 def _crd(_: argparse.Namespace) -> int:

@@ -54,6 +54,7 @@ def full(name: str = "full") -> Json:
             "growAfterSeconds": 5,
             "growTimeoutSeconds": 600,
             "joinerPriorityClassName": "perdure-joiner",
+            "spares": 1,
         },
         processesPerReplica=8,
         startTimeoutSeconds=900,
@@ -69,7 +70,13 @@ def full(name: str = "full") -> Json:
             resumeAnyway=True,
         ),
         completion="ExitCode",
-        disruption={"exitTimeoutSeconds": 120, "replacementTimeoutSeconds": 45, "autoscaler": "Cooperative"},
+        disruption={
+            "exitTimeoutSeconds": 120,
+            "replacementTimeoutSeconds": 45,
+            "autoscaler": "Cooperative",
+            "onCordon": "MoveIfRoom",
+            "signals": {"npd-readonly-filesystem": "Ignore"},
+        },
         failure={
             "maxCodeFailures": 0,
             "maxInfrastructureFailures": 7,

@@ -33,9 +33,11 @@ from perdure_operator.api.status import (
     Replacements,
     RootProblem,
     RunPlan,
+    Spares,
     Takeover,
     TrainingJobStatus,
     Unready,
+    Withdrawals,
 )
 from perdure_operator.cluster.member import template_hash
 from perdure_operator.cluster.read import parse
@@ -147,6 +149,8 @@ STATUS = TrainingJobStatus(
             time=NOON,
         ),
     ),
+    withdrawals=Withdrawals(count=3, last_time=NOON),
+    spares=Spares(names=("digits-3f2a-9",), replacements=ROW),
     growth=Growth(attempts=1, until=NOON, generation=3),
     gang=GangRest(attempts=1, until=NOON, generation=3),
     live_refused=LiveRefused(template="abc", why="a DeviceMesh of the script's own"),

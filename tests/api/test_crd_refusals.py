@@ -71,6 +71,24 @@ BAD = (
     Bad("sizes in disorder", elastic(2, 8, [2, 8, 4]), "spec.elastic.sizes", "sort them"),
     Bad("a size twice", elastic(2, 4, [2, 4, 4]), "spec.elastic.sizes", "remove the doubles"),
     Bad("too many sizes", elastic(1, 1000, [*range(1, 66)]), "spec.elastic.sizes", "must have at most 64 items"),
+    Bad(
+        "a cordon's fourth way",
+        job(disruption={"onCordon": "Maybe"}),
+        "spec.disruption.onCordon",
+        "MoveIfRoom or Ignore",
+    ),
+    Bad(
+        "a reaction that no job has",
+        job(disruption={"signals": {"karpenter": "GiveUp"}}),
+        "spec.disruption.signals",
+        "one of Vacate, VacateIfRoom, Fault and Ignore",
+    ),
+    Bad(
+        "too many signals",
+        job(disruption={"signals": {f"row-{number}": "Ignore" for number in range(65)}}),
+        "spec.disruption.signals",
+        "must have at most 64 items",
+    ),
     Bad("an autoscaler's third way", job(disruption={"autoscaler": "Maybe"}), _AUTOSCALER, "Never or Cooperative"),
     *(
         Bad(

@@ -36,7 +36,9 @@ def test_helm_has_no_complaint(tools: dict[str, Path]) -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("value", ["replicas=0", "logLevel=loud", "image.tag=", "nonsense=1", "leaseSeconds=1"])
+@pytest.mark.parametrize(
+    "value", ["replicas=0", "logLevel=loud", "image.tag=", "nonsense=1", "leaseSeconds=1", "signals=cordon"]
+)
 def test_a_value_that_makes_no_sense_is_refused(tools: dict[str, Path], value: str) -> None:
     done = helm(tools, "template", "perdure", str(CHART), f"--set={value}")
     assert done.returncode != 0
@@ -60,6 +62,30 @@ def test_every_object_is_taken_by_the_api_server(
 ) -> None:
     documents = rendered(tools, "watchNamespace=default")
     api_server.kubectl("apply", "--dry-run=server", "-f", "-", input=yaml.safe_dump_all(documents))
+
+
+def test_rows_of_signals_reach_the_operator_as_they_are_written(tools: dict[str, Path], tmp_path: Path) -> None:
+    rows = [{"name": "cordon", "reaction": "Ignore"}, {"name": "spot", "source": "Taint", "key": "a/b", "value": "1"}]
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({"signals": rows, "podAnnotations": {"team": "x"}}))
+    done = helm(tools, "template", "perdure", str(CHART), f"--namespace={SYSTEM}", f"--values={values}")
+    documents = [document for document in yaml.safe_load_all(done.stdout) if document]
+    (config,), (deployment,) = of_kind(documents, "ConfigMap"), of_kind(documents, "Deployment")
+    assert yaml.safe_load(config["data"]["signals.yaml"]) == rows
+    template = deployment["spec"]["template"]
+    (volume,), container = template["spec"]["volumes"], template["spec"]["containers"][0]
+    assert volume["configMap"]["name"] == config["metadata"]["name"]
+    assert "--signals=/etc/perdure/signals.yaml" in container["args"]
+    assert container["volumeMounts"] == [{"name": volume["name"], "mountPath": "/etc/perdure", "readOnly": True}]
+    assert set(template["metadata"]["annotations"]) == {"team", "perdure.dev/signals"}
+
+
+def test_without_rows_of_signals_nothing_is_mounted(tools: dict[str, Path]) -> None:
+    documents = rendered(tools)
+    (deployment,) = of_kind(documents, "Deployment")
+    assert of_kind(documents, "ConfigMap") == []
+    assert "volumes" not in deployment["spec"]["template"]["spec"]
+    assert not any("signals" in word for word in deployment["spec"]["template"]["spec"]["containers"][0]["args"])
 
 
 def test_one_namespace_needs_no_rights_on_jobs_elsewhere(tools: dict[str, Path]) -> None:

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
 from typing import Final
 
+from perdure_operator.api.signals import SignalRow, Source
 from tests.simulation.controllers import evict
-from tests.simulation.objects import NODES, PODS, Json, Refused, key_of, terminal, terminating, uid_of
+from tests.simulation.objects import NODES, PODS, Json, Refused, key_of, set_condition, terminal, terminating, uid_of
 from tests.simulation.world import World
 
 PATIENCE_SECONDS: Final = 600.0
+SHOWN: Final = frozenset({Source.TAINT, Source.CONDITION, Source.LABEL, Source.ANNOTATION})
+"""What a node shows for as long as somebody wants it to."""
 AUTOSCALER: Final = {"key": "ToBeDeletedByClusterAutoscaler", "value": "1", "effect": "NoSchedule"}
 KARPENTER: Final = {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}
 
@@ -121,6 +125,28 @@ def taint(world: World, node: str, what: Json, on: bool) -> None:
 
     if world.node(node) is not None:
         world.server.change(NODES, "", node, change, by="taint")
+
+
+def announce(world: World, node: str, row: SignalRow, on: bool) -> None:
+    """Show on the node what the row matches, or take it back."""
+    if world.node(node) is None:
+        return
+    key, says = row.key.replace("*", "Any"), row.value or "True"
+    world.tell("monitor", row.name, node=node, on=on)
+    if row.source is Source.TAINT:
+        taint(world, node, {"key": key, "value": row.value or "", "effect": row.effect or "NoSchedule"}, on)
+    elif row.source is Source.CONDITION:
+        cleared = "False" if says == "True" else "True"
+        shown = partial(set_condition, kind=key, status=says if on else cleared, at=world.now)
+        world.server.change_status(NODES, "", node, shown, by="monitor")
+    else:
+        marks = "labels" if row.source is Source.LABEL else "annotations"
+
+        def mark(raw: Json) -> None:
+            others = {name: text for name, text in (raw["metadata"].get(marks) or {}).items() if name != key}
+            raw["metadata"][marks] = others | ({key: says} if on else {})
+
+        world.server.change(NODES, "", node, mark, by="monitor")
 
 
 def delete_node(world: World, node: str) -> None:

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
+from perdure_operator.api.signals import SignalRow
 from perdure_operator.api.status import TrainingJobStatus
 from perdure_operator.cluster.protocol import JOBS, NODES, PODS, ClusterApi, Json, Resource
 from perdure_operator.cluster.read.cache import Cache
@@ -28,10 +29,15 @@ KEY = ("ns", "digits")
 class Stage:
     """One operator process; `restarted()` is its successor, which knows only the cluster."""
 
-    def __init__(self, cluster: MemoryCluster | None = None, api: ClusterApi | None = None) -> None:
+    def __init__(
+        self,
+        cluster: MemoryCluster | None = None,
+        api: ClusterApi | None = None,
+        signals: tuple[SignalRow, ...] = (),
+    ) -> None:
         self.cluster = cluster or MemoryCluster()
         self.now: datetime = NOW
-        self.cache = Cache()
+        self.cache = Cache(signals)
         self.queue = Queue(monotonic=self._monotonic)
         watch = Watch(self.cache, self.queue)
         self.cluster.time = lambda: self.now

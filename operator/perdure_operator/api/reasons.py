@@ -73,8 +73,9 @@ class Reason(StrEnum):
     DELETING_MEMBERS = "DeletingMembers"
     MEMBER_STUCK = "MemberStuck"
     PATCH_REFUSED = "PatchRefused"
-    # Disrupted; the first seven are also the reasons of events
+    # Disrupted; the first eight are also the reasons of events
     NODE_LEAVING = "NodeLeaving"
+    NODE_FAULT = "NodeFault"
     SIZE_CHANGE = "SizeChange"
     MEMBER_LOST = "MemberLost"
     MEMBER_DELETED = "MemberDeleted"
@@ -101,6 +102,7 @@ class Reason(StrEnum):
     BUDGET_MISSING = "BudgetMissing"
     FOREIGN_PODS = "ForeignPods"
     PDB_CONFLICT = "PDBConflict"
+    CATCH_ALL_TOLERATION = "CatchAllToleration"
     # Sized
     WANTED_SIZE = "WantedSize"
     OTHER_SIZE = "OtherSize"
@@ -268,6 +270,11 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         "them to save within their terminationGracePeriodSeconds",
     ),
     Reason.NODE_LEAVING: Explained("A node under a member is about to go away."),
+    Reason.NODE_FAULT: Explained(
+        "A node under a member is broken in a way that makes its work suspect: nothing is saved, and the job goes on "
+        "from its last commit.",
+        "Have the node repaired; `perdure-operator signals --node` says which row of the table it is.",
+    ),
     Reason.SIZE_CHANGE: Explained("replicas or processesPerReplica have changed."),
     Reason.MEMBER_LOST: Explained("A member ended without being asked to."),
     Reason.MEMBER_DELETED: Explained("Somebody has deleted a member; it saves within its own grace period."),
@@ -369,6 +376,11 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     ),
     Reason.DEADLINE_EXCEEDED: Explained("activeDeadlineSeconds is over."),
     Reason.TEMPLATE_ACCEPTED: Explained("The API server would create pods of the template as it is now."),
+    Reason.CATCH_ALL_TOLERATION: Explained(
+        "The template tolerates every taint: a taint NoExecute is no reason to leave, new members may land on a node "
+        "that is going away, and Karpenter takes such a node without evicting them.",
+        "Give the toleration without a key the keys that are meant.",
+    ),
     Reason.CLASSIC_SIDECAR: Explained(
         "The template has a second container: it keeps a member's pod, and its devices, after the trainer has ended.",
         "Make it an init container with restartPolicy Always: Kubernetes ends it with the trainer.",

@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field
 
 from perdure.contract import Completion
 from perdure_operator.api.model import Model
+from perdure_operator.api.signals import Reaction
 from perdure_operator.schema.cel import Rule, at_least, between, checked, one_of
 
 REPLICAS_AT_MOST = 1000
@@ -129,6 +130,32 @@ class Autoscaler(StrEnum):
     COOPERATIVE = "Cooperative"
 
 
+class OnCordon(StrEnum):
+    """What members do whose node is cordoned."""
+
+    MOVE = "Move"
+    MOVE_IF_ROOM = "MoveIfRoom"
+    IGNORE = "Ignore"
+
+
+class JobReaction(StrEnum):
+    """What a job may do about a signal."""
+
+    VACATE = "Vacate"
+    VACATE_IF_ROOM = "VacateIfRoom"
+    FAULT = "Fault"
+    IGNORE = "Ignore"
+
+
+CORDON_ROW: Final = "cordon"
+"""The signal that onCordon is about."""
+_ON_CORDON: Final = {
+    OnCordon.MOVE: Reaction.VACATE,
+    OnCordon.MOVE_IF_ROOM: Reaction.VACATE_IF_ROOM,
+    OnCordon.IGNORE: Reaction.IGNORE,
+}
+
+
 class DisruptionPolicy(Model):
     """What happens when members must leave."""
 
@@ -157,6 +184,35 @@ class DisruptionPolicy(Model):
     alone (cluster-autoscaler's safe-to-evict "false", Karpenter's do-not-disrupt "true"). Cooperative: a node that is
     worth it may be taken, once its members have moved (safe-to-evict "true", and no do-not-disrupt); new members are
     left alone until they train. Absent: pods have the annotations of the template and no others."""
+    on_cordon: OnCordon | None = Field(
+        default=None,
+        json_schema_extra=one_of("disruption.onCordon", [word.value for word in OnCordon], 16),
+    )
+    """What members do whose node is cordoned. Move: they leave it, and the run waits for others if there is no room for
+    them. MoveIfRoom: they train on where they are until others are Ready elsewhere, without a time limit; a drain waits
+    for that. Ignore: they train on, and a drain waits until the job ends. Absent: what the operator's table says of the
+    signal `cordon`, which is Move unless its configuration has changed it."""
+    signals: dict[str, JobReaction] = Field(
+        default_factory=dict,
+        max_length=64,
+        json_schema_extra=checked(
+            Rule(
+                f"self.all(name, self[name] in [{', '.join(repr(word.value) for word in JobReaction)}])",
+                "disruption.signals must give each signal's name one of Vacate, VacateIfRoom, Fault and Ignore",
+            )
+        ),
+    )
+    """What this job does about what nodes announce, by the names of docs/signals.md, where that is not what the
+    operator's table says: Vacate, VacateIfRoom, Fault or Ignore. A name that the table does not have is told in the
+    condition SpecUnderstood."""
+
+    @property
+    def reactions(self) -> tuple[tuple[str, Reaction], ...]:
+        """What this job does about signals, by their names, where that is not what the table says."""
+        if self.on_cordon is None and not self.signals:
+            return ()
+        cordon = {CORDON_ROW: _ON_CORDON[self.on_cordon]} if self.on_cordon else {}
+        return tuple(sorted({**cordon, **{name: Reaction(word) for name, word in self.signals.items()}}.items()))
 
 
 class FailurePolicy(Model):

@@ -43,6 +43,7 @@ class Disruption(StrEnum):
     """
 
     NODE_LEAVING = "NodeLeaving"
+    NODE_FAULT = "NodeFault"
     SIZE_CHANGE = "SizeChange"
     MEMBER_LOST = "MemberLost"
     MEMBER_DELETED = "MemberDeleted"
@@ -284,6 +285,15 @@ class Enough(TolerantModel):
     """Since when."""
 
 
+class Withdrawals(TolerantModel):
+    """Signals that were withdrawn before anybody was asked to leave, in a row."""
+
+    count: int = 0
+    """How many: the quiet time before the next move grows with it."""
+    last_time: datetime
+    """When the newest was withdrawn; the row ends ten minutes later."""
+
+
 class Growth(TolerantModel):
     """Attempts at a larger run that were given up in a row."""
 
@@ -500,6 +510,8 @@ class TrainingJobStatus(TolerantModel):
     """The highest run number an outcome has seen in the log."""
     commit_seq: int = 0
     """Its number in the log: a higher one is a new commit, and new commits reset the backoff."""
+    withdrawals: Withdrawals | None = None
+    """Set from a signal of a node that was withdrawn; see there."""
     growth: Growth | None = None
     """Set from an attempt at a larger run that was given up until the run has the wanted size."""
     gang: GangRest | None = None

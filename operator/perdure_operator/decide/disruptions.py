@@ -18,13 +18,15 @@ from perdure_operator.decide.facts import (
     ended_in_log,
     node_of,
     order_of_death,
+    own,
     size_of,
     still_running,
     unexpected,
     wanted_size,
 )
 from perdure_operator.decide.growth import rests_until
-from perdure_operator.decide.signals import Signal, signal_of_deletion, signals_of_nodes
+from perdure_operator.decide.signals import Signal, signal_of_deletion, signals_of_nodes, table_of
+from perdure_operator.state.snapshot import PodView
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,10 @@ class Found:
     cause: str
     nodes: tuple[str, ...] = ()
     urgent: bool = True
+    deadline: datetime | None = None
+    """When the first of these nodes is gone, where that is known."""
+    if_room: bool = False
+    """The run goes on until standbys take over, however long that is."""
 
 
 def final_reason(draft: Draft, current: CurrentRun) -> Found | None:
@@ -49,11 +55,22 @@ def known_by(draft: Draft, plan: RunPlan) -> datetime:
 
 def reason_to_end(draft: Draft, current: CurrentRun) -> Found | None:
     """The first reason for the run to end, None where it may go on."""
-    for look in (_lost, _waits_for_the_dead, _deleted, _suspended, _expired, _nodes_leaving, _resized):
+    for look in (_faulty, _lost, _waits_for_the_dead, _deleted, _suspended, _expired, _nodes_leaving, _resized):
         found = look(draft, current)
         if found:
             return found
     return None
+
+
+def _faulty(draft: Draft, current: CurrentRun) -> Found | None:
+    """Before a lost member, which may have died of it: who is left would go on from where it stands, suspect too."""
+    if not table_of(draft.snapshot).knows_faults or not still_running(draft):
+        return None
+    pods = own(draft.snapshot)
+    members = [pods[member.name] for member in current.plan.members if member.name in pods]
+    signals = [signal for signal in signals_of_nodes(draft.snapshot, members) if signal.fault]
+    nodes = tuple(dict.fromkeys(signal.node for signal in signals))
+    return Found(Disruption.NODE_FAULT, _causes(signals, separator="; "), nodes=nodes) if signals else None
 
 
 def _lost(draft: Draft, current: CurrentRun) -> Found | None:
@@ -86,9 +103,7 @@ def _waits_for_the_dead(draft: Draft, current: CurrentRun) -> Found | None:
 
 
 def _deleted(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: ARG001
-    deleted = [
-        signal for pod in still_running(draft) if (signal := signal_of_deletion(pod, node_of(draft.snapshot, pod)))
-    ]
+    deleted = [signal for pod in still_running(draft) if (signal := _deletion_of(draft, pod))]
     return Found(Disruption.MEMBER_DELETED, f"deleted: {_causes(deleted)}") if deleted else None
 
 
@@ -105,10 +120,13 @@ def _suspended(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: ARG0
 
 def _nodes_leaving(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: ARG001
     signals = signals_of_nodes(draft.snapshot, still_running(draft))
-    if not signals:
+    if_room = all(signal.if_room for signal in signals)
+    if not signals or (if_room and draft.snapshot.deleting):  # there will be no others
         return None
     nodes = tuple(dict.fromkeys(signal.node for signal in signals))
-    return Found(Disruption.NODE_LEAVING, _causes(signals, separator="; "), nodes=nodes, urgent=False)
+    first = min((signal.deadline for signal in signals if signal.deadline), default=None)
+    cause = _causes(signals, separator="; ")
+    return Found(Disruption.NODE_LEAVING, cause, nodes=nodes, urgent=first is not None, deadline=first, if_room=if_room)
 
 
 def _resized(draft: Draft, current: CurrentRun) -> Found | None:
@@ -119,6 +137,10 @@ def _resized(draft: Draft, current: CurrentRun) -> Found | None:
         return None
     cause = f"{wanted.members} replicas of {draft.snapshot.spec.processes_per_replica} processes are wanted"
     return Found(Disruption.SIZE_CHANGE, cause, urgent=False)
+
+
+def _deletion_of(draft: Draft, pod: PodView) -> Signal | None:
+    return signal_of_deletion(draft.snapshot, pod, node_of(draft.snapshot, pod))
 
 
 def _causes(signals: list[Signal], separator: str = ", ") -> str:

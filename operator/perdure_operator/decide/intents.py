@@ -6,6 +6,7 @@ Called by the policies that see, collect and reconsider reasons; they alone deci
 from __future__ import annotations
 
 from datetime import datetime
+from functools import reduce
 from typing import Final
 
 from perdure_operator.api.reasons import Reason
@@ -14,10 +15,12 @@ from perdure_operator.decide.blame import Verdict, backoff_until, charge, judge
 from perdure_operator.decide.disruptions import Found
 from perdure_operator.decide.draft import Draft, Waiting, later, next_run
 from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
-from perdure_operator.decide.facts import SEAT_SECONDS, patience, runs_lost_with, still_running
+from perdure_operator.decide.facts import SEAT_SECONDS, add_lost_run, patience, runs_lost_with, still_running
 from perdure_operator.decide.growth import SETTLING_SECONDS, grow_by
 from perdure_operator.decide.succession import succession
 
+SHORT_NOTICE_SECONDS: Final = 30
+"""Of a node that is gone sooner nobody waits for standbys: the time is for the save."""
 LONGEST_PAUSE_SECONDS: Final = 25
 """For a longer one after a failure nobody holds a seat that others could use."""
 
@@ -26,7 +29,11 @@ CALM_SECONDS: Final = 600
 
 _EVERYBODY: Final = frozenset({Disruption.SUSPEND, Disruption.STOP})
 """No run follows at once."""
-_ANNOUNCED: Final = frozenset({Disruption.NODE_LEAVING, Disruption.MEMBER_DELETED, Disruption.SIZE_CHANGE})
+_NOBODY_STAYS: Final = _EVERYBODY | {Disruption.NODE_FAULT}
+"""Who went on in its pod would take along what is suspect."""
+_ANNOUNCED: Final = frozenset(
+    {Disruption.NODE_LEAVING, Disruption.NODE_FAULT, Disruption.MEMBER_DELETED, Disruption.SIZE_CHANGE}
+)
 """Reasons that cost nothing: the next run begins as soon as it can."""
 
 
@@ -39,8 +46,10 @@ def commit(draft: Draft, current: CurrentRun, found: Found) -> Draft:
 
 def may_prepare(draft: Draft, current: CurrentRun, found: Found) -> bool:
     """Whether the run's members, those that stay, can go on in their pods once standbys are Ready."""
-    patient = draft.snapshot.spec.disruption.replacement_timeout_seconds > 0
-    if not patient or draft.snapshot.deleting or found.disruption in _EVERYBODY or _nobody_goes_on(draft, found):
+    patient = found.if_room or draft.snapshot.spec.disruption.replacement_timeout_seconds > 0
+    if found.deadline and found.deadline < later(_since(draft, current.intent), SHORT_NOTICE_SECONDS):
+        return False
+    if not patient or draft.snapshot.deleting or found.disruption in _NOBODY_STAYS or _nobody_goes_on(draft, found):
         return False
     pause = _pause(draft, current, found)
     return pause is not None and pause <= later(draft.now, LONGEST_PAUSE_SECONDS)
@@ -82,8 +91,12 @@ def limited(draft: Draft, current: CurrentRun, found: Found, intent: Intent | No
     grows = found.disruption is Disruption.SIZE_CHANGE and not succession(draft).leaves
     growing_by = ((old.grow_by if old else None) or grow_by(draft)) if grows else None
     until = old.ready_by if old and not lost_now and not (grows and growing_by) else None
-    if until is None and not grows:
+    if found.if_room:
+        until = None
+    elif until is None and not grows:
         until = later(draft.now, patience(draft.snapshot, found.disruption))
+    if until is not None and found.deadline:
+        until = min(until, _half_way(_since(draft, old), found.deadline))
     not_before = old.not_before if old and (grows or not old.grow_by) else None
     if grows and growing_by and not_before is None and current.plan.assigned_time:
         not_before = later(current.plan.assigned_time, SETTLING_SECONDS)
@@ -102,12 +115,23 @@ def limited(draft: Draft, current: CurrentRun, found: Found, intent: Intent | No
     )
 
 
+def _since(draft: Draft, intent: Intent | None) -> datetime:
+    return intent.since if intent else draft.now
+
+
+def _half_way(since: datetime, deadline: datetime) -> datetime:
+    """How long a save takes nobody knows before it has ended: at least half of the notice is left for it."""
+    return later(since, (deadline - since).total_seconds() / 2)
+
+
 def commit_to_leave(draft: Draft, current: CurrentRun, found: Found, fell: str = "") -> Draft:
     """From here on the move is finished first: the next run has its number. Standbys that are there are used."""
     old, status = current.intent, draft.status
     seconds, lost = draft.snapshot.spec.disruption.exit_timeout_seconds, status.lost
     if found.disruption is Disruption.MEMBER_LOST:
         seconds, lost = _last_seconds(draft, current), runs_lost_with(draft, current)
+    if found.disruption is Disruption.NODE_FAULT:
+        seconds, lost = 0, _suspect(draft, current)
     intent = Intent(
         disruption=found.disruption,
         cause=found.cause,
@@ -179,6 +203,15 @@ def _goes_on_at_once(draft: Draft, verdict: Verdict) -> bool:
         return False
     last = draft.status.failures
     return last.last_time is None or not last.consecutive or draft.now >= later(last.last_time, CALM_SECONDS)
+
+
+def _suspect(draft: Draft, current: CurrentRun) -> tuple[int, ...]:
+    """The lost runs with all that may train now: none of them is to save any more."""
+    status, before = draft.status, current.plan.takes_over
+    runs = {current.run, *(status.next.undecided if status.next else ())}
+    if before and status.opened < current.run:
+        runs.add(before)
+    return reduce(add_lost_run, sorted(runs), status.lost)
 
 
 def _last_seconds(draft: Draft, current: CurrentRun) -> int:

@@ -34,10 +34,11 @@ from perdure_operator.decide.facts import (
     still_running,
     terminated,
 )
+from perdure_operator.decide.flapping import quiet_for, withdrawn
 from perdure_operator.decide.intents import commit
 from perdure_operator.decide.placement import grace_of
 from perdure_operator.decide.plans import GRACE_MARGIN_SECONDS, request
-from perdure_operator.decide.signals import signal_of_deletion
+from perdure_operator.decide.signals import signal_of_deletion, signals_of_nodes
 from perdure_operator.state.decision import Assign, DeletePod
 from perdure_operator.state.snapshot import NodeView, PodView
 
@@ -111,9 +112,11 @@ def debounce(draft: Draft) -> Draft:
     found = reason_to_end(draft, draft.current)
     if found is None:
         words = f"no longer true: {intent.cause}; nobody was asked to leave"
-        return draft.update_current(intent=None).tell(Reason.WITHDRAWN, words)
+        return withdrawn(draft, intent).update_current(intent=None).tell(Reason.WITHDRAWN, words)
     newest = draft.now if set(found.nodes) - set(intent.nodes) else (intent.newest or intent.since)
     due = min(newest + QUIET, intent.since + QUIET_AT_MOST)
+    if found.disruption is Disruption.NODE_LEAVING:
+        due = max(due, intent.since + quiet_for(draft))
     if found.urgent or draft.now >= due:
         return commit(draft, draft.current, found)
     seen = {"disruption": found.disruption, "cause": found.cause, "nodes": found.nodes, "newest": newest}
@@ -136,7 +139,7 @@ def wait_for_exits(draft: Draft) -> Draft:
     untold = _untold(draft, intent)
     draft = draft.wake(deadline).wake(patience_ends(intent, draft.now) if untold else saved)
     draft = await_told(draft, untold, "to leave")
-    if intent.disruption is Disruption.MEMBER_LOST:
+    if intent.disruption in (Disruption.MEMBER_LOST, Disruption.NODE_FAULT):
         message = f"{intent.cause}; waiting for {listed(pods)} to stop until {clock(deadline)}"
         return draft.wait(Reason.STOPPING, message)
     if draft.now >= saved:
@@ -235,11 +238,10 @@ def _shorten(draft: Draft, current: CurrentRun, intent: Intent) -> tuple[Draft, 
 
 
 def _ends_of_grace(draft: Draft) -> list[datetime]:
-    """Until when each deleted member can still save: it has only its own grace."""
-    signals = [
-        signal for pod in still_running(draft) if (signal := signal_of_deletion(pod, node_of(draft.snapshot, pod)))
-    ]
-    deadlines = [signal.deadline for signal in signals if signal.deadline]
+    """Until when each can still save that is deleted, and has only its own grace, or whose node has a deadline."""
+    seen, running = draft.snapshot, still_running(draft)
+    signals = [signal for pod in running if (signal := signal_of_deletion(seen, pod, node_of(seen, pod)))]
+    deadlines = [one.deadline for one in (*signals, *signals_of_nodes(seen, running)) if one.deadline]
     return [max(later(end, -GRACE_MARGIN_SECONDS), later(draft.now, 1)) for end in deadlines]
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from perdure.contract import Role, Standby, write_assignment
 from perdure_operator.decide.draft import Draft
 from perdure_operator.decide.facts import node_lost, node_of, own, refused, refused_change, terminated
-from perdure_operator.decide.signals import CORDON, signal_of_node, tolerates
+from perdure_operator.decide.signals import CORDON, Signal, signal_of_node, tolerates
 from perdure_operator.state.decision import Assign
 from perdure_operator.state.snapshot import NodeView, PodView
 
@@ -45,15 +45,21 @@ def can_start(draft: Draft, pod: PodView) -> bool:
     probe, the kubelet, the operator and the kubelet again would have passed that on.
     """
     well = pod.phase == "Running" and bool(pod.ip) and not pod.deleting and not terminated(pod)
-    return well and not signal_of_node(node_of(draft.snapshot, pod), pod)
+    return well and not _keeps_from_training(draft, pod)
 
 
 def unusable_node(draft: Draft, pod: PodView) -> str:
     """Why nobody can train on the pod's node, "" where one can."""
     if node_lost(draft, pod):
         return f"is on node {pod.node}, which is unreachable"
-    signal = signal_of_node(node_of(draft.snapshot, pod), pod)
+    signal = _keeps_from_training(draft, pod)
     return signal.cause if signal else ""
+
+
+def _keeps_from_training(draft: Draft, pod: PodView) -> Signal | None:
+    """Where nobody trains, a node that is to be left only if there is room elsewhere is better than none."""
+    signal = signal_of_node(draft.snapshot, node_of(draft.snapshot, pod), pod)
+    return None if signal and signal.if_room and draft.current is None else signal
 
 
 def placeholders(draft: Draft) -> frozenset[str]:
@@ -85,7 +91,7 @@ def _holds(draft: Draft, pod: PodView) -> bool:
     if terminated(pod) or pod.deleting or not idle(pod) or node is None or not (node.exists and node.ready):
         return False
     made = pod.role == Role.FORMER or refused_change(draft, pod.name) is None
-    return made and signal_of_node(node, pod) is not None and not _keeps_off(node, pod)
+    return made and signal_of_node(draft.snapshot, node, pod) is not None and not _keeps_off(node, pod)
 
 
 def _keeps_off(node: NodeView, pod: PodView) -> bool:

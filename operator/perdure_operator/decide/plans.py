@@ -29,6 +29,7 @@ from perdure_operator.decide.draft import Draft, later, next_run
 from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
 from perdure_operator.decide.facts import add_lost_run, own, runs_lost_with
 from perdure_operator.decide.history import amend, begin
+from perdure_operator.decide.signals import signals_of_nodes
 from perdure_operator.decide.succession import Succession
 from perdure_operator.state.snapshot import PodView
 
@@ -185,8 +186,11 @@ def _seconds(draft: Draft, heirs: Succession) -> int:
     """Nobody can save without the others: the time ends with the first who cannot use it."""
     pods = own(draft.snapshot)
     seconds: float = draft.snapshot.spec.disruption.exit_timeout_seconds
-    for member in heirs.leaves:
-        if end := pods[member.name].deletion_deadline:
+    going = [pods[member.name] for member in heirs.leaves]
+    ends = [pod.deletion_deadline for pod in going]
+    ends += [signal.deadline for signal in signals_of_nodes(draft.snapshot, going)]
+    for end in ends:
+        if end:
             seconds = min(seconds, (end - draft.now).total_seconds() - GRACE_MARGIN_SECONDS)
     return max(floor(seconds), 1)
 

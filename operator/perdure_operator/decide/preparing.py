@@ -17,6 +17,7 @@ from perdure_operator.decide.disruptions import final_reason, reason_to_end
 from perdure_operator.decide.draft import Draft, Waiting, clock, next_run
 from perdure_operator.decide.exit_problems import await_leavers
 from perdure_operator.decide.facts import joined, made_from_another, own, refused, size_of, unexpected, wanted_size
+from perdure_operator.decide.flapping import withdrawn
 from perdure_operator.decide.growth import give_up_growing, lasts, most_with
 from perdure_operator.decide.intents import commit_to_leave, fall_back, limited, may_prepare, ready_by
 from perdure_operator.decide.placement import can_start, can_train
@@ -27,6 +28,8 @@ from perdure_operator.decide.succession import Succession, keep, succession
 
 _TRAINING: Final = frozenset({Disruption.NODE_LEAVING, Disruption.SIZE_CHANGE, Disruption.RUN_LOST})
 """Reasons for which every member trains until the next run is planned, if it trains now."""
+_UNSAVED: Final = frozenset({Disruption.MEMBER_LOST, Disruption.NODE_FAULT})
+"""Then there is nothing to save, whatever else is true."""
 _GPUS: Final = ("nvidia.com/", "amd.com/gpu")
 
 
@@ -37,11 +40,11 @@ def reconsider(draft: Draft) -> Draft:
         return draft
     found = reason_to_end(draft, current)
     if final := final_reason(draft, current):
-        lost = found is not None and found.disruption is Disruption.MEMBER_LOST  # then there is nothing to save
+        lost = found is not None and found.disruption in _UNSAVED
         return commit_to_leave(draft, current, found if found and lost else final)
     if found is None:
         words = f"no longer true: {intent.cause}; nobody was asked to leave"
-        draft = give_back(draft, draft.next_members)
+        draft = withdrawn(give_back(draft, draft.next_members), intent)
         return draft.update_current(intent=None).update(next=None).tell(Reason.WITHDRAWN, words)
     if found.disruption is not intent.disruption:
         draft = draft.tell(Reason(found.disruption), found.cause)

@@ -76,5 +76,5 @@ def _count(draft: Draft, cause: str) -> Draft:
 def _ended_by_itself(draft: Draft, pod: PodView) -> bool:
     if pod.deleting or not terminated(pod) or agent_missing(pod) or (pod.gone and pod.terminated is None):
         return False
-    on_its_way = signal_of_node(node_of(draft.snapshot, pod), pod)
+    on_its_way = signal_of_node(draft.snapshot, node_of(draft.snapshot, pod), pod)
     return not on_its_way and end_of(pod).outcome not in _COSTS_NOTHING

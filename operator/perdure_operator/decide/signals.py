@@ -1,22 +1,25 @@
-"""Which pods have to leave, and why: every announcement that Kubernetes, cluster-autoscaler and Karpenter make.
+"""Which pods have to leave, and why: what their nodes show, as the table of signals has it (`api.shipped`).
 
 `not-ready` and `unreachable` are no announcements: nobody on such a node can be asked to save (see `leaving`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from perdure_operator.api import shipped
+from perdure_operator.api.signals import Reaction, SignalRow, Source
+from perdure_operator.state.signals import SHIPPED_TABLE, SignalTable, table
 from perdure_operator.state.snapshot import NodeView, PodView, Snapshot, Taint, Toleration
 
-AUTOSCALER_TAINT: Final = "ToBeDeletedByClusterAutoscaler"
-KARPENTER_TAINT: Final = "karpenter.sh/disrupted"
+AUTOSCALER_TAINT: Final = shipped.AUTOSCALER_TAINT
+KARPENTER_TAINT: Final = shipped.KARPENTER_TAINT
 CORDON: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
-_NOT_ANNOUNCED: Final = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
+_LEAVE: Final = frozenset({Reaction.VACATE, Reaction.VACATE_BY_DEADLINE, Reaction.VACATE_IF_ROOM, Reaction.FAULT})
 
 
 @dataclass(frozen=True)
@@ -32,29 +35,71 @@ class Signal:
     """No quiet second: it is told at once."""
     deadline: datetime | None = None
     """When the pod will be taken, where that is known."""
+    if_room: bool = False
+    """It need not leave before another takes its place."""
+    fault: bool = False
+    """What it has computed is suspect."""
 
 
-def signal_of_node(node: NodeView | None, pod: PodView) -> Signal | None:
+@dataclass(frozen=True)
+class _Shown:
+    """One thing that a node shows, and the row that is about it."""
+
+    row: SignalRow
+    words: str
+    value: str = ""
+    since: datetime | None = None
+
+
+def table_of(snapshot: Snapshot) -> SignalTable:
+    """The table in force for this job; asked for every pod in every round, and most have the shipped one."""
+    chosen = snapshot.spec.disruption.reactions
+    return table(snapshot.signals, chosen) if snapshot.signals or chosen else SHIPPED_TABLE
+
+
+def signal_of_node(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> Signal | None:
     """Why the pod has to leave this node; None where it may stay."""
-    cause = _cause(node, pod) if node else ""
-    return Signal(pod=pod.name, cause=cause, node=pod.node) if cause else None
+    if node is None or _shows_nothing(node):
+        return None
+    shown = [one for one in _shown(table_of(snapshot), node, pod) if one.row.reaction in _LEAVE]
+    if not shown:
+        return None
+    must = [one for one in shown if one.row.reaction is not Reaction.VACATE_IF_ROOM]
+    faults = [one for one in shown if one.row.reaction is Reaction.FAULT]
+    deadlines = [at for one in must if (at := _deadline(snapshot, one))]
+    return Signal(
+        pod=pod.name,
+        cause=(faults or must or shown)[0].words,
+        node=pod.node,
+        deadline=min(deadlines, default=None),
+        if_room=not must,
+        fault=bool(faults),
+    )
 
 
 def signals_of_nodes(snapshot: Snapshot, pods: Iterable[PodView]) -> list[Signal]:
     """One signal for each of these pods whose node is about to go away, in the order of the nodes' names."""
     nodes = {node.name: node for node in snapshot.nodes}
-    found = [signal_of_node(nodes.get(pod.node), pod) for pod in sorted(pods, key=lambda pod: (pod.node, pod.name))]
+    here = sorted(pods, key=lambda pod: (pod.node, pod.name))
+    found = [signal_of_node(snapshot, nodes.get(pod.node), pod) for pod in here]
     return [signal for signal in found if signal]
 
 
-def signal_of_deletion(pod: PodView, node: NodeView | None) -> Signal | None:
+def signal_of_deletion(snapshot: Snapshot, pod: PodView, node: NodeView | None) -> Signal | None:
     """A deleted pod has its grace to save and nothing more. Most often its node is being drained: then that is why."""
     if not pod.deleting:
         return None
-    drained = signal_of_node(node, pod)
+    drained = signal_of_node(snapshot, node, pod)
     place = drained.cause if drained else f"node {pod.node}" if pod.node else ""
     cause = f"{pod.name} ({place})" if place else pod.name
     return Signal(pod.name, cause, urgent=True, deadline=pod.deletion_deadline)
+
+
+def rows_shown(in_force: SignalTable, node: NodeView) -> list[tuple[SignalRow, str]]:
+    """Every row that the node's state matches, for a pod without tolerations, and the cause in words; for people."""
+    silent = in_force.find(Source.SILENCE) if node.exists and not node.ready else None
+    shown = [(one.row, one.words) for one in _shown(in_force, node, None)]
+    return shown + ([(silent, f"node {node.name} is not Ready")] if silent else [])
 
 
 def tolerates(pod: PodView, taint: Taint) -> bool:
@@ -62,25 +107,66 @@ def tolerates(pod: PodView, taint: Taint) -> bool:
     return any(_matches(toleration, taint) for toleration in pod.tolerations)
 
 
-def _cause(node: NodeView, pod: PodView) -> str:
-    if not node.exists:
-        return f"node {node.name} was deleted"
-    if node.deleting:
-        return f"node {node.name} is being deleted"
+def _shows_nothing(node: NodeView) -> bool:
+    """Most nodes, most of the time."""
+    going = node.deleting or not node.exists or node.cordoned
+    return not (going or node.taints or node.conditions or node.labels or node.annotations)
+
+
+def _shown(in_force: SignalTable, node: NodeView, pod: PodView | None) -> Iterator[_Shown]:
+    """What the node shows, what is final first; of each thing the first row alone."""
+    if (not node.exists or node.deleting) and (row := in_force.find(Source.NODE_DELETION)):
+        yield _told(row, node.name, "is being deleted" if node.exists else "was deleted")
+    if node.exists:
+        yield from _taints_shown(in_force, node, pod)
+        yield from _marks_shown(in_force, node)
+        if node.cordoned and (row := in_force.find(Source.CORDON)):
+            yield _told(row, node.name, "is cordoned")
+
+
+def _taints_shown(in_force: SignalTable, node: NodeView, pod: PodView | None) -> Iterator[_Shown]:
     for taint in node.taints:
-        if cause := _driven_out(node.name, taint, pod):
-            return cause
-    return f"node {node.name} is cordoned" if node.cordoned else ""
+        row = in_force.find(Source.TAINT, taint.key, taint.value, taint.effect)
+        if row and not (row.unless_tolerated and pod and tolerates(pod, taint)):
+            yield _told(row, node.name, f"has the taint {taint.key}:{taint.effect}", taint.value, taint.added)
 
 
-def _driven_out(node: str, taint: Taint, pod: PodView) -> str:
-    if taint.key == AUTOSCALER_TAINT:
-        return f"cluster-autoscaler removes node {node}"
-    if taint.key == KARPENTER_TAINT:
-        return f"Karpenter removes node {node}"
-    if taint.effect == "NoExecute" and taint.key not in _NOT_ANNOUNCED and not tolerates(pod, taint):
-        return f"node {node} has the taint {taint.key}:NoExecute"
-    return ""
+def _marks_shown(in_force: SignalTable, node: NodeView) -> Iterator[_Shown]:
+    for condition in node.conditions:
+        if row := in_force.find(Source.CONDITION, condition.type, condition.status):
+            words = f"has the condition {condition.type}={condition.status}"
+            yield _told(row, node.name, words, condition.status, condition.since)
+    for source, marks in ((Source.LABEL, node.labels), (Source.ANNOTATION, node.annotations)):
+        for key, value in sorted(marks.items()):
+            if row := in_force.find(source, key, value):
+                yield _told(row, node.name, f"has the {source.value.lower()} {key}={value}", value)
+
+
+def _told(row: SignalRow, node: str, words: str, value: str = "", since: datetime | None = None) -> _Shown:
+    said = row.says.replace("{node}", node) if row.says else f"node {node} {words}"
+    return _Shown(row, said, value, since)
+
+
+def _deadline(snapshot: Snapshot, shown: _Shown) -> datetime | None:
+    """When the node is gone; counted from the first sight of the whole disruption where nobody tells the beginning."""
+    if shown.row.deadline_in_value:
+        return _time(shown.value)
+    if shown.row.deadline_seconds is None:
+        return None
+    intent = snapshot.status.current.intent if snapshot.status.current else None
+    began = shown.since or (intent.since if intent else snapshot.now)
+    return began + timedelta(seconds=shown.row.deadline_seconds)
+
+
+def _time(text: str) -> datetime | None:
+    """Seconds since 1970, or RFC 3339; None for anything else."""
+    try:
+        if text.isdigit():
+            return datetime.fromtimestamp(int(text), UTC)
+        told = datetime.fromisoformat(text)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return told if told.tzinfo else None
 
 
 def _matches(toleration: Toleration, taint: Taint) -> bool:

@@ -10,6 +10,7 @@ from perdure_operator.api.reasons import REASONS, ConditionType, Reason
 from perdure_operator.api.status import Disruption, Phase, RunPlan
 from perdure_operator.decide.draft import Draft, Waiting, clock
 from perdure_operator.decide.facts import joined, own, terminated, wanted_size
+from perdure_operator.decide.flapping import told
 from perdure_operator.decide.placement import can_train
 from perdure_operator.decide.sizing.priority import warn_of_priority
 from perdure_operator.decide.sizing.target import why_so_many
@@ -35,6 +36,7 @@ _WARNINGS: Final = frozenset(
 _ENDING: Final = {
     Disruption.SIZE_CHANGE: Phase.RESCALING,
     Disruption.MEMBER_LOST: Phase.RECOVERING,
+    Disruption.NODE_FAULT: Phase.RECOVERING,
     Disruption.RUN_LOST: Phase.RECOVERING,
 }
 """What a job does whose run ends for this reason."""
@@ -136,6 +138,9 @@ def _move(draft: Draft, cause: str) -> str:
     intent = draft.intent
     if intent is None:
         return cause
+    if not intent.prepare and not intent.leave:
+        flaps = told(draft) if intent.disruption is Disruption.NODE_LEAVING else ""
+        return f"{cause}; {flaps} before members leave" if flaps else cause
     if intent.fell:
         return f"{cause}; {intent.fell}"
     if draft.status.next and draft.status.next.plan:
@@ -165,6 +170,8 @@ def _protected(draft: Draft) -> Draft:
         if strangers:
             return _counts_strangers(draft, strangers)
         text = "evictions wait for the exit save"
+        if _tolerates_everything(draft):
+            return _unmoved_by_taints(draft, text)
         return draft.condition(ConditionType.PROTECTED, True, Reason.BUDGET_IN_PLACE, text)
     own = names.budget(draft.snapshot.name, draft.snapshot.uid)
     message = (
@@ -175,6 +182,21 @@ def _protected(draft: Draft) -> Draft:
     )
     draft = _warn_once(draft, ConditionType.PROTECTED, Reason.PDB_CONFLICT, message)
     return draft.condition(ConditionType.PROTECTED, False, Reason.PDB_CONFLICT, message)
+
+
+def _tolerates_everything(draft: Draft) -> bool:
+    """Whether the template has a toleration of every key."""
+    tolerations = (draft.snapshot.spec.template.get("spec") or {}).get("tolerations") or []
+    return any(one.get("operator") == "Exists" and not one.get("key") for one in tolerations)
+
+
+def _unmoved_by_taints(draft: Draft, text: str) -> Draft:
+    message = (
+        f"{text}; but the template tolerates every taint: members stay under NoExecute, new ones may land on a node "
+        "that is going away, and Karpenter takes a node from under them without an eviction: give the toleration keys"
+    )
+    draft = _warn_once(draft, ConditionType.PROTECTED, Reason.CATCH_ALL_TOLERATION, message)
+    return draft.condition(ConditionType.PROTECTED, True, Reason.CATCH_ALL_TOLERATION, message)
 
 
 def _counts_strangers(draft: Draft, strangers: tuple[str, ...]) -> Draft:

@@ -10,7 +10,9 @@ from typing import Any
 
 import kopf
 
+from perdure_operator.api.signals import SignalRow
 from perdure_operator.cluster import election, kube
+from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.loop import guard, install, watch
 from perdure_operator.loop.heap import Heap
 from perdure_operator.loop.leader import Leader
@@ -27,6 +29,8 @@ class Options:
     kubeconfig: str | None = None
     health_port: int | None = 8080
     workers: int = 8
+    signals: tuple[SignalRow, ...] = ()
+    """Rows of the signal table that the configuration has changed or added."""
 
 
 async def run(options: Options) -> bool:
@@ -39,6 +43,7 @@ async def run(options: Options) -> bool:
             options.identity,
             namespace=options.namespace,
             workers=options.workers,
+            cache=Cache(options.signals),
             settle=Heap().settle,
         )
         registry = kopf.OperatorRegistry()

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from perdure.contract import DEFAULT_GRACE_SECONDS
 from perdure_operator.api.model import Model
+from perdure_operator.api.signals import SignalRow
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import TrainingJobStatus
 
@@ -23,6 +24,17 @@ class Taint(Model):
     key: str
     value: str = ""
     effect: str
+    added: datetime | None = None
+    """When it was added, where that is told."""
+
+
+class NodeCondition(Model):
+    """A node's condition that some row of the signal table is about."""
+
+    type: str
+    status: str
+    since: datetime | None = None
+    """When `status` changed last."""
 
 
 class Toleration(Model):
@@ -46,6 +58,10 @@ class NodeView(Model):
     zone: str = ""
     """The label topology.kubernetes.io/zone, "" where there is none."""
     taints: tuple[Taint, ...] = ()
+    conditions: tuple[NodeCondition, ...] = ()
+    """Those alone that some row of the signal table matches, as labels and annotations."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
 
 
 class Zone(Model):
@@ -195,6 +211,8 @@ class Snapshot(Model):
     """All zones of the cluster; empty where they have not been counted."""
     nodes_complete: bool
     """True once a live LIST of nodes has been made: a node missing before that is unknown, not deleted."""
+    signals: tuple[SignalRow, ...] = ()
+    """The rows of the signal table that the operator's configuration has changed or added."""
     budget: Budget | None = None
     foreign_budgets: tuple[str, ...] = ()
     """Names of other PodDisruptionBudgets whose selector matches our pods."""

@@ -75,8 +75,8 @@ LEAVING: Final = (
     Mutant(
         "the deadline is looked at before the suspension, in a run",
         _DISRUPTIONS,
-        "(_lost, _waits_for_the_dead, _deleted, _suspended, _expired, _nodes_leaving, _resized)",
-        "(_lost, _waits_for_the_dead, _deleted, _expired, _suspended, _nodes_leaving, _resized)",
+        "(_faulty, _lost, _waits_for_the_dead, _deleted, _suspended, _expired, _nodes_leaving, _resized)",
+        "(_faulty, _lost, _waits_for_the_dead, _deleted, _expired, _suspended, _nodes_leaving, _resized)",
         ("deadline-while-saving", "operator-crash"),
     ),
     Mutant(
@@ -152,21 +152,21 @@ LEAVING: Final = (
     Mutant(
         "cordons are not seen",
         _SIGNALS,
-        'return f"node {node.name} is cordoned" if node.cordoned else ""',
-        'return ""',
+        "if node.cordoned and (row := in_force.find(Source.CORDON)):",
+        "if False and (row := in_force.find(Source.CORDON)):",
         ("drain",),
     ),
     Mutant(
         "a node that is being deleted is not seen",
         _SIGNALS,
-        "if node.deleting:",
-        "if not node.exists:",
+        "if (not node.exists or node.deleting) and (row := in_force.find(Source.NODE_DELETION)):",
+        "if not node.exists and (row := in_force.find(Source.NODE_DELETION)):",
         ("node-deleted-without-taint",),
     ),
     Mutant(
         "an intent is never withdrawn, though nothing was said yet",
         _LEAVING,
-        "return draft.update_current(intent=None).tell(Reason.WITHDRAWN, words)",
+        "return withdrawn(draft, intent).update_current(intent=None).tell(Reason.WITHDRAWN, words)",
         "return draft.because(words)",
         ("cordon-for-a-moment",),
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
+from perdure_operator.api.shipped import SHIPPED
 from tests.simulation import drains
 from tests.simulation.faults.registry import fault, some_kubelet, some_node
 from tests.simulation.objects import NODES
@@ -149,6 +150,19 @@ async def no_execute(scene: Scene, rng: random.Random) -> None:
         drains.taint(scene.world, node, what, True)
         await asyncio.sleep(rng.uniform(20, 120))
         drains.taint(scene.world, node, what, False)
+
+
+@fault(150)
+async def announcement(scene: Scene, rng: random.Random) -> None:
+    """A row of the table of signals comes true of a node, some time or in turns, and is taken back."""
+    if node := some_node(scene, rng):
+        row = rng.choice([one for one in SHIPPED if one.enabled and one.source in drains.SHOWN])
+        scene.world.fire("announcement")
+        for _ in range(rng.choice((1, 1, 1, 5))):
+            drains.announce(scene.world, node, row, True)
+            await asyncio.sleep(rng.choice((0.3, 2.0, 20.0, 60.0)))
+            drains.announce(scene.world, node, row, False)
+            await asyncio.sleep(rng.choice((0.3, 5.0)))
 
 
 @fault(150)

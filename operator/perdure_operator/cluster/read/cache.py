@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from perdure.contract import LABEL_JOB
+from perdure_operator.api.signals import SignalRow
 from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, REVISIONS, Json, Resource
 from perdure_operator.cluster.read import parse, records
 from perdure_operator.cluster.read.records import (
@@ -29,6 +30,7 @@ from perdure_operator.cluster.read.records import (
 )
 from perdure_operator.cluster.read.roots import Root
 from perdure_operator.cluster.read.tombs import Gone, Tombs
+from perdure_operator.state.signals import table
 from perdure_operator.state.snapshot import NodeView, Zone
 
 _G = TypeVar("_G")
@@ -54,7 +56,10 @@ class Change:
 class Cache:
     """Not thread-safe: lives in the operator's event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, signals: tuple[SignalRow, ...] = ()) -> None:
+        """`signals`: the rows of the signal table that the configuration has changed or added."""
+        self.signals = signals
+        self.signal_table = table(signals)
         self._jobs: dict[Key, JobRecord] = {}
         self._pods: dict[Key, PodRecord] = {}
         self._nodes: dict[Key, NodeRecord] = {}
@@ -179,7 +184,7 @@ class Cache:
             return None
         if known is not None and not self._follows(resource, known, version, since):
             return None
-        record = records.read(resource, raw, known)
+        record = self._read(resource, raw, known)
         if known is not None and known.uid != uid:
             self._remove(resource, known)
             self._bury(resource, known)
@@ -196,9 +201,9 @@ class Cache:
         if known is not None and known.uid == uid and version_of(raw) < known.version:
             return None
         if known is None or known.uid != uid:
-            self._bury(resource, records.read(resource, raw))
+            self._bury(resource, self._read(resource, raw))
             return None
-        last = records.read(resource, raw, known)
+        last = self._read(resource, raw, known)
         self._remove(resource, known)
         self._bury(resource, last)
         return Change(resource, known, None)
@@ -222,6 +227,9 @@ class Cache:
     def keys(self, resource: Resource) -> list[Key]:
         """Every object of a kind."""
         return list(self._stores[resource])
+
+    def _read(self, resource: Resource, raw: Json, known: AnyRecord | None = None) -> AnyRecord:
+        return records.read(resource, raw, known, self.signal_table)
 
     def _follows(self, resource: Resource, known: AnyRecord, version: int, since: int | None) -> bool:
         undisturbed = since is not None and self._marks[resource][known.key] <= since

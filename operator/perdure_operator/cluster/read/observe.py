@@ -112,13 +112,14 @@ class Observer:
             resource_version=record.resource_version,
             deleting=record.deleting,
             spec=spec,
-            unknown_fields=(*(f"spec.{field}" for field in record.unknown), *record.left_out),
+            unknown_fields=(*(f"spec.{field}" for field in record.unknown), *record.left_out, *self._unknown(spec)),
             status=status,
             pods=tuple(sorted(views, key=lambda pod: (pod.name, pod.uid))),
             pods_complete=self._live.knows_pods_of(record),
             nodes=await self._nodes(views),
             zones=self._cache.zones(),
             nodes_complete=self._live.nodes_listed,
+            signals=self._cache.signals,
             budget=budget,
             foreign_budgets=self._foreign_budgets(record, [pod for pod in pods if pod.key[1] in own]),
             foreign_pods=_foreign_pods(record, pods),
@@ -137,6 +138,11 @@ class Observer:
                 "created": tuple(sorted(memory.created)),
             }
         )
+
+    def _unknown(self, spec: TrainingJobSpec) -> list[str]:
+        """Signals that the table does not have, or that no job may change."""
+        rows = self._cache.signal_table.choices
+        return [f"spec.disruption.signals.{name}" for name in sorted(spec.disruption.signals) if name not in rows]
 
     async def _vanished(self, record: JobRecord, there: set[str]) -> list[PodView]:
         """Pods that the watch does not show any more, as they were.
@@ -210,7 +216,7 @@ class Observer:
         except NotFound:
             return NodeView(name=name, exists=False, ready=False)
         self._cache.apply(NODES, raw)
-        return parse.node(raw)
+        return parse.node(raw, self._cache.signal_table)
 
     def _budget(self, record: JobRecord) -> Budget | None:
         """The job's own; another's of the same name is refused when ours is to be created."""

@@ -16,9 +16,19 @@ from pydantic import ValidationError
 from perdure import contract
 from perdure_operator.api import names
 from perdure_operator.api.marks import MARKS
+from perdure_operator.api.signals import Source
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.cluster.protocol import Json
-from perdure_operator.state.snapshot import Budget, NodeView, PodView, Taint, Terminated, Toleration
+from perdure_operator.state.signals import SHIPPED_TABLE, SignalTable
+from perdure_operator.state.snapshot import (
+    Budget,
+    NodeCondition,
+    NodeView,
+    PodView,
+    Taint,
+    Terminated,
+    Toleration,
+)
 
 ZONE: Final = "topology.kubernetes.io/zone"
 
@@ -69,20 +79,37 @@ def time(value: object) -> datetime | None:
         return None
 
 
-def node(raw: Json) -> NodeView:
-    """A node that exists."""
-    spec = raw.get("spec") or {}
+def node(raw: Json, signals: SignalTable = SHIPPED_TABLE) -> NodeView:
+    """A node that exists; of its conditions, labels and annotations only what the table of signals is about."""
+    spec, labels = raw.get("spec") or {}, meta(raw).get("labels") or {}
+    conditions: Iterable[Json] = (raw.get("status") or {}).get("conditions") or []
     return NodeView(
         name=meta(raw)["name"],
         cordoned=bool(spec.get("unschedulable")),
         deleting=bool(meta(raw).get("deletionTimestamp")),
         ready=(_condition(raw, "Ready") or {}).get("status") == "True",
-        zone=str((meta(raw).get("labels") or {}).get(ZONE) or ""),
+        zone=str(labels.get(ZONE) or ""),
         taints=tuple(
-            Taint(key=taint["key"], value=taint.get("value") or "", effect=taint["effect"])
+            Taint(
+                key=taint["key"],
+                value=taint.get("value") or "",
+                effect=taint["effect"],
+                added=time(taint.get("timeAdded")),
+            )
             for taint in spec.get("taints") or []
         ),
+        conditions=tuple(
+            NodeCondition(type=one["type"], status=one["status"], since=time(one.get("lastTransitionTime")))
+            for one in conditions
+            if signals.knows(Source.CONDITION, one.get("type", ""), one.get("status", ""))
+        ),
+        labels=_announcing(signals, Source.LABEL, labels),
+        annotations=_announcing(signals, Source.ANNOTATION, meta(raw).get("annotations") or {}),
     )
+
+
+def _announcing(signals: SignalTable, source: Source, marks: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in marks.items() if signals.knows(source, key, value)}
 
 
 def pod(raw: Json, *, gone: bool = False) -> PodView:

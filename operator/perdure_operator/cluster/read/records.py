@@ -20,6 +20,7 @@ from perdure_operator.cluster import decode
 from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, REVISIONS, Json, Resource
 from perdure_operator.cluster.read import parse, roots
 from perdure_operator.cluster.read.roots import Root
+from perdure_operator.state.signals import SHIPPED_TABLE, SignalTable
 from perdure_operator.state.snapshot import Budget, NodeView, PodView
 
 Key = tuple[str, str]
@@ -220,15 +221,20 @@ def version_of(raw: Json) -> int:
     return int(text) if text.isdigit() else 0
 
 
-def read(resource: Resource, raw: Json, known: AnyRecord | None = None) -> AnyRecord:
-    """The record of an object; `known` is that of an earlier state of it, of which what is the same is kept."""
+def read(
+    resource: Resource, raw: Json, known: AnyRecord | None = None, signals: SignalTable = SHIPPED_TABLE
+) -> AnyRecord:
+    """The record of an object; `known` is that of an earlier state of it, of which what is the same is kept.
+
+    `signals` is the table for which nodes are read.
+    """
     base = (key_of(raw), parse.uid(raw), version_of(raw))
     if resource == PODS:
         return _pod(base, raw, known if isinstance(known, PodRecord) else None)
     if resource == JOBS:
         return _job(base, raw, known if isinstance(known, JobRecord) and known.uid == base[1] else None)
     if resource == NODES:
-        return NodeRecord(*base, parse.node(raw))
+        return NodeRecord(*base, parse.node(raw, signals))
     if resource == BUDGETS:
         labels = parse.meta(raw).get("labels") or {}
         return BudgetRecord(*base, parse.controller(raw), labels, raw.get("spec") or {}, parse.budget(raw))

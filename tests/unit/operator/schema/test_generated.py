@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from perdure_operator.api.reasons import CONDITION_TYPES, REASONS, ConditionType, Reason
-from perdure_operator.schema import crd, docs, generated
+from perdure_operator.api.shipped import SHIPPED
+from perdure_operator.api.signals import REACTIONS, Reaction, SignalRow
+from perdure_operator.schema import crd, docs, generated, signals
 
 REPOSITORY = Path(__file__).parents[4]
 
@@ -20,6 +22,19 @@ def test_the_crd_in_the_repository_is_the_models(file: Path) -> None:
 @pytest.mark.parametrize("file", docs.FILES, ids=str)
 def test_the_reference_in_the_repository_is_the_models_and_reasons(file: Path) -> None:
     assert (REPOSITORY / file).read_text(encoding="utf-8") == docs.text(), f"run `{docs.COMMAND} --write`"
+
+
+@pytest.mark.parametrize("file", signals.FILES, ids=str)
+def test_the_page_of_signals_in_the_repository_is_the_table(file: Path) -> None:
+    assert (REPOSITORY / file).read_text(encoding="utf-8") == signals.text(), f"run `{signals.COMMAND} --write`"
+
+
+def test_the_page_of_signals_tells_every_row_reaction_and_field() -> None:
+    rows = {line.split("`")[1] for line in signals.text().splitlines() if line.startswith("| `")}
+    assert rows >= {row.name for row in SHIPPED} | {word.value for word in Reaction}
+    assert rows >= {field.alias for field in SignalRow.model_fields.values()}
+    assert set(REACTIONS) == set(Reaction)
+    assert all(row.url.startswith("https://") and row.set_by and row.warning for row in SHIPPED)
 
 
 def test_the_reference_tells_every_field_condition_and_reason() -> None:
@@ -36,7 +51,7 @@ def test_every_condition_and_every_reason_is_explained() -> None:
 
 def test_every_row_of_a_table_has_as_many_cells_as_its_head() -> None:
     columns = 0
-    for line in docs.text().splitlines():
+    for line in (docs.text() + signals.text()).splitlines():
         if not line.startswith("|"):
             columns = 0
             continue

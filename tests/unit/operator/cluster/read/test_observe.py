@@ -13,6 +13,7 @@ from perdure import contract
 from perdure.contract import LABEL_JOB, LABEL_ROLE
 from perdure.errors import UserError
 from perdure_operator.api.names import LABEL_UID
+from perdure_operator.api.signals import Reaction, SignalRow, Source
 from perdure_operator.api.status import Assigned, CurrentRun, RunPlan, TrainingJobStatus
 from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, Conflict, Json, Resource
 from perdure_operator.cluster.read.observe import ELSEWHERE
@@ -438,6 +439,33 @@ def test_the_names_of_spares_are_told_and_their_pods_missed_as_those_of_the_next
     seen = look(made)
     assert seen.allotted == ("digits-x-0",)
     assert [(pod.name, pod.gone) for pod in seen.pods] == [("digits-x-0", True)]
+
+
+def test_a_signal_that_the_table_does_not_have_or_that_no_job_may_change_is_told() -> None:
+    made = stage()
+    chosen = {"karpentr": "Ignore", "karpenter": "Ignore", "node-silence": "Ignore"}
+    made.cluster.change(JOBS, *KEY, lambda raw: raw["spec"].update(disruption={"signals": chosen}))
+    assert look(made).unknown_fields == (
+        "spec.disruption.signals.karpentr",
+        "spec.disruption.signals.node-silence",
+    )
+
+
+def test_rows_of_the_configuration_are_in_the_snapshot_and_decide_what_is_read_of_a_node() -> None:
+    ours = SignalRow(name="ours", source=Source.LABEL, key="example.com/going", reaction=Reaction.VACATE)
+    node = {"metadata": {"name": "n1", "uid": "n", "labels": {"example.com/going": "soon", "other": "x"}}}
+    made = Stage(signals=(ours,))
+    made.apply()
+    assert look(made).signals == (ours,)
+    change = made.cache.apply(NODES, {**node, "metadata": {**node["metadata"], "resourceVersion": "1"}})
+    assert change is not None
+    known = made.cache.node("n1")
+    assert known is not None
+    assert known.view.labels == {"example.com/going": "soon"}
+    renamed = {**node["metadata"], "labels": {"example.com/going": "soon", "other": "y"}, "resourceVersion": "2"}
+    change = made.cache.apply(NODES, {"metadata": renamed})
+    assert change is not None
+    assert not change.matters
 
 
 def test_fields_of_a_newer_crd_are_left_out_and_told_once_for_each_generation(

@@ -1,0 +1,163 @@
+"""What a node can announce, as rows of a table: what it looks like, who sets it, and what Perdure does about it.
+
+The operator ships rows (`api.shipped`); its configuration may change them, and add others. A value here is checked when
+it is made, because a person writes it. Nothing here may depend on a snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Any, Final, Self
+
+from pydantic import Field, model_validator
+
+from perdure_operator.api.model import Model
+
+_NAME: Final = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+
+
+class Source(StrEnum):
+    """Where an announcement is seen."""
+
+    CORDON = "Cordon"  # spec.unschedulable
+    NODE_DELETION = "NodeDeletion"  # the node object is going, or gone
+    SILENCE = "Silence"  # the node's condition Ready is not True
+    TAINT = "Taint"
+    CONDITION = "NodeCondition"
+    LABEL = "Label"
+    ANNOTATION = "Annotation"
+
+
+class Reaction(StrEnum):
+    """What Perdure does about an announcement."""
+
+    VACATE = "Vacate"
+    VACATE_BY_DEADLINE = "VacateByDeadline"
+    VACATE_IF_ROOM = "VacateIfRoom"
+    FAULT = "Fault"
+    IGNORE = "Ignore"
+    GIVE_UP = "GiveUp"
+
+
+REACTIONS: Final = {
+    Reaction.VACATE: "members leave the node: replacements start elsewhere while the run trains on, then it goes over "
+    "to them; no new member trains there",
+    Reaction.VACATE_BY_DEADLINE: "as Vacate, and at the deadline the node is gone: the wait for replacements and the "
+    "time to save end before it",
+    Reaction.VACATE_IF_ROOM: "as Vacate, but nobody has to leave: the run trains on where it is until replacements are "
+    "Ready elsewhere, without a time limit",
+    Reaction.FAULT: "what members there have computed is suspect: all members stop without a save, and the job goes on "
+    "elsewhere from its last commit; the steps since then are lost",
+    Reaction.IGNORE: "nothing",
+    Reaction.GIVE_UP: "nobody there can be asked: members are given up after `failure.lostNodeSeconds`, and the job "
+    "goes on without them",
+}
+"""In words, for people."""
+
+_KEYED: Final = frozenset({Source.TAINT, Source.CONDITION, Source.LABEL, Source.ANNOTATION})
+_BUILT_IN: Final = frozenset({Source.CORDON, Source.NODE_DELETION, Source.SILENCE})
+"""One row each, the shipped one: there is nothing to match."""
+
+
+class SignalRow(Model):
+    """One announcement."""
+
+    name: str = Field(pattern=_NAME)
+    """By which it is changed, and by which a job's spec.disruption.signals calls it."""
+    source: Source
+    """Where it is seen."""
+    key: str = Field(default="", max_length=317)
+    """Of the taint, label or annotation, or the condition's type; `*` stands for any characters."""
+    value: str | None = None
+    """Of the taint, label or annotation, or the condition's status; absent: any, of a condition True."""
+    effect: str = ""
+    """Of the taint; absent: any."""
+    unless_tolerated: bool = False
+    """True: it does not count for pods that tolerate the taint."""
+    reaction: Reaction
+    """What is done about it."""
+    deadline_seconds: int | None = Field(default=None, ge=1, le=604800)
+    """For VacateByDeadline: so long after the taint was added, or the condition has changed, the node is gone; counted
+    from the first sight where that is not told."""
+    deadline_in_value: bool = False
+    """For VacateByDeadline: the value of the label or annotation is the deadline, in seconds since 1970 or as an RFC
+    3339 time."""
+    enabled: bool = True
+    """False: it is in the table for whoever wants it, and does nothing."""
+    says: str = Field(default="", max_length=200)
+    """The cause in words, with {node} for the node's name; absent: what was seen."""
+    set_by: str = ""
+    """Who sets it, for the documentation."""
+    warning: str = ""
+    """How long before the node is gone, for the documentation."""
+    url: str = ""
+    """Where it is described."""
+
+    @model_validator(mode="after")
+    def _sensible(self) -> Self:
+        """The message of each mistake says what to do."""
+        by_deadline = self.reaction is Reaction.VACATE_BY_DEADLINE
+        for wrong, words in (
+            (self.source in _KEYED and not self.key, f"key is missing: say which {self.source} it is"),
+            (self.source not in _KEYED and self.key, f"key is not for the source {self.source}: remove it"),
+            (self.effect and self.source is not Source.TAINT, "effect is for the source Taint: remove it"),
+            (self.unless_tolerated and self.source is not Source.TAINT, "unlessTolerated is for Taint: remove it"),
+            (
+                (self.reaction is Reaction.GIVE_UP) != (self.source is Source.SILENCE),
+                "reaction GiveUp is for the source Silence, and is its only one: a job's failure.lostNodeSeconds says "
+                "how long it is waited for",
+            ),
+            (not self.enabled and self.source is Source.SILENCE, "enabled cannot be false for the source Silence"),
+            (
+                by_deadline and (self.deadline_seconds is None) != self.deadline_in_value,
+                "reaction VacateByDeadline needs a deadline: set one of deadlineSeconds and deadlineInValue",
+            ),
+            (
+                not by_deadline and (self.deadline_seconds is not None or self.deadline_in_value),
+                "deadlineSeconds and deadlineInValue are for the reaction VacateByDeadline: remove them",
+            ),
+            (
+                self.deadline_in_value and self.source not in (Source.LABEL, Source.ANNOTATION),
+                "deadlineInValue is for the sources Label and Annotation: use deadlineSeconds",
+            ),
+        ):
+            if wrong:
+                raise ValueError(words)
+        return self
+
+    @property
+    def matched(self) -> str:
+        """What it looks like, for people."""
+        value = self.value if self.value is not None else "True" if self.source is Source.CONDITION else ""
+        text = f"{self.key}={value}" if value else self.key
+        return f"{text}:{self.effect}" if self.effect else text
+
+
+def changed(shipped: Iterable[SignalRow], given: Iterable[dict[str, Any]]) -> tuple[SignalRow, ...]:
+    """Rows that a person has written, complete: one with the name of a shipped row changes what it names of that row.
+
+    Raises ValidationError, or ValueError where two have one name or a built-in source gets another row.
+    """
+    known, rows = {row.name: row for row in shipped}, dict[str, SignalRow]()
+    for one in given:
+        name = one.get("name")
+        old = known.get(name) if isinstance(name, str) else None
+        row = SignalRow.model_validate({**(_base(old, one) if old else {}), **one})
+        if row.name in rows:
+            raise ValueError(f"name {row.name} is there twice: keep one of them")
+        if row.source in _BUILT_IN and (old is None or old.source is not row.source):
+            mine = next(other.name for other in known.values() if other.source is row.source)
+            raise ValueError(f"source {row.source} has one row: give it by its name, {mine}")
+        rows[row.name] = row
+    return tuple(rows.values())
+
+
+def _base(old: SignalRow, given: dict[str, Any]) -> dict[str, Any]:
+    """What a changed row keeps: a deadline goes with the reaction that has one."""
+    base = old.model_dump(by_alias=True)
+    if given.get("reaction", old.reaction) != Reaction.VACATE_BY_DEADLINE or "deadlineSeconds" in given:
+        base |= {"deadlineInValue": False}
+    if given.get("reaction", old.reaction) != Reaction.VACATE_BY_DEADLINE or given.get("deadlineInValue"):
+        base |= {"deadlineSeconds": None}
+    return base

@@ -1,0 +1,38 @@
+"""The table of signals in words, and what one node would cause. Pure. Called by `cli`."""
+
+from __future__ import annotations
+
+from perdure_operator.api.signals import REACTIONS, Reaction, SignalRow
+from perdure_operator.decide.signals import rows_shown
+from perdure_operator.state.signals import SignalTable
+from perdure_operator.state.snapshot import NodeView
+
+
+def told_table(in_force: SignalTable) -> str:
+    """One line for each row, in the order in which they are asked."""
+    lines = [("NAME", "SOURCE", "MATCHES", "REACTION", "SET BY")]
+    lines += [(row.name, row.source.value, row.matched or "-", _reaction(row), row.set_by) for row in in_force.rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(4)]
+    return "".join(
+        "  ".join([*(word.ljust(width) for word, width in zip(line, widths, strict=False)), line[4]]).rstrip() + "\n"
+        for line in lines
+    )
+
+
+def told_node(in_force: SignalTable, node: NodeView) -> str:
+    """What members on this node would do."""
+    shown = rows_shown(in_force, node)
+    if not shown:
+        return f"node {node.name} announces nothing that an enabled row is about: members stay\n"
+    lines = [f"{row.name}: {words}: {_reaction(row)}: {REACTIONS[row.reaction]}" for row, words in shown]
+    if any(row.unless_tolerated for row, _ in shown):
+        lines.append("a member that tolerates a taint is not moved by a row with unlessTolerated")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _reaction(row: SignalRow) -> str:
+    """With its deadline, and whether it is in force."""
+    text = row.reaction.value
+    if row.reaction is Reaction.VACATE_BY_DEADLINE:
+        text += "(value)" if row.deadline_in_value else f"({row.deadline_seconds} s)"
+    return text if row.enabled else f"{text}, disabled"

@@ -1,0 +1,75 @@
+"""The table of signals in force, made ready for being asked about every node in every round. Pure.
+
+Rows of the configuration come before shipped ones, so that what is particular to a cluster wins; of each thing that a
+node shows the first row that matches counts, and no other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Final
+
+from perdure_operator.api.shipped import SHIPPED
+from perdure_operator.api.signals import Reaction, SignalRow, Source
+
+
+class SignalTable:
+    """Rows by what they match."""
+
+    def __init__(self, rows: tuple[SignalRow, ...]) -> None:
+        self.rows: Final = rows
+        self.choices: Final = frozenset(row.name for row in rows if row.source is not Source.SILENCE)
+        """The names for which a job may choose another reaction."""
+        self.knows_faults: Final = any(row.enabled and row.reaction is Reaction.FAULT for row in rows)
+        self._exact: dict[tuple[Source, str], list[tuple[int, SignalRow]]] = defaultdict(list)
+        self._patterns: dict[Source, list[tuple[re.Pattern[str], tuple[int, SignalRow]]]] = defaultdict(list)
+        for place, row in enumerate(rows):
+            if "*" in row.key:
+                pattern = ".*".join(re.escape(part) for part in row.key.split("*"))
+                self._patterns[row.source].append((re.compile(pattern), (place, row)))
+            else:
+                self._exact[row.source, row.key].append((place, row))
+
+    def find(self, source: Source, key: str = "", value: str = "", effect: str = "") -> SignalRow | None:
+        """The enabled row for what a node shows."""
+        return next((row for row in self._matching(source, key, value, effect) if row.enabled), None)
+
+    def knows(self, source: Source, key: str, value: str) -> bool:
+        """Whether any row is about it, enabled or not: a job may enable it."""
+        return any(True for _ in self._matching(source, key, value, ""))
+
+    def _matching(self, source: Source, key: str, value: str, effect: str) -> Iterator[SignalRow]:
+        found = [row for pattern, row in self._patterns.get(source, ()) if pattern.fullmatch(key)]
+        for _, row in sorted([*found, *self._exact.get((source, key), ())], key=lambda one: one[0]):
+            wanted = row.value if row.value is not None or source is not Source.CONDITION else "True"
+            if wanted in (None, value) and row.effect in ("", effect):
+                yield row
+
+
+def merged(configured: tuple[SignalRow, ...]) -> tuple[SignalRow, ...]:
+    """The shipped rows with those of the configuration: changed ones at their old place, new ones before all others."""
+    shipped, given = {row.name for row in SHIPPED}, {row.name: row for row in configured}
+    new = tuple(row for row in configured if row.name not in shipped)
+    return new + tuple(given.get(row.name, row) for row in SHIPPED)
+
+
+@lru_cache(maxsize=64)
+def table(configured: tuple[SignalRow, ...] = (), chosen: tuple[tuple[str, Reaction], ...] = ()) -> SignalTable:
+    """The table in force; `chosen` are a job's own reactions by the rows' names."""
+    reactions = dict(chosen)
+    return SignalTable(tuple(_chosen(row, reactions.get(row.name)) for row in merged(configured)))
+
+
+def _chosen(row: SignalRow, reaction: Reaction | None) -> SignalRow:
+    if reaction is None or row.source is Source.SILENCE:
+        return row
+    return row.model_copy(
+        update={"reaction": reaction, "enabled": True, "deadline_seconds": None, "deadline_in_value": False}
+    )
+
+
+SHIPPED_TABLE: Final = table()
+"""Of an operator whose configuration has no rows."""
