@@ -54,6 +54,7 @@ from perdure.session.resuming import receive, resume
 from perdure.session.run import Run
 from perdure.session.stopping import Condition, Limit, max_seconds, max_steps, read_goal
 from perdure.session.userstate import UserState
+from perdure.session.weighting import weigh
 from perdure.settings import Settings, read_settings
 from perdure.telemetry.lines import fall_silent
 
@@ -302,12 +303,23 @@ class Session:
             raise UserError(f"stop({reason!r}) is called outside of `for epoch in session.epochs(...)`")
         self._run.stopping.ask(reason)
 
-    def weighted(self, loss: Tensor) -> Tensor:
+    def weighted(self, loss: Tensor, n: float | Tensor | None = None, *, of: float | Tensor | None = None) -> Tensor:
         """A mean loss over this rank's batch, weighted so that the ranks' mean is that of the global batch.
 
-        Every rank takes part in every batch; one that got no sample contributes nothing.
+        Every rank takes part in every batch; one that got no sample contributes nothing. What comes back has the shape
+        of `loss`, a scalar as a rule.
+
+        `n` is how many items this rank's `loss` is a mean of where samples have unequally many, tokens say: a number
+        from 0, or a tensor of one element. The mean is that over all items of all ranks then, and one without items
+        contributes nothing. `of` is how many this rank has in the whole step, where gradients are accumulated over
+        several losses; else `n`. With `n` this is collective: all ranks call it equally often. UserError, on all ranks,
+        for what is no number of items.
         """
-        return self._run.progress.weighted(loss)
+        if n is None:
+            if of is not None:
+                raise UserError("weighted(loss, of=...): say of how many of them this loss is the mean, too: give n")
+            return self._run.progress.weighted(loss)
+        return weigh(loss, n, of, self._run.peers)
 
     def step(self, *, exhausted: bool = False) -> None:
         """One optimizer step is done. Nothing is saved here: that is done when the next batch is asked for."""

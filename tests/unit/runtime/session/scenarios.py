@@ -243,6 +243,50 @@ def weighted_gradient(root: str) -> list[float]:
         return [(one - other).abs().max().item() for one, other in pairs]
 
 
+IGNORED = -100
+TOKENS = 7
+
+
+def sequences() -> TensorDataset:
+    """Of which some tokens are ignored: of sample 0 all but one, of sample 1 all, of sample 2 none, ..."""
+    generator = torch.Generator().manual_seed(6)
+    labels = torch.randint(0, 3, (10, TOKENS), generator=generator)
+    for sample, kept in enumerate((1, 0, 7, 2, 0, 5, 3, 0, 0, 0)):
+        labels[sample, kept:] = IGNORED
+    return TensorDataset(torch.randn(10, TOKENS, 8, generator=generator), labels)
+
+
+def token_gradients(root: str, parts: int) -> list[float]:
+    """How far the ranks' gradients of ten sequences, in `parts` accumulated batches, are from one process's."""
+    with joined(root) as session:
+        torch.manual_seed(0)
+        net, whole = nn.Linear(8, 3), nn.Linear(8, 3)
+        whole.load_state_dict(net.state_dict())
+        model = session.wrap(net)
+        session.register(model=model)
+        for _ in session.epochs(1):
+            batches = list(session.loader(sequences(), 10 // parts, shuffle=False))
+            counted = [(labels != IGNORED).sum() for _, labels in batches]
+            for (inputs, labels), tokens in zip(batches, counted, strict=True):
+                session.weighted(token_loss(model, inputs, labels), tokens, of=sum(counted)).backward()
+            session.step()
+        token_loss(whole, *sequences().tensors).backward()
+        pairs = zip(gradients(net), gradients(whole), strict=True)
+        return [(one - other).abs().max().item() for one, other in pairs]
+
+
+def token_loss(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return cross_entropy(model(inputs).transpose(1, 2), labels, ignore_index=IGNORED)
+
+
+def miscounted(root: str) -> None:
+    """One rank gives more items than it says to have."""
+    with joined(root) as session:
+        session.register(model=nn.Linear(1, 1))
+        session.restore()
+        session.weighted(torch.ones(()), 2 + session.rank, of=2)
+
+
 def gradients(net: nn.Module) -> list[torch.Tensor]:
     """Of each parameter: every one has been used."""
     return [parameter.grad for parameter in net.parameters() if parameter.grad is not None]

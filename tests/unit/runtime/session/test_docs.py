@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -57,6 +58,7 @@ def names() -> dict[str, Any]:
     return {
         "perdure": perdure,
         "torch": torch,
+        "itertools": itertools,
         "DataLoader": DataLoader,
         "Net": network,
         "criterion": cross_entropy,
