@@ -33,7 +33,7 @@ def test_alone_a_loss_is_what_it_was() -> None:
 
 def test_losses_that_are_accumulated_add_up_to_the_mean_over_the_step() -> None:
     parts = [weigh(torch.tensor(2.0), 1, 4, Solo()), weigh(torch.tensor(6.0), torch.tensor(3), 4, Solo())]
-    assert sum(parts).item() == (1 * 2.0 + 3 * 6.0) / 4
+    assert torch.stack(parts).sum().item() == (1 * 2.0 + 3 * 6.0) / 4
 
 
 def test_a_loss_over_nothing_contributes_nothing_although_it_is_no_number() -> None:
