@@ -17,4 +17,5 @@ rng        the random generators' states
 weighting  what a loss counts for where items are counted
 wrapping   the model in DistributedDataParallel
 requests   where a request to save and exit comes from
+asking     signals and a file of the script's own that ask for it
 """

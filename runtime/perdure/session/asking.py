@@ -21,6 +21,8 @@ WORD: Final = "GracefulExit"
 _MOST_BYTES: Final = 64 * 1024
 """Of a file that asks: it says one word."""
 
+_SHOWN_CHARACTERS: Final = 40
+
 _NEVER: Final = {
     signal.SIGKILL: "the kernel tells no process of it",
     signal.SIGSTOP: "the kernel tells no process of it",
@@ -85,11 +87,7 @@ def _reads(content: bytes) -> bool:
     """Whether these bytes ask. ValueError if they are nothing that could."""
     found = json.loads(content)
     if not isinstance(found, dict):
-        raise ValueError(f"it holds {shown(found)} and not an object, as {{{json.dumps(WORD)}: 1}} is")  # noqa: TRY004
+        raise ValueError(
+            f"it holds {json.dumps(found)[:_SHOWN_CHARACTERS]} and not an object, as {{{json.dumps(WORD)}: 1}} is"
+        )
     return bool(found.get(WORD) == 1)
-
-
-def shown(found: Any) -> str:
-    """A value as a message can hold it."""
-    words = json.dumps(found)
-    return words if len(words) <= 40 else f"{words[:40]}..."

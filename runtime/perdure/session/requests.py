@@ -47,8 +47,9 @@ class Requests:
     """The request sources of one process."""
 
     def __init__(self, file: Path | None, grace: float, *, look_seconds: float = 0.0) -> None:
-        """`file` is the agent's, `grace` what a signal without one leaves. A file of the script's own is looked at every
-        `look_seconds` at most.
+        """`file` is the agent's, `grace` what a signal without one leaves.
+
+        A file of the script's own is looked at every `look_seconds` at most.
         """
         self._file = file
         self._grace = grace
@@ -97,7 +98,7 @@ class Requests:
         return request.left if request else None
 
     def listen(self) -> None:
-        """Takes the signals over that ask, and SIGINT, if they are not. Only the main thread can; elsewhere nothing is taken."""
+        """Takes over the signals that ask, and SIGINT, if they are not. Only the main thread can; elsewhere none is."""
         if threading.current_thread() is not threading.main_thread():
             return
         self._take_back_interruption()
@@ -135,16 +136,17 @@ class Requests:
             self._previous[signal.SIGINT] = signal.signal(signal.SIGINT, self._interrupted)
 
     def _leave_to_child(self) -> None:
-        """A forked child's signals are its own; Ctrl-C reaches it too, and it is needed until the save is done."""
+        """A forked child's SIGTERM is its own; what is sent to all of a group reaches it too, Ctrl-C or what a batch
+        system sends, and it is needed until the save is done.
+        """
         if self._wakeup is None:
             return
         signal.set_wakeup_fd(self._wakeup[2])
         for number in self._wakeup[:2]:
             os.close(number)
         self._wakeup = None
-        for number in self._signals:
-            signal.signal(number, self._previous[number])
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in (*self._signals, signal.SIGINT):
+            signal.signal(number, self._previous[number] if number == signal.SIGTERM else signal.SIG_IGN)
         self._previous.clear()
 
     def on_request(self, act: Callable[[], None]) -> Callable[[], None]:
@@ -200,9 +202,8 @@ class Requests:
             for one in self._signals:
                 if one in numbers:
                     self._note_termination(one.name)
-            if signal.SIGTERM in numbers:
-                if (told := self._told()) and told.image:
-                    self._image_wanted()
+            if signal.SIGTERM in numbers and (told := self._told()) and told.image:
+                self._image_wanted()
             if signal.SIGINT in numbers:
                 self._note_interruption()
             if self.seen:

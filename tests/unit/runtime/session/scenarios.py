@@ -211,6 +211,33 @@ def evaluate(session: Session, net: nn.Module) -> None:
     net.train()
 
 
+def stopping(root: str, *, write: tuple[int, int] | None = None) -> dict[str, Any]:
+    """Asks should_stop() in its loop; rank write[0] alone finds a file that asks, from its step write[1] on."""
+    file = Path(root) / f"exit-{os.environ['RANK']}.json"
+    with joined(root, exit_file=file) as session:
+        net = network()
+        model = session.wrap(net)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.5)
+        session.register(model=model, optimizer=optimizer, scheduler=scheduler)
+        for _ in session.epochs(2):
+            for inputs, labels in session.loader(dataset(), 16):
+                optimizer.zero_grad()
+                session.weighted(cross_entropy(model(inputs), labels)).backward()
+                optimizer.step()
+                if write and list(write) == [session.rank, session.steps_done + 1]:
+                    file.write_text('{"GracefulExit": true}')
+                session.step()
+                scheduler.step()
+                if session.should_stop():
+                    break
+            if session.should_stop():
+                break
+        file.unlink(missing_ok=True)
+        left = session.should_stop()
+        return {"left": left, "steps": session.steps_done, "weights": weights(net), "rate": scheduler.get_last_lr()}
+
+
 def uneven(root: str) -> None:
     """The ranks take the same two loaders in another order each, and are to leave after the third step."""
     with joined(root) as session:

@@ -36,6 +36,9 @@ def scenes(root: Path) -> list[Scene]:
         Scene("tokens", "token_gradients", 4, {"root": str(root / "tokens"), "parts": 1}),
         Scene("tokens-parts", "token_gradients", 3, {"root": str(root / "tokens-parts"), "parts": 2}),
         Scene("miscounted", "miscounted", 2, {"root": str(root / "miscounted")}),
+        Scene("stop", "stopping", 2, {"root": str(root / "stop"), "write": (1, 3)}, {"PERDURE_CHECK_SECONDS": "0"}),
+        Scene("stop-on", "stopping", 2, {"root": str(root / "stop")}),
+        Scene("stop-never", "stopping", 2, {"root": str(root / "stop-never")}),
         Scene("uneven", "uneven", 2, {"root": str(root / "uneven")}),
         Scene("polls", "polls", 3, {"root": str(root / "polls"), "polling": [0]}),
         Scene(
@@ -123,6 +126,16 @@ def test_a_loss_by_tokens_gives_the_gradient_of_the_mean_over_all_tokens_of_the_
 def test_a_rank_that_counts_more_items_than_it_has_is_told_on_all(played: Results) -> None:
     assert [result["raised"] for result in played["miscounted"]] == ["UserError"] * 2
     assert all("rank 1: weighted(loss, n=3, of=2)" in result["message"] for result in played["miscounted"])
+
+
+def test_a_file_that_one_rank_sees_stops_all_where_they_ask_and_the_next_run_goes_on_there(
+    folder: Path, played: Results
+) -> None:
+    assert [(result["left"], result["steps"]) for result in played["stop"]] in ([(True, 3)] * 2, [(True, 4)] * 2)
+    assert played["stop-on"] == played["stop-never"]
+    assert [result["left"] for result in played["stop-on"]] == [False] * 2
+    commits = [entry for entry in log(folder / "stop") if entry["kind"] == "Committed"]
+    assert commits[0]["reason"] == f"GracefulExit in {folder / 'stop' / 'exit-1.json'}"
 
 
 def test_ranks_that_poll_unequally_get_the_same_named_error(played: Results) -> None:
