@@ -14,6 +14,8 @@ progress   where training stands: steps, epoch loops, each loader's position
 counting   the steps of a loop over samples of the script's own
 registry   what belongs to the state of training
 rng        the random generators' states
+weighting  what a loss counts for where items are counted
 wrapping   the model in DistributedDataParallel
 requests   where a request to save and exit comes from
+asking     signals and a file of the script's own that ask for it
 """

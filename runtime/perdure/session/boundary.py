@@ -10,6 +10,7 @@ Called by the sources of `Session`, by its steps and polls, and by perdure.sessi
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any, Final, NoReturn
 
@@ -19,7 +20,7 @@ from perdure.errors import PeerLost
 from perdure.group.agreement import NOTHING, CheckpointCall, Votes
 from perdure.session.effects import Stop
 from perdure.session.handing import Handing
-from perdure.session.leaving import save_and_leave
+from perdure.session.leaving import Exit, save_and_leave
 from perdure.session.newcomer import Newcomer
 from perdure.session.requests import ExitRequest
 from perdure.session.run import Run
@@ -44,6 +45,8 @@ class Boundary:
         """Whether the ranks have agreed to leave."""
         self.told = False
         """Whether this rank's script has been told that it will be, and may leave its loop for that."""
+        self.has_left = False
+        """Whether all is saved and the script has been told so, instead of being left: it gets no further batch."""
         self._departing: BaseException | None = None
         """What was raised to leave the script, or because that failed."""
         self.handing = Handing(run)
@@ -148,6 +151,15 @@ class Boundary:
         if self._progress.may_save:
             self._save_in_case()
 
+    def should_stop(self) -> bool:
+        """The script is between two batches and asks whether this is where it leaves: then all is saved. Collective."""
+        self._run.checkpointer  # noqa: B018 - raises if nothing is restored
+        if not self.has_left and self.leaving and self._progress.may_save:
+            with contextlib.suppress(Exit):
+                self.leave()
+            self.has_left = True
+        return self.has_left
+
     def mark(self) -> None:
         """The script wants a checkpoint."""
         self._run.checkpointer  # noqa: B018 - raises if nothing is restored
@@ -197,6 +209,7 @@ class Boundary:
 
     def _check(self, kind: CheckpointCall, *, exhausted: bool = False) -> None:
         """Once all have agreed to leave, nothing is said any more."""
+        self._run.requests.look()
         self._trace_request()
         if not self.leaving and not self._run.joining and not self._lost:
             by_the_clock = kind is _STEP and self._run.schedule.by_the_clock()
@@ -211,6 +224,7 @@ class Boundary:
 
     def _check_at_once(self, kind: CheckpointCall) -> None:
         """The same where all are to read what all say right here."""
+        self._run.requests.look()
         self._trace_request()
         if self._lost:
             raise self._lost

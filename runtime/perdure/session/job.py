@@ -66,6 +66,8 @@ class Job:
 
     def epochs(self, goal: Goal, stop: Sequence[Condition | Limit]) -> Iterator[int]:
         """The epochs that are left of this loop. UserError if nothing could ever end it."""
+        if self._boundary.has_left:
+            raise Exit
         if self._raised:
             raise UserError("an error has left the epoch loop before this one: let it end the script, and start again")
         if self._unsettled:
@@ -242,7 +244,9 @@ class Job:
             self._run.images.stand()
 
     def _leave(self, how: Departure) -> None:
-        """The script has left its loop before the last epoch."""
+        """The script has left its loop before the last epoch; if it did so when all was saved, that is all."""
+        if self._boundary.has_left:
+            return
         match how:
             case Departure.BREAK:
                 self._break()

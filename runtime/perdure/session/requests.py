@@ -1,4 +1,4 @@
-"""Where a request to save and exit comes from: SIGTERM with the agent's request file, or Ctrl-C.
+"""Where a request to save and exit comes from: SIGTERM with the agent's request file, Ctrl-C, or what the script names.
 
 A handler written in Python runs only between two bytecodes of the main thread, which may be inside a collective for
 minutes. So a small thread listens on the signal wakeup pipe as well: it is what lets a run end that has not finished
@@ -7,19 +7,21 @@ a step. Noting a request changes nothing by itself; the session acts on it at it
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
 from perdure.channel import SIGTERM, Request, read_request
+from perdure.session.asking import WORD, ExitFile
 
 EARLY_SECONDS: Final = 1.0
 """How far apart the ranks may hear of one request; they are killed 2 s after it, where no step is done."""
@@ -44,9 +46,17 @@ class ExitRequest:
 class Requests:
     """The request sources of one process."""
 
-    def __init__(self, file: Path | None, grace: float) -> None:
+    def __init__(self, file: Path | None, grace: float, *, look_seconds: float = 0.0) -> None:
+        """`file` is the agent's, `grace` what a signal without one leaves.
+
+        A file of the script's own is looked at every `look_seconds` at most.
+        """
         self._file = file
         self._grace = grace
+        self._look_seconds = look_seconds
+        self._looked = -math.inf
+        self._signals: tuple[signal.Signals, ...] = (signal.SIGTERM,)
+        self._exit_file: ExitFile | None = None
         self._notes: list[ExitRequest] = []
         """The first counts. The handler and the thread both add to it, and only appending is safe without a lock."""
         self._previous: dict[int, Any] = {}
@@ -69,13 +79,26 @@ class Requests:
         first, told = self._notes[0], self._told()
         return ExitRequest(first.at, told.cause, told.deadline) if told else first
 
+    def take(self, signals: Sequence[signal.Signals], file: ExitFile | None) -> None:
+        """Before `listen`: which signals ask, SIGTERM among them, and a file of the script's own."""
+        self._signals, self._exit_file = tuple(signals), file
+
+    def look(self) -> None:
+        """At a check of the ranks: whether the script's own file asks."""
+        now = time.monotonic()
+        if self._exit_file is None or self._notes or now - self._looked < self._look_seconds:
+            return
+        self._looked = now
+        if self._exit_file.asks():
+            self._notes.append(ExitRequest(now, f"{WORD} in {self._exit_file.path}", None))
+
     def left(self) -> float | None:
         """Seconds until it has to be done; None where nobody asks, or says until when."""
         request = self.current
         return request.left if request else None
 
     def listen(self) -> None:
-        """Takes SIGTERM and SIGINT over, if they are not. Only the main thread can; elsewhere nothing is taken."""
+        """Takes over the signals that ask, and SIGINT, if they are not. Only the main thread can; elsewhere none is."""
         if threading.current_thread() is not threading.main_thread():
             return
         self._take_back_interruption()
@@ -83,8 +106,9 @@ class Requests:
             return
         reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(reader, True)
-        for number, handler in ((signal.SIGTERM, self._terminated), (signal.SIGINT, self._interrupted)):
-            self._previous[number] = signal.signal(number, handler)
+        for number in self._signals:
+            self._previous[number] = signal.signal(number, self._terminated)
+        self._previous[signal.SIGINT] = signal.signal(signal.SIGINT, self._interrupted)
         before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         self._wakeup = reader, writer, before
         in_child = weakref.WeakMethod(self._leave_to_child)
@@ -103,7 +127,7 @@ class Requests:
             self._wakeup = None
 
     def release_interruption(self) -> None:
-        """Gives Ctrl-C back; SIGTERM is noted as before."""
+        """Gives Ctrl-C back; the others are noted as before."""
         if signal.SIGINT in self._previous:
             signal.signal(signal.SIGINT, self._previous.pop(signal.SIGINT))
 
@@ -112,15 +136,17 @@ class Requests:
             self._previous[signal.SIGINT] = signal.signal(signal.SIGINT, self._interrupted)
 
     def _leave_to_child(self) -> None:
-        """A forked child's SIGTERM is its own; Ctrl-C reaches it too, and it is needed until the save is done."""
+        """A forked child's SIGTERM is its own; what is sent to all of a group reaches it too, Ctrl-C or what a batch
+        system sends, and it is needed until the save is done.
+        """
         if self._wakeup is None:
             return
         signal.set_wakeup_fd(self._wakeup[2])
         for number in self._wakeup[:2]:
             os.close(number)
         self._wakeup = None
-        signal.signal(signal.SIGTERM, self._previous[signal.SIGTERM])
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in (*self._signals, signal.SIGINT):
+            signal.signal(number, self._previous[number] if number == signal.SIGTERM else signal.SIG_IGN)
         self._previous.clear()
 
     def on_request(self, act: Callable[[], None]) -> Callable[[], None]:
@@ -152,14 +178,14 @@ class Requests:
             time.sleep(EARLY_SECONDS / 100)
         return self._before_first_step is not None and self.seen
 
-    def _terminated(self, _signal: int, _frame: FrameType | None) -> None:
-        self._note_termination()
+    def _terminated(self, number: int, _frame: FrameType | None) -> None:
+        self._note_termination(signal.Signals(number).name)
 
-    def _note_termination(self) -> None:
-        told, now = self._told(), time.monotonic()
+    def _note_termination(self, name: str) -> None:
+        told, now = self._told() if name == SIGTERM else None, time.monotonic()
         if not self._notes and not (told and told.image):
             self._notes.append(
-                ExitRequest(now, told.cause, told.deadline) if told else ExitRequest(now, SIGTERM, now + self._grace)
+                ExitRequest(now, told.cause, told.deadline) if told else ExitRequest(now, name, now + self._grace)
             )
 
     def _note_interruption(self) -> None:
@@ -173,10 +199,11 @@ class Requests:
 
     def _watch(self, reader: int) -> None:
         while numbers := os.read(reader, 64):
-            if signal.SIGTERM in numbers:
-                self._note_termination()
-                if (told := self._told()) and told.image:
-                    self._image_wanted()
+            for one in self._signals:
+                if one in numbers:
+                    self._note_termination(one.name)
+            if signal.SIGTERM in numbers and (told := self._told()) and told.image:
+                self._image_wanted()
             if signal.SIGINT in numbers:
                 self._note_interruption()
             if self.seen:

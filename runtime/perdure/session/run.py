@@ -58,7 +58,7 @@ class Run:
         self.reporter = Reporter(settings.report_fd)
         self.reporter.add(LogLines(settings.run, settings.rank))
         self.reporter.add(self.timings)
-        self.requests = Requests(settings.request_file, settings.grace)
+        self.requests = Requests(settings.request_file, settings.grace, look_seconds=settings.check_seconds)
         self.schedule = CheckpointSchedule(settings.cadence, rank=settings.rank)
         self.hooks = Hooks()
         self.stopping = Stopping()

@@ -19,6 +19,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import signal
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -39,6 +40,8 @@ from perdure.data.randomness import own_generators
 from perdure.data.sampling import SamplingPlan
 from perdure.errors import PerdureError, UserError
 from perdure.session import wrapping
+from perdure.session.asking import ExitFile
+from perdure.session.asking import exit_signals as ask_signals
 from perdure.session.boundary import Boundary
 from perdure.session.counting import NAME as STEPS
 from perdure.session.counting import Steps
@@ -54,6 +57,7 @@ from perdure.session.resuming import receive, resume
 from perdure.session.run import Run
 from perdure.session.stopping import Condition, Limit, max_seconds, max_steps, read_goal
 from perdure.session.userstate import UserState
+from perdure.session.weighting import weigh
 from perdure.settings import Settings, read_settings
 from perdure.telemetry.lines import fall_silent
 
@@ -75,22 +79,39 @@ class Session:
         deterministic: bool = False,
         seed: int = 0,
         timeout_seconds: float = COLLECTIVE_SECONDS,
+        exit_signals: Sequence[int] = (signal.SIGTERM,),
+        exit_file: str | Path | None = None,
     ) -> Session:
         """Joins the run this process was started for; returns when all its ranks are connected.
 
         `root` is where checkpoints live when nobody else says (a folder, or a URI). `deterministic` makes a resumed run
         equal to an undisturbed one bit for bit with more than two ranks too, at some cost. `seed` is for the order of
         samples and for random states that cannot be resumed.
-        """
-        return cls(read_settings(os.environ, root), deterministic=deterministic, seed=seed, timeout=timeout_seconds)
 
-    def __init__(self, settings: Settings, *, deterministic: bool, seed: int, timeout: float) -> None:
+        `exit_signals` ask to save and leave, as SIGTERM and Ctrl-C do in any case; UserError for one that cannot, such
+        as SIGKILL. So does `exit_file`, JSON whose key "GracefulExit" equals 1: it is looked at in each step, on each
+        rank, and it is enough if one rank sees it. One that is missing or wrong asks for nothing.
+        """
+        asked = ask_signals(exit_signals), None if exit_file is None else ExitFile(Path(exit_file))
+        settings = read_settings(os.environ, root)
+        return cls(settings, deterministic=deterministic, seed=seed, timeout=timeout_seconds, asked=asked)
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        deterministic: bool,
+        seed: int,
+        timeout: float,
+        asked: tuple[Sequence[signal.Signals], ExitFile | None],
+    ) -> None:
         """Scripts call `from_env`."""
         self._deterministic = deterministic
         self._seed = seed
         self._run = Run(settings)
         self._boundary = Boundary(self._run)
         self._job = Job(self._run, self._boundary, self.restore)
+        self._run.requests.take(*asked)
         attach(self._run)
         self._watch = Watch(self._tell_error, self._explained)
         self._main = main_frame()
@@ -152,6 +173,7 @@ class Session:
     @property
     def exit_requested(self) -> bool:
         """A hint, of this rank alone: all ranks stop together, at a hand-out or where `poll()` finds it agreed."""
+        self._run.requests.look()
         seen = self._run.requests.seen
         self._boundary.told = self._boundary.told or seen
         return seen
@@ -302,12 +324,23 @@ class Session:
             raise UserError(f"stop({reason!r}) is called outside of `for epoch in session.epochs(...)`")
         self._run.stopping.ask(reason)
 
-    def weighted(self, loss: Tensor) -> Tensor:
+    def weighted(self, loss: Tensor, n: float | Tensor | None = None, *, of: float | Tensor | None = None) -> Tensor:
         """A mean loss over this rank's batch, weighted so that the ranks' mean is that of the global batch.
 
-        Every rank takes part in every batch; one that got no sample contributes nothing.
+        Every rank takes part in every batch; one that got no sample contributes nothing. What comes back has the shape
+        of `loss`, a scalar as a rule.
+
+        `n` is how many items this rank's `loss` is a mean of where samples have unequally many, tokens say: a number
+        from 0, or a tensor of one element. The mean is that over all items of all ranks then, and one without items
+        contributes nothing. `of` is how many this rank has in the whole step, where gradients are accumulated over
+        several losses; else `n`. With `n` this is collective: all ranks call it equally often. UserError, on all ranks,
+        for what is no number of items.
         """
-        return self._run.progress.weighted(loss)
+        if n is None:
+            if of is not None:
+                raise UserError("weighted(loss, of=...): say of how many of them this loss is the mean, too: give n")
+            return self._run.progress.weighted(loss)
+        return weigh(loss, n, of, self._run.peers)
 
     def step(self, *, exhausted: bool = False) -> None:
         """One optimizer step is done. Nothing is saved here: that is done when the next batch is asked for."""
@@ -320,6 +353,15 @@ class Session:
         runs that part again. Between two steps it leaves here only if the time is nearly over.
         """
         self._boundary.poll()
+
+    def should_stop(self) -> bool:
+        """Whether to leave the batch loop, as the last thing in it: everything is saved then, and this stays true.
+
+        For scripts that end by themselves instead of by the exception that the next batch raises: they get no further
+        batch, what they still do has the rest of the exit's time, and their run goes on in the next process. All ranks
+        call it alike, after `step()`; false also in the middle of a step's batches. UserError before `epochs()`.
+        """
+        return self._boundary.should_stop()
 
     def save(self) -> None:
         """Wants a checkpoint: it is made when the next batch is asked for, or when the epoch's body is done."""

@@ -65,6 +65,7 @@ VARIANTS = {
     "two loaders": (2, (0,)),
     "side by side": (2, (1,)),
     "accumulated": (2, (1,)),
+    "by tokens": (2, (0,)),
     "views of four": (4, (1, 3)),
     "own values": (2, (0,)),
     "asked by one rank": (2, (1,)),

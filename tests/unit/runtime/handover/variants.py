@@ -29,7 +29,7 @@ class Kit:
     """What a variant trains with; each of them is registered."""
 
     def __init__(self, session: Session, kind: str) -> None:
-        self.session = session
+        self.session, self.kind = session, kind
         self.compilations = 0
         net = network("plain")
         torch.manual_seed(session.rank)
@@ -53,8 +53,13 @@ class Kit:
         """Adds up gradients; those of all ranks behind the `last` batch of a step."""
         inputs, labels = batch
         with nullcontext() if last else self.wrapped.no_sync():
-            loss = self.session.weighted(cross_entropy(self.model(inputs), labels))
-            self.scaler.scale(loss).backward()
+            self.scaler.scale(self.loss(self.model(inputs), labels)).backward()
+
+    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """As it counts; by tokens where some labels are ignored."""
+        if self.kind != "by tokens":
+            return self.session.weighted(cross_entropy(outputs, labels))
+        return self.session.weighted(cross_entropy(outputs, labels, ignore_index=0), (labels != 0).sum())
 
     def step(self) -> None:
         """One optimizer step."""

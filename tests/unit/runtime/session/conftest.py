@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,13 +20,13 @@ def join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Join]:
         monkeypatch.delenv(name)
     sessions: list[Session] = []
 
-    def joined(**environ: str) -> Session:
+    def joined(options: dict[str, Any] | None = None, **environ: str) -> Session:
         for session in sessions:
             session.close()
         with monkeypatch.context() as context:
             for name, value in environ.items():
                 context.setenv(f"PERDURE_{name}", value)
-            sessions.append(Session.from_env(tmp_path))
+            sessions.append(Session.from_env(tmp_path, **options or {}))
         return sessions[-1]
 
     yield joined

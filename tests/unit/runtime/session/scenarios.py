@@ -211,6 +211,33 @@ def evaluate(session: Session, net: nn.Module) -> None:
     net.train()
 
 
+def stopping(root: str, *, write: tuple[int, int] | None = None) -> dict[str, Any]:
+    """Asks should_stop() in its loop; rank write[0] alone finds a file that asks, from its step write[1] on."""
+    file = Path(root) / f"exit-{os.environ['RANK']}.json"
+    with joined(root, exit_file=file) as session:
+        net = network()
+        model = session.wrap(net)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.5)
+        session.register(model=model, optimizer=optimizer, scheduler=scheduler)
+        for _ in session.epochs(2):
+            for inputs, labels in session.loader(dataset(), 16):
+                optimizer.zero_grad()
+                session.weighted(cross_entropy(model(inputs), labels)).backward()
+                optimizer.step()
+                if write and list(write) == [session.rank, session.steps_done + 1]:
+                    file.write_text('{"GracefulExit": true}')
+                session.step()
+                scheduler.step()
+                if session.should_stop():
+                    break
+            if session.should_stop():
+                break
+        file.unlink(missing_ok=True)
+        left = session.should_stop()
+        return {"left": left, "steps": session.steps_done, "weights": weights(net), "rate": scheduler.get_last_lr()}
+
+
 def uneven(root: str) -> None:
     """The ranks take the same two loaders in another order each, and are to leave after the third step."""
     with joined(root) as session:
@@ -241,6 +268,50 @@ def weighted_gradient(root: str) -> list[float]:
         cross_entropy(whole(samples.tensors[0]), samples.tensors[1]).backward()
         pairs = zip(gradients(net), gradients(whole), strict=True)
         return [(one - other).abs().max().item() for one, other in pairs]
+
+
+IGNORED = -100
+TOKENS = 7
+
+
+def sequences() -> TensorDataset:
+    """Of which some tokens are ignored: of sample 0 all but one, of sample 1 all, of sample 2 none, ..."""
+    generator = torch.Generator().manual_seed(6)
+    labels = torch.randint(0, 3, (10, TOKENS), generator=generator)
+    for sample, kept in enumerate((1, 0, 7, 2, 0, 5, 3, 0, 0, 0)):
+        labels[sample, kept:] = IGNORED
+    return TensorDataset(torch.randn(10, TOKENS, 8, generator=generator), labels)
+
+
+def token_gradients(root: str, parts: int) -> list[float]:
+    """How far the ranks' gradients of ten sequences, in `parts` accumulated batches, are from one process's."""
+    with joined(root) as session:
+        torch.manual_seed(0)
+        net, whole = nn.Linear(8, 3), nn.Linear(8, 3)
+        whole.load_state_dict(net.state_dict())
+        model = session.wrap(net)
+        session.register(model=model)
+        for _ in session.epochs(1):
+            batches = list(session.loader(sequences(), 10 // parts, shuffle=False))
+            counted = [(labels != IGNORED).sum() for _, labels in batches]
+            for (inputs, labels), tokens in zip(batches, counted, strict=True):
+                session.weighted(token_loss(model, inputs, labels), tokens, of=sum(counted)).backward()
+            session.step()
+        token_loss(whole, *sequences().tensors).backward()
+        pairs = zip(gradients(net), gradients(whole), strict=True)
+        return [(one - other).abs().max().item() for one, other in pairs]
+
+
+def token_loss(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return cross_entropy(model(inputs).transpose(1, 2), labels, ignore_index=IGNORED)
+
+
+def miscounted(root: str) -> None:
+    """One rank gives more items than it says to have."""
+    with joined(root) as session:
+        session.register(model=nn.Linear(1, 1))
+        session.restore()
+        session.weighted(torch.ones(()), 2 + session.rank, of=2)
 
 
 def gradients(net: nn.Module) -> list[torch.Tensor]:

@@ -33,6 +33,12 @@ def scenes(root: Path) -> list[Scene]:
         Scene("agree", "agree", 4, {"requests": REQUESTS, "interval": 0.0}),
         Scene("agree-seldom", "agree", 4, {"requests": REQUESTS, "interval": 60.0}),
         Scene("weights", "weighted_gradient", 4, {"root": str(root / "weights")}),
+        Scene("tokens", "token_gradients", 4, {"root": str(root / "tokens"), "parts": 1}),
+        Scene("tokens-parts", "token_gradients", 3, {"root": str(root / "tokens-parts"), "parts": 2}),
+        Scene("miscounted", "miscounted", 2, {"root": str(root / "miscounted")}),
+        Scene("stop", "stopping", 2, {"root": str(root / "stop"), "write": (1, 3)}, {"PERDURE_CHECK_SECONDS": "0"}),
+        Scene("stop-on", "stopping", 2, {"root": str(root / "stop")}),
+        Scene("stop-never", "stopping", 2, {"root": str(root / "stop-never")}),
         Scene("uneven", "uneven", 2, {"root": str(root / "uneven")}),
         Scene("polls", "polls", 3, {"root": str(root / "polls"), "polling": [0]}),
         Scene(
@@ -108,6 +114,28 @@ def test_all_ranks_stop_at_one_step_also_where_only_some_steps_are_checks(played
 
 def test_a_ragged_batch_gives_the_gradient_of_the_global_mean_with_empty_ranks_too(played: Results) -> None:
     assert all(difference < 1e-6 for result in played["weights"] for difference in result)
+
+
+@pytest.mark.parametrize("scene", ["tokens", "tokens-parts"])
+def test_a_loss_by_tokens_gives_the_gradient_of_the_mean_over_all_tokens_of_the_step(
+    played: Results, scene: str
+) -> None:
+    assert all(difference < 1e-6 for result in played[scene] for difference in result), played[scene]
+
+
+def test_a_rank_that_counts_more_items_than_it_has_is_told_on_all(played: Results) -> None:
+    assert [result["raised"] for result in played["miscounted"]] == ["UserError"] * 2
+    assert all("rank 1: weighted(loss, n=3, of=2)" in result["message"] for result in played["miscounted"])
+
+
+def test_a_file_that_one_rank_sees_stops_all_where_they_ask_and_the_next_run_goes_on_there(
+    folder: Path, played: Results
+) -> None:
+    assert [(result["left"], result["steps"]) for result in played["stop"]] in ([(True, 3)] * 2, [(True, 4)] * 2)
+    assert played["stop-on"] == played["stop-never"]
+    assert [result["left"] for result in played["stop-on"]] == [False] * 2
+    commits = [entry for entry in log(folder / "stop") if entry["kind"] == "Committed"]
+    assert commits[0]["reason"] == f"GracefulExit in {folder / 'stop' / 'exit-1.json'}"
 
 
 def test_ranks_that_poll_unequally_get_the_same_named_error(played: Results) -> None:

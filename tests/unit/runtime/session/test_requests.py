@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from perdure.channel import Request, write_request
+from perdure.session.asking import ExitFile
 from perdure.session.requests import Requests
 
 SECONDS = 20
@@ -153,6 +154,65 @@ def test_a_forked_child_ends_at_its_own_sigterm_and_asks_nobody(requests: Reques
     _, status = os.waitpid(child, 0)
     assert (os.waitstatus_to_exitcode(status), said) == (-signal.SIGTERM, b"ignored")
     assert not requests.seen
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Iterator[Requests]:
+    """SIGUSR1 and a file of the script's own ask, too."""
+    one = Requests(tmp_path / "request", grace=30)
+    one.take((signal.SIGTERM, signal.SIGUSR1), ExitFile(tmp_path / "exit.json"))
+    one.listen()
+    yield one
+    one.release()
+
+
+def test_a_signal_that_the_script_names_asks_with_the_grace_of_the_pod(asked: Requests, tmp_path: Path) -> None:
+    write_request(tmp_path / "request", Request("of a run before", 17.0))
+    noticed = threading.Event()
+    asked.before_first_step(noticed.set)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert noticed.wait(SECONDS)
+    asked.before_first_step(None)
+    assert asked._notes[0].cause == "SIGUSR1"
+    assert asked._notes[0].left == pytest.approx(30, abs=5)
+
+
+def test_released_signals_do_what_they_did_before(asked: Requests) -> None:
+    before = asked._previous[signal.SIGUSR1]
+    asked.release()
+    assert signal.getsignal(signal.SIGUSR1) is before
+
+
+def test_the_scripts_own_file_asks_where_it_is_looked_at_and_without_a_deadline(
+    asked: Requests, tmp_path: Path
+) -> None:
+    asked.look()
+    (tmp_path / "exit.json").write_text('{"GracefulExit": 1}')
+    assert not asked.seen
+    asked.look()
+    (tmp_path / "exit.json").unlink()
+    asked.look()
+    seen = asked.current
+    assert seen is not None
+    assert (seen.cause, seen.deadline) == (f"GracefulExit in {tmp_path / 'exit.json'}", None)
+
+
+def test_the_file_is_looked_at_no_more_often_than_is_asked_for(tmp_path: Path) -> None:
+    one = Requests(None, grace=30, look_seconds=SECONDS * 100)
+    one.take((signal.SIGTERM,), ExitFile(tmp_path / "exit.json"))
+    one.look()
+    (tmp_path / "exit.json").write_text('{"GracefulExit": 1}')
+    one.look()
+    assert not one.seen
+
+
+def test_a_forked_child_ignores_the_scripts_own_signals(asked: Requests) -> None:
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN else 1)
+    _, status = os.waitpid(child, 0)
+    assert status == 0
+    assert not asked.seen
 
 
 def test_ctrl_c_may_be_given_back_alone() -> None:

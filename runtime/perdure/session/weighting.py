@@ -1,0 +1,56 @@
+"""How much the mean loss of one rank counts where its items are counted: tokens, pixels, labels that are not ignored.
+
+Ranks have unequally many of them, and an average over ranks takes no notice. So each rank's mean counts by its share
+of all items of the step. Called by `Session.weighted`; the ranks' numbers are exchanged at each call.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from perdure.errors import UserError
+from perdure.group.collectives import on_all
+from perdure.group.peers import Peers
+
+
+def weigh(loss: Tensor, n: Any, of: Any, peers: Peers) -> Tensor:
+    """`loss` as it counts in the mean over ranks. Collective; UserError on all ranks if one of them counts wrongly."""
+    own, told = on_all(peers, lambda: (counted := _counts(n, of), counted))
+    factor = share(own[0], [whole for _, whole in told])
+    if factor == 1.0:
+        return loss
+    return loss * factor if factor else torch.nan_to_num(loss) * 0.0
+
+
+def share(n: float, wholes: Sequence[float]) -> float:
+    """What a mean over `n` items counts for, in the mean over as many ranks as there are `wholes`."""
+    items = math.fsum(wholes)
+    return n * len(wholes) / items if items else 0.0
+
+
+def _counts(n: Any, of: Any) -> tuple[float, float]:
+    part = _count("n", n)
+    whole = part if of is None else _count("of", of)
+    if part > whole:
+        raise UserError(
+            f"weighted(loss, n={part:g}, of={whole:g}): of= is how many items this rank has in the whole step, with "
+            f"those of this loss: it cannot be less than n"
+        )
+    return part, whole
+
+
+def _count(name: str, value: Any) -> float:
+    if isinstance(value, Tensor) and value.numel() == 1:
+        value = value.item()
+    try:
+        number = math.nan if isinstance(value, bool | str) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise UserError(f"weighted(loss, {name}={value!r}): give the number of items that the loss is a mean of, or 0")
+    return number

@@ -1,0 +1,58 @@
+"""What a loss counts for where its items are counted."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as some
+from torch.nn.functional import cross_entropy
+
+from perdure.errors import UserError
+from perdure.group.peers import Solo
+from perdure.session.weighting import share, weigh
+
+RANKS = some.lists(some.lists(some.floats(-100, 100), max_size=9), min_size=1, max_size=6)
+
+
+@given(RANKS)
+def test_the_mean_over_ranks_of_weighted_means_is_the_mean_over_all_items(ranks: list[list[float]]) -> None:
+    items = [item for rank in ranks for item in rank]
+    counts = [len(rank) for rank in ranks]
+    parts = [share(len(rank), counts) * sum(rank) / len(rank) if rank else 0.0 for rank in ranks]
+    assert sum(parts) / len(ranks) == pytest.approx(sum(items) / len(items) if items else 0.0)
+
+
+def test_alone_a_loss_is_what_it_was() -> None:
+    loss = torch.tensor(0.3)
+    assert weigh(loss, 17, None, Solo()) is loss
+
+
+def test_losses_that_are_accumulated_add_up_to_the_mean_over_the_step() -> None:
+    parts = [weigh(torch.tensor(2.0), 1, 4, Solo()), weigh(torch.tensor(6.0), torch.tensor(3), 4, Solo())]
+    assert torch.stack(parts).sum().item() == (1 * 2.0 + 3 * 6.0) / 4
+
+
+def test_a_loss_over_nothing_contributes_nothing_although_it_is_no_number() -> None:
+    values = torch.ones(2, 3, requires_grad=True)
+    loss = cross_entropy(values, torch.tensor([-100, -100]))
+    assert math.isnan(loss.item())
+    weighed = weigh(loss, 0, None, Solo())
+    weighed.backward()
+    assert weighed.item() == 0.0
+    assert values.grad is not None
+    assert values.grad.tolist() == [[0.0] * 3] * 2
+
+
+@pytest.mark.parametrize("n", [-1, math.nan, math.inf, True, "3", [3], torch.ones(2), object()])
+def test_what_is_no_number_of_items_is_refused(n: Any) -> None:
+    with pytest.raises(UserError, match=r"weighted\(loss, n=.*the number of items"):
+        weigh(torch.ones(()), n, None, Solo())
+
+
+def test_a_step_of_fewer_items_than_one_of_its_losses_is_refused() -> None:
+    with pytest.raises(UserError, match="cannot be less than n"):
+        weigh(torch.ones(()), 3, 2, Solo())
