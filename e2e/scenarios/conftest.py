@@ -45,8 +45,8 @@ def lab() -> Lab:
 
 def boot(run: SharedRun) -> str:
     """Boots it; the run is to remove it."""
-    run.add_cluster(CLUSTER)
     found = Lab(Cluster.up(CLUSTER, lanes.NODES, Progress(), owner=run.owner))
+    run.add_cluster(CLUSTER)  # not before: where another run's is up, this one gets none, and must not take that away
     lanes.label(found)
     found.install(**OPERATOR_VALUES)
     found.image(IMAGE, [SCRIPT, *TRAINERS.glob("*.py")])
