@@ -9,7 +9,7 @@ N ?= 10000
 SEED ?=
 JOBS ?= 100 300 1000
 
-.PHONY: help try demo demo-down test chaos simulate mutants check format generate bench bench-runtime bench-scale prepare dev clean
+.PHONY: help try demo demo-down test chaos simulate mutants check format generate bench bench-runtime bench-scale prepare autoscaler dev clean
 
 help:
 	@echo "make try        half a minute without Kubernetes: two processes train, are interrupted, lose nothing"
@@ -35,10 +35,10 @@ demo: prepare
 demo-down: dev
 	$(VENV)/python -m e2e.demo down
 
-test: prepare
+test: prepare autoscaler
 	$(PYTEST)
 
-chaos: prepare
+chaos: prepare autoscaler
 	$(PYTEST) --chaos $(if $(SEED),--seed=$(SEED))
 
 simulate: dev
@@ -60,6 +60,10 @@ bench-scale:
 # Where the cluster cannot run (no root, not Linux) this says what is missing, and the cluster tests skip.
 prepare:
 	$(PYTHON) -m e2e.prepare all
+
+# Karpenter, for tests alone.
+autoscaler: prepare
+	$(PYTHON) -m e2e.prepare autoscaler
 
 dev:
 	$(PYTHON) -m e2e.prepare dev

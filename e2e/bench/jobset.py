@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from e2e.prepare.tools import manifests_of, scale_programs
+from e2e.prepare.tools import manifests_of, special_programs
 
 QPS, BURST = 1000, 2000
 WEBHOOK_PORT = 9443
@@ -37,7 +37,7 @@ class Host:
 
 def is_built() -> bool:
     """Whether `e2e.prepare` has built it."""
-    return scale_programs()["jobset"].exists()
+    return special_programs()["jobset"].exists()
 
 
 def prepare(host: Host) -> list[str]:
@@ -50,7 +50,7 @@ def prepare(host: Host) -> list[str]:
         (certificates / name).write_bytes(path.read_bytes())
     config = host.folder / "jobset.json"
     config.write_text(json.dumps(_config(host.address, certificates)))
-    return [str(scale_programs()["jobset"]), f"--config={config}"]
+    return [str(special_programs()["jobset"]), f"--config={config}"]
 
 
 def serve(host: Host) -> None:

@@ -18,7 +18,7 @@ from e2e.bench.scale_load import create
 from e2e.cluster import control_plane
 from e2e.cluster.apiserver import ApiServer
 from e2e.prepare import tool_folders
-from e2e.prepare.tools import scale_programs
+from e2e.prepare.tools import special_programs
 
 QPS, BURST = jobset.QPS, jobset.BURST
 NOT_LIMITED = (f"--kube-api-qps={QPS}", f"--kube-api-burst={BURST}")
@@ -64,7 +64,7 @@ def plane(nodes: int) -> Iterator[Plane]:
         server.pki.issue("scheduler", "/CN=system:kube-scheduler")
         server.run("scheduler", [str(binaries / "kube-scheduler"), f"--config={_scheduler(server)}", "--secure-port=0"])
         _make_nodes(server, nodes)
-        argv = [str(scale_programs()["kwok"]), f"--kubeconfig={server.kubeconfig}", f"--config={_stages(server)}"]
+        argv = [str(special_programs()["kwok"]), f"--kubeconfig={server.kubeconfig}", f"--config={_stages(server)}"]
         server.run("kwok", [*argv, "--manage-all-nodes", "--node-lease-duration-seconds=0"])
         server.check()
         yield Plane(server, others, jobs)

@@ -6,7 +6,7 @@ import json
 import secrets
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,8 +17,8 @@ from e2e.cluster.commands import Commands
 from e2e.cluster.control_plane import Etcd, KubeApiserver
 from e2e.cluster.folder import Folder, recorded_slots
 from e2e.cluster.images import Image
-from e2e.cluster.names import Names, check_name, choose_slot
-from e2e.cluster.node import Node
+from e2e.cluster.names import Names, NodeNames, check_name, choose_slot
+from e2e.cluster.node import Node, Promise
 from e2e.cluster.pki import Pki
 from e2e.cluster.processes import ClusterError, Place, Processes
 from e2e.cluster.s3 import S3
@@ -27,6 +27,7 @@ from e2e.prepare.basics import REPOSITORY, locked
 
 DEFAULT_NAME = "perdure"
 DEFAULT_NODES = 3
+BASE_IMAGES = "base.tar"
 API_SECONDS = 60.0
 NODES_SECONDS = 90.0
 COMMAND_SECONDS = 120.0
@@ -188,14 +189,34 @@ class Cluster:
         for node in self._nodes:
             node.import_images(archive)
 
-    def certificate(self, name: str) -> tuple[Path, Path]:
-        """A certificate for whatever serves beside the control plane, by its authority, and the key."""
-        self._pki.issue(name, f"/CN={name}", [f"IP:{self.names.control_plane}"])
+    @property
+    def authority(self) -> Path:
+        """The certificate that those of this cluster are checked against."""
+        return self._pki.authority
+
+    def certificate(self, name: str, *others: str) -> tuple[Path, Path]:
+        """A certificate for whatever serves beside the control plane, also under other names, and the key."""
+        self._pki.issue(name, f"/CN={name}", [f"IP:{self.names.control_plane}", *others])
         return self._pki.certificate(name), self._pki.key(name)
 
-    def run_beside(self, name: str, argv: Sequence[str | Path]) -> None:
+    def run_beside(self, name: str, argv: Sequence[str | Path], env: Mapping[str, str] | None = None) -> None:
         """Run somebody's controller beside the control plane, with the administrator's rights."""
-        self._processes.start(name, argv, Place(self.names.netns), {"KUBECONFIG": str(self.kubeconfig)})
+        config = {"KUBECONFIG": str(self.kubeconfig)}
+        self._processes.start(name, argv, Place(self.names.netns), config | dict(env or {}))
+
+    def wait(self, what: str, seconds: float, done: Callable[[], bool]) -> None:
+        """Wait until done; ends early when a component dies."""
+        self._processes.wait(what, seconds, done)
+
+    def add_node(self, number: int, name: str, promise: Promise) -> Node:
+        """Bring a node to life whose Node object is there, with all images that there are; for whoever makes those."""
+        node = self._described(self.names.added_node(number, name), promise)
+        network.add_node(self.names, node.node)
+        node.start_runtime(self.folder.images / BASE_IMAGES)
+        for archive in self.folder.images.glob("*.tar"):
+            node.import_images(archive)
+        node.start_agents(self._server.url)
+        return node
 
     def freeze_node(self, name: str) -> None:
         """Stop the node's kubelet: its containers run on, the control plane hears nothing."""
@@ -240,11 +261,12 @@ class Cluster:
 
     @property
     def _nodes(self) -> tuple[Node, ...]:
-        processes, pki, environments_root = self._processes, self._pki, self._environments.root
-        return tuple(
-            Node(self.names, node, self.folder.node(node.port), processes, pki, environments_root)
-            for node in self.names.nodes
-        )
+        return tuple(self._described(node) for node in self.names.nodes)
+
+    def _described(self, node: NodeNames, promise: Promise | None = None) -> Node:
+        processes = replace(self._processes, part=node.port)
+        folder, environments_root = self.folder.node(node.port), self._environments.root
+        return Node(self.names, node, folder, processes, self._pki, environments_root, promise)
 
     def _node(self, name: str) -> Node:
         for node in self._nodes:
@@ -270,9 +292,9 @@ class Cluster:
         started = time.monotonic()
         self.folder.make()
         progress.say(f"cluster {self.names.cluster}: {len(self.nodes)} nodes in {self.names.block}")
-        cgroups.make(self.names.components)
+        cgroups.make(f"{self.names.components}/{self._processes.part}")
         network.create(self.names)
-        archive = self.folder.images / "base.tar"
+        archive = self.folder.images / BASE_IMAGES
         images.write_archive(images.base_images(self._environments, DIGITS), archive)
         with ThreadPoolExecutor(len(self.nodes) + 1) as pool:
             waiting: list[Future[None]] = [pool.submit(node.start_runtime, archive) for node in self._nodes]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network
 
 SPACE = IPv4Network("100.64.0.0/10")
@@ -111,6 +111,15 @@ class Names:
     def nodes(self) -> tuple[NodeNames, ...]:
         """The nodes in order."""
         return tuple(self._node(number) for number in range(1, self.node_count + 1))
+
+    @property
+    def possible_nodes(self) -> tuple[NodeNames, ...]:
+        """These, and those that an autoscaler may add later."""
+        return tuple(self._node(number) for number in range(1, MAX_NODES + 1))
+
+    def added_node(self, number: int, name: str) -> NodeNames:
+        """A node that came later, under the name that the autoscaler has given it."""
+        return replace(self._node(number), name=name)
 
     def _node(self, number: int) -> NodeNames:
         name = f"{self.cluster}-n{number}"

@@ -16,6 +16,8 @@ from e2e.cluster.names import Names, NodeNames
 from e2e.cluster.processes import ClusterError
 
 BRIDGE = "br0"
+# Its own, else it has the lowest of its ports: as nodes come and go, nobody would find the control plane for a while.
+BRIDGE_ADDRESS = "02:00:00:00:00:fe"
 NODE_DEVICE = "eth0"
 HOST_PORT = "host"
 NETNS = Path("/run/netns")
@@ -38,27 +40,24 @@ def control_plane_commands(names: Names) -> list[str]:
     prefix = names.node_network.prefixlen
     commands = [
         "link set lo up",
-        f"link add {BRIDGE} type bridge",
+        f"link add {BRIDGE} address {BRIDGE_ADDRESS} type bridge",
         f"link set {BRIDGE} up",
         f"address add {names.control_plane}/{prefix} dev {BRIDGE}",
         f"link add {HOST_PORT} type veth peer name {names.host_device} netns 1",
         f"link set {HOST_PORT} master {BRIDGE} up",
     ]
     for node in names.nodes:
-        commands += [
-            f"link add {node.port} type veth peer name {NODE_DEVICE} netns {node.netns}",
-            f"link set {node.port} master {BRIDGE} up",
-        ]
+        commands += _port_commands(node)
     return commands + _routes(names)
 
 
 def node_commands(names: Names, node: NodeNames) -> list[str]:
-    """The node's address and its ways to the pods of the others."""
+    """The node's address and its ways to the pods of the others, present or possible."""
     return [
         "link set lo up",
         f"link set {NODE_DEVICE} up",
         f"address add {node.address}/{names.node_network.prefixlen} dev {NODE_DEVICE}",
-        *_routes(names, but=node),
+        *_routes(names, excepted=node.number),
     ]
 
 
@@ -69,6 +68,19 @@ def host_commands(names: Names) -> list[str]:
         f"address add {names.host}/{names.node_network.prefixlen} dev {names.host_device}",
         *_routes(names),
     ]
+
+
+def add_node(names: Names, node: NodeNames) -> None:
+    """The namespace, device and routes of a node that comes later; everybody else has the way to its pods already."""
+    _ip("netns", "add", node.netns)
+    _forward(node.netns)
+    _batch(names.netns, _port_commands(node))
+    _batch(node.netns, node_commands(names, node))
+
+
+def remove_node(node: NodeNames) -> None:
+    """Remove that again; what runs in it must have ended."""
+    _ip("netns", "delete", node.netns)
 
 
 def remove(pattern: re.Pattern[str]) -> None:
@@ -96,8 +108,15 @@ def host_routes() -> list[IPv4Network]:
     return [IPv4Network(destination) for destination in destinations]
 
 
-def _routes(names: Names, but: NodeNames | None = None) -> list[str]:
-    return [f"route add {node.pods} via {node.address}" for node in names.nodes if node != but]
+def _routes(names: Names, excepted: int = 0) -> list[str]:
+    return [f"route add {node.pods} via {node.address}" for node in names.possible_nodes if node.number != excepted]
+
+
+def _port_commands(node: NodeNames) -> list[str]:
+    return [
+        f"link add {node.port} type veth peer name {NODE_DEVICE} netns {node.netns}",
+        f"link set {node.port} master {BRIDGE} up",
+    ]
 
 
 def _forward(netns: str) -> None:

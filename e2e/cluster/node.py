@@ -7,17 +7,21 @@ bound read-only into every container, so images are nearly empty and torch is no
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.cluster import cgroups, images
+from e2e.cluster import cgroups, images, network
 from e2e.cluster.names import Names, NodeNames
 from e2e.cluster.pki import Pki
 from e2e.cluster.processes import ClusterError, Place, Processes
 from e2e.prepare import tool_folders
 
 START_SECONDS = 30.0
+EVICTED_BELOW = 100 << 20
+"""Bytes of memory left: a kubelet promises them to no pod."""
 # usr-merged or not: these are bound as they are, a link by what it points to
 SHARED_FOLDERS = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/opt/perdure")
 CONTAINERD = """\
@@ -52,6 +56,16 @@ state = "{folder}/containerd-state"
 
 
 @dataclass(frozen=True)
+class Promise:
+    """What an autoscaler has said that its node would have for pods: part of what this machine has."""
+
+    millicores: int
+    memory: int
+    """In bytes."""
+    pods: int
+
+
+@dataclass(frozen=True)
 class Node:
     """What starts and feeds one node."""
 
@@ -61,6 +75,13 @@ class Node:
     processes: Processes
     pki: Pki
     environments: Path
+    promise: Promise | None = None
+    """Of a node that came later, whose Node object is there before its kubelet."""
+
+    @property
+    def components(self) -> str:
+        """The cgroup of what runs the pods, as `cgroup` is that of the pods."""
+        return f"{self.processes.group}/{self.processes.part}"
 
     @property
     def kubelet_name(self) -> str:
@@ -76,6 +97,7 @@ class Node:
             CONTAINERD.format(folder=self.folder, cni=tool_folders()["cni"], pause=images.PAUSE)
         )
         cgroups.make(self.node.cgroup)
+        cgroups.make(self.components)
         argv: list[str | Path] = [_tool("containerd", "containerd"), "--config", self.folder / "containerd.toml"]
         # preparation keeps environments that a living process names, also before the first pod
         env = {"PERDURE_ENVIRONMENTS": str(self.environments)}
@@ -103,7 +125,17 @@ class Node:
         ]
         self.processes.start(self.kubelet_name, kubelet, place)
         proxy: list[str | Path] = [_tool("kubernetes", "kube-proxy"), f"--config={self.folder / 'proxy.json'}"]
-        self.processes.start(f"kube-proxy-{self.node.port}", proxy, place)
+        self.processes.start(self._proxy_name, proxy, place)
+
+    def stop(self) -> None:
+        """End all that runs on the node and remove it from this machine, but for its logs."""
+        for name in (self.kubelet_name, self._proxy_name, self._runtime_name):
+            self.processes.forget(name)
+        for group in (self.components, self.node.cgroup):  # a runtime that lives would tidy up at the same time
+            cgroups.kill(group)
+            cgroups.remove(group)
+        network.remove_node(self.node)
+        shutil.rmtree(self.folder)
 
     def import_images(self, archive: Path) -> None:
         """Make the images of a docker archive known to this node."""
@@ -120,6 +152,10 @@ class Node:
     @property
     def _runtime_name(self) -> str:
         return f"containerd-{self.node.port}"
+
+    @property
+    def _proxy_name(self) -> str:
+        return f"kube-proxy-{self.node.port}"
 
     def _runtime_answers(self) -> bool:
         return self._ctr("version").returncode == 0
@@ -148,7 +184,11 @@ class Node:
             "enforceNodeAllocatable": [],
             "localStorageCapacityIsolation": False,
             # a full disk of the host must not evict pods, nor remove images that cannot be pulled again
-            "evictionHard": {"memory.available": "100Mi", "nodefs.available": "0%", "imagefs.available": "0%"},
+            "evictionHard": {
+                "memory.available": str(EVICTED_BELOW),
+                "nodefs.available": "0%",
+                "imagefs.available": "0%",
+            },
             "imageGCHighThresholdPercent": 100,
             "nodeStatusUpdateFrequency": "4s",
             "nodeLeaseDurationSeconds": 20,
@@ -156,6 +196,7 @@ class Node:
             "podLogsDir": str(self.folder / "pod-logs"),
             "volumePluginDir": str(self.folder / "volume-plugins"),
             "serializeImagePulls": False,
+            **(_promised(self.promise) if self.promise else {}),
         }
 
     def _proxy(self, kubeconfig: Path) -> dict[str, object]:
@@ -169,6 +210,17 @@ class Node:
             # these limits are the whole machine's, not the namespace's
             "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
         }
+
+
+def _promised(promise: Promise) -> dict[str, object]:
+    """Of the kubelet's configuration: what makes it keep the promise."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") - EVICTED_BELOW - promise.memory
+    cpu = 1000 * (os.cpu_count() or 1) - promise.millicores
+    return {
+        "registerNode": False,
+        "maxPods": promise.pods,
+        "systemReserved": {"cpu": f"{max(cpu, 0)}m", "memory": str(max(memory, 0))},
+    }
 
 
 def _cni(folder: Path, node: NodeNames) -> dict[str, object]:

@@ -10,8 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DAYS = "30"
-# openssl's own default configuration would make every certificate an authority
-CONFIG = "[req]\ndistinguished_name=dn\nprompt=no\n[dn]\n"
+# openssl's own default configuration would make every certificate an authority, and refuse the subject of a node whose
+# name is as long as an autoscaler's: X.509 gives a common name 64 characters, and Kubernetes does not mind
+CONFIG = """\
+openssl_conf=init
+[init]
+stbl_section=strings
+[strings]
+CN=min:1,max:300
+[req]
+distinguished_name=dn
+prompt=no
+[dn]
+"""
 NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 
 

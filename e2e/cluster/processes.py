@@ -60,6 +60,8 @@ class Processes:
     folder: Folder
     group: str
     path: str
+    part: str = "plane"
+    """Which part of the group is started here: a node's components end together."""
 
     def start(self, name: str, argv: Sequence[str | Path], place: Place, env: Mapping[str, str] | None = None) -> None:
         """Start a component; it must not be running."""
@@ -70,7 +72,7 @@ class Processes:
             LAUNCH,
             "launch",
             self._pid_file(name),
-            cgroups.procs_file(self.group),
+            cgroups.procs_file(f"{self.group}/{self.part}"),
             *words,
         ]
         environment = {"PATH": self.path, "HOME": str(self.folder.temporary), "TMPDIR": str(self.folder.temporary)}
@@ -91,8 +93,7 @@ class Processes:
 
     def names(self) -> list[str]:
         """The components that were ever started and not stopped on purpose."""
-        written = [path for path in self.folder.pids.glob("*") if path.stat().st_size]  # else it is being started
-        return sorted(path.name for path in written)
+        return sorted(path.name for path in self.folder.pids.glob("*") if _size(path))  # else it is being started
 
     def pid(self, name: str) -> int | None:
         """The component's process; None when it has ended."""
@@ -118,9 +119,14 @@ class Processes:
         self._until(f"{name} to end", lambda: self.pid(name) is None)
         self._pid_file(name).unlink()
 
+    def forget(self, name: str) -> None:
+        """Whatever becomes of this component from now on, nobody is to wonder."""
+        self._pid_file(name).unlink(missing_ok=True)
+
     def dead(self) -> list[str]:
         """The components that have ended by themselves."""
-        return [name for name in self.names() if self.pid(name) is None]
+        ended = [name for name in self.names() if self.pid(name) is None]
+        return [name for name in ended if self._pid_file(name).exists()]  # else it has been forgotten meanwhile
 
     def check(self) -> None:
         """Raise when a component has died, with the end of its log."""
@@ -174,6 +180,13 @@ def _thread_states(pid: int) -> set[str]:
         with contextlib.suppress(OSError):  # this thread has just ended
             states.add(file.read_text().rsplit(")", 1)[1].split()[0])
     return states
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:  # forgotten meanwhile
+        return 0
 
 
 def tail(log: Path) -> str:

@@ -2,7 +2,8 @@
 
 A file's tests stay together, and so do those of tests/api, of tests/cluster and of e2e/scenarios/alone, because they
 share a server, a cluster or the operator. What is alone comes first, beside tests that need no cluster; then the other
-scenarios are handed out one by one, the longest first, never to more processes than the cluster has lanes: the others
+scenarios are handed out one by one, but for those with an autoscaler's nodes, of which there can only be so many, the
+longest first, never to more processes than the cluster has lanes: the others
 take what needs no cluster, for a scenario waits more than it computes. The audit of permissions comes last and judges
 the whole run. Without `-n` the order is the same. Loaded by the repository's conftest.py.
 """
@@ -24,6 +25,7 @@ from e2e.prepare.basics import locked
 SCENARIOS = "e2e/scenarios/"
 AUDIT = f"{SCENARIOS}test_rbac.py"
 LONGEST = f"{SCENARIOS}test_storage_down.py"
+AUTOSCALED = f"{SCENARIOS}test_autoscaled.py"
 TOGETHER = (f"{SCENARIOS}alone/", "tests/api/", "tests/cluster/")
 LANES = 2
 """Scenarios that one cluster carries at once (e2e/scenarios/lanes)."""
@@ -34,7 +36,7 @@ def unit(nodeid: str) -> str:
     """What is handed out at once: a folder, a file, or a single scenario."""
     folder = next((folder for folder in TOGETHER if nodeid.startswith(folder)), None)
     file = nodeid.partition("::")[0]
-    return folder or (nodeid if file.startswith(SCENARIOS) and file != AUDIT else file)
+    return folder or (nodeid if file.startswith(SCENARIOS) and file not in (AUDIT, AUTOSCALED) else file)
 
 
 def place(nodeid: str) -> int:

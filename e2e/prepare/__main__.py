@@ -1,4 +1,4 @@
-"""`python3 -m e2e.prepare dev|cluster|all|scale`: what the Makefile calls."""
+"""`python3 -m e2e.prepare dev|cluster|all|scale|autoscaler`: what the Makefile calls."""
 
 from __future__ import annotations
 
@@ -42,11 +42,21 @@ def prepare_scale(progress: Progress) -> None:
     tools.build(progress, (*tools.WITHOUT_ROOT, *tools.FOR_SCALE))
 
 
+def prepare_autoscaler(progress: Progress) -> None:
+    """What the scenarios with an autoscaler need beside the cluster."""
+    lacks = missing(before_prepare=True)
+    if lacks and os.environ.get("CI") != "true":
+        progress.say(f"NOT PREPARED: {cannot_run(lacks)}")
+        return
+    tools.build(progress, tools.FOR_AUTOSCALING)
+
+
 STEPS: dict[str, Callable[[Progress], object]] = {
     "dev": envs.build_dev,
     "cluster": prepare_cluster,
     "all": prepare_all,
     "scale": prepare_scale,
+    "autoscaler": prepare_autoscaler,
 }
 
 
@@ -56,7 +66,8 @@ def main() -> int:
     parser.add_argument(
         "step",
         choices=STEPS,
-        help="dev: .venv; cluster: tools and environments; all: both; scale: for make bench-scale",
+        help="dev: .venv; cluster: tools and environments; all: both; scale: for make bench-scale; "
+        "autoscaler: for the scenarios with one",
     )
     step: str = parser.parse_args().step
     progress = Progress()

@@ -54,6 +54,13 @@ def missing_for_scale() -> list[str]:
     return missing_for_api() + ([f"the programs {', '.join(unbuilt)}: {prepare}"] if unbuilt else [])
 
 
+def missing_for_autoscaling() -> list[str]:
+    """The same for the scenarios with an autoscaler."""
+    unbuilt = tools.unbuilt(tools.FOR_AUTOSCALING)
+    prepare = "run `python3 -m e2e.prepare autoscaler`"
+    return missing() + ([f"the programs {', '.join(unbuilt)}: {prepare}"] if unbuilt else [])
+
+
 def machine() -> list[str]:
     """What no preparation can change."""
     if platform.system() != "Linux":

@@ -29,8 +29,8 @@ class Module:
     ldflags: str = "-s -w"
     tags: str = ""
     cgo: bool = False
-    manifests: tuple[str, str] | None = None
-    """A module and a folder of it, copied beside the binaries: what has to be applied for the program to work."""
+    manifests: tuple[str, tuple[str, ...]] | None = None
+    """A module and folders of it, copied beside the binaries: what has to be applied for the program to work."""
 
     @property
     def pins(self) -> Path:
@@ -104,7 +104,16 @@ FOR_SCALE = (
     Module(
         "jobset",
         (("jobset", "sigs.k8s.io/jobset"),),
-        manifests=("sigs.k8s.io/jobset", "config/components"),
+        manifests=("sigs.k8s.io/jobset", ("config/components",)),
+    ),
+)
+
+# only tests need it, and it takes two minutes: a step of its own
+FOR_AUTOSCALING = (
+    Module(
+        "karpenter",
+        (("karpenter", "sigs.k8s.io/karpenter/kwok"),),  # its cloud is called kwok, and so is what is built
+        manifests=("sigs.k8s.io/karpenter", ("pkg/apis/crds", "kwok/apis/crds")),
     ),
 )
 
@@ -117,14 +126,16 @@ def tool_folders() -> dict[str, Path]:
     return {module.name: module.folder() for module in MODULES}
 
 
-def scale_programs() -> dict[str, Path]:
-    """What FOR_SCALE builds, by program."""
-    return {program: module.folder() / program for module in FOR_SCALE for program, _ in module.programs}
+def special_programs() -> dict[str, Path]:
+    """What FOR_SCALE and FOR_AUTOSCALING build, by program."""
+    modules = (*FOR_SCALE, *FOR_AUTOSCALING)
+    return {program: module.folder() / program for module in modules for program, _ in module.programs}
 
 
 def manifests_of(name: str) -> Path:
-    """The manifests of one of FOR_SCALE."""
-    return next(module.manifests_folder() for module in FOR_SCALE if module.name == name)
+    """The manifests of one of FOR_SCALE and FOR_AUTOSCALING."""
+    modules = (*FOR_SCALE, *FOR_AUTOSCALING)
+    return next(module.manifests_folder() for module in modules if module.name == name)
 
 
 def unbuilt(modules: Sequence[Module] = MODULES) -> list[str]:
@@ -139,7 +150,7 @@ def build(progress: Progress, modules: Sequence[Module] = MODULES) -> None:
     with locked("tools", progress):
         waiting = unbuilt(modules)
         if waiting:
-            progress.say(f"building {', '.join(waiting)}: everything together takes about 15 minutes on 2 cores, once")
+            progress.say(f"building {', '.join(waiting)}, once: the cluster's take about 15 minutes on 2 cores")
         for module in modules:
             for program, package in module.unbuilt():
                 _build_one(module, program, package, progress)
@@ -176,7 +187,8 @@ def _environment(module: Module) -> dict[str, str]:
     }
 
 
-def _copy_manifests(go: str, module: Module, of: str, folder: str) -> None:
+def _copy_manifests(go: str, module: Module, of: str, folders: Sequence[str]) -> None:
     argv = [go, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", of]
     done = subprocess.run(argv, cwd=module.pins, env=_environment(module), capture_output=True, text=True, check=True)
-    shutil.copytree(Path(done.stdout.strip()) / folder, module.manifests_folder(), dirs_exist_ok=True)
+    for folder in folders:
+        shutil.copytree(Path(done.stdout.strip()) / folder, module.manifests_folder(), dirs_exist_ok=True)

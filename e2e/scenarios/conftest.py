@@ -6,13 +6,15 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from e2e.cluster import Cluster
-from e2e.cluster.requirements import require_cluster
+from e2e.cluster import Cluster, autoscaler
+from e2e.cluster.requirements import require_autoscaler, require_cluster
 from e2e.harness import twin
 from e2e.harness.lab import DIGITS, TINYGPT, Lab
+from e2e.harness.pool import Pool
 from e2e.harness.shared_run import SharedRun
 from e2e.prepare import Environments, Progress
 from e2e.scenarios import lanes
@@ -25,9 +27,11 @@ TRAINERS = Path(__file__).parent / "trainers"
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 OPERATOR_VALUES = {f"nodeSelector.{lanes.LABEL}": lanes.OPERATORS}
 NUMBERS = itertools.count(1)
+OTHERS_SECONDS = 600.0
 
 Undisturbed = Callable[[Config], twin.Twin]
 Train = Callable[..., Training]
+MakePool = Callable[..., Pool]
 
 
 @pytest.fixture(scope="session")
@@ -41,8 +45,8 @@ def lab() -> Lab:
 
 def boot(run: SharedRun) -> str:
     """Boots it; the run is to remove it."""
-    run.add_cluster(CLUSTER)
     found = Lab(Cluster.up(CLUSTER, lanes.NODES, Progress(), owner=run.owner))
+    run.add_cluster(CLUSTER)  # not before: where another run's is up, this one gets none, and must not take that away
     lanes.label(found)
     found.install(**OPERATOR_VALUES)
     found.image(IMAGE, [SCRIPT, *TRAINERS.glob("*.py")])
@@ -72,6 +76,28 @@ def lane(lab: Lab, alone: bool) -> Iterator[str]:
     """The scenario's nodes."""
     with lanes.taken(lab, SharedRun.current(), alone=alone) as name:
         yield name
+
+
+@pytest.fixture(scope="module")
+def karpenter(lab: Lab, request: pytest.FixtureRequest) -> None:
+    """The cluster's autoscaler; with its nodes and those of the tests of the cluster tool inotify is at its limit."""
+    require_autoscaler()
+    run = SharedRun.current()
+    others = [item.nodeid for item in request.session.items if item.nodeid.startswith("tests/cluster/")]
+    left = run.wait_for(others, seconds=OTHERS_SECONDS)
+    assert not left, f"not over after {OTHERS_SECONDS:g} s, and their clusters take what new nodes need: {left}"
+    run.once("karpenter", lambda: autoscaler.start(lab.cluster))
+
+
+@pytest.fixture
+def pool(lab: Lab, karpenter: None, lane: str) -> MakePool:  # noqa: ARG001 - what has to be there, and whose turn it is
+    """Makes a NodePool whose nodes are a lane of their own, of its name."""
+
+    def make(nodes: int, **template: Any) -> Pool:
+        name = f"p{WORKER}{next(NUMBERS)}"
+        return Pool(lab.kubectl, name, nodes=nodes, labels={lanes.LABEL: name}, **template)
+
+    return make
 
 
 @pytest.fixture

@@ -6,13 +6,18 @@ import pytest
 
 from e2e.harness.handover import Way
 from e2e.scenarios.conftest import Train, Undisturbed
-from e2e.scenarios.training import START_SECONDS, Config, Training, Trouble
+from e2e.scenarios.training import START_SECONDS, Config, Trouble
 
 pytestmark = pytest.mark.cluster
 
 THREE = Config(members=3, batch=48)
 TWO = Config(members=2, batch=48, epochs=6)
 THREE_PACED_RUNS = Trouble(environ={"PACE_SECONDS": "0.3", "PACED_RUNS": "3"})
+ELASTIC_TWO = Config(members=2, batch=48, epochs=12)
+ELASTIC = Trouble(
+    environ={"PACE_SECONDS": "0.3", "PACE_HOLD_SECONDS": "1", "PACED_RUNS": "9"},
+    spec={"elastic": {"minReplicas": 2, "maxReplicas": 4}},
+)
 TWO_PACED_RUNS = Trouble(environ={"PACED_RUNS": "2"})
 
 
@@ -30,7 +35,7 @@ def test_a_training_scaled_down_and_up_trains_each_batch_as_if_nothing_had_happe
         status = training.completes()
     verdict = training.verdict()
     lost = (verdict.steps_lost, verdict.samples_lost, verdict.samples_repeated, verdict.steps_without_evidence)
-    assert worlds(training) == [3, 2, 3]
+    assert training.worlds() == [3, 2, 3]
     assert lost == (0, 0, 0, 0)
     assert training.batches() == undisturbed(THREE).batches
     assert (status["failures"]["code"], status["failures"]["infrastructure"]) == (0, 0)
@@ -50,10 +55,29 @@ def test_a_training_scaled_up_and_down_in_quick_succession_trains_each_batch_onc
         training.completes()
     verdict = training.verdict()
     lost = (verdict.steps_lost, verdict.samples_lost, verdict.samples_repeated, verdict.steps_without_evidence)
-    assert worlds(training) == [2, 4, 3, 2]
+    assert training.worlds() == [2, 4, 3, 2]
     assert training.ways()[0] is Way.LIVE
     assert lost == (0, 0, 0, 0)
     assert training.batches() == undisturbed(TWO).batches
+
+
+@pytest.mark.chaos
+def test_an_elastic_training_changes_its_size_and_nobody_stops(train: Train, undisturbed: Undisturbed) -> None:
+    with train(ELASTIC_TWO, ELASTIC) as training:
+        training.trains(steps=4)
+        with training.log(rank=0) as log:
+            for run, replicas in enumerate((4, 3, 2), 2):
+                training.scales(replicas=replicas)
+                log.wait(f"PACE run {run}: 4 steps", seconds=START_SECONDS)
+        training.has_pods(2)
+        training.hurries()
+        training.completes()
+    verdict = training.verdict()
+    lost = (verdict.steps_lost, verdict.samples_lost, verdict.samples_repeated, verdict.steps_without_evidence)
+    assert training.worlds() == [2, 4, 3, 2]
+    assert training.ways() == [Way.LIVE] * 3
+    assert lost == (0, 0, 0, 0)
+    assert training.batches() == undisturbed(ELASTIC_TWO).batches
 
 
 def test_the_scale_subresource_selects_members_of_this_job_and_no_other_pod(train: Train) -> None:
@@ -64,8 +88,3 @@ def test_the_scale_subresource_selects_members_of_this_job_and_no_other_pod(trai
         uid = training.uid
     assert roles == {"member"}
     assert uid in selector.values()
-
-
-def worlds(training: Training) -> list[int]:
-    """The ranks of each run, by the log."""
-    return [int(entry.body["world"]) for entry in training.job.root.entries() if entry.kind == "Opened"]

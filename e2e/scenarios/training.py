@@ -25,6 +25,8 @@ IMAGE = "perdure-digits-scenarios:dev"
 SAMPLES = 1536
 START_SECONDS = 180
 FINISH_SECONDS = 300
+UNPACED = "/dev/shm/unpaced"
+"""As trainers/paced.py has it."""
 STANDBY_SECONDS = 120
 """On a busy machine a standby imports for longer than the 30 s that a job waits for it by itself."""
 
@@ -110,7 +112,7 @@ class Training:
         self.job.delete()
 
     def trains(self, steps: int, *, run: int = 1) -> None:
-        """Waits until this run has done so many steps."""
+        """Waits until this run has done so many steps; of a larger one nobody tells that it is on, but its log."""
         self.watch.wait(f"run {run} assigned", lambda h: observed.training_run(h, run), seconds=START_SECONDS)
         with self.log(rank=0) as log:
             log.wait(rf"PACE run {run}: {steps} steps", seconds=START_SECONDS)
@@ -126,6 +128,10 @@ class Training:
     def node(self, rank: int) -> str:
         """Where that pod runs."""
         return str(self.member(rank)["spec"]["nodeName"])
+
+    def nodes(self) -> set[str]:
+        """Where its pods run."""
+        return {str(pod["spec"].get("nodeName")) for pod in observed.pods(self.watch.history)}
 
     @property
     def uid(self) -> str:
@@ -183,6 +189,14 @@ class Training:
         """Waits until the trainer of this pod, which runs holding.py, stands still at this moment of a hand-over."""
         with self.job.log(pod["metadata"]["name"]) as log:
             log.wait(f"HOLD {moment}$", seconds=START_SECONDS)
+
+    def hurries(self) -> None:
+        """What was to happen has happened: from now on paced.py slows nobody down."""
+        for pod in observed.pods(self.watch.history):
+            if observed.outcome_of(pod):
+                continue
+            words = ["--namespace", self.job.namespace, pod["metadata"]["name"], "--", "touch", UNPACED]
+            self.job.kubectl("exec", *words)
 
     def suspends(self, *, suspend: bool) -> None:
         """kubectl patch, and waits until all members have left, or for the next run's."""
@@ -288,6 +302,16 @@ class Training:
         """How each run but the first began."""
         entries, gaps = self.job.root.entries(), evidence.gaps(self.job.root.trace().steps)
         return [way_of(self.watch.history, entries, gap) for gap in gaps]
+
+    def worlds(self) -> list[int]:
+        """The ranks of each run, by the log."""
+        return [int(entry.body["world"]) for entry in self.job.root.entries() if entry.kind == "Opened"]
+
+    def pauses(self) -> dict[int, float]:
+        """How long each run that took over a living one made the member wait that waited longest, by the traces."""
+        marks = self.job.root.trace().marks
+        told = {run: timeline.handover_parts(self.watch.history, marks, run) for run in self.runs()}
+        return {run: parts["pause"] for run, parts in told.items() if "pause" in parts}
 
     def runs(self) -> list[int]:
         """The runs that were opened, in order."""

@@ -2,7 +2,7 @@
 
 Only the first PACED_RUNS runs are slowed down, by PACE_SECONDS a step, and from their PACE_HOLDS-th step on so much,
 by PACE_HOLD_SECONDS, that they are still there when what a scenario does to them takes effect, however busy the machine
-is.
+is. A scenario that has seen enough creates the file UNPACED in every member, and none is slowed down any more.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import runpy
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import perdure
@@ -20,6 +21,7 @@ PACE_SECONDS = float(os.environ.get("PACE_SECONDS", "0.1"))
 PACE_HOLDS = int(os.environ.get("PACE_HOLDS", "30"))
 PACE_HOLD_SECONDS = float(os.environ.get("PACE_HOLD_SECONDS", "3"))
 PACED_RUNS = int(os.environ.get("PACED_RUNS", "1"))
+UNPACED = Path("/dev/shm/unpaced")
 
 
 class Paced(Session):
@@ -38,7 +40,7 @@ class Paced(Session):
         super().step(*args, **kwargs)
         self.stepped = self.run, self.here + 1
         print(f"PACE run {self.run}: {self.here} steps", flush=True)
-        if self.run <= PACED_RUNS:
+        if self.run <= PACED_RUNS and not UNPACED.exists():
             self.rest(PACE_HOLD_SECONDS if self.here > PACE_HOLDS else PACE_SECONDS)
 
     def rest(self, seconds: float) -> None:

@@ -35,6 +35,12 @@ def test_a_certificate_names_the_node_and_is_no_authority(pki: Pki) -> None:
     assert "CA:FALSE" in shown
 
 
+def test_a_node_may_have_a_name_as_long_as_an_autoscaler_gives(pki: Pki) -> None:
+    pki.issue("long", f"/O=system:nodes/CN=system:node:{'n' * 63}")
+    shown = openssl("x509", "-in", pki.certificate("long"), "-noout", "-subject")
+    assert f"CN = system:node:{'n' * 63}" in shown
+
+
 def test_keys_are_nobody_elses_to_read(pki: Pki) -> None:
     assert all(not stat.S_IMODE(pki.key(name).stat().st_mode) & 0o077 for name in ("ca", "n1"))
     assert not stat.S_IMODE(pki.tokens_key.stat().st_mode) & 0o077

@@ -54,6 +54,15 @@ def test_what_is_not_built_is_named(pins: Path) -> None:
     assert {"kube-apiserver", "etcd", "runc", "helm"} <= set(tools.unbuilt())
 
 
+def test_without_the_autoscaler_a_cluster_lacks_nothing_and_its_step_is_named(
+    pins: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requirements, "missing", list)
+
+    assert "karpenter" not in tools.unbuilt()
+    assert requirements.missing_for_autoscaling() == ["the programs karpenter: run `python3 -m e2e.prepare autoscaler`"]
+
+
 def test_a_key_keeps_its_parts_apart() -> None:
     assert content_key([b"ab", b"c"]) != content_key([b"a", b"bc"])
 

@@ -20,6 +20,14 @@ def test_a_component_that_is_just_being_started_has_not_died(tmp_path: Path) -> 
     assert some.names() == []
 
 
+def test_a_component_that_nobody_is_to_wonder_about_has_not_died(tmp_path: Path) -> None:
+    some = processes(tmp_path)
+    (some.folder.pids / "kubelet-n9").write_text("1\n")
+    assert some.dead() == ["kubelet-n9"]
+    some.forget("kubelet-n9")
+    assert some.dead() == []
+
+
 def test_a_process_outside_the_clusters_group_is_none_of_its_components(tmp_path: Path) -> None:
     some = processes(tmp_path)
     (some.folder.pids / "etcd").write_text("1\n")

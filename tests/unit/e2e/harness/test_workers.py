@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from e2e.harness.shared_run import VARIABLE
-from e2e.harness.workers import LANES, LONGEST, chosen, place, unit
+from e2e.harness.workers import AUTOSCALED, LANES, LONGEST, chosen, place, unit
 from e2e.scenarios import lanes
 
 pytest_plugins = ["pytester"]
@@ -25,6 +25,7 @@ def test_what_shares_a_server_or_the_operator_stays_in_one_process() -> None:
     assert unit(ALONE) == "e2e/scenarios/alone/"
     assert unit(UNIT) == "tests/unit/operator/decide/test_life.py"
     assert unit(AUDIT) == "e2e/scenarios/test_rbac.py"
+    assert unit(AUTOSCALED) == "e2e/scenarios/test_autoscaled.py"
 
 
 def test_other_scenarios_are_handed_out_one_by_one() -> None:
