@@ -124,9 +124,21 @@ def _goes_on_with(
         due = size > 0
     elif intent.disruption is Disruption.SIZE_CHANGE and not heirs.leaves:
         draft, due = lasts(draft, size if size > have else 0)
+        due = due or (size > 0 and _offered_in_vain(draft, intent))
     else:
         due = size > 0 and (size >= have or (until is not None and draft.now >= until))
     return draft.wake(begins), due and draft.now >= begins
+
+
+def _offered_in_vain(draft: Draft, intent: Intent) -> bool:
+    """Whether the time for new members is over, and nobody has told which run trains since one was offered.
+
+    Another run of those that are there ends that: they may be waiting for members that never come.
+    """
+    upcoming = draft.status.next
+    if intent.grow_by is None or upcoming is None or not upcoming.attempts:
+        return False
+    return draft.now >= intent.grow_by
 
 
 def _has_no_root(draft: Draft) -> bool:
@@ -137,17 +149,18 @@ def _has_no_root(draft: Draft) -> bool:
 def stop_growing(draft: Draft) -> Draft:
     """When the time for new members of a larger run is over they are let go, and the run trains on as it is.
 
-    Not once some run was offered to its members: nobody has told then that it is the one that trains.
+    Not once some run was offered to its members: nobody has told then that it is the one that trains, see
+    `take_over_with_fewer`.
     """
     current, intent, upcoming = draft.current, draft.intent, draft.status.next
     if current is None or intent is None or not intent.prepare or intent.grow_by is None:
         return draft
-    if upcoming and (upcoming.plan or upcoming.attempts):
-        return draft
-    if intent.disruption is not Disruption.SIZE_CHANGE or succession(draft).leaves:
+    if (upcoming and upcoming.plan) or intent.disruption is not Disruption.SIZE_CHANGE or succession(draft).leaves:
         return draft
     if draft.now < intent.grow_by:
         return draft.wake(intent.grow_by)
+    if upcoming and upcoming.attempts:
+        return draft
     held = draft.waiting or Waiting(Reason.STARTING_MEMBERS, "they are not Ready")
     draft = give_up_growing(give_back(draft, draft.next_members).update_current(intent=None).update(next=None)).but(
         waiting=None
