@@ -190,12 +190,24 @@ class TestGrowing:
         here = _small().status(live_refused=None).ready().settle().after(SETTLING_SECONDS).settle()
         newcomer = here.now.next.members[0] if here.now.next else ""
         assert stage_of(here.now) is Stage.HANDING_OVER
-        here = here.ended(newcomer, ExitKind.HANDOVER_FAILED, run=2).settle()
-        assert stage_of(here.now) is Stage.PREPARING
-        assert stage_of(here.after(TIMEOUT - SETTLING_SECONDS - AFTER).settle().now) is Stage.PREPARING
+        here = here.after(TIMEOUT // 2).ended(newcomer, ExitKind.HANDOVER_FAILED, run=2).settle()
+        assert stage_of(here.after(TIMEOUT - 1).settle().now) is Stage.PREPARING, "others have their time"
         here = here.after(TIMEOUT).settle()
         assert stage_of(here.now) is Stage.HANDING_OVER
         assert here.now.next is not None
+        assert _numbers(here.now.next.plan) == ["0", "1"]
+        assert here.now.growth is not None
+        assert here.now.growth.attempts == 1
+
+    def test_once_a_run_was_offered_a_smaller_number_is_no_withdrawal(self) -> None:
+        """Members were told, and one of them may wait for a run that never begins."""
+        here = _small().status(live_refused=None).ready().settle().after(SETTLING_SECONDS).settle()
+        newcomer = here.now.next.members[0] if here.now.next else ""
+        here = here.ended(newcomer, ExitKind.HANDOVER_FAILED, run=2).settle()
+        here = here.spec(replicas=2).after(1).settle().after(SETTLING_SECONDS).settle()
+        assert stage_of(here.now) is Stage.HANDING_OVER
+        assert here.now.next is not None
+        assert here.now.next.undecided == (2,)
         assert _numbers(here.now.next.plan) == ["0", "1"]
 
 
