@@ -15,9 +15,6 @@ from tests.simulation.resources import CPU, GPU
 
 SHARE: Final = 0.1
 """Of the seeds."""
-GANG_START: Final = False
-"""Whether jobs that hold a part of what they need to start give it back: then any pool will do in which each fits
-alone; otherwise jobs that wait for each other wait for ever, and pools are drawn in which none can come to that."""
 PLENTY: Final = 64
 """CPUs of a machine where GPUs count."""
 
@@ -32,6 +29,8 @@ class Ask:
     elastic: Json | None
     priority: str
     """Name of the class of its template, "" without one."""
+    patience: int
+    """Seconds for which it holds room in vain."""
     goal: int
     """Steps to train: few, for somebody waits."""
 
@@ -79,15 +78,8 @@ class Pool:
 
     @property
     def is_fair(self) -> bool:
-        """Whether every job fits alone, and none of them can come to wait for each other."""
-        if not all(self.holds(ask.units) >= ask.least for ask in self.asks):
-            return False
-        if GANG_START:
-            return True
-        waste = max(ask.units for ask in self.asks) - 1
-        held = sum((ask.least - 1) * ask.units for ask in self.asks)
-        room = (self.machine - waste) * self.most
-        return held < (room if self.quota is None else min(room, self.quota - waste))
+        """Whether every job fits alone."""
+        return all(self.holds(ask.units) >= ask.least for ask in self.asks)
 
 
 def drawn(seed: int) -> Pool | None:
@@ -120,7 +112,12 @@ def _ask(rng: random.Random) -> Ask:
         least = rng.randint(1, 2)
         sizes = rng.choice((None, None, [1, 2, 4], [2, 3, 4], [2, 4]))
         growing = {"growAfterSeconds": rng.choice((0, 3, 10)), "growTimeoutSeconds": rng.choice((30, 60, 300))}
-        named = {"sizes": sizes} if sizes else {}
+        named: Json = {"sizes": sizes} if sizes else {}
+        if spares := rng.choice((0, 0, 0, 1)):
+            named["spares"] = spares
+        if joiners := rng.choice(("", "", "low", "patient")):
+            named["joinerPriorityClassName"] = joiners
         elastic = {"minReplicas": sizes[0] if sizes else least, "maxReplicas": 4, **growing, **named}
     units, priority = rng.choice((1, 1, 1, 2)), rng.choice(("", "", "", "low", "high", "patient"))
-    return Ask(units, replicas, elastic, priority, goal=rng.choice((100, 200, 300)))
+    goal, patience = rng.choice((100, 200, 300)), rng.choice((60, 120))
+    return Ask(units, replicas, elastic, priority, patience, goal)

@@ -311,7 +311,7 @@ def _on_a_volume(spec: Json, name: str, volume: Json) -> None:
 
 def _ask_for(pool: Pool, ask: Ask, spec: Json) -> None:
     """What this job wants of a pool that it shares."""
-    spec["replicas"] = ask.replicas
+    spec["replicas"], spec["startTimeoutSeconds"] = ask.replicas, ask.patience
     if ask.elastic:
         spec["elastic"] = clone(ask.elastic)
     pod = spec["template"]["spec"]

@@ -207,15 +207,16 @@ def test_a_pod_that_fits_on_no_machine_launches_none() -> None:
     here.play(story())
 
 
-def test_in_a_drawn_pool_each_job_fits_alone_and_none_waits_for_another_that_waits() -> None:
+def test_in_a_drawn_pool_each_job_fits_alone_and_some_cannot_all_be_there() -> None:
     rng = random.Random(1)  # noqa: S311
     pools = [draw(rng) for _ in range(300)]
     assert all(pool.holds(ask.units) >= ask.least for pool in pools for ask in pool.asks)
     assert any(pool.limit for pool in pools)
     assert any(pool.quota for pool in pools)
-    two = Ask(1, 2, None, "", 100)
-    assert not Pool(GPU, 1, 2, 0, None, (two, two)).is_fair  # each may hold one
-    assert Pool(GPU, 1, 3, 0, None, (two, two)).is_fair
+    assert any(sum(ask.least * ask.units for ask in pool.asks) > pool.machine * pool.most for pool in pools)
+    two = Ask(1, 2, None, "", 60, 100)
+    assert not Pool(GPU, 1, 1, 0, None, (two, two)).is_fair
+    assert Pool(GPU, 1, 2, 0, None, (two, two)).is_fair  # each may hold one, and lets go
 
 
 def test_a_share_of_the_seeds_has_a_pool_and_aimed_faults_have_one_where_they_need_it() -> None:

@@ -20,6 +20,7 @@ from tests.simulation.checks.reading import (
     plan_of,
     rests,
     sizes,
+    spares,
     status_of,
     upcoming,
     wanted,
@@ -153,9 +154,9 @@ class Sizes(Promise):
         """Pods that are no members and become none keep others out."""
         size = len(plan_of(status_of(job)).get("members") or ())
         holding = self._holding(job)
-        most = max(size, wanted(job["spec"]))
+        most = max(size, wanted(job["spec"])) + spares(job)
         quiet = not intent(status_of(job)) and all(_is_well(node) for node in self._world.server.each(NODES))
-        words = f"{key_of(job)[1]} is to have {most} members, and holds room with {sorted(map(_name, holding))}"
+        words = f"{key_of(job)[1]} is to have {most} pods, and holds room with {sorted(map(_name, holding))}"
         excess = quiet and len(holding) > most
         self._lasting("excess", uid_of(job), excess, self._case.patience(IDLE_SECONDS), words)
 
