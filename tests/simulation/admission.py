@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from tests.simulation.objects import BUDGETS, NOT_READY, PODS, UNREACHABLE, Json, Refused, terminal
+from tests.simulation.resources import Amounts, lacking, left, requests
 
+PREEMPTS: Final = "PreemptLowerPriority"
+
+
+class PriorityClass(NamedTuple):
+    """What the name of one means for a pod."""
+
+    value: int
+    preemption: str = PREEMPTS
+
+
+CLASSES: Final[Mapping[str, PriorityClass]] = MappingProxyType(
+    {
+        "": PriorityClass(0),
+        "low": PriorityClass(-5),
+        "high": PriorityClass(100),
+        "patient": PriorityClass(100, "Never"),
+    }
+)
+"""There is no default class; "" is a pod that names none."""
 _NAME: Final = re.compile(r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")
 
 
@@ -22,6 +43,8 @@ class Policy:
 
     pods_quota: int | None = None
     """At most so many pods that are not terminal in a namespace."""
+    hard: dict[str, dict[str, float]] = field(default_factory=dict)
+    """A ResourceQuota by namespace: what all pods there that are not terminal may request together."""
     refuse_creates: str = ""
     """A webhook's words for every new pod; "" lets them pass."""
     refuse_patches: str = ""
@@ -35,8 +58,8 @@ class Policy:
     """Is told who has refused: a fault that never refuses anything has not fired."""
 
     def heal(self) -> None:
-        """Everything is admitted again."""
-        self.__init__(on_refusal=self.on_refusal)  # type: ignore[misc]
+        """Everything is admitted again that quotas leave room for."""
+        self.__init__(hard=self.hard, on_refusal=self.on_refusal)  # type: ignore[misc]
 
     def admit_create(self, kind: str, raw: Json, others: list[Json], *, dry_run: bool) -> None:
         """Raises Refused. `others` are the namespace's objects of that kind."""
@@ -51,6 +74,18 @@ class Policy:
         if self.pods_quota is not None and sum(not terminal(one) for one in others) >= self.pods_quota:
             name = raw["metadata"]["name"]
             self._refuse("quota", f'pods "{name}" is forbidden: exceeded quota: few, requested: pods=1')
+        self._admit_requests(raw, others)
+
+    def _admit_requests(self, raw: Json, others: list[Json]) -> None:
+        hard = self.hard.get(raw["metadata"].get("namespace") or "")
+        if hard is None:
+            return
+        asked: Amounts = {name: number for name, number in requests(raw).items() if name in hard}
+        rest = left(hard, (one for one in others if not terminal(one)))
+        if name := lacking(asked, rest):
+            sums = f"requested: requests.{name}={asked[name]:g}, used: requests.{name}={hard[name] - rest[name]:g}"
+            words = f"exceeded quota: share, {sums}, limited: requests.{name}={hard[name]:g}"
+            self._refuse("quota", f'pods "{raw["metadata"]["name"]}" is forbidden: {words}')
 
     def admit_update(self, kind: str) -> None:
         """Raises Refused."""
@@ -86,6 +121,14 @@ def _validate_pod(raw: Json) -> None:
                 raise Refused(422, "Invalid", f"spec.containers[{index}].env: value must be a string")
 
 
+def _prioritise(spec: Json) -> None:
+    """The admission plugin Priority: a pod has the value and the policy of its class, for good."""
+    name = str(spec.get("priorityClassName") or "")
+    if name not in CLASSES:
+        raise Refused(403, "Forbidden", f"pods are forbidden: no PriorityClass with name {name} was found")
+    spec["priority"], spec["preemptionPolicy"] = CLASSES[name]
+
+
 def defaulted(kind: str, raw: Json) -> Json:
     """In place, for a new object."""
     if kind != PODS:
@@ -94,6 +137,7 @@ def defaulted(kind: str, raw: Json) -> Json:
     if spec.get("terminationGracePeriodSeconds") is None:
         spec["terminationGracePeriodSeconds"] = 30
     spec.setdefault("restartPolicy", "Always")
+    _prioritise(spec)
     tolerations = spec["tolerations"] = list(spec.get("tolerations") or ())
     for key in (NOT_READY, UNREACHABLE):
         if not any(

@@ -105,12 +105,12 @@ class ApiServer:
         scope = _scope(kind, namespace)
         metadata = raw["metadata"]
         key = (scope, str(metadata.get("name", "")))
+        if scope:
+            metadata["namespace"] = scope
         validate(kind, raw)
         self.policy.admit_create(kind, raw, self.all(kind, scope), dry_run=dry_run)
         if key in self._objects[kind]:
             raise Refused(409, "AlreadyExists", f'{kind} "{key[1]}" already exists')
-        if scope:
-            metadata["namespace"] = scope
         metadata |= {"uid": self._uid(), "creationTimestamp": stamp(self._now()), "generation": 1}
         metadata.pop("deletionTimestamp", None)
         raw = defaulted(kind, raw)

@@ -13,7 +13,18 @@ from typing import Final
 
 from perdure_operator.api.signals import SignalRow, Source
 from tests.simulation.controllers import evict
-from tests.simulation.objects import NODES, PODS, Json, Refused, key_of, set_condition, terminal, terminating, uid_of
+from tests.simulation.objects import (
+    NODES,
+    PODS,
+    Json,
+    Refused,
+    condition,
+    key_of,
+    set_condition,
+    terminal,
+    terminating,
+    uid_of,
+)
 from tests.simulation.world import World
 
 PATIENCE_SECONDS: Final = 600.0
@@ -78,33 +89,58 @@ async def autoscaler_removes(world: World, node: str) -> None:
 
 
 async def karpenter_removes(world: World, rng: random.Random, node: str, *, taints: bool) -> None:
-    """Delete the node behind a finalizer, taint it, evict, and let it go once it is empty."""
+    """Somebody deletes a node that Karpenter looks after, or one of a cloud whose deletions nobody announces."""
     world.fire("karpenter" if taints else "node-deletion-without-taint")
+    await terminate_node(world, rng, node, taints=taints)
 
-    def hold(raw: Json) -> None:
-        raw["metadata"]["finalizers"] = ["karpenter.sh/termination"]
 
+async def terminate_node(
+    world: World, rng: random.Random, node: str, *, taints: bool = True, within: float | None = None
+) -> None:
+    """Delete the node behind a finalizer, taint it, evict, and let it go once it is empty.
+
+    `within` is the claim's terminationGracePeriod: a pod's own grace before it is over the pod is deleted, whatever
+    its budget says. A node whose kubelet is silent is let go as it is; pod GC deletes what was there.
+    """
     if world.node(node) is None:
         return
-    world.server.change(NODES, "", node, hold, by="karpenter")
+    deadline = None if within is None else world.now + within
+    _hold(world, node, ["karpenter.sh/termination"])
     world.server.delete(NODES, "", node, by="karpenter")
     if taints:
         await asyncio.sleep(rng.uniform(0.0, 1.0))
         taint(world, node, KARPENTER, True)
     delay = 0.5
     while pods := [pod for pod in world.pods_on(node) if not terminal(pod)]:
-        for pod in pods:
-            try:
-                evict(world, *key_of(pod))
-            except Refused:
-                delay = min(delay * 2, 10.0)
+        if taints and _is_silent(world, node):
+            break
+        refused = sum(not _ask_to_go(world, pod, deadline) for pod in pods)
+        if refused:
+            delay = min(delay * 2, 10.0)
         await asyncio.sleep(delay)
-
-    def release(raw: Json) -> None:
-        raw["metadata"]["finalizers"] = []
-
     if world.node(node) is not None:
-        world.server.change(NODES, "", node, release, by="karpenter")
+        _hold(world, node, [])
+
+
+def _hold(world: World, node: str, finalizers: list[str]) -> None:
+    world.server.change(NODES, "", node, lambda raw: raw["metadata"].update(finalizers=finalizers), by="karpenter")
+
+
+def _is_silent(world: World, node: str) -> bool:
+    there = world.node(node)
+    return there is None or (condition(there, "Ready") or {}).get("status") == "Unknown"
+
+
+def _ask_to_go(world: World, pod: Json, deadline: float | None) -> bool:
+    """Evict it, or delete it where there is no more time; False where its budget refuses."""
+    if deadline is not None and world.now >= deadline - int(pod["spec"]["terminationGracePeriodSeconds"]):
+        world.server.delete(PODS, *key_of(pod), by="karpenter", uid=uid_of(pod))
+        return True
+    try:
+        evict(world, *key_of(pod))
+    except Refused:
+        return False
+    return True
 
 
 def cordon(world: World, node: str, on: bool) -> None:

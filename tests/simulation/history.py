@@ -18,6 +18,7 @@ from tests.simulation.interface import RunMember
 from tests.simulation.member import run_member
 from tests.simulation.objects import Refused
 from tests.simulation.patience import WORK_SECONDS, Overtime, patience
+from tests.simulation.pool import Pool, draw, drawn
 from tests.simulation.scene import Scene
 from tests.simulation.world import Fact, World
 
@@ -28,10 +29,13 @@ LAST_SECONDS: Final = 20.0
 QUIET_SECONDS: Final = 30.0
 """After the last fault, at least: what is suspected by then is looked into for as long again."""
 SETTLE_SECONDS: Final = 900.0
-"""I6: so long after the last fault every job trains or is finished."""
+"""I6: so long after the last fault every job trains or is finished; where jobs wait for the room of others every one of
+them is finished so long after the one before it."""
 FINISH_SECONDS: Final = 300.0
 """So long after it is told to stop every job is finished and holds nothing."""
 LOOK_SECONDS: Final = 5.0
+SHARED_SHARE: Final = 0.5
+"""Of the faults of what jobs share, where they do."""
 AIMED_SECONDS: Final = 60.0
 """Where only some kinds of faults are played, each comes about so often."""
 
@@ -49,6 +53,14 @@ class Request:
     """Also faults that wait for a defect to be mended."""
     until: float | None = None
     """No fault begins after this moment."""
+
+    def pool(self) -> Pool | None:
+        """What the jobs share; faults that are aimed at a job have the machines that they need."""
+        if not self.only:
+            return drawn(self.seed)
+        if not any(FAULTS[name].shared for name in self.only):
+            return None
+        return draw(random.Random(f"{self.seed}/pool"))  # noqa: S311
 
     def command(self) -> str:
         """What somebody types to see it again."""
@@ -83,7 +95,10 @@ def planned(request: Request) -> list[tuple[float, Fault, int]]:
     length = rng.uniform(*DISTURBED_SECONDS)
     names = [name for name, one in FAULTS.items() if name in request.only or _may_be_drawn(one, request)]
     share = rng.choice((0.05, 0.1, 0.2, 0.4))
-    chosen = [name for name in FAULTS if rng.random() < share]
+    chosen = [name for name, one in FAULTS.items() if not one.shared and rng.random() < share]
+    if request.pool():
+        crowd = random.Random(f"{request.seed}/crowd")  # noqa: S311
+        chosen += [name for name, one in FAULTS.items() if one.shared and crowd.random() < SHARED_SHARE]
     found = []
     for name in sorted(set(request.only or chosen) & set(names)):
         times = random.Random(f"{request.seed}/times/{name}")  # noqa: S311
@@ -131,7 +146,7 @@ class History:
         )
 
     async def _live(self) -> Violation | None:
-        scene = Scene(self.world, self._run_member)
+        scene = Scene(self.world, self._run_member, self.request.pool())
         checks = self._checks = Checks(scene, everything=self.request.everything)
         if await self._disturb(scene):
             return self._first()
@@ -145,7 +160,7 @@ class History:
                 await self._finish(scene, checks)
                 checks.judge()
                 return self._first()
-            if self.world.now - quiet >= SETTLE_SECONDS:
+            if self.world.now - max(quiet, checks.room_at) >= SETTLE_SECONDS:
                 checks.fail("I6", f"{SETTLE_SECONDS:.0f} s after the last fault: {'; '.join(unsettled)}")
                 return self._first()
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from perdure.contract import LABEL_ROLE, Role
 from tests.simulation.apiserver import Change
+from tests.simulation.autoscaler import PREFIX as LAUNCHED
+from tests.simulation.autoscaler import Autoscaler
 from tests.simulation.controllers import Budgets, Garbage, NodeLifecycle
 from tests.simulation.drains import cordon
 from tests.simulation.interface import Behaviour, MemberExit, MemberHost, RunMember
@@ -15,11 +17,14 @@ from tests.simulation.kubelet import Kubelet
 from tests.simulation.link import CallFaults, Link, WatchFaults
 from tests.simulation.objects import BUDGETS, NODES, PODS, Json, Refused, clone, key_of, node_of, stamp
 from tests.simulation.operator_process import OperatorProcess
+from tests.simulation.pool import Ask, Pool
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.users import User
 from tests.simulation.world import World
 
 NAMESPACE = "team"
+OTHERS = "others"
+"""Where other people's pods are."""
 WATCH_SECONDS = 1.0
 REPLICAS = (1, 1, 2, 2, 3)
 """Of the operator."""
@@ -88,17 +93,19 @@ class Operators:
 class Scene:
     """Everything that a history plays with."""
 
-    def __init__(self, world: World, run_member: RunMember) -> None:
+    def __init__(self, world: World, run_member: RunMember, pool: Pool | None = None) -> None:
         self.world = world
         rng = world.rng("scene")
         self.kubelets: dict[str, Kubelet] = {}
+        self.pool = pool
         self._run_member = run_member
         self._cpu = rng.choice((4, 6, 8))
-        for number in range(rng.randint(3, NODES_AT_MOST)):
+        machines = rng.randint(3, NODES_AT_MOST)
+        for number in range(pool.machines if pool else machines):
             self.add_node(f"node-{number}")
         self.budgets = Budgets(world)
         self.garbage = Garbage(world)
-        self.scheduler = Scheduler(world)
+        self.scheduler = Scheduler(world, in_turn=pool is None)
         world.server.observe(self._on_change, PODS, NODES)
         self.lifecycle = NodeLifecycle(world, self.kubelets)
         self.skewed = False
@@ -106,7 +113,10 @@ class Scene:
         self.operators = Operators(world, rng.choice(REPLICAS), skews=skews)
         self.skews = skews
         jobs = rng.choice(JOBS)
-        self.users = [self._user(number) for number in range(jobs)]
+        self.users = [self._user(number) for number in range(len(pool.asks) if pool else jobs)]
+        self.autoscaler = Autoscaler(world, pool, self.add_node) if pool else None
+        if pool:
+            world.server.policy.hard = self._quota(pool)
         for user in self.users:
             world.after(rng.uniform(0.0, APPLIED_SECONDS), user.apply)
 
@@ -146,7 +156,10 @@ class Scene:
             },
         }
         root = self.world.rng(f"root/{number}")
-        if root.random() < FOLDER_SHARE:
+        if self.pool:
+            _ask_for(self.pool, self.pool.asks[number], spec)
+            behaviour.goal, behaviour.step_seconds = self.pool.asks[number].goal, 1.0
+        elif root.random() < FOLDER_SHARE:
             _on_a_volume(spec, name, root.choice(VOLUMES))
         elif (rng := self.world.rng(f"elastic/{number}")).random() < ELASTIC_SHARE:
             spec["elastic"] = _elastic(rng)
@@ -170,9 +183,11 @@ class Scene:
         server = self.world.server
         server.create(NODES, "", body, by=f"kubelet/{name}")
 
+        allocatable = self.pool.allocatable if self.pool else {"cpu": str(self._cpu)}
+
         def ready(raw: Json) -> None:
             one = {"type": "Ready", "status": "True", "lastTransitionTime": stamp(self.world.now)}
-            raw["status"] = {"allocatable": {"cpu": str(self._cpu)}, "conditions": [one]}
+            raw["status"] = {"allocatable": allocatable, "conditions": [one]}
 
         server.change_status(NODES, "", name, ready, by=f"kubelet/{name}")
 
@@ -220,13 +235,22 @@ class Scene:
         for name, kubelet in self.kubelets.items():
             self._heal_node(name, kubelet)
         self._remove_strangers()
+        if self.autoscaler and self.pool:
+            self.autoscaler.limit = self.pool.limit
+            self.world.server.policy.hard = self._quota(self.pool)
         for user in self.users:
             self._heal_job(user)
             if "hang" in world.fired:  # a rank that hangs does so until somebody ends it
                 self._end_trainers(user)
 
+    def _quota(self, pool: Pool) -> dict[str, dict[str, float]]:
+        return {} if pool.quota is None else {NAMESPACE: {pool.resource: float(pool.quota)}}
+
     def _heal_node(self, name: str, kubelet: Kubelet) -> None:
         node = self.world.node(name)
+        if name.startswith(LAUNCHED) and (node is None or node["metadata"].get("deletionTimestamp")):
+            _free(kubelet)  # whoever launches machines removes them
+            return
         if node is not None and node["metadata"].get("deletionTimestamp"):
             self.world.server.change(NODES, "", name, lambda raw: raw["metadata"].pop("finalizers"), by="cloud")
             node = None
@@ -238,9 +262,7 @@ class Scene:
             raw["spec"].pop("taints", None)
 
         self.world.server.change(NODES, "", name, clear, by="admin")
-        kubelet.pull_fails = kubelet.file_delay = 0.0
-        kubelet.free()
-        kubelet.end_hung()
+        _free(kubelet)
         if not kubelet.alive:
             kubelet.boot()
         kubelet.reconnect()
@@ -249,6 +271,8 @@ class Scene:
     def _remove_strangers(self) -> None:
         """Objects of other people that stand in the place of a job's own."""
         server = self.world.server
+        for raw in server.all(PODS, OTHERS):
+            server.delete(PODS, *key_of(raw), by="user")
         for raw in server.all(BUDGETS, NAMESPACE):
             if not raw["metadata"].get("labels") and not raw["metadata"].get("ownerReferences"):
                 server.delete(BUDGETS, *key_of(raw), by="user")
@@ -265,7 +289,16 @@ class Scene:
             return
         spec = user.body["spec"]
         user.edit(suspend=False, replicas=spec["replicas"], checkpoint=spec["checkpoint"])
+        if self.pool and job["spec"].get("elastic") != spec.get("elastic"):
+            user.edit(elastic=spec.get("elastic"))
         user.template(lambda raw: _restore(raw, user.body["spec"]["template"]), "template restored")
+
+
+def _free(kubelet: Kubelet) -> None:
+    """Nothing keeps its pods from coming up or ending."""
+    kubelet.pull_fails = kubelet.file_delay = 0.0
+    kubelet.free()
+    kubelet.end_hung()
 
 
 def _on_a_volume(spec: Json, name: str, volume: Json) -> None:
@@ -274,6 +307,17 @@ def _on_a_volume(spec: Json, name: str, volume: Json) -> None:
     pod = spec["template"]["spec"]
     pod["volumes"] = [{"name": "ckpt", **clone(volume)}]
     pod["containers"][0]["volumeMounts"] = [{"name": "ckpt", "mountPath": "/ckpt"}]
+
+
+def _ask_for(pool: Pool, ask: Ask, spec: Json) -> None:
+    """What this job wants of a pool that it shares."""
+    spec["replicas"], spec["startTimeoutSeconds"] = ask.replicas, ask.patience
+    if ask.elastic:
+        spec["elastic"] = clone(ask.elastic)
+    pod = spec["template"]["spec"]
+    pod["containers"][0]["resources"] = pool.requests(ask.units)
+    if ask.priority:
+        pod["priorityClassName"] = ask.priority
 
 
 def _elastic(rng: random.Random) -> Json:

@@ -1,12 +1,13 @@
-"""The scheduler: any node that Kubernetes could use, drawn at random.
+"""The scheduler: any node that Kubernetes could use, drawn at random; and whom it takes room from where there is none.
 
-What it heeds: unschedulable, taints, nodeSelector, required node affinity, required pod anti-affinity and CPU. What it
-does not heed is what Kubernetes does not either: that a node is being deleted, or is about to.
+What it heeds: unschedulable, taints, nodeSelector, required node affinity, required pod anti-affinity, what pods
+request, and priorities. What it does not heed is what Kubernetes does not either: that a node is being deleted, or is
+about to. Preemption is as `preemption` has it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from tests.simulation.apiserver import Change
@@ -26,16 +27,20 @@ from tests.simulation.objects import (
     terminating,
     tolerates,
 )
+from tests.simulation.preemption import NEVER, Choice, choose, lower_than, priority
+from tests.simulation.resources import allocatable, lacking, left, requests
 from tests.simulation.world import Debounced, World
 
 
 class Scheduler:
     """Binds pods without a node."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, in_turn: bool = True) -> None:
+        """`in_turn`: of one priority those are first whose name is; else whoever is drawn, as in a queue of many."""
         self._world = world
         self._rng = world.rng("scheduler")
         self._soon = Debounced(world, lambda: self._rng.uniform(0.005, 0.15), self._schedule)
+        self._in_turn = in_turn
         self.paused = False
         world.server.observe(self._on_change, PODS, NODES)
 
@@ -47,9 +52,15 @@ class Scheduler:
         if self.paused:
             self._world.after(1.0, self._soon)
             return
-        for pod in self._world.server.all(PODS):
-            if not node_of(pod) and not terminating(pod) and not terminal(pod) and not _gated(pod):
-                self._place(pod)
+        waiting = [
+            pod
+            for pod in self._world.server.all(PODS)
+            if not node_of(pod) and not terminating(pod) and not terminal(pod) and not _gated(pod)
+        ]
+        if not self._in_turn:
+            self._rng.shuffle(waiting)
+        for pod in sorted(waiting, key=priority, reverse=True):
+            self._place(pod)
 
     def _place(self, pod: Json) -> None:
         feasible: list[Json] = []
@@ -65,6 +76,7 @@ class Scheduler:
             words = ", ".join(f"{count} {problem}" for problem, count in sorted(why.items()))
             message = f"0/{len(self._world.server.each(NODES))} nodes are available: {words}."
             self._mark(pod, "False", "Unschedulable", message)
+            self._preempt(pod)
             return
         if self._rng.random() < 0.6:  # the soft spread has a say, no vote
             fewest = min(self._alike(pod, node) for node in feasible)
@@ -75,6 +87,58 @@ class Scheduler:
         except Refused:
             return
         self._mark(pod, "True", "", "")
+
+    def _preempt(self, pod: Json) -> None:
+        """Make room on the node where it costs least; the pod comes to it once those who go are gone."""
+        if pod["spec"].get("preemptionPolicy") == NEVER or self._waits_for_victims(pod):
+            return
+        server = self._world.server
+        nodes = [node for node in server.all(NODES) if self._is_helped(pod, node)]
+        choice = choose(pod, nodes, lambda node, without: self._problem(pod, node, without) == "", server)
+        if choice is not None:
+            self._take_room(pod, choice)
+
+    def _is_helped(self, pod: Json, node: Json) -> bool:
+        """Whether it is other pods that are in the way, and some of them count for less."""
+        victims = lower_than(pod, self._world.pods_on(node["metadata"]["name"]))
+        return bool(victims) and not self._problem(pod, node, [one["metadata"]["uid"] for one in victims])
+
+    def _waits_for_victims(self, pod: Json) -> bool:
+        """Whoever has been promised a node takes no more room while those who go there have not gone."""
+        node = str((pod.get("status") or {}).get("nominatedNodeName") or "")
+        return bool(node) and any(map(terminating, lower_than(pod, self._world.pods_on(node))))
+
+    def _take_room(self, pod: Json, choice: Choice) -> None:
+        server, now, (namespace, name) = self._world.server, self._world.now, key_of(pod)
+
+        def doom(raw: Json) -> None:
+            words = f"default-scheduler: preempting to accommodate a higher priority pod ({name})"
+            set_condition(raw, "DisruptionTarget", "True", now, reason="PreemptionByScheduler", message=words)
+
+        for victim in choice.victims:
+            self._world.fire("preemption")
+            self._world.tell("scheduler", "preempts", pod=key_of(victim)[1], on=choice.node, by=name)
+            server.change_status(PODS, *key_of(victim), doom, by="scheduler")
+            server.delete(PODS, *key_of(victim), by="scheduler", uid=victim["metadata"]["uid"])
+
+        def nominate(raw: Json) -> None:
+            raw["status"]["nominatedNodeName"] = choice.node
+
+        server.change_status(PODS, namespace, name, nominate, by="scheduler")
+
+    def _promised(self, pod: Json, node: str) -> list[Json]:
+        """Who waits for room there that lower ones may not take: of the same priority, or of a higher one."""
+        if "preemption" not in self._world.fired:
+            return []
+        return [
+            one
+            for one in self._world.server.each(PODS)
+            if (one.get("status") or {}).get("nominatedNodeName") == node
+            and not node_of(one)
+            and not terminating(one)
+            and priority(one) >= priority(pod)
+            and key_of(one) != key_of(pod)
+        ]
 
     def _mark(self, pod: Json, status: str, reason: str, message: str) -> None:
         old = condition(pod, "PodScheduled")
@@ -89,7 +153,8 @@ class Scheduler:
     def _alike(self, pod: Json, node: Json) -> int:
         return sum(labels_of(one) == labels_of(pod) for one in self._world.pods_on(node["metadata"]["name"]))
 
-    def _problem(self, pod: Json, node: Json) -> str:
+    def _problem(self, pod: Json, node: Json, without: Collection[str] = ()) -> str:
+        """Why the pod cannot be there; `without` those pods, by uid."""
         spec, tolerations = pod["spec"], pod["spec"].get("tolerations") or ()
         if spec.get("schedulerName") not in (None, "default-scheduler"):
             return "node(s) of another scheduler"
@@ -102,24 +167,19 @@ class Scheduler:
                 return f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value', '')}}}"
         if not _affine(spec, node):
             return "node(s) didn't match Pod's node affinity/selector"
-        others = [one for one in self._world.pods_on(node["metadata"]["name"]) if not terminal(one)]
+        name = node["metadata"]["name"]
+        others = [
+            one for one in self._world.pods_on(name) if not terminal(one) and one["metadata"]["uid"] not in without
+        ]
         if any(_repels(pod, other) or _repels(other, pod) for other in others):
             return "node(s) didn't match pod anti-affinity rules"
-        if _cpu(spec) + sum(_cpu(one["spec"]) for one in others) > float(node["status"]["allocatable"]["cpu"]):
-            return "Insufficient cpu"
-        return ""
+        rest = left(allocatable(node), [*others, *self._promised(pod, name)])
+        missing = lacking(requests(pod), rest)
+        return f"Insufficient {missing}" if missing else ""
 
 
 def _gated(pod: Json) -> bool:
     return bool(pod["spec"].get("schedulingGates"))
-
-
-def _cpu(spec: Json) -> float:
-    total = 0.0
-    for container in spec.get("containers") or ():
-        text = str(((container.get("resources") or {}).get("requests") or {}).get("cpu", 0))
-        total += float(text[:-1]) / 1000 if text.endswith("m") else float(text)
-    return total
 
 
 def _affine(spec: Json, node: Json) -> bool:

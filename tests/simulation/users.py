@@ -76,6 +76,7 @@ class User:
             self.delete_that(self.rng.choice(alive), grace)
 
     def delete_that(self, pod: Json, grace: int | None = None) -> None:
+        self.world.fire("delete-pod")
         self.world.tell(USER, "delete pod", pod=pod["metadata"]["name"], grace=grace)
         try:
             self.world.server.delete(PODS, *key_of(pod), by=USER, grace=grace)

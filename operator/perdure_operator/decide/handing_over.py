@@ -17,6 +17,7 @@ from perdure_operator.api.status import CurrentRun, Intent, MemberOutcome, NextR
 from perdure_operator.decide.disruptions import final_reason, known_by, reason_to_end
 from perdure_operator.decide.draft import Draft, Waiting, clock, doubled, later, next_run
 from perdure_operator.decide.facts import joined, own
+from perdure_operator.decide.growth import grow_by
 from perdure_operator.decide.outcomes import read_end
 from perdure_operator.decide.plans import ATTEMPTS, succeed
 
@@ -82,8 +83,8 @@ def _try_again(draft: Draft, upcoming: NextRun, plan: RunPlan, intent: Intent, f
         cause=upcoming.cause,
         replacements=upcoming.replacements,
     )
-    pause = doubled(draft.now, attempts)
-    intent = intent.model_copy(update={"ready_by": None, "not_before": pause})
+    pause, until = doubled(draft.now, attempts), grow_by(draft) if intent.grow_by else None
+    intent = intent.model_copy(update={"ready_by": None, "not_before": pause, "grow_by": until})
     draft = draft.update_current(intent=intent).update(next=again)
     return draft.tell(Reason.HANDOVER_FAILED, words, warning=True)
 

@@ -34,14 +34,19 @@ _GPUS: Final = ("nvidia.com/", "amd.com/gpu")
 
 
 def reconsider(draft: Draft) -> Draft:
-    """The signal may be withdrawn while nobody was told of it, and more members may have to leave."""
-    current, intent = draft.current, draft.intent
+    """The signal may be withdrawn while nobody was told of it, and more members may have to leave.
+
+    Once a run was offered members were told, and nobody knows which trains: those that there are become another run.
+    """
+    current, intent, upcoming = draft.current, draft.intent, draft.status.next
     if current is None or intent is None:
         return draft
     found = reason_to_end(draft, current)
     if final := final_reason(draft, current):
         lost = found is not None and found.disruption in _UNSAVED
         return commit_to_leave(draft, current, found if found and lost else final)
+    if found is None and upcoming and upcoming.attempts:
+        return draft
     if found is None:
         words = f"no longer true: {intent.cause}; nobody was asked to leave"
         draft = withdrawn(give_back(draft, draft.next_members), intent)
@@ -51,10 +56,9 @@ def reconsider(draft: Draft) -> Draft:
     if not may_prepare(draft, current, found):
         return commit_to_leave(draft, current, found)
     draft = draft.update_current(intent=limited(draft, current, found))
-    if draft.status.next is None:
+    if upcoming is None:
         return draft
-    upcoming = draft.status.next.model_copy(update={"disruption": found.disruption, "cause": found.cause})
-    return draft.update(next=upcoming)
+    return draft.update(next=upcoming.model_copy(update={"disruption": found.disruption, "cause": found.cause}))
 
 
 def take_over(draft: Draft) -> Draft:
@@ -75,10 +79,15 @@ def take_over(draft: Draft) -> Draft:
     if draft.status.previous:
         return await_leavers(draft, draft.status.previous)
     found = reason_to_end(draft, current)
-    if found and not heirs.stays and any(made_from_another(draft, pods[one.name]) for one in heirs.leaves):
-        # What has changed may be the root itself: whoever has members there has a claim, so they all go first.
+    if found and _all_from_another_template(draft, heirs):
         return commit_to_leave(draft, current, found, fell="all members are made from another template").allot(())
     return _planned(draft, current, intent, heirs)
+
+
+def _all_from_another_template(draft: Draft, heirs: Succession) -> bool:
+    """What has changed may be the root itself: whoever has members there has a claim, so they all go first."""
+    pods = own(draft.snapshot)
+    return not heirs.stays and any(made_from_another(draft, pods[one.name]) for one in heirs.leaves)
 
 
 def _nobody_trains(draft: Draft, current: CurrentRun, intent: Intent) -> bool:
@@ -99,7 +108,7 @@ def take_over_with_fewer(draft: Draft) -> Draft:
     if current is None or intent is None or not intent.prepare or _has_no_root(draft):
         return draft
     heirs, pods = succession(draft), own(draft.snapshot)
-    if not all(can_train(draft, pods[one.name]) for one in heirs.stays):
+    if _all_from_another_template(draft, heirs) or not all(can_train(draft, pods[one.name]) for one in heirs.stays):
         return draft
     ready = tuple(name for name in draft.next_members if name in pods and can_train(draft, pods[name]))
     size = most_with(draft, len(heirs.stays) + len(ready))
@@ -109,6 +118,8 @@ def take_over_with_fewer(draft: Draft) -> Draft:
     draft, due = _goes_on_with(draft, current, intent, heirs, size)
     if not due:
         return draft
+    if _offered_in_vain(draft, intent) and not joins:
+        draft = give_up_growing(draft)
     leaves = (*heirs.leaves, *(one for one in heirs.stays if one not in stays))
     fewer = Succession(stays, leaves, len(joins))
     others = tuple(name for name in draft.next_members if name not in joins)
@@ -127,9 +138,21 @@ def _goes_on_with(
         due = size > 0
     elif intent.disruption is Disruption.SIZE_CHANGE and not heirs.leaves:
         draft, due = lasts(draft, size if size > have else 0)
+        due = due or (size > 0 and _offered_in_vain(draft, intent))
     else:
         due = size > 0 and (size >= have or (until is not None and draft.now >= until))
     return draft.wake(begins), due and draft.now >= begins
+
+
+def _offered_in_vain(draft: Draft, intent: Intent) -> bool:
+    """Whether the time for new members is over, and nobody has told which run trains since one was offered.
+
+    Another run of those that are there ends that: they may be waiting for members that never come.
+    """
+    upcoming = draft.status.next
+    if intent.grow_by is None or upcoming is None or not upcoming.attempts:
+        return False
+    return draft.now >= intent.grow_by
 
 
 def _has_no_root(draft: Draft) -> bool:
@@ -140,17 +163,18 @@ def _has_no_root(draft: Draft) -> bool:
 def stop_growing(draft: Draft) -> Draft:
     """When the time for new members of a larger run is over they are let go, and the run trains on as it is.
 
-    Not once some run was offered to its members: nobody has told then that it is the one that trains.
+    Not once some run was offered to its members: nobody has told then that it is the one that trains, see
+    `take_over_with_fewer`.
     """
     current, intent, upcoming = draft.current, draft.intent, draft.status.next
     if current is None or intent is None or not intent.prepare or intent.grow_by is None:
         return draft
-    if upcoming and (upcoming.plan or upcoming.attempts):
-        return draft
-    if intent.disruption is not Disruption.SIZE_CHANGE or succession(draft).leaves:
+    if (upcoming and upcoming.plan) or intent.disruption is not Disruption.SIZE_CHANGE or succession(draft).leaves:
         return draft
     if draft.now < intent.grow_by:
         return draft.wake(intent.grow_by)
+    if upcoming and upcoming.attempts:
+        return draft
     held = draft.waiting or Waiting(Reason.STARTING_MEMBERS, "they are not Ready")
     draft = give_up_growing(give_back(draft, draft.next_members).update_current(intent=None).update(next=None)).but(
         waiting=None

@@ -24,6 +24,7 @@ accounts     what runs have cost: failures, steps lost, what was saved
 recovery     how long it takes to go on
 unasked      nobody stops training unasked
 lost         nobody trains on for a run that is lost
+sizes        I8 for jobs that share a pool: sizes settle, follow the room there is, and nobody holds more than it needs
 
 The real trainers' and kubelets' truth comes as facts of the world; `evidence` judges the log.
 """
@@ -49,10 +50,11 @@ from tests.simulation.checks.offers import Offers
 from tests.simulation.checks.outages import Outages
 from tests.simulation.checks.picture import Picture
 from tests.simulation.checks.plans import Plans
-from tests.simulation.checks.reading import wanted
+from tests.simulation.checks.reading import finished, wanted
 from tests.simulation.checks.recovery import Recovery
 from tests.simulation.checks.replacing import Replacing
 from tests.simulation.checks.runs import Runs
+from tests.simulation.checks.sizes import Sizes
 from tests.simulation.checks.takeover import Takeover
 from tests.simulation.checks.told import Told
 from tests.simulation.checks.unasked import Unasked
@@ -84,6 +86,7 @@ OTHERS: Final[tuple[Callable[[Case], Promise], ...]] = (
     Recovery,
     Lost,
     Unasked,
+    Sizes,
 )
 POLL_SECONDS: Final = 1.0
 NEWS_SECONDS: Final = 2.0
@@ -110,6 +113,8 @@ class Checks:
         self._of_answer = [one.on_answer for one in self._promises if _has(one, Promise.on_answer)]
         self._led_since: float | None = None
         self._looked, self._news = 0.0, True
+        self.room_at = 0.0
+        """When a job came to its end last: whoever waits for its room may go on from then."""
         scene.world.server.observe(self._on_change)
         scene.world.listeners.append(self._on_fact)
         scene.operators.on_call = self._on_call
@@ -151,6 +156,8 @@ class Checks:
             uid = uid_of(change.raw)
             self._case.jobs.setdefault(uid, key_of(change.raw)[1])
             self._case.most[uid] = max(self._case.most.get(uid, 1), wanted(change.raw["spec"]))
+            if finished(change.raw) and not finished(change.old or {}):
+                self.room_at = self._case.now
         self._news = self._news or change.kind != LEASES
         for look in self._of_lease if change.kind == LEASES else self._of_change:
             look(change)

@@ -254,11 +254,13 @@ class Accounts(Promise):
             yield "failures", f"costs {code} failures of the code and {infrastructure} of infrastructure"
         if code + infrastructure and not any(death.how == "OOMKilled" for death in account.deaths.values()):
             self._memory.pop(account.job, None)
-        yield from self._blame(account, status, code, infrastructure)
+        yield from self._blame(account, status, before, code, infrastructure)
         yield from self._steps(account, int(status.get("stepsLost", 0)) - int(before.get("stepsLost", 0)))
         yield from self._saved(account, status, code + infrastructure)
 
-    def _blame(self, account: Account, status: Json, code: int, infrastructure: int) -> Iterator[tuple[str, str]]:
+    def _blame(
+        self, account: Account, status: Json, before: Json, code: int, infrastructure: int
+    ) -> Iterator[tuple[str, str]]:
         """A member that was killed from outside, before anything else happened, costs one failure of infrastructure."""
         killed = [(death.at, name) for name, death in account.deaths.items() if death.how]
         if not killed or account.disturbed or account.late:
@@ -274,16 +276,22 @@ class Accounts(Promise):
             words = f"{name} was killed from outside, before anything else happened, and it counts as"
             yield "failures", f"{words} {code} failures of the code and {infrastructure} of infrastructure"
         if account.deaths[name].how == "OOMKilled":
-            yield from self._row(account, status) if infrastructure else ()
+            yield from self._row(account, status, before) if infrastructure else ()
             said = " ".join(f"{one.get('reason')} {one.get('message')}" for one in status.get("conditions") or ())
             if "emory" not in said:
                 yield "unnamed", f"a member was killed for want of memory, and status says: {said}"
 
-    def _row(self, account: Account, status: Json) -> Iterator[tuple[str, str]]:
-        """Kills for want of memory that come no further than the one before; the first may tell of a step less."""
+    def _row(self, account: Account, status: Json, old: Json) -> Iterator[tuple[str, str]]:
+        """Kills for want of memory that come no further than the one before; the first may tell of a step less.
+
+        Survivors that go on in their pods tell of no step: where status learns of the first one now, it counts anew.
+        """
         step = self._reached.get((account.job, account.run), 0)
         count, before = self._memory.get(account.job, (0, 0))
         count = count + 1 if step <= before else 1
+        known, learned = (int((one.get("failures") or {}).get("outOfMemoryStep") or 0) for one in (old, status))
+        if learned and not known:
+            count = min(count, int((status.get("failures") or {}).get("outOfMemory") or 0) + 1)
         self._memory[account.job] = count, max(step, before)
         words, told = (
             f"the {count}th kill for want of memory in a row at step {step}, and",

@@ -42,6 +42,8 @@ PODS_A_MINUTE: Final = 12
 """For each member wanted: a back-off from a second makes seven a minute."""
 PODS_A_RUN: Final = 20
 ROUNDS_ALONE: Final = 6
+ROUNDS_FOR_SPARES: Final = 6
+"""More, where one is refused: it is given up and made anew, after pauses that double."""
 ROUNDS_OF_OLD_NEWS: Final = 20
 """What happened long ago may be told within seconds."""
 PAUSE_AT_MOST_SECONDS: Final = 300
@@ -137,7 +139,8 @@ class Bounds(Promise):
         now = self._case.now
         self._alone[uid] = self._alone.get(uid, 0) + 1 if now - self._last_round.get(uid, -1e9) < 5.0 else 1
         self._last_round[uid] = now
-        if self._alone[uid] > (ROUNDS_OF_OLD_NEWS if self._case.deaf else ROUNDS_ALONE):
+        alone = ROUNDS_ALONE + (ROUNDS_FOR_SPARES if spares(change.raw) else 0)
+        if self._alone[uid] > (ROUNDS_OF_OLD_NEWS if self._case.deaf else alone):
             words = f"{self._alone[uid]} status writes within seconds, and nothing else happened"
             self._case.fail("I10", f"{self._case.jobs[uid]}: {words}")
 

@@ -56,7 +56,8 @@ class Leadership(Promise):
             return
         if kind == PODS:
             pod = next((one for one in self._world.server.each(PODS) if key_of(one)[1] == name), None)
-            self._jobs[name] = labels_of(pod).get("perdure.dev/job", "") if pod else name.rsplit("-", 2)[0]
+            named = labels_of(pod).get("perdure.dev/job") if pod else None  # a stranger's may have the name
+            self._jobs[name] = named or name.rsplit("-", 2)[0]
         waiting = self._waiting[who, self._jobs.get(name, name)]
         others = [one for one in waiting if self._case.now - one[3] > 0.0]
         if others:

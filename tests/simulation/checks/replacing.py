@@ -1,5 +1,6 @@
 """A member of the next run is replaced for a reason: its pod has ended or is being deleted, its node goes away, the
-template is another. Nobody gives up a pod that is well because a read was overtaken by the watch.
+template is another. Nobody gives up a pod that is well because a read was overtaken by the watch. Or all are let go for
+want of room, before a run has begun, and once they have held theirs for as long as the job may.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from typing import Final
 
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise, by_operator
-from tests.simulation.checks.reading import intent, status_of, terminated, upcoming
+from tests.simulation.checks.reading import intent, plan_of, status_of, terminated, upcoming
 from tests.simulation.objects import (
     JOBS,
     NODES,
@@ -26,6 +27,7 @@ from tests.simulation.objects import (
 MEMORY_SECONDS: Final = 90.0
 """News of a node, or of the spec, may be so old."""
 NEWS_SECONDS: Final = 1.0
+CLOCK_SECONDS: Final = 3.0
 _UNSURE: Final = ("late-write", "lost-answer", "timeout", "relabel", "orphan-job", "status-restored")
 """A pod may appear after it was given up for not having appeared, or be there unseen."""
 
@@ -49,8 +51,31 @@ class Replacing(Promise):
             return
         if change.raw["spec"] != change.old["spec"]:
             self._edited[uid_of(change.raw)] = self._case.now
-        if by_operator(change) and change.event != "DELETED" and not intent(status_of(change.old)).get("prepare"):
+        if not by_operator(change) or change.event == "DELETED" or intent(status_of(change.old)).get("prepare"):
+            return
+        before, after = (
+            int((status_of(one).get("gang") or {}).get("attempts") or 0) for one in (change.old, change.raw)
+        )
+        if after > before:
+            self._check_release(change.raw, status_of(change.old))
+        else:
             self._check(change.raw, upcoming(status_of(change.old)), upcoming(status_of(change.raw)))
+
+    def _check_release(self, job: Json, before: Json) -> None:
+        """Somebody has held room for long enough, and nobody trains."""
+        name, most = key_of(job)[1], float(job["spec"]["startTimeoutSeconds"])
+        pods = (self._world.server.find(PODS, key_of(job)[0], one) for one in upcoming(before).get("members") or ())
+        ages = [
+            self._case.now - seconds_of(pod["metadata"]["creationTimestamp"]) for pod in pods if pod and node_of(pod)
+        ]
+        if plan_of(before):
+            self._case.fail(
+                "release", f"{name} lets its members go for want of room, and run {before.get('run')} is on"
+            )
+        if max(ages, default=0.0) < most - CLOCK_SECONDS:
+            self._case.fail(
+                "release", f"{name} lets its members go, which hold their nodes since {sorted(ages)} s at most"
+            )
 
     def _check(self, job: Json, before: Json, after: Json) -> None:
         if not after or after.get("run") != before.get("run") or self._is_recent(self._edited, uid_of(job)):

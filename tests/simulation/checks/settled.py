@@ -9,7 +9,7 @@ from tests.simulation.objects import Json, key_of, terminal, uid_of
 
 
 def unsettled(case: Case, runs: Runs) -> list[str]:
-    """The jobs that neither train nor are finished, each with what its status says."""
+    """The jobs that neither train nor are finished, each with what its status says; of a pool those not finished."""
     return [words for user in case.scene.users if (words := _unsettled(case, runs, user.job))]
 
 
@@ -33,13 +33,19 @@ def _unsettled(case: Case, runs: Runs, job: Json | None) -> str:
         return f"{name} is finished, and {len(left)} of its pods hold their devices" if left else ""
     if (case.fired("emptied-root", "stripped-root") or _has_moved(case, job)) and _asks_about_root(status):
         return ""
+    if case.scene.pool:
+        return f"{name} is {status.get('phase')}, and not finished: {_said(status)}"
     last = runs.training[name]
     plan = max((int(one["run"]) for one in plans(status)), default=0)
     steps = last.uid == uid_of(job) and last.run == plan and case.now - last.at < 30.0
     if status.get("phase") == "Running" and steps and _has_its_size(case, job):
         return ""
+    return f"{name} is {status.get('phase')} in run {plan}, last step in run {last.run}: {_said(status)}"
+
+
+def _said(status: Json) -> str:
     said = [f"{one['type']}={one['status']} {one['reason']}: {one['message']}" for one in status.get("conditions", ())]
-    return f"{name} is {status.get('phase')} in run {plan}, last step in run {last.run}: {'; '.join(said[:3])}"
+    return "; ".join(said[:3])
 
 
 def _has_its_size(case: Case, job: Json) -> bool:

@@ -5,7 +5,20 @@ operator is known not to bear carries the defect it waits for and stays out of t
 `--all` lets it in.
 """
 
-from tests.simulation.faults import api, nodes, operator, people, pods, schemes, takeovers, vandals, worst
+from tests.simulation.faults import api, nodes, operator, people, pods, schemes, sharing, takeovers, vandals, worst
 from tests.simulation.faults.registry import FAULTS, Fault
 
-__all__ = ["FAULTS", "Fault", "api", "nodes", "operator", "people", "pods", "schemes", "takeovers", "vandals", "worst"]
+__all__ = [
+    "FAULTS",
+    "Fault",
+    "api",
+    "nodes",
+    "operator",
+    "people",
+    "pods",
+    "schemes",
+    "sharing",
+    "takeovers",
+    "vandals",
+    "worst",
+]

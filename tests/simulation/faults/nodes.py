@@ -7,6 +7,7 @@ import random
 
 from perdure_operator.api.shipped import SHIPPED
 from tests.simulation import drains
+from tests.simulation.autoscaler import PREFIX as LAUNCHED
 from tests.simulation.faults.registry import fault, some_kubelet, some_node
 from tests.simulation.objects import NODES
 from tests.simulation.scene import Scene
@@ -62,8 +63,8 @@ async def node_deleted_without_taint(scene: Scene, rng: random.Random) -> None:
 
 
 def _return_node(scene: Scene, node: str) -> None:
-    """Another machine of the same name."""
-    if scene.world.node(node) is None:
+    """Another machine of the same name; whoever launches machines gives each one of its own."""
+    if scene.world.node(node) is None and not node.startswith(LAUNCHED):
         scene.register(node)
         scene.kubelets[node].boot()
 

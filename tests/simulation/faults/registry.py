@@ -29,17 +29,21 @@ class Fault:
     """The history lasts until it is over: its length is what it is about."""
     alone: bool = False
     """Only where somebody names it: it arranges what faults that know nothing of each other seldom come to."""
+    shared: bool = False
+    """Of what several jobs share: played where there is a pool, and drawn by a stream of its own."""
 
 
 FAULTS: Final[dict[str, Fault]] = {}
 
 
-def fault(every: float, *, waits_for: str = "", to_its_end: bool = False, alone: bool = False) -> Callable[[Do], Do]:
+def fault(
+    every: float, *, waits_for: str = "", to_its_end: bool = False, alone: bool = False, shared: bool = False
+) -> Callable[[Do], Do]:
     """Register under the function's name."""
 
     def register(do: Do) -> Do:
         name = do.__name__.replace("_", "-")
-        FAULTS[name] = Fault(name, do, every, waits_for, to_its_end, alone)
+        FAULTS[name] = Fault(name, do, every, waits_for, to_its_end, alone, shared)
         return do
 
     return register

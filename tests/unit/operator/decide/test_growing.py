@@ -185,14 +185,30 @@ class TestGrowing:
         here = here.after(SETTLING_SECONDS - AFTER).pod(joiner, ready=True, phase="Running", ip="10.0.0.8").settle()
         assert len(here.after(AFTER).settle().members) == 3
 
-    def test_once_a_run_was_offered_the_attempt_goes_on_whatever_the_time(self) -> None:
-        """Nobody has told yet which of the two runs trains."""
+    def test_once_a_run_was_offered_the_move_ends_with_another_run_of_those_that_there_are(self) -> None:
+        """Nobody has told which of the two runs trains: it may be neither, and new members may never come."""
         here = _small().status(live_refused=None).ready().settle().after(SETTLING_SECONDS).settle()
         newcomer = here.now.next.members[0] if here.now.next else ""
         assert stage_of(here.now) is Stage.HANDING_OVER
+        here = here.after(TIMEOUT // 2).ended(newcomer, ExitKind.HANDOVER_FAILED, run=2).settle()
+        assert stage_of(here.after(TIMEOUT - 1).settle().now) is Stage.PREPARING, "others have their time"
+        here = here.after(TIMEOUT).settle()
+        assert stage_of(here.now) is Stage.HANDING_OVER
+        assert here.now.next is not None
+        assert _numbers(here.now.next.plan) == ["0", "1"]
+        assert here.now.growth is not None
+        assert here.now.growth.attempts == 1
+
+    def test_once_a_run_was_offered_a_smaller_number_is_no_withdrawal(self) -> None:
+        """Members were told, and one of them may wait for a run that never begins."""
+        here = _small().status(live_refused=None).ready().settle().after(SETTLING_SECONDS).settle()
+        newcomer = here.now.next.members[0] if here.now.next else ""
         here = here.ended(newcomer, ExitKind.HANDOVER_FAILED, run=2).settle()
-        assert stage_of(here.now) is Stage.PREPARING
-        assert stage_of(here.after(10 * TIMEOUT).settle().now) is Stage.PREPARING
+        here = here.spec(replicas=2).after(1).settle().after(SETTLING_SECONDS).settle()
+        assert stage_of(here.now) is Stage.HANDING_OVER
+        assert here.now.next is not None
+        assert here.now.next.undecided == (2,)
+        assert _numbers(here.now.next.plan) == ["0", "1"]
 
 
 class TestGoingOnWithFewer:
