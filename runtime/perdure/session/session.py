@@ -359,7 +359,8 @@ class Session:
 
         For scripts that end by themselves instead of by the exception that the next batch raises: they get no further
         batch, what they still do has the rest of the exit's time, and their run goes on in the next process. All ranks
-        call it alike, after `step()`; false also in the middle of a step's batches. UserError before `epochs()`.
+        call it alike, after `step()`; false also in the middle of a step's batches, and where this process hands its
+        place over to another: that is done at the next batch. UserError before `epochs()`.
         """
         return self._boundary.should_stop()
 
