@@ -103,7 +103,8 @@ class Bounds(Promise):
         where = uid, int(self._case.status(uid).get("run") or 0), node_of(change.raw)
         if terminating(change.raw) and not terminating(old) and node_of(old):
             self._sent[where] = 0
-        if node_of(old) or self._world.server.policy.refuse_patches:  # then none can be marked to hold the place
+        policy = self._world.server.policy
+        if node_of(old) or policy.refuse_patches or policy.hard:  # then none can be marked, or kept, to hold the place
             return
         self._sent[where] += 1
         if self._sent[where] > 2 * self._case.most[uid]:  # standbys for some, then, as nobody was Ready, for all
