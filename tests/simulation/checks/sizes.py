@@ -43,8 +43,8 @@ from tests.simulation.world import Fact
 
 CHANGES: Final = 5
 """Of one job's size without a cause from outside: one for each member of the largest, and one for whom it made room."""
-MEMORY_SECONDS: Final = 120.0
-"""A run begins with a size that was right when it was planned."""
+MEMORY_SECONDS: Final = 1200.0
+"""A run begins with a size that was right when it was planned; a store that is down keeps it from that for long."""
 GROWN_SECONDS: Final = 120.0
 """Beside growAfterSeconds: new members start, and one run becomes the next, by an exit save where it has to be."""
 IDLE_SECONDS: Final = 60.0
