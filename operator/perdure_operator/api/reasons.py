@@ -312,8 +312,7 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     Reason.STORAGE_REFUSED: Explained(
         "The store refuses the members and will until somebody acts: no such bucket, access denied, wrong keys or a "
         "wrong endpoint, a read-only folder. It costs no failure.",
-        "Do what the message says; members try it again at the time given there, and at once after an edit of the "
-        "spec.",
+        "Do what the message says; members try it again at the time given there, and soon after an edit of the spec.",
     ),
     Reason.CHECKPOINTS_DAMAGED: Explained(
         "The log or every commit under checkpoint.uri is damaged, so no run may go on from there. It costs no failure.",

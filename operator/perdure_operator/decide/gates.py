@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Final
 
 from perdure_operator.api.reasons import Reason
+from perdure_operator.api.status import RootProblem
 from perdure_operator.decide.blame import backoff_until
 from perdure_operator.decide.draft import Draft, clock, later
 from perdure_operator.decide.exit_problems import look_after, outlived, stuck_at
-from perdure_operator.decide.facts import given_up_at, listed, node_lost, terminated
+from perdure_operator.decide.facts import EDIT_SECONDS, given_up_at, listed, node_lost, terminated
 from perdure_operator.decide.placement import grace_of
 from perdure_operator.state.decision import DeletePod
 from perdure_operator.state.snapshot import PodView
@@ -86,16 +88,23 @@ def keep_log(draft: Draft) -> Draft:
 def wait_for_root(draft: Draft) -> Draft:
     """What a store refuses it refuses until somebody acts, and damage stays: nothing is gained by more failures."""
     problem = draft.status.root_problem
-    if problem is None or draft.snapshot.generation != problem.generation:
+    if problem is None:
         return draft
-    doublings = 0 if problem.damaged else min(problem.count - 1, 10)
-    first = LOOK_FOR_LOG_SECONDS if problem.damaged else TRY_STORE_SECONDS
-    again = later(problem.time, min(first * 2**doublings, LOOK_FOR_LOG_SECONDS))
+    again = _root_tried_at(problem, edited=draft.snapshot.generation != problem.generation)
     if draft.now >= again:
         return draft
     reason = Reason.CHECKPOINTS_DAMAGED if problem.damaged else Reason.STORAGE_REFUSED
-    message = f"{problem.message}\nThe next members try it at {clock(again)}, and at once after an edit of the spec"
+    message = f"{problem.message}\nThe next members try it at {clock(again)}, and soon after an edit of the spec"
     return draft.block(reason, message, again)
+
+
+def _root_tried_at(problem: RootProblem, *, edited: bool) -> datetime:
+    """An edit may be the remedy, and it is tried at once; but one after which the same was found again was none."""
+    if edited:
+        return later(problem.time, EDIT_SECONDS if problem.count > 1 else 0)
+    doublings = 0 if problem.damaged else min(problem.count - 1, 10)
+    first = LOOK_FOR_LOG_SECONDS if problem.damaged else TRY_STORE_SECONDS
+    return later(problem.time, min(first * 2**doublings, LOOK_FOR_LOG_SECONDS))
 
 
 def back_off(draft: Draft) -> Draft:

@@ -19,6 +19,7 @@ from tests.simulation.checks.reading import (
     to_come,
     training,
 )
+from tests.simulation.checks.room import admitted
 from tests.simulation.objects import (
     EVENTS,
     JOBS,
@@ -95,7 +96,8 @@ class Bounds(Promise):
         """Successors are not sent to a node that goes away, again and again.
 
         Whoever takes away one that is there has made room for all that wait: it may be the one that holds the
-        place, or one that would have held it had an operator been there to see where it came to.
+        place, or one that would have held it had an operator been there to see where it came to. Where a quota leaves
+        no room for one more, a pod that held the place would keep its own successor from being created for ever.
         """
         node, uid = self._world.node(node_of(change.raw)), owner_of(change.raw)
         if node is None or uid not in self._case.jobs or not terminating(node):
@@ -103,8 +105,10 @@ class Bounds(Promise):
         where = uid, int(self._case.status(uid).get("run") or 0), node_of(change.raw)
         if terminating(change.raw) and not terminating(old) and node_of(old):
             self._sent[where] = 0
-        policy = self._world.server.policy
-        if node_of(old) or policy.refuse_patches or policy.hard:  # then none can be marked, or kept, to hold the place
+        job = self._case.job(uid)
+        if node_of(old) or self._world.server.policy.refuse_patches:  # then none can be marked to hold the place
+            return
+        if job and admitted(self._case, job) < 1:  # then none is kept: whoever holds the place has another's
             return
         self._sent[where] += 1
         if self._sent[where] > 2 * self._case.most[uid]:  # standbys for some, then, as nobody was Ready, for all

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from tests.simulation.checks.case import Case
@@ -12,13 +13,17 @@ from tests.simulation.resources import Amounts, allocatable, amount, left, times
 def fits(case: Case, job: Json) -> int:
     """How many more of its pods would find a node, and be admitted, now."""
     wanted = _requests(job)
-    free = sum(times(wanted, rest) for rest in _rests(case))
+    return int(min(sum(times(wanted, rest) for rest in _rests(case)), admitted(case, job)))
+
+
+def admitted(case: Case, job: Json) -> float:
+    """How many more of its pods a quota leaves room for, now."""
     hard = case.world.server.policy.hard.get(key_of(job)[0])
     if hard is None:
-        return free
+        return math.inf
     pods = (pod for pod in case.world.server.all(PODS, key_of(job)[0]) if not terminal(pod))
-    limited = {name: number for name, number in wanted.items() if name in hard}
-    return min(free, max(times(limited, left(hard, pods)), 0))
+    limited = {name: number for name, number in _requests(job).items() if name in hard}
+    return max(times(limited, left(hard, pods)), 0)
 
 
 def _rests(case: Case) -> Iterator[Amounts]:

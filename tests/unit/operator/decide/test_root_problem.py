@@ -65,3 +65,13 @@ def test_an_edit_of_the_spec_tries_at_once() -> None:
     for error in (NO_BUCKET, DAMAGED):
         here = _ended(job().running(world=2), error)
         assert len(here.spec(replicas=2).settle().living()) == 2
+
+
+@pytest.mark.parametrize("error", [NO_BUCKET, DAMAGED], ids=["refused", "damaged"])
+def test_tools_that_edit_the_spec_in_turns_make_no_storm_of_pods(error: object) -> None:
+    """Each run that fails at once would be followed by the next edit, and that by the next run."""
+    here = _ended(job().running(world=2), error).spec(replicas=2).settle().ready().settle()
+    here = _ended(here, error).spec(replicas=2).settle()
+    assert here.living() == []
+    assert here.plan().requeue_after == 10
+    assert len(here.after(10).settle().living()) == 2
