@@ -63,7 +63,7 @@ class Debts(Promise):
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self._created: set[tuple[str, str]] = set()
-        """The job that owned it, and the name, of each pod that there ever was: others may have had that name before."""
+        """The job that owned it, and the name, of each pod that there ever was: others may have had the name."""
 
     def on_change(self, change: Change) -> None:
         if change.kind == PODS and change.event == "ADDED":
