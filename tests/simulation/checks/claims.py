@@ -41,6 +41,7 @@ from tests.simulation.objects import (
     is_ready,
     key_of,
     labels_of,
+    matches,
     node_of,
     owner_of,
     terminal,
@@ -168,7 +169,7 @@ class Claims(Promise):
             self._look_at_leaving(pod)
         uids = {uid_of(job) for job in jobs}
         for budget in self._world.server.each(BUDGETS):
-            orphan = UID in labels_of(budget) and owner_of(budget) not in uids
+            orphan = _protects_own(budget) and owner_of(budget) not in uids
             words = f"budget {key_of(budget)[1]} protects pods of a job that is gone"
             self._lasting("orphan-budget", uid_of(budget), orphan, 300.0, words)
 
@@ -264,3 +265,9 @@ class Claims(Promise):
     def _heard(self, pod: Json) -> bool:
         kubelet = self._case.scene.kubelets.get(node_of(pod))
         return kubelet is not None and kubelet.hears
+
+
+def _protects_own(budget: Json) -> bool:
+    """Whether it selects members of the job whose labels it has: one that was given other pods to protect stays."""
+    labels = labels_of(budget)
+    return UID in labels and matches(budget["spec"].get("selector"), {**labels, ROLE: "member"})

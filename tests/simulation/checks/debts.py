@@ -62,12 +62,12 @@ class Debts(Promise):
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
-        self._created: set[str] = set()
-        """Names of pods that there ever were."""
+        self._created: set[tuple[str, str]] = set()
+        """The job that owned it, and the name, of each pod that there ever was: others may have had the name."""
 
     def on_change(self, change: Change) -> None:
         if change.kind == PODS and change.event == "ADDED":
-            self._created.add(key_of(change.raw)[1])
+            self._created.add((owner_of(change.raw), key_of(change.raw)[1]))
 
     def look(self) -> None:
         due = {(check, what): words for job in self._world.server.each(JOBS) for check, what, words in self._debts(job)}
@@ -107,7 +107,8 @@ class Debts(Promise):
             if pod is None or terminated(pod):
                 yield name
         for name in sorted(to_come(status)):
-            if name in self._created and self._world.server.find(PODS, key_of(job)[0], name) is None:
+            made = (uid_of(job), name) in self._created
+            if made and self._world.server.find(PODS, key_of(job)[0], name) is None:
                 yield name
 
     def _unasked(self, job: Json) -> Iterator[Json]:

@@ -60,6 +60,8 @@ class Plans(Promise):
         """By uid of the job: the highest run that the last words of its pods know to be in the log."""
         self._committed: dict[str, int] = defaultdict(int)
         """By uid of the job: the newest commit, by its number in the log, that the last words of its pods know of."""
+        self._floors: dict[tuple[str, int], int] = {}
+        """By uid of the job and run: the newest commit that was known when status first had the run's plan."""
         self._since_when: dict[tuple[str, str], float] = {}
         """By kind and uid: since when a job holds its root, a pod lives, a budget protects so many."""
 
@@ -67,6 +69,7 @@ class Plans(Promise):
         if change.by == "backup":  # who told it is forgotten
             self._opened.pop(uid_of(change.raw), None)
             self._committed.pop(uid_of(change.raw), None)
+            self._floors = {key: floor for key, floor in self._floors.items() if key[0] != uid_of(change.raw)}
         if change.kind in (JOBS, PODS):
             self._note(change)
         elif change.kind == BUDGETS and not by_operator(change) and change.by != "disruption":
@@ -75,8 +78,10 @@ class Plans(Promise):
             return
         if not self._case.deaf and _begins(status_of(change.old), status_of(change.raw)):
             self._check_claim(change.raw)
-        self._check_offer(key_of(change.raw)[1], upcoming(status_of(change.raw)).get("plan") or {})
-        plan = plan_of(status_of(change.raw))
+        offered, plan = upcoming(status_of(change.raw)).get("plan") or {}, plan_of(status_of(change.raw))
+        for one in filter(None, (offered, plan)):
+            self._floors.setdefault((uid_of(change.raw), int(one["run"])), self._committed[uid_of(change.raw)])
+        self._check_offer(key_of(change.raw)[1], offered)
         if plan and plan != plan_of(status_of(change.old)):
             self._check(change.raw, plan)
             for check, words in self._obstacles(change.raw, plan):
@@ -145,9 +150,9 @@ class Plans(Promise):
         uid, run = uid_of(job), int(plan["run"])
         if run <= self._opened[uid]:
             yield "numbers", f"and an outcome has told that the log knows of run {self._opened[uid]}"
-        floor = int((plan.get("floor") or {}).get("seq") or 0)
-        if floor < self._committed[uid]:
-            yield "floor", f"and need not find commit {self._committed[uid]}, of which an outcome has told: {floor}"
+        floor, known = int((plan.get("floor") or {}).get("seq") or 0), self._floors[uid, run]
+        if floor < known:  # a run that is to take over is planned, and its members are told, before the other one ends
+            yield "floor", f"and need not find commit {known}, of which an outcome has told: {floor}"
         if self._case.deaf:
             return
         yield from self._rivals(job)

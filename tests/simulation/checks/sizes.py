@@ -92,7 +92,8 @@ class Sizes(Promise):
         allowed.append((1e9, {size * each for size in sizes(job["spec"])}))
 
     def _check_worlds(self) -> None:
-        """What was begun, by the log."""
+        """What was begun, by the log: looked at often, for no fact tells of an entry whose writer has had no answer."""
+        self._case.judge(self._case.evidence.look())
         for root, reader in self._case.evidence.readers.items():
             new = reader.lines[self._read[root] :]
             self._read[root] += len(new)
@@ -128,7 +129,12 @@ class Sizes(Promise):
             words = f"attempt {growth['attempts']} was in vain, the next one is {rest:.0f} s later, and not {due} s"
             self._case.fail("growth-pause", f"{key_of(job)[1]}: {words}")
 
+    def silence(self) -> None:
+        super().silence()
+        self._check_worlds()
+
     def look(self) -> None:
+        self._check_worlds()
         if not self._healed or self._case.scene.pool is None:
             return
         for job in self._world.server.each(JOBS):

@@ -22,14 +22,16 @@ class Unasked(Promise):
         super().__init__(case)
         self._asked: dict[str, int] = defaultdict(int)
         """By uid of the job: the newest run of which a member was asked to leave."""
+        self._told: dict[str, int] = defaultdict(int)
+        """By uid of a pod the newest run that it was told of: an agent does not go back to an older one."""
         self._jobs: dict[str, str] = {}
         """By uid of a pod the uid of the job that it was made for."""
 
     def on_change(self, change: Change) -> None:
         if change.kind != PODS:
             return
-        pod, old = change.raw, change.old or change.raw
-        told = max(run_told(pod), run_told(old))
+        pod = change.raw
+        told = self._told[uid_of(pod)] = max(run_told(pod), self._told[uid_of(pod)])
         going = change.event == "DELETED" or terminating(pod)  # SIGTERM is a request to whatever it trains in
         uid = self._jobs.setdefault(uid_of(pod), owner_of(pod))  # it may lose its owner, and trains on
         self._asked[uid] = max(self._asked[uid], told if going else told - 1)
