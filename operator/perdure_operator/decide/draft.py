@@ -131,7 +131,8 @@ class Draft:
     def allot(self, members: tuple[str, ...]) -> Draft:
         """With these names for the next run."""
         upcoming = self.status.next or NextRun(run=next_run(self.status))
-        return self.update(next=upcoming.model_copy(update={"members": members}))
+        times = {} if members else {"enough": None, "in_vain_since": None}  # of those who were there
+        return self.update(next=upcoming.model_copy(update={"members": members, **times}))
 
     def set_aside(self, names: tuple[str, ...]) -> Draft:
         """With these names beside the run."""

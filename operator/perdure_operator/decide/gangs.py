@@ -45,6 +45,8 @@ def let_go(draft: Draft) -> Draft:
 def rest_of_gang(draft: Draft) -> Draft:
     """Until its pause is over, or its spec is edited, nobody is made of a gang that has let go."""
     gang = draft.status.gang
+    if draft.next_members:
+        return draft  # they were made when it was over, by another server's clock
     if gang is None or gang.generation != draft.snapshot.generation or draft.now >= gang.until:
         return draft
     words = f"for want of room all members were let go; the next ones are created at {clock(gang.until)}"
@@ -74,6 +76,5 @@ def _released(draft: Draft, gang: Gang) -> Draft:
         f"{gang.placed} members held nodes while others found no room for startTimeoutSeconds: all are let go, "
         f"the next ones are created at {clock(until)}{held}"
     )
-    upcoming = draft.allot(()).status.next
-    draft = draft.update(next=upcoming and upcoming.model_copy(update={"in_vain_since": None}), gang=rest)
+    draft = draft.allot(()).update(gang=rest)
     return rest_of_gang(draft.but(waiting=None).tell(Reason.GANG_RELEASED, words, warning=True))

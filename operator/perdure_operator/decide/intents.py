@@ -88,8 +88,9 @@ def limited(draft: Draft, current: CurrentRun, found: Found, intent: Intent | No
     """The intent to go on with standbys for this reason; what was decided once keeps its times."""
     old = intent or current.intent
     lost_now = found.disruption is Disruption.MEMBER_LOST and not (old and old.disruption is found.disruption)
+    elastic = draft.snapshot.spec.elastic  # without it nobody gives growing up
     grows = found.disruption is Disruption.SIZE_CHANGE and not succession(draft).leaves
-    growing_by = ((old.grow_by if old else None) or grow_by(draft)) if grows else None
+    growing_by = ((old.grow_by if old else None) or grow_by(draft)) if grows and elastic else None
     until = old.ready_by if old and not lost_now and not (grows and growing_by) else None
     if found.if_room:
         until = None

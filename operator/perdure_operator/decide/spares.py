@@ -15,7 +15,7 @@ from perdure_operator.decide.draft import PAUSE_AT_MOST_SECONDS, Draft, later
 from perdure_operator.decide.facts import EDIT_SECONDS, own, wanted_size
 from perdure_operator.decide.fitness import how_far, why_unfit
 from perdure_operator.decide.growth import rests_until
-from perdure_operator.decide.succession import succession
+from perdure_operator.decide.succession import only_grows, succession
 
 FIRST_PAUSE_SECONDS: Final = 10
 """Nobody waits for a spare: what takes or refuses one may do the same to the next, and each try is written down."""
@@ -24,6 +24,7 @@ _MOST_DOUBLINGS: Final = 20
 
 def take_spares(draft: Draft) -> Draft:
     """The next run has those for its members who can train soonest; whom it needs no more is kept beside it."""
+    draft = _without_roomless(draft)
     if not draft.spares:
         return draft
     pods, wanted = own(draft.snapshot), succession(draft).joins
@@ -65,6 +66,20 @@ def paused_until(draft: Draft) -> datetime | None:
     if row.generation != draft.snapshot.generation:
         until = min(until, later(row.last_time, EDIT_SECONDS))
     return until if draft.now < until else None
+
+
+def _without_roomless(draft: Draft) -> Draft:
+    """Who takes a member's place has the template's class: one of another that has no room may wait where it need not.
+
+    It is let go, for what it has of a quota.
+    """
+    elastic, pods = draft.snapshot.spec.elastic, own(draft.snapshot)
+    named = elastic.joiner_priority_class_name if elastic else None
+    if named is None or succession(draft).joins <= len(draft.next_members) or only_grows(draft):
+        return draft
+    roomless = {name for name in draft.spares if name in pods and not pods[name].node}
+    lower = {name for name in roomless if pods[name].priority_class == named}
+    return draft.set_aside(tuple(name for name in draft.spares if name not in lower)) if lower else draft
 
 
 def _soonest(draft: Draft, names: tuple[str, ...], most: int) -> frozenset[str]:

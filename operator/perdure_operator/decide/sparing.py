@@ -6,10 +6,11 @@ first, so new ones are made only while nothing asks the run to change.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Final
 
 from perdure_operator.api.reasons import Reason
-from perdure_operator.api.status import Replacements, Spares
+from perdure_operator.api.status import CurrentRun, Replacements, Spares
 from perdure_operator.decide.blame import backoff_until
 from perdure_operator.decide.draft import PAUSE_AT_MOST_SECONDS, Draft, clock, later
 from perdure_operator.decide.facts import joined, one_more, own
@@ -64,9 +65,15 @@ def _fill(draft: Draft) -> Draft:
         return draft
     if draft.snapshot.deleting or draft.blocked:
         return draft
-    begun = later(current.plan.assigned_time or draft.now, BEGINNING_SECONDS)
+    begun = _begins(draft, current)
     pauses = (begun, paused_until(draft), backoff_until(draft.status.failures))
     if until := max((until for until in pauses if until and draft.now < until), default=None):
         return draft.wake(until).because(f"the next spares are created at {clock(until)}")
     draft, new = new_names(draft, missing)
     return draft.set_aside((*draft.spares, *new))
+
+
+def _begins(draft: Draft, current: CurrentRun) -> datetime | None:
+    """None where a clock was set back since its plan, whose time never changes: all its members are warm."""
+    planned = current.plan.assigned_time
+    return later(planned, BEGINNING_SECONDS) if planned and planned <= draft.now else None

@@ -41,6 +41,14 @@ def joiner_classes(draft: Draft, new: Sequence[str]) -> dict[str, str]:
     return dict.fromkeys(new[max(replacements - there, 0) :], named)
 
 
+def only_grows(draft: Draft) -> bool:
+    """Whether whoever is new makes the run that is on larger, and takes nobody's place."""
+    current = draft.current
+    if current is None or (current.intent and current.intent.leave):
+        return False
+    return len(succession(draft).stays) == len(current.plan.members)
+
+
 def succession(draft: Draft) -> Succession:
     """As things are now; nobody stays where no run is on, or all were told to leave."""
     current, wanted = draft.current, wanted_size(draft.snapshot)

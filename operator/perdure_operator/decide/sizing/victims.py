@@ -25,7 +25,7 @@ class Candidate:
 
 def victims(candidates: Sequence[Candidate], count: int) -> frozenset[str]:
     """The names of so many of them: all of a node, then those that are not warm, then the highest ranks."""
-    emptied = _whole_nodes(candidates, count)
+    emptied = set(_whole_nodes(candidates, count))
     others = sorted((one for one in candidates if one not in emptied), key=lambda one: (one.warm, -one.rank))
     return frozenset(one.name for one in (*emptied, *others[: max(count - len(emptied), 0)]))
 

@@ -158,6 +158,22 @@ class TestLettingGo:
         assert here.now.gang is None
         assert len(here.now.next.members if here.now.next else ()) == 3
 
+    def test_and_those_made_then_that_find_no_room_are_not_let_go_for_the_time_before(self) -> None:
+        """Whose members are told that there is no room before they are looked at for the first time."""
+        here = _stuck().after(TIMEOUT - 1).spec(suspend=True).settle().after(1).spec(suspend=False).step()
+        here = here.pod(5, node="", unschedulable="0/2 nodes are available").settle()
+        assert here.now.gang is None
+        assert here.now.next is not None
+        assert here.now.next.in_vain_since == here.snapshot.now
+
+    def test_members_that_are_there_again_begin_also_where_a_clock_goes_back(self) -> None:
+        here = _released(_stuck())
+        assert here.now.gang is not None
+        over = here.now.gang.until
+        here = here.having(now=over).settle().having(now=over - timedelta(seconds=30)).ready().settle()
+        assert here.now.run == 1
+        assert here.now.current is not None
+
 
 class TestTheOldestGoesLast:
     def test_it_holds_on_while_a_younger_one_does(self) -> None:

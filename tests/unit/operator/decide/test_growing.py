@@ -210,6 +210,16 @@ class TestGrowing:
         assert here.now.next.undecided == (2,)
         assert _numbers(here.now.next.plan) == ["0", "1"]
 
+    def test_where_elastic_is_taken_away_new_members_are_awaited_for_as_long_as_it_takes(self) -> None:
+        here = _small()
+        assert here.intent is not None
+        assert here.intent.grow_by is not None
+        here = here.spec(elastic=None).settle()
+        assert "no time limit" in here.condition(ConditionType.DISRUPTED).message
+        here = here.after(TIMEOUT).settle()
+        assert here.names() == ["0", "1", "2", "3"]
+        assert not [one for plan in here.history for one in plan.events if one.reason == Reason.GROWTH_GIVEN_UP]
+
 
 class TestGoingOnWithFewer:
     def test_a_lost_member_makes_a_smaller_run_at_once(self) -> None:

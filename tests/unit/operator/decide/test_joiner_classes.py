@@ -9,6 +9,7 @@ from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.spec import Elastic
 from perdure_operator.api.status import LiveRefused
 from perdure_operator.decide.growth import SETTLING_SECONDS
+from perdure_operator.decide.sparing import BEGINNING_SECONDS
 from perdure_operator.state.snapshot import NodeView
 from tests.support.jobs import PATIENT, Job, job, killed
 
@@ -53,6 +54,42 @@ def test_who_replaces_a_leaver_has_the_class_of_the_template() -> None:
 def test_joiners_that_find_no_room_do_not_keep_a_replacement_from_having_the_templates() -> None:
     here = _grows().cordon("n2").settle().after(1).settle()
     assert _classes(here) == {"0": "", "1": "", "2": JOINER, "3": JOINER, "4": ""}
+
+
+def _has_a_spare_without_room() -> Job:
+    """Of a size that cannot get smaller."""
+    sizes = {"min_replicas": 2, "max_replicas": 2, "spares": 1}
+    here = _job(2, **sizes).running(2).after(BEGINNING_SECONDS).settle()
+    return here.pod(2, node="", unschedulable="0/8 nodes are available").settle()
+
+
+def test_a_spare_without_room_does_not_keep_a_replacement_from_having_the_templates() -> None:
+    """Whose priority may get it room, where the spare would wait for ever."""
+    here = _has_a_spare_without_room()
+    assert _classes(here) == {"0": "", "1": "", "2": JOINER}
+    here = here.cordon("n2").settle().after(1).settle()
+    assert _classes(here) == {"0": "", "1": "", "3": ""}
+
+
+def test_nor_members_of_a_run_that_begins_anew() -> None:
+    here = _has_a_spare_without_room()
+    for number in (0, 1):
+        here = here.ended(number, ExitKind.FAILED, error=killed())
+    here = here.settle().after(1).settle()
+    assert _classes(here) == {"3": "", "4": ""}
+
+
+def test_one_with_a_node_takes_the_place_whatever_its_class() -> None:
+    here = _has_a_spare_without_room().pod(2, node="n3", unschedulable="").settle()
+    here = here.cordon("n2").settle().after(1).settle()
+    assert _classes(here) == {"0": "", "1": "", "2": JOINER}
+
+
+def test_one_without_room_is_awaited_where_the_run_grows() -> None:
+    here = _job(2, spares=1).running(2).after(SETTLING_SECONDS).settle()
+    here = here.pod(2, node="", unschedulable="0/8 nodes are available").settle()
+    here = here.spec(replicas=3).settle().after(1).settle()
+    assert _classes(here) == {"0": "", "1": "", "2": JOINER}
 
 
 def test_a_joiner_that_was_promoted_keeps_its_class_and_its_replacement_does_not_have_it() -> None:

@@ -51,6 +51,23 @@ def test_a_node_that_is_not_known_cannot_be_emptied() -> None:
     assert victims(_members("", "a", "a"), 1) == {"2"}
 
 
+def test_a_thousand_are_not_compared_with_each_other() -> None:
+    """Who stays is asked several times in a round."""
+    compared = 0
+
+    class Name(str):
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+    members = [Candidate(Name(number), number, f"n{number // 2}", warm=True) for number in range(1000)]
+    assert len(victims(members, 500)) == 500
+    assert compared < 10 * len(members)
+
+
 def test_no_choice_empties_more_nodes_and_none_is_of_another_size() -> None:
     for nodes in itertools.product("abc", repeat=5):
         members = _members(*nodes)
