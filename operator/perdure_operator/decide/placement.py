@@ -12,7 +12,7 @@ from typing import Final
 
 from perdure.contract import Role, Standby, write_assignment
 from perdure_operator.decide.draft import Draft
-from perdure_operator.decide.facts import node_lost, node_of, own, refused, refused_change, terminated
+from perdure_operator.decide.facts import node_lost, node_of, own, refused, refused_change, stands_still, terminated
 from perdure_operator.decide.signals import CORDON, Signal, signal_of_node, tolerates
 from perdure_operator.state.decision import Assign
 from perdure_operator.state.snapshot import NodeView, PodView
@@ -59,7 +59,7 @@ def unusable_node(draft: Draft, pod: PodView) -> str:
 def _keeps_from_training(draft: Draft, pod: PodView) -> Signal | None:
     """Where nobody trains, a node that is to be left only if there is room elsewhere is better than none."""
     signal = signal_of_node(draft.snapshot, node_of(draft.snapshot, pod), pod)
-    return None if signal and signal.if_room and draft.current is None else signal
+    return None if signal and signal.if_room and stands_still(draft) else signal
 
 
 def placeholders(draft: Draft) -> frozenset[str]:
