@@ -8,7 +8,7 @@ import pytest
 
 from perdure.contract import ExitKind
 from perdure_operator.api.signals import SignalRow
-from perdure_operator.state.snapshot import Taint
+from perdure_operator.state.snapshot import NodeCondition, NodeView, Taint
 from tests.support.jobs import Job, job, killed, leaves
 
 SPOT = Taint(key="aws-node-termination-handler/spot-itn", effect="NoSchedule")
@@ -64,6 +64,18 @@ class TestAMemberIsLostWhileAnotherNodeIsToBeLeft:
         assert [member.name for member in here.run_plan.members] == ["digits-ab12-0", "digits-ab12-2"]
         assert here.intent is not None  # and the node is still to be left
         assert here.intent.cause == "node n1 is cordoned"
+
+
+class TestAFalseAlarmOnEveryNode:
+    def test_a_job_that_need_not_leave_does_not_come_to_hold_them_all(self) -> None:
+        names = [f"n{number:02}" for number in range(1, 13)]
+        restarts = (NodeCondition(type="FrequentKubeletRestart", status="True"),)
+        here = job(disruption={}).having(nodes=tuple(NodeView(name=name) for name in names)).running(world=1)
+        here = here.having(nodes=tuple(NodeView(name=name, conditions=restarts) for name in names))
+        for _ in range(20):
+            here = here.after(301).settle().ready().settle()
+            assert len([pod for pod in here.living() if not pod.deleting]) <= 1 + 3 + 1
+            assert leaves(here.plan()) == {}
 
 
 class TestValues:
