@@ -146,6 +146,10 @@ def changed(shipped: Iterable[SignalRow], given: Iterable[dict[str, Any]]) -> tu
         row = SignalRow.model_validate({**(_base(old, one) if old else {}), **one})
         if row.name in rows:
             raise ValueError(f"name {row.name} is there twice: keep one of them")
+        if old is not None and old.source in _BUILT_IN and row.source is not old.source:
+            raise ValueError(
+                f"source of {row.name} is {old.source}: remove it, and give a row of your own another name"
+            )
         if row.source in _BUILT_IN and (old is None or old.source is not row.source):
             mine = next(other.name for other in known.values() if other.source is row.source)
             raise ValueError(f"source {row.source} has one row: give it by its name, {mine}")

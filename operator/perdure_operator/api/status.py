@@ -188,6 +188,8 @@ class Intent(TolerantModel):
     """When the first signal was seen."""
     newest: datetime | None = None
     """When the newest of `nodes` was added: the quiet second counts from here."""
+    deadline_seen: datetime | None = None
+    """When a deadline of one of `nodes` was first seen, which may be long after `since`; absent: none is shown."""
     prepare: bool = False
     """True while standbys start and the run trains on; the signal may still be withdrawn."""
     ready_by: datetime | None = None

@@ -242,6 +242,11 @@ def unexpected(snapshot: Snapshot, current: CurrentRun) -> list[MemberOutcome]:
     return [one for one in current.outcomes if not (by_exit_code and one.outcome == ExitKind.COMPLETED)]
 
 
+def stands_still(draft: Draft) -> bool:
+    """Whether no run is on, or one that cannot go on: then a node that need not be left is as good as another."""
+    return draft.current is None or bool(unexpected(draft.snapshot, draft.current))
+
+
 def ended_in_log(run: CurrentRun | PreviousRun) -> bool:
     """Whether the log shows how the run ended: by its final commit, or most likely by rank 0 that closed it."""
     first = run.first if isinstance(run, PreviousRun) else next((m.name for m in run.plan.members), "")

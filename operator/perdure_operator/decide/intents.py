@@ -47,7 +47,7 @@ def commit(draft: Draft, current: CurrentRun, found: Found) -> Draft:
 def may_prepare(draft: Draft, current: CurrentRun, found: Found) -> bool:
     """Whether the run's members, those that stay, can go on in their pods once standbys are Ready."""
     patient = found.if_room or draft.snapshot.spec.disruption.replacement_timeout_seconds > 0
-    if found.deadline and found.deadline < later(_since(draft, current.intent), SHORT_NOTICE_SECONDS):
+    if found.deadline and found.deadline < later(_deadline_seen(draft, current.intent), SHORT_NOTICE_SECONDS):
         return False
     if not patient or draft.snapshot.deleting or found.disruption in _NOBODY_STAYS or _nobody_goes_on(draft, found):
         return False
@@ -97,7 +97,7 @@ def limited(draft: Draft, current: CurrentRun, found: Found, intent: Intent | No
     elif until is None and not grows:
         until = later(draft.now, patience(draft.snapshot, found.disruption))
     if until is not None and found.deadline:
-        until = min(until, _half_way(_since(draft, old), found.deadline))
+        until = min(until, _half_way(_deadline_seen(draft, old), found.deadline))
     not_before = old.not_before if old and (grows or not old.grow_by) else None
     if grows and growing_by and not_before is None and current.plan.assigned_time:
         not_before = later(current.plan.assigned_time, SETTLING_SECONDS)
@@ -109,6 +109,7 @@ def limited(draft: Draft, current: CurrentRun, found: Found, intent: Intent | No
         nodes=found.nodes,
         since=old.since if old else draft.now,
         newest=old.newest if old else None,
+        deadline_seen=_still_seen(draft, old, found),
         prepare=True,
         ready_by=until,
         grow_by=growing_by,
@@ -116,8 +117,16 @@ def limited(draft: Draft, current: CurrentRun, found: Found, intent: Intent | No
     )
 
 
-def _since(draft: Draft, intent: Intent | None) -> datetime:
-    return intent.since if intent else draft.now
+def _deadline_seen(draft: Draft, intent: Intent | None) -> datetime:
+    """Since when the notice counts: an intent may be hours old, of another reason, when a deadline appears."""
+    return (intent.deadline_seen if intent else None) or draft.now
+
+
+def _still_seen(draft: Draft, old: Intent | None, found: Found) -> datetime | None:
+    """A reason that comes before that of the nodes says nothing of whether their deadline is still shown."""
+    if found.deadline:
+        return _deadline_seen(draft, old)
+    return old.deadline_seen if old and found.disruption is not Disruption.NODE_LEAVING else None
 
 
 def _half_way(since: datetime, deadline: datetime) -> datetime:
@@ -139,6 +148,7 @@ def commit_to_leave(draft: Draft, current: CurrentRun, found: Found, fell: str =
         nodes=found.nodes,
         since=old.since if old else draft.now,
         newest=old.newest if old else None,
+        deadline_seen=_still_seen(draft, old, found),
         leave=True,
         fell=fell,
         seconds=seconds,

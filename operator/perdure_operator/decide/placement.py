@@ -8,16 +8,19 @@ node object is being deleted without one, or the template tolerates it) a standb
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final
 
 from perdure.contract import Role, Standby, write_assignment
 from perdure_operator.decide.draft import Draft
-from perdure_operator.decide.facts import node_lost, node_of, own, refused, refused_change, terminated
+from perdure_operator.decide.facts import node_lost, node_of, own, refused, refused_change, stands_still, terminated
 from perdure_operator.decide.signals import CORDON, Signal, signal_of_node, tolerates
 from perdure_operator.state.decision import Assign
 from perdure_operator.state.snapshot import NodeView, PodView
 
 IDLE_GRACE_SECONDS: Final = 5
+HELD_MORE: Final = 2
+"""So many nodes more than are to be left are held at most, where nobody has to leave."""
 
 _STANDBY: Final = write_assignment(Standby())
 _KEEPS_OFF: Final = frozenset({"NoSchedule", "NoExecute"})
@@ -59,7 +62,7 @@ def unusable_node(draft: Draft, pod: PodView) -> str:
 def _keeps_from_training(draft: Draft, pod: PodView) -> Signal | None:
     """Where nobody trains, a node that is to be left only if there is room elsewhere is better than none."""
     signal = signal_of_node(draft.snapshot, node_of(draft.snapshot, pod), pod)
-    return None if signal and signal.if_room and draft.current is None else signal
+    return None if signal and signal.if_room and stands_still(draft) else signal
 
 
 def placeholders(draft: Draft) -> frozenset[str]:
@@ -76,7 +79,18 @@ def placeholders(draft: Draft) -> frozenset[str]:
     by_node: dict[str, str] = {}
     for pod in sorted(spare, key=lambda pod: (pod.role != Role.FORMER, pod.name)):
         by_node.setdefault(pod.node, pod.name)
-    return frozenset(by_node.values())
+    return frozenset(islice(by_node.values(), _most_held(draft)))
+
+
+def _most_held(draft: Draft) -> int | None:
+    """How many nodes are held, None for any number.
+
+    Nobody has to leave and the wait has no end: where every node shows the same, a job would come to hold them all.
+    """
+    intent = draft.intent
+    if intent is None or not intent.prepare or intent.ready_by or intent.grow_by:
+        return None
+    return len(intent.nodes) + HELD_MORE
 
 
 def stays_apart(draft: Draft) -> bool:

@@ -19,6 +19,7 @@ AUTOSCALER_TAINT: Final = shipped.AUTOSCALER_TAINT
 KARPENTER_TAINT: Final = shipped.KARPENTER_TAINT
 CORDON: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
+_CREDIBLE_YEARS: Final = (1970, 9000)
 _LEAVE: Final = frozenset({Reaction.VACATE, Reaction.VACATE_BY_DEADLINE, Reaction.VACATE_IF_ROOM, Reaction.FAULT})
 
 
@@ -148,14 +149,21 @@ def _told(row: SignalRow, node: str, words: str, value: str = "", since: datetim
 
 
 def _deadline(snapshot: Snapshot, shown: _Shown) -> datetime | None:
-    """When the node is gone; counted from the first sight of the whole disruption where nobody tells the beginning."""
+    """When the node is gone; counted from the first sight of a deadline where nobody tells the beginning."""
     if shown.row.deadline_in_value:
-        return _time(shown.value)
+        told = _time(shown.value)
+        return told if told and _credible(told) else None
     if shown.row.deadline_seconds is None:
         return None
     intent = snapshot.status.current.intent if snapshot.status.current else None
-    began = shown.since or (intent.since if intent else snapshot.now)
+    told = shown.since if shown.since and _credible(shown.since) else None
+    began = told or (intent.deadline_seen if intent else None) or snapshot.now
     return began + timedelta(seconds=shown.row.deadline_seconds)
+
+
+def _credible(moment: datetime) -> bool:
+    """Whether a node can be gone then: words for "never" lie where no time can be counted with any more."""
+    return _CREDIBLE_YEARS[0] <= moment.year <= _CREDIBLE_YEARS[1]
 
 
 def _time(text: str) -> datetime | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from perdure_operator.api.status import Assigned
 from perdure_operator.decide.draft import Draft
-from perdure_operator.decide.facts import made_from_another, own, wanted_size
+from perdure_operator.decide.facts import made_from_another, own, stands_still, wanted_size
 from perdure_operator.decide.signals import signals_of_nodes
 from perdure_operator.decide.sizing.victims import Candidate, victims
 
@@ -58,7 +58,8 @@ def succession(draft: Draft) -> Succession:
     alive = [one for one in current.plan.members if one.name in pods and one.name not in ended]
     alike = current.plan.world * wanted.members == wanted.world * len(current.plan.members)
     here = [pods[one.name] for one in alive]
-    unfit = {signal.pod for signal in signals_of_nodes(draft.snapshot, here)}
+    signals = signals_of_nodes(draft.snapshot, here)
+    unfit = {signal.pod for signal in signals if not (signal.if_room and stands_still(draft))}
     unfit |= {pod.name for pod in here if pod.deleting or made_from_another(draft, pod)}
     stays = keep(draft, [one for one in alive if alike and one.name not in unfit], wanted.members)
     names = {one.name for one in stays}

@@ -75,7 +75,7 @@ def _of_current(current: CurrentRun, now: datetime, snapshot: Snapshot) -> Curre
 
 
 def _of_intent(intent: Intent, now: datetime) -> Intent:
-    intent = _past(intent, now, "since", "newest")
+    intent = _past(intent, now, "since", "newest", "deadline_seen")
     if intent.deadline is None:
         return intent
     latest = later(now, intent.seconds + LATE_MARGIN_SECONDS)

@@ -45,7 +45,9 @@ the notice is below 30 s; then all save and leave, and their time ends 5 s befor
 
 _LIMITS: Final = """Not every announcement keeps new pods off its node: a condition, a label or an annotation does not.
 A new member that lands there does not train; it stays, idle, and keeps its successors off the node, until the run goes
-on elsewhere. With `VacateIfRoom` members train there where no run is on: a sick node is better than none.
+on elsewhere. With `VacateIfRoom` members train there where no run is on, or one that has lost a member: a sick node is
+better than none. Such a job holds no more than two nodes beyond those that it is to leave, where every node shows the
+same.
 
 With `Fault` the job goes on from the newest commit, which may be younger than the fault: how long a node was broken
 before somebody said so nobody knows. A save that members were asked for before is finished, and so is the grace of a

@@ -42,8 +42,8 @@ MOVING: Final = (
     Mutant(
         "members of a node that goes away keep their seats",
         _SUCCESSION,
-        "unfit = {signal.pod for signal in signals_of_nodes(draft.snapshot, here)}",
-        "unfit = {signal.pod for signal in signals_of_nodes(draft.snapshot, here) if signal.urgent}",
+        "unfit = {signal.pod for signal in signals if not (signal.if_room and stands_still(draft))}",
+        "unfit = {signal.pod for signal in signals if signal.urgent}",
         ("drain",),
     ),
     Mutant(

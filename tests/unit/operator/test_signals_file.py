@@ -82,6 +82,7 @@ def test_a_deadline_goes_with_the_reaction_that_has_one(tmp_path: Path) -> None:
             ["deadlineInValue is for the sources Label and Annotation: use deadlineSeconds"],
         ),
         ({**OURS, "reaction": "VacateByDeadline", "deadlineSeconds": 0}, ["field deadlineSeconds", "and is 0"]),
+        ({"name": "cordon", "source": "Taint", "key": "a"}, ["source of cordon is Cordon", "another name"]),
         ({"name": "mine", "source": "Cordon", "reaction": "Ignore"}, ["source Cordon has one row", "its name, cordon"]),
         ({**OURS, "name": "first"}, ["name first is there twice: keep one of them"]),
     ],
