@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable
 
-from e2e.prepare import apt, envs, tools
+from e2e.prepare import apt, envs, limits, tools
 from e2e.prepare.basics import PrepareError, Progress
 from e2e.prepare.requirements import cannot_run, missing
 
@@ -20,6 +20,7 @@ def prepare_cluster(progress: Progress) -> None:
     if lacks:
         raise PrepareError(cannot_run(lacks))
     apt.install(progress)
+    limits.raise_limits(progress)
     tools.build(progress)
     envs.build(progress)
 
