@@ -24,13 +24,20 @@ ZONE = "here"
 RESOURCES = {"cpu": "1", "memory": "2Gi", "ephemeral-storage": "20Gi", "pods": "1"}
 HEALTH_PORT = 8081
 START_SECONDS = 60.0
-CRDS = ("nodepools.karpenter.sh", "nodeclaims.karpenter.sh", "kwoknodeclasses.karpenter.kwok.sh")
+CRDS = {
+    "nodepools.karpenter.sh": "NodePool",
+    "nodeclaims.karpenter.sh": "NodeClaim",
+    "kwoknodeclasses.karpenter.kwok.sh": "KWOKNodeClass",
+}
 
 
 def start(cluster: Cluster) -> None:
     """Install its CRDs, then run what gives nodes to it, and Karpenter itself."""
     cluster.kubectl("apply", "--server-side", "--filename", manifests_of(NAME))
-    cluster.kubectl("wait", "--for=condition=Established", *(f"crd/{name}" for name in CRDS))
+    for name, kind in CRDS.items():
+        # a condition can be waited for only where there are some: kubectl fails in the moment before the first
+        for state in (f"jsonpath={{.status.acceptedNames.kind}}={kind}", "condition=Established"):
+            cluster.kubectl("wait", f"--for={state}", f"crd/{name}")
     types = cluster.folder.root / "instance-types.json"
     types.write_text(json.dumps([_instance_type()], indent=2))
     start_provider(cluster)
