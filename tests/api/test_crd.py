@@ -68,6 +68,7 @@ MOVING = Intent(
     seconds=600,
     lost=(5,),
     deadline=NOON,
+    deadline_seen=NOON,
 )
 ENDED = MemberOutcome(
     name="digits-3f2a-3",
