@@ -16,7 +16,6 @@ from perdure_operator.decide.facts import (
     CAUSE_LENGTH,
     deadline,
     ended_in_log,
-    node_of,
     order_of_death,
     own,
     size_of,
@@ -25,8 +24,7 @@ from perdure_operator.decide.facts import (
     wanted_size,
 )
 from perdure_operator.decide.growth import rests_until
-from perdure_operator.decide.signals import Signal, signal_of_deletion, signals_of_nodes, table_of
-from perdure_operator.state.snapshot import PodView
+from perdure_operator.decide.signals import Signal, signals_of_deletions, signals_of_nodes, table_of
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,7 @@ def _waits_for_the_dead(draft: Draft, current: CurrentRun) -> Found | None:
 
 
 def _deleted(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: ARG001
-    deleted = [signal for pod in still_running(draft) if (signal := _deletion_of(draft, pod))]
+    deleted = signals_of_deletions(draft.snapshot, still_running(draft))
     return Found(Disruption.MEMBER_DELETED, f"deleted: {_causes(deleted)}") if deleted else None
 
 
@@ -137,10 +135,6 @@ def _resized(draft: Draft, current: CurrentRun) -> Found | None:
         return None
     cause = f"{wanted.members} replicas of {draft.snapshot.spec.processes_per_replica} processes are wanted"
     return Found(Disruption.SIZE_CHANGE, cause, urgent=False)
-
-
-def _deletion_of(draft: Draft, pod: PodView) -> Signal | None:
-    return signal_of_deletion(draft.snapshot, pod, node_of(draft.snapshot, pod))
 
 
 def _causes(signals: list[Signal], separator: str = ", ") -> str:

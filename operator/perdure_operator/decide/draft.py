@@ -13,6 +13,7 @@ from typing import Any, Final
 from perdure.words import shortened
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.status import Condition, CurrentRun, Intent, NextRun, RunPlan, Spares, TrainingJobStatus
+from perdure_operator.decide.pauses import doubled_seconds
 from perdure_operator.state.decision import Action, Decision, Event
 from perdure_operator.state.snapshot import Snapshot
 
@@ -24,7 +25,6 @@ WAITING: Final = "waiting: "
 
 PAUSE_AT_MOST_SECONDS: Final = 300
 
-_MOST_DOUBLINGS: Final = 20
 _ORDER: Final = {kind.value: place for place, kind in enumerate(ConditionType)}
 _FOREVER: Final = 10**9
 _SOONEST: Final = 0.05
@@ -37,7 +37,7 @@ def later(moment: datetime, seconds: float) -> datetime:
 
 def doubled(since: datetime, times: int) -> datetime:
     """The end of a pause that is 1 s the first time, twice as long each further time, and never long."""
-    return later(since, min(2 ** min(times - 1, _MOST_DOUBLINGS), PAUSE_AT_MOST_SECONDS))
+    return later(since, doubled_seconds(times, 1, PAUSE_AT_MOST_SECONDS))
 
 
 def clock(moment: datetime) -> str:

@@ -11,6 +11,7 @@ from perdure_operator.decide.blame import backoff_until
 from perdure_operator.decide.draft import Draft, clock, later
 from perdure_operator.decide.exit_problems import look_after, outlived, stuck_at
 from perdure_operator.decide.facts import EDIT_SECONDS, given_up_at, listed, node_lost, terminated
+from perdure_operator.decide.pauses import doubled_seconds
 from perdure_operator.decide.placement import grace_of
 from perdure_operator.state.decision import DeletePod
 from perdure_operator.state.snapshot import PodView
@@ -102,9 +103,8 @@ def _root_tried_at(problem: RootProblem, *, edited: bool) -> datetime:
     """An edit may be the remedy, and it is tried at once; but one after which the same was found again was none."""
     if edited:
         return later(problem.time, EDIT_SECONDS if problem.count > 1 else 0)
-    doublings = 0 if problem.damaged else min(problem.count - 1, 10)
     first = LOOK_FOR_LOG_SECONDS if problem.damaged else TRY_STORE_SECONDS
-    return later(problem.time, min(first * 2**doublings, LOOK_FOR_LOG_SECONDS))
+    return later(problem.time, doubled_seconds(problem.count, first, LOOK_FOR_LOG_SECONDS))
 
 
 def back_off(draft: Draft) -> Draft:

@@ -11,12 +11,12 @@ from typing import Final
 from perdure_operator.api.status import CurrentRun, Enough, Growth
 from perdure_operator.decide.draft import Draft, later
 from perdure_operator.decide.facts import size_of, wanted_size
+from perdure_operator.decide.pauses import doubled_seconds
 from perdure_operator.decide.sizing.target import largest
 
 LONGEST_REST_SECONDS: Final = 3600
 SETTLING_SECONDS: Final = 30
 """So long after a run was planned it does not grow: most have begun by then, and no other is handed over alive."""
-_MOST_DOUBLINGS: Final = 20
 
 
 def most_with(draft: Draft, able: int) -> int:
@@ -52,8 +52,8 @@ def give_up_growing(draft: Draft) -> Draft:
     if elastic is None:
         return draft
     attempts = old.attempts + 1 if old and old.generation == generation else 1
-    pause = elastic.grow_timeout_seconds * 2 ** min(attempts - 1, _MOST_DOUBLINGS)
-    until = later(draft.now, min(pause, longest_rest(elastic.grow_timeout_seconds)))
+    first = elastic.grow_timeout_seconds
+    until = later(draft.now, doubled_seconds(attempts, first, longest_rest(first)))
     return draft.update(growth=Growth(attempts=attempts, until=until, generation=generation))
 
 

@@ -30,7 +30,6 @@ from perdure_operator.decide.facts import (
     in_outage,
     leavers,
     listed,
-    node_of,
     still_running,
     terminated,
 )
@@ -38,7 +37,7 @@ from perdure_operator.decide.flapping import quiet_for, withdrawn
 from perdure_operator.decide.intents import commit
 from perdure_operator.decide.placement import grace_of
 from perdure_operator.decide.plans import GRACE_MARGIN_SECONDS, request
-from perdure_operator.decide.signals import signal_of_deletion, signals_of_nodes
+from perdure_operator.decide.signals import signals_of_deletions, signals_of_nodes
 from perdure_operator.state.decision import Assign, DeletePod
 from perdure_operator.state.snapshot import NodeView, PodView
 
@@ -240,8 +239,8 @@ def _shorten(draft: Draft, current: CurrentRun, intent: Intent) -> tuple[Draft, 
 def _ends_of_grace(draft: Draft) -> list[datetime]:
     """Until when each can still save that is deleted, and has only its own grace, or whose node has a deadline."""
     seen, running = draft.snapshot, still_running(draft)
-    signals = [signal for pod in running if (signal := signal_of_deletion(seen, pod, node_of(seen, pod)))]
-    deadlines = [one.deadline for one in (*signals, *signals_of_nodes(seen, running)) if one.deadline]
+    signals = (*signals_of_deletions(seen, running), *signals_of_nodes(seen, running))
+    deadlines = [one.deadline for one in signals if one.deadline]
     return [max(later(end, -GRACE_MARGIN_SECONDS), later(draft.now, 1)) for end in deadlines]
 
 

@@ -86,8 +86,17 @@ def signals_of_nodes(snapshot: Snapshot, pods: Iterable[PodView]) -> list[Signal
     return [signal for signal in found if signal]
 
 
-def signal_of_deletion(snapshot: Snapshot, pod: PodView, node: NodeView | None) -> Signal | None:
-    """A deleted pod has its grace to save and nothing more. Most often its node is being drained: then that is why."""
+def signals_of_deletions(snapshot: Snapshot, pods: Iterable[PodView]) -> list[Signal]:
+    """One signal for each of these pods that is being deleted, in their order.
+
+    It has its grace to save and nothing more. Most often its node is being drained: then that is why.
+    """
+    nodes = {node.name: node for node in snapshot.nodes}
+    found = [_of_deletion(snapshot, nodes.get(pod.node), pod) for pod in pods]
+    return [signal for signal in found if signal]
+
+
+def _of_deletion(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> Signal | None:
     if not pod.deleting:
         return None
     drained = signal_of_node(snapshot, node, pod)

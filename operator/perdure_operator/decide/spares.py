@@ -15,11 +15,11 @@ from perdure_operator.decide.draft import PAUSE_AT_MOST_SECONDS, Draft, later
 from perdure_operator.decide.facts import EDIT_SECONDS, own, wanted_size
 from perdure_operator.decide.fitness import how_far, why_unfit
 from perdure_operator.decide.growth import rests_until
+from perdure_operator.decide.pauses import doubled_seconds
 from perdure_operator.decide.succession import only_grows, succession
 
 FIRST_PAUSE_SECONDS: Final = 10
 """Nobody waits for a spare: what takes or refuses one may do the same to the next, and each try is written down."""
-_MOST_DOUBLINGS: Final = 20
 
 
 def take_spares(draft: Draft) -> Draft:
@@ -61,8 +61,7 @@ def paused_until(draft: Draft) -> datetime | None:
     row = draft.status.spares.replacements if draft.status.spares else None
     if row is None or row.count < 2:
         return None
-    pause = min(FIRST_PAUSE_SECONDS * 2 ** min(row.count - 2, _MOST_DOUBLINGS), PAUSE_AT_MOST_SECONDS)
-    until = later(row.last_time, pause)
+    until = later(row.last_time, doubled_seconds(row.count - 1, FIRST_PAUSE_SECONDS, PAUSE_AT_MOST_SECONDS))
     if row.generation != draft.snapshot.generation:
         until = min(until, later(row.last_time, EDIT_SECONDS))
     return until if draft.now < until else None

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from perdure_operator.decide.pauses import doubled_seconds
+
 FIRST_PAUSE_SECONDS: Final = 60
 MOST_YIELDS: Final = 5
 """So many younger ones an older one waits for at most: who can never start must not keep all of them from it."""
-_MOST_DOUBLINGS: Final = 20
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def lets_go(since: datetime, timeout: int, younger: int) -> datetime:
 
 def pause(uid: str, attempts: int, timeout: int) -> timedelta:
     """Before its members are made again, after so many attempts: doubled up to the timeout, and up to twice by uid."""
-    seconds = min(FIRST_PAUSE_SECONDS * 2 ** min(attempts - 1, _MOST_DOUBLINGS), timeout)
+    seconds = doubled_seconds(attempts, FIRST_PAUSE_SECONDS, timeout)
     drawn = hashlib.sha256(f"{uid} {attempts}".encode()).digest()[0] / 256
     return timedelta(seconds=round(seconds * (1 + drawn)))
 
