@@ -89,7 +89,7 @@ def _trains(job: Job, members: int) -> None:
 
 def _changes(job: Job, history: Sequence[Seen], since: Sequence[float]) -> list[Change]:
     trace, entries = job.root.trace(), job.root.entries()
-    worlds = {entry.run: int(entry.body["world"]) for entry in entries if entry.kind == "Opened"}
+    worlds = evidence.worlds(entries)
     gaps = evidence.gaps(trace.steps)
     lost = evidence.steps_lost(entries, trace.steps)
     ways = [way_of(history, entries, gap) for gap in gaps]

@@ -111,9 +111,10 @@ def _share(job: Job, changes: Sequence[Change], end: float) -> float:
     trace, entries = job.root.trace(), job.root.entries()
     if lost := evidence.steps_lost(entries, trace.steps):
         raise NoEvidence(f"{job.name} has lost {lost} steps")
-    worlds = {entry.run: int(entry.body["world"]) for entry in entries if entry.kind == "Opened"}
     counted = evidence.counted(entries, trace.steps)
-    return capacity.used(changes, end, counted, worlds) / capacity.ideal(changes, end, SECONDS_PER_SAMPLE)
+    return capacity.used(changes, end, counted, evidence.worlds(entries)) / capacity.ideal(
+        changes, end, SECONDS_PER_SAMPLE
+    )
 
 
 def _figures(shares: Mapping[str, float]) -> Iterator[Figure]:

@@ -112,6 +112,11 @@ def took_over(entries: Sequence[Entry], run: int) -> bool:
     return any(entry.kind == "Opened" and entry.run == run and entry.body.get("takesOver") for entry in entries)
 
 
+def worlds(entries: Sequence[Entry]) -> dict[int, int]:
+    """The ranks of each run of a job, by its number."""
+    return {entry.run: int(entry.body["world"]) for entry in entries if entry.kind == "Opened"}
+
+
 def _first_step(opened: Entry, entries: Sequence[Entry]) -> int:
     if opened.body.get("takesOver"):
         return int(opened.body["step"])
