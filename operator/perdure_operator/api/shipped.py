@@ -19,6 +19,7 @@ _NTH: Final = "https://github.com/aws/aws-node-termination-handler"
 _EKS: Final = "https://docs.aws.amazon.com/eks/latest/userguide/node-health.html"
 _GKE: Final = "https://cloud.google.com/kubernetes-engine/docs/concepts/handle-disruption-gpu-tpu"
 _AKS: Final = "https://learn.microsoft.com/en-us/azure/aks/node-auto-drain"
+_AKS_DETECTOR: Final = "https://learn.microsoft.com/en-us/azure/aks/node-problem-detector"
 _DETECTOR: Final = "https://github.com/kubernetes/node-problem-detector"
 _SENTINEL: Final = "https://github.com/NVIDIA/NVSentinel"
 _MEDIK8S: Final = "https://github.com/medik8s"
@@ -182,6 +183,40 @@ _CLOUDS: Final = (
         url=_AKS,
     ),
 )
+_AKS_ROWS: Final = tuple(
+    _condition(
+        name,
+        key,
+        reaction,
+        enabled=reaction is not Reaction.FAULT,
+        set_by="the node problem detector of AKS" + (", on nodes with GPUs" if gpus else ""),
+        warning="none: it is after the fact",
+        url=_AKS_DETECTOR,
+    )
+    for name, key, reaction, gpus in (
+        ("aks-filesystem", "FilesystemCorruptionProblem", Reaction.VACATE_IF_ROOM, False),
+        ("aks-kubelet", "KubeletProblem", Reaction.VACATE_IF_ROOM, False),
+        ("aks-container-runtime", "ContainerRuntimeProblem", Reaction.VACATE_IF_ROOM, False),
+        ("aks-gpu-missing", "GPUMissing", Reaction.FAULT, True),
+        ("aks-gpu-xid", "XIDErrors", Reaction.FAULT, True),
+        ("aks-nvlink", "NVLinkStatusInactive", Reaction.VACATE_IF_ROOM, True),
+        ("aks-infiniband", "IBLinkFlapping", Reaction.VACATE_IF_ROOM, True),
+        ("aks-gpu-throttling", "GPUClockThrottling", Reaction.VACATE_IF_ROOM, True),
+    )
+)
+_EKS_XIDS: Final = (46, 48, 54, 62, 63, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 142, 143, 151, 155, 156, 158)
+"""Errors of the NVIDIA driver after which EKS replaces or reboots a node; what others do there is an Event."""
+_EKS_XID: Final = _condition(
+    "eks-nvidia-xid",
+    "AcceleratedHardwareReady",
+    Reaction.FAULT,
+    value="False",
+    reasons=tuple(f"NvidiaXID{number}Error" for number in _EKS_XIDS),
+    enabled=False,
+    set_by="the EKS node monitoring agent, for errors of the NVIDIA driver; before the row of all such conditions",
+    warning="10 min with node repair",
+    url=_EKS,
+)
 _EKS_ROWS: Final = tuple(
     _condition(
         name,
@@ -219,6 +254,7 @@ _DETECTOR_ROWS: Final = tuple(
         ("npd-runtime-unhealthy", "ContainerRuntimeUnhealthy", Reaction.VACATE_IF_ROOM),
         ("npd-kernel-deadlock", "KernelDeadlock", Reaction.VACATE_IF_ROOM),
         ("npd-xfs-shutdown", "XfsShutdown", Reaction.VACATE_IF_ROOM),
+        ("npd-net-device", "FrequentUnregisterNetDevice", Reaction.VACATE_IF_ROOM),
         ("npd-cper-hardware-error", "CperHardwareErrorFatal", Reaction.FAULT),
     )
 )
@@ -244,7 +280,6 @@ _OTHERS: Final = (
     _taint(
         "out-of-service",
         "node.kubernetes.io/out-of-service",
-        effect=NO_EXECUTE,
         unless_tolerated=True,
         set_by="a person or a remediation tool, once the node is known to be down",
         warning="none: its pods are deleted without a grace",
@@ -358,5 +393,15 @@ _LAST: Final = (
 )
 
 SHIPPED: Final = (
-    _KUBERNETES + _AUTOSCALERS + _CLOUDS + _EKS_ROWS + _DETECTOR_ROWS + _SENTINEL_ROWS + _OTHERS + _PRESSURES + _LAST
+    *_KUBERNETES,
+    *_AUTOSCALERS,
+    *_CLOUDS,
+    *_AKS_ROWS,
+    _EKS_XID,
+    *_EKS_ROWS,
+    *_DETECTOR_ROWS,
+    *_SENTINEL_ROWS,
+    *_OTHERS,
+    *_PRESSURES,
+    *_LAST,
 )

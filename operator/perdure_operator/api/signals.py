@@ -71,6 +71,8 @@ class SignalRow(Model):
     """Of the taint, label or annotation, or the condition's type; `*` stands for any characters."""
     value: str | None = None
     """Of the taint, label or annotation, or the condition's status; absent: any, of a condition True."""
+    reasons: tuple[str, ...] = ()
+    """Of the condition, one of these words; absent: any."""
     effect: str = ""
     """Of the taint; absent: any."""
     unless_tolerated: bool = False
@@ -102,6 +104,11 @@ class SignalRow(Model):
             (self.source in _KEYED and not self.key, f"key is missing: say which {self.source} it is"),
             (self.source not in _KEYED and self.key, f"key is not for the source {self.source}: remove it"),
             (self.effect and self.source is not Source.TAINT, "effect is for the source Taint: remove it"),
+            (
+                self.reasons and self.source is not Source.CONDITION,
+                "reasons are for the source NodeCondition: remove them",
+            ),
+            ("" in self.reasons, "reasons has an empty word: remove it, or give the condition's reason"),
             (self.unless_tolerated and self.source is not Source.TAINT, "unlessTolerated is for Taint: remove it"),
             (
                 (self.reaction is Reaction.GIVE_UP) != (self.source is Source.SILENCE),
@@ -131,6 +138,7 @@ class SignalRow(Model):
         """What it looks like, for people."""
         value = self.value if self.value is not None else "True" if self.source is Source.CONDITION else ""
         text = f"{self.key}={value}" if value else self.key
+        text += f" ({', '.join(self.reasons)})" if self.reasons else ""
         return f"{text}:{self.effect}" if self.effect else text
 
 

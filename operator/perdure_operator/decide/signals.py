@@ -12,6 +12,7 @@ from typing import Final
 
 from perdure_operator.api import shipped
 from perdure_operator.api.signals import Reaction, SignalRow, Source
+from perdure_operator.api.spec import DisruptionPolicy
 from perdure_operator.state.signals import SHIPPED_TABLE, SignalTable, table
 from perdure_operator.state.snapshot import NodeView, PodView, Snapshot, Taint, Toleration
 
@@ -53,9 +54,26 @@ class _Shown:
 
 
 def table_of(snapshot: Snapshot) -> SignalTable:
-    """The table in force for this job; asked for every pod in every round, and most have the shipped one."""
-    chosen = snapshot.spec.disruption.reactions
-    return table(snapshot.signals, chosen) if snapshot.signals or chosen else SHIPPED_TABLE
+    """The table in force for this job; asked for every pod in every round, so it is looked up once for a snapshot."""
+    return _newest.table(snapshot.signals, snapshot.spec.disruption)
+
+
+class _Newest:
+    """The table that was asked for last: all questions of a round have the same rows and the same job."""
+
+    def __init__(self) -> None:
+        self._asked: tuple[tuple[SignalRow, ...], DisruptionPolicy] | None = None
+        self._table = SHIPPED_TABLE
+
+    def table(self, configured: tuple[SignalRow, ...], policy: DisruptionPolicy) -> SignalTable:
+        """By identity: a hash of all rows, for each pod, costs more than what is asked."""
+        known = self._asked
+        if known is None or known[0] is not configured or known[1] is not policy:
+            self._asked, self._table = (configured, policy), table(configured, policy.reactions)
+        return self._table
+
+
+_newest: Final = _Newest()
 
 
 def signal_of_node(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> Signal | None:
@@ -136,15 +154,16 @@ def _shown(in_force: SignalTable, node: NodeView, pod: PodView | None) -> Iterat
 
 def _taints_shown(in_force: SignalTable, node: NodeView, pod: PodView | None) -> Iterator[_Shown]:
     for taint in node.taints:
-        row = in_force.find(Source.TAINT, taint.key, taint.value, taint.effect)
+        row = in_force.find(Source.TAINT, taint.key, taint.value, effect=taint.effect)
         if row and not (row.unless_tolerated and pod and tolerates(pod, taint)):
             yield _told(row, node.name, f"has the taint {taint.key}:{taint.effect}", taint.value, taint.added)
 
 
 def _marks_shown(in_force: SignalTable, node: NodeView) -> Iterator[_Shown]:
     for condition in node.conditions:
-        if row := in_force.find(Source.CONDITION, condition.type, condition.status):
-            words = f"has the condition {condition.type}={condition.status}"
+        if row := in_force.find(Source.CONDITION, condition.type, condition.status, reason=condition.reason):
+            why = f" ({condition.reason})" if row.reasons else ""
+            words = f"has the condition {condition.type}={condition.status}{why}"
             yield _told(row, node.name, words, condition.status, condition.since)
     for source, marks in ((Source.LABEL, node.labels), (Source.ANNOTATION, node.annotations)):
         for key, value in sorted(marks.items()):

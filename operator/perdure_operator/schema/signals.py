@@ -70,6 +70,7 @@ signals:
   source: NodeCondition
   key: GpuBroken                                    # `*` stands for any characters
   value: "True"
+  reasons: [EccError, FellOffTheBus]                # one of these words exactly; absent: any
   reaction: Vacate
 - name: our-spot-market
   source: Taint

@@ -33,19 +33,21 @@ class SignalTable:
             else:
                 self._exact[row.source, row.key].append((place, row))
 
-    def find(self, source: Source, key: str = "", value: str = "", effect: str = "") -> SignalRow | None:
+    def find(
+        self, source: Source, key: str = "", value: str = "", *, effect: str = "", reason: str = ""
+    ) -> SignalRow | None:
         """The enabled row for what a node shows."""
-        return next((row for row in self._matching(source, key, value, effect) if row.enabled), None)
+        return next((row for row in self._matching(source, key, value, effect, reason) if row.enabled), None)
 
-    def knows(self, source: Source, key: str, value: str) -> bool:
+    def knows(self, source: Source, key: str, value: str, reason: str = "") -> bool:
         """Whether any row is about it, enabled or not: a job may enable it."""
-        return any(True for _ in self._matching(source, key, value, ""))
+        return any(True for _ in self._matching(source, key, value, "", reason))
 
-    def _matching(self, source: Source, key: str, value: str, effect: str) -> Iterator[SignalRow]:
+    def _matching(self, source: Source, key: str, value: str, effect: str, reason: str) -> Iterator[SignalRow]:
         found = [row for pattern, row in self._patterns.get(source, ()) if pattern.fullmatch(key)]
         for _, row in sorted([*found, *self._exact.get((source, key), ())], key=lambda one: one[0]):
             wanted = row.value if row.value is not None or source is not Source.CONDITION else "True"
-            if wanted in (None, value) and row.effect in ("", effect):
+            if wanted in (None, value) and row.effect in ("", effect) and (not row.reasons or reason in row.reasons):
                 yield row
 
 

@@ -33,6 +33,7 @@ class NodeCondition(Model):
 
     type: str
     status: str
+    reason: str = ""
     since: datetime | None = None
     """When `status` changed last."""
 

@@ -72,6 +72,12 @@ def test_a_deadline_goes_with_the_reaction_that_has_one(tmp_path: Path) -> None:
         ({"source": "Taint"}, ["signals[1] (without a name), field name"]),
         ({**OURS, "key": ""}, ["key is missing: say which NodeCondition it is"]),
         ({**OURS, "effect": "NoExecute"}, ["effect is for the source Taint: remove it"]),
+        (
+            {**OURS, "source": "Label", "reasons": ["Ecc"]},
+            ["reasons are for the source NodeCondition: remove them"],
+        ),
+        ({**OURS, "reasons": [""]}, ["reasons has an empty word: remove it"]),
+        ({**OURS, "reasons": "Ecc"}, ["signals[1] (ours), field reasons", "and is 'Ecc': correct it"]),
         ({**OURS, "reaction": "GiveUp"}, ["reaction GiveUp is for the source Silence", "lostNodeSeconds"]),
         ({"name": "node-silence", "enabled": False}, ["enabled cannot be false for the source Silence"]),
         ({"name": "node-silence", "reaction": "Ignore"}, ["reaction GiveUp is for the source Silence"]),

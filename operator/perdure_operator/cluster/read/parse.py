@@ -99,9 +99,14 @@ def node(raw: Json, signals: SignalTable = SHIPPED_TABLE) -> NodeView:
             for taint in spec.get("taints") or []
         ),
         conditions=tuple(
-            NodeCondition(type=one["type"], status=one["status"], since=time(one.get("lastTransitionTime")))
+            NodeCondition(
+                type=one["type"],
+                status=one["status"],
+                reason=one.get("reason") or "",
+                since=time(one.get("lastTransitionTime")),
+            )
             for one in conditions
-            if signals.knows(Source.CONDITION, one.get("type", ""), one.get("status", ""))
+            if signals.knows(Source.CONDITION, one.get("type", ""), one.get("status", ""), one.get("reason") or "")
         ),
         labels=_announcing(signals, Source.LABEL, labels),
         annotations=_announcing(signals, Source.ANNOTATION, meta(raw).get("annotations") or {}),

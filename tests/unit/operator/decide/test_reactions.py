@@ -42,6 +42,26 @@ class TestRows:
         here = sick(job().running(world=2)).having(signals=(row(key=key),))
         assert bool(cause(here)) is matches
 
+    @pytest.mark.parametrize(
+        ("reasons", "matches"),
+        [((), True), (("Ecc",), True), (("Hot", "Ecc"), True), (("Hot",), False), (("ecc", "Ec", "Ecc2"), False)],
+    )
+    def test_a_reason_is_one_of_these_words_exactly(self, reasons: tuple[str, ...], matches: bool) -> None:
+        told = NodeCondition(type="GpuBroken", status="True", reason="Ecc")
+        here = sick(job().running(world=2), "n1", told).having(signals=(row(reasons=reasons),))
+        assert bool(cause(here)) is matches
+
+    def test_the_reason_is_told_where_the_row_asks_for_it(self) -> None:
+        told = NodeCondition(type="GpuBroken", status="True", reason="Ecc")
+        here = sick(job().running(world=2), "n1", told).having(signals=(row(reasons=["Hot", "Ecc"]),))
+        assert cause(here) == "node n1 has the condition GpuBroken=True (Ecc)"
+
+    def test_of_two_rows_the_one_with_the_reason_is_asked_first_if_it_comes_first(self) -> None:
+        rows = (row(reasons=["Ecc"], reaction="Ignore"), row(name="rest"))
+        here = job().running(world=2).having(signals=rows)
+        assert cause(sick(here, "n1", NodeCondition(type="GpuBroken", status="True", reason="Ecc"))) == ""
+        assert cause(sick(here, "n1", NodeCondition(type="GpuBroken", status="True", reason="Hot"))) != ""
+
     def test_a_row_of_the_configuration_comes_before_the_shipped_ones(self) -> None:
         spared = row(source="Taint", key="example.com/*", effect="NoExecute", reaction="Ignore")
         here = job().running(world=2).taint("n1", "example.com/debug", "NoExecute")
