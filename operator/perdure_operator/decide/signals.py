@@ -13,7 +13,7 @@ from typing import Final
 from perdure_operator.api import shipped
 from perdure_operator.api.signals import Reaction, SignalRow, Source
 from perdure_operator.api.spec import DisruptionPolicy
-from perdure_operator.state.signals import SHIPPED_TABLE, SignalTable, table
+from perdure_operator.state.signals import SignalTable, table
 from perdure_operator.state.snapshot import NodeView, PodView, Snapshot, Taint, Toleration
 
 AUTOSCALER_TAINT: Final = shipped.AUTOSCALER_TAINT
@@ -62,15 +62,14 @@ class _Newest:
     """The table that was asked for last: all questions of a round have the same rows and the same job."""
 
     def __init__(self) -> None:
-        self._asked: tuple[tuple[SignalRow, ...], DisruptionPolicy] | None = None
-        self._table = SHIPPED_TABLE
+        self._known: tuple[tuple[SignalRow, ...], DisruptionPolicy, SignalTable] | None = None
 
     def table(self, configured: tuple[SignalRow, ...], policy: DisruptionPolicy) -> SignalTable:
         """By identity: a hash of all rows, for each pod, costs more than what is asked."""
-        known = self._asked
+        known = self._known
         if known is None or known[0] is not configured or known[1] is not policy:
-            self._asked, self._table = (configured, policy), table(configured, policy.reactions)
-        return self._table
+            known = self._known = (configured, policy, table(configured, policy.reactions))
+        return known[2]
 
 
 _newest: Final = _Newest()
