@@ -81,6 +81,8 @@ class Settings:
     """The image that an earlier process has left there."""
     handover: Handover | None = None
     """This process joins a living run: how."""
+    global_batch_size: int | None = None
+    """The global batch that the job's sizes were chosen for."""
     started: float | None = None
     """time.monotonic() at which the agent started this process."""
 
@@ -117,6 +119,7 @@ def read_settings(environ: Mapping[str, str], root: str | Path | None = None) ->
         image_file=_path(environ, Env.IMAGE),
         held_image=_path(environ, Env.HELD_IMAGE),
         handover=_handover(environ),
+        global_batch_size=_optional(environ, Env.GLOBAL_BATCH_SIZE, 1),
         started=_started(environ),
     )
 

@@ -51,6 +51,7 @@ def full(name: str = "full") -> Json:
             "minReplicas": 2,
             "maxReplicas": 8,
             "sizes": [2, 4, 8],
+            "globalBatchSize": 1024,
             "growAfterSeconds": 5,
             "growTimeoutSeconds": 600,
             "joinerPriorityClassName": "perdure-joiner",

@@ -33,6 +33,13 @@ def elastic(least: int, most: int, sizes: list[int] | None = None, **spec: Any) 
     return job(elastic={"minReplicas": least, "maxReplicas": most, **allowed}, **spec)
 
 
+def elastic_batch(batch: int, least: int, most: int, sizes: list[int] | None = None, **spec: Any) -> Json:
+    """The same with a global batch."""
+    manifest = elastic(least, most, sizes, **spec)
+    manifest["spec"]["elastic"]["globalBatchSize"] = batch
+    return manifest
+
+
 def _trainer(**fields: Any) -> Json:
     return template(fields)
 
@@ -70,6 +77,30 @@ BAD = (
     Bad("no size", elastic(2, 4, []), "spec.elastic.sizes", "must begin with minReplicas"),
     Bad("sizes in disorder", elastic(2, 8, [2, 8, 4]), "spec.elastic.sizes", "sort them"),
     Bad("a size twice", elastic(2, 4, [2, 4, 4]), "spec.elastic.sizes", "remove the doubles"),
+    Bad(
+        "a batch of nothing",
+        elastic_batch(0, 1, 4),
+        "spec.elastic.globalBatchSize",
+        "elastic.globalBatchSize must be 1 or more",
+    ),
+    Bad(
+        "a smallest size that does not divide the batch",
+        elastic_batch(64, 3, 8),
+        "spec.elastic.minReplicas",
+        "choose one that does, or remove globalBatchSize",
+    ),
+    Bad(
+        "processes that do not divide the batch",
+        elastic_batch(12, 2, 8, processesPerReplica=8),
+        "spec.elastic.minReplicas",
+        "times processesPerReplica must divide elastic.globalBatchSize",
+    ),
+    Bad(
+        "a size that does not divide the batch",
+        elastic_batch(64, 2, 8, [2, 4, 6]),
+        "spec.elastic.sizes",
+        "remove those that do not, or remove sizes",
+    ),
     Bad("too many sizes", elastic(1, 1000, [*range(1, 66)]), "spec.elastic.sizes", "must have at most 64 items"),
     Bad(
         "a cordon's fourth way",

@@ -163,6 +163,7 @@ class Scene:
             _on_a_volume(spec, name, root.choice(VOLUMES))
         elif (rng := self.world.rng(f"elastic/{number}")).random() < ELASTIC_SHARE:
             spec["elastic"] = _elastic(rng)
+        _declare_batch(spec, self.world.rng(f"batch/{number}"))
         body = {
             "apiVersion": "perdure.dev/v1alpha1",
             "kind": "TrainingJob",
@@ -328,6 +329,13 @@ def _elastic(rng: random.Random) -> Json:
     spares = rng.choice((0, 0, 1, 2))
     given = {"minReplicas": least, "maxReplicas": 4, **growing} | ({"sizes": sizes} if sizes else {})
     return given | ({"spares": spares} if spares else {})
+
+
+def _declare_batch(spec: Json, rng: random.Random) -> None:
+    """Half of the jobs that name no sizes say which batch they share, and the smallest size divides it."""
+    elastic = spec.get("elastic")
+    if elastic and not elastic.get("sizes") and rng.random() < 0.5:
+        elastic["globalBatchSize"] = elastic["minReplicas"] * spec["processesPerReplica"] * rng.choice((1, 2, 4))
 
 
 def _restore(raw: Json, template: Json) -> None:

@@ -27,6 +27,7 @@ DO_NOT_DISRUPT: Final = "karpenter.sh/do-not-disrupt"
 _ROOT = r"^(s3://[a-z0-9][a-z0-9.-]+(/[^/?#\s]+)+|file://(/[^/?#\s]+)+)$"
 _URL = r"^https?://[^/?#@\s]+(/[^?#\s]*)?$"
 _NAME = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+_NO_BATCH: Final = "!has(self.elastic) || !has(self.elastic.globalBatchSize)"
 
 
 class S3(Model):
@@ -292,8 +293,13 @@ class Elastic(Model):
     max_replicas: int = Field(json_schema_extra=between("elastic.maxReplicas", 1, REPLICAS_AT_MOST))
     """The largest size; replicas cannot be set above it."""
     sizes: tuple[int, ...] | None = Field(default=None, max_length=64)
-    """All sizes there may be, the smallest first. Absent: every number from minReplicas to maxReplicas. The global
-    batch is shared among all processes whatever their number; where it does not divide, some have a sample more."""
+    """All sizes there may be, the smallest first. Absent: those that divide globalBatchSize, or else every number from
+    minReplicas to maxReplicas. The global batch is shared among all processes whatever their number; where it does not
+    divide, some have a sample more."""
+    global_batch_size: int | None = Field(default=None, json_schema_extra=at_least("elastic.globalBatchSize", 1))
+    """Samples of one global batch, of all processes together: the batch_size that the script gives session.loader. Each
+    size, times processesPerReplica, has to divide it: then all processes have equal shares. With several loaders, a
+    number by which the batch of each can be divided. Rank 0 says where a loader's batch is another one."""
     grow_after_seconds: int = Field(
         default=10,
         json_schema_extra=between(
@@ -357,6 +363,21 @@ class TrainingJobSpec(Model):
                 "elastic is not for a file:// checkpoint.uri, which is one node's: remove it, or use s3://bucket/prefix",
                 ".elastic",
                 forbids=True,
+            ),
+            Rule(
+                f"{_NO_BATCH} || has(self.elastic.sizes) || self.elastic.minReplicas * self.processesPerReplica < 1"
+                " || self.elastic.globalBatchSize % (self.elastic.minReplicas * self.processesPerReplica) == 0",
+                "elastic.minReplicas, the smallest size, times processesPerReplica must divide elastic.globalBatchSize:"
+                " choose one that does, or remove globalBatchSize to allow every number",
+                ".elastic.minReplicas",
+            ),
+            Rule(
+                f"{_NO_BATCH} || !has(self.elastic.sizes) || self.elastic.sizes.all(size,"
+                " size * self.processesPerReplica < 1"
+                " || self.elastic.globalBatchSize % (size * self.processesPerReplica) == 0)",
+                "elastic.sizes times processesPerReplica must divide elastic.globalBatchSize: remove those that do not,"
+                " or remove sizes to allow all that do, or remove globalBatchSize to allow unequal shares",
+                ".elastic.sizes",
             ),
             Rule(
                 "!has(self.disruption) || !has(self.disruption.autoscaler) || !has(self.template.metadata)"

@@ -46,7 +46,7 @@ def pod(
     if beside:
         body["spec"]["affinity"] = _rather_away_from_members(job, body["spec"].get("affinity") or {})
     spec = _of_class(priority_class, _with_keys_mounted(job.spec.checkpoint, body["spec"]))
-    return body | {"spec": spec}
+    return body | {"spec": _with_batch(job, spec)}
 
 
 def _hashed_pod(job: Snapshot, name: str, *, apart: bool = False, kept: KeptTemplate | None = None) -> Json:
@@ -233,6 +233,17 @@ def _with_keys_mounted(checkpoint: Checkpoint, spec: Json) -> Json:
         "volumeMounts": [*trainer["volumeMounts"], mount],
     }
     return spec | {"volumes": [*spec["volumes"], _keys_volume(secret)], "containers": [trainer, *others]}
+
+
+def _with_batch(job: Snapshot, spec: Json) -> Json:
+    """Only to be compared with what the script does: an edit replaces nobody, and no hand-over is in place for it."""
+    batch = job.spec.elastic.global_batch_size if job.spec.elastic else None
+    if batch is None:
+        return spec
+    trainer, *others = spec["containers"]
+    told = {"name": Env.GLOBAL_BATCH_SIZE, "value": str(batch)}
+    variables = [told, *(one for one in trainer["env"] if one.get("name") != Env.GLOBAL_BATCH_SIZE)]
+    return spec | {"containers": [trainer | {"env": variables}, *others]}
 
 
 def _of_class(name: str, spec: Json) -> Json:

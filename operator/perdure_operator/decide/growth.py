@@ -21,8 +21,7 @@ SETTLING_SECONDS: Final = 30
 
 def most_with(draft: Draft, able: int) -> int:
     """The largest size that so many members can have, 0 where there is none; never above the wanted one."""
-    elastic = draft.snapshot.spec.elastic
-    return largest(elastic, min(able, wanted_size(draft.snapshot).members)) if elastic else 0
+    return largest(draft.snapshot.spec, min(able, wanted_size(draft.snapshot).members))
 
 
 def lasts(draft: Draft, size: int) -> tuple[Draft, bool]:

@@ -51,6 +51,7 @@ class Env:
         "PERDURE_S3_CREDENTIALS"  # a folder with a file AWS_ACCESS_KEY_ID and so on: a mounted Secret
     )
     COMPLETION: Final = "PERDURE_COMPLETION"  # a Completion; absent: Log
+    GLOBAL_BATCH_SIZE: Final = "PERDURE_GLOBAL_BATCH_SIZE"  # elastic.globalBatchSize when the pod was made
 
     RENDEZVOUS_SECONDS: Final = "PERDURE_RENDEZVOUS_SECONDS"  # how long ranks wait for each other (users set it)
     CHECK_SECONDS: Final = (

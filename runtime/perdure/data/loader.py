@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, get_worker_info
 
+from perdure.data.evenness import why_another, why_uneven
 from perdure.data.sampling import BatchIds, BatchShard, SamplingPlan
 from perdure.data.source import Handouts, Source
 from perdure.errors import UserError
@@ -107,13 +108,18 @@ class Loader(Source[Any]):
         rank: int,
         world: int,
         options: dict[str, Any],
+        sized_for: int | None = None,
     ) -> None:
+        """`sized_for`: the global batch that the job's sizes were chosen for, where somebody has said."""
         super().__init__(plan.name, session, end=plan.end, unit=plan.batch)
         self.plan = plan
         self.current: BatchShard | None = None
         """The part that the script is working on."""
         self._ids: list[int] = []
         self._rank, self._world = rank, world
+        self._sized_for = sized_for
+        self._judged = 0
+        """The number of ranks whose shares were looked at."""
         self._take(dataset, options)
 
     def share(self, rank: int, world: int) -> None:
@@ -154,6 +160,8 @@ class Loader(Source[Any]):
     def advance(self) -> list[int]:
         """A step is done: what was handed out is consumed. Returns the sample ids it used."""
         super().advance()
+        if self._judged != self._world and self.trains:
+            self._judge_shares()
         ids, self._ids = self._ids, []
         return ids
 
@@ -166,6 +174,16 @@ class Loader(Source[Any]):
         """What was handed out and not stepped on was not for training."""
         super().forget()
         self._ids = []
+
+    def _judge_shares(self) -> None:
+        """What is only evaluated may take as long as it does."""
+        batch, first, self._judged = min(self.plan.batch, self.end), not self._judged, self._world
+        told = (
+            why_another(str(self), batch, self._sized_for) if first else "",
+            why_uneven(str(self), batch, self._world),
+        )
+        for words in filter(None, told):
+            self._session.warn(words)
 
     def _draw(self, epoch: int) -> Iterator[tuple[int, Any]]:
         shares = self.plan.shares(epoch, self.consumed, self._rank, self._world)

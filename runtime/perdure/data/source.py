@@ -44,7 +44,7 @@ class Handouts(Protocol):
         ...
 
     def warn(self, words: str) -> None:
-        """What makes a resumed run differ; told once."""
+        """What a person ought to know and training does not depend on; rank 0 says it."""
         ...
 
 

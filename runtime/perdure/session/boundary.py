@@ -120,7 +120,7 @@ class Boundary:
             self._save_in_case()
 
     def warn(self, words: str) -> None:
-        """What makes a resumed run differ; every rank sees the same."""
+        """What a person ought to know; every rank sees the same."""
         if self._run.rank == 0:
             say(words)
 

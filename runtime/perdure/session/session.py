@@ -257,7 +257,8 @@ class Session:
         if name in RESERVED:
             raise UserError(f"loader {name!r}: the name is taken by the session itself: give another one")
         self._warn_of_generators(f"loader {name!r}: the dataset", dataset)
-        loader = Loader(dataset, plan, self._boundary, rank=self.rank, world=self.world, options=options)
+        sized_for, rank, world = self._run.settings.global_batch_size, self.rank, self.world
+        loader = Loader(dataset, plan, self._boundary, rank=rank, world=world, options=options, sized_for=sized_for)
         self._run.progress.add(loader)
         return loader
 

@@ -29,7 +29,9 @@ def sizes(spec: Json) -> list[int]:
     elastic = spec.get("elastic")
     if not elastic:
         return [int(spec.get("replicas", 1))]
-    return elastic.get("sizes") or [*range(elastic["minReplicas"], elastic["maxReplicas"] + 1)]
+    batch, each = elastic.get("globalBatchSize"), int(spec.get("processesPerReplica", 1))
+    between = range(elastic["minReplicas"], elastic["maxReplicas"] + 1)
+    return elastic.get("sizes") or [size for size in between if batch is None or batch % (size * each) == 0]
 
 
 def wanted(spec: Json) -> int:

@@ -80,7 +80,9 @@ async def sizes_change(scene: Scene, rng: random.Random) -> None:
     if elastic and rng.random() < 0.6:
         bounds = {"maxReplicas": 4, "growAfterSeconds": rng.choice((0, 5)), "growTimeoutSeconds": 60}
         sizes = rng.choice(([1, 2, 3, 4], [1, 3], [2, 4], [1, 4]))
-        user.edit(elastic=bounds | {"minReplicas": sizes[0], "sizes": sizes})
+        each = int((user.job or {})["spec"].get("processesPerReplica", 1))
+        named = rng.choice(({"sizes": sizes}, {"sizes": sizes}, {"globalBatchSize": sizes[-1] * each * sizes[0]}))
+        user.edit(elastic=bounds | {"minReplicas": sizes[0], **named})
     user.edit(replicas=rng.randint(1, 4))
 
 

@@ -14,7 +14,7 @@ def wanted_members(spec: TrainingJobSpec) -> int:
     elastic = spec.elastic
     if elastic is None:
         return spec.replicas
-    return largest(elastic, _bounded(spec.replicas, elastic)) or max(elastic.min_replicas, 1)
+    return largest(spec, _bounded(spec.replicas, elastic)) or max(elastic.min_replicas, 1)
 
 
 def why_so_many(spec: TrainingJobSpec) -> str:
@@ -26,15 +26,30 @@ def why_so_many(spec: TrainingJobSpec) -> str:
         return f"{said}, and elastic.minReplicas is {elastic.min_replicas}"
     if spec.replicas > elastic.max_replicas:
         said = f"{said}, elastic.maxReplicas is {elastic.max_replicas}"
-    return f"{said}, and {members} is the largest of elastic.sizes that is not above it"
+        if members == elastic.max_replicas:
+            return said
+    return f"{said}, and {members} is the largest {_of_what(spec, elastic)} that is not above it"
 
 
-def largest(elastic: Elastic, at_most: int) -> int:
-    """The largest of its sizes that is no larger than that, 0 where there is none."""
+def largest(spec: TrainingJobSpec, at_most: int) -> int:
+    """The largest of the job's sizes that is no larger than that, 0 where there is none."""
+    elastic = spec.elastic
+    if elastic is None:
+        return 0
     low, high = max(elastic.min_replicas, 1), min(elastic.max_replicas, at_most)
-    if elastic.sizes is None:
-        return high if high >= low else 0
-    return max((size for size in elastic.sizes if low <= size <= high), default=0)
+    if elastic.sizes is not None:
+        return max((size for size in elastic.sizes if low <= size <= high), default=0)
+    batch, each = elastic.global_batch_size, max(spec.processes_per_replica, 1)
+    return next((size for size in range(high, low - 1, -1) if batch is None or batch % (size * each) == 0), 0)
+
+
+def _of_what(spec: TrainingJobSpec, elastic: Elastic) -> str:
+    """What sizes there are, in words."""
+    if elastic.sizes is not None or elastic.global_batch_size is None:
+        return "of elastic.sizes"
+    each = spec.processes_per_replica
+    times = f", times processesPerReplica {each}," if each > 1 else ""
+    return f"number that{times} divides elastic.globalBatchSize {elastic.global_batch_size}"
 
 
 def _bounded(replicas: int, elastic: Elastic) -> int:

@@ -266,9 +266,25 @@ def test_the_users_variables_win_where_the_contract_is_silent(name: str, value: 
     assert env(of_spec(template=own, checkpoint=checkpoint))[name] == value
 
 
-@pytest.mark.parametrize(("name", "value"), [("PERDURE_UID", UID), ("PERDURE_S3_CREDENTIALS", "/run/perdure-s3")])
+def test_the_global_batch_is_told_and_is_no_reason_to_replace_anybody() -> None:
+    elastic = {"minReplicas": 1, "maxReplicas": 4}
+    old, told = of_spec(elastic=elastic), of_spec(elastic=elastic | {"globalBatchSize": 96})
+    assert "PERDURE_GLOBAL_BATCH_SIZE" not in env(old)
+    assert env(told)["PERDURE_GLOBAL_BATCH_SIZE"] == "96"
+    hashes = {
+        member.template_hash(snapshot(spec=TrainingJobSpec.model_validate(job(elastic=elastic | given)["spec"])))
+        for given in ({}, {"globalBatchSize": 96})
+    }
+    assert len(hashes) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("PERDURE_UID", UID), ("PERDURE_S3_CREDENTIALS", "/run/perdure-s3"), ("PERDURE_GLOBAL_BATCH_SIZE", "96")],
+)
 def test_the_contracts_variables_cannot_be_redefined(name: str, value: str) -> None:
-    pod = of_spec(template=template(env=[{"name": name, "value": "mine"}]), checkpoint=KEYS)
+    elastic = {"minReplicas": 1, "maxReplicas": 4, "globalBatchSize": 96}
+    pod = of_spec(template=template(env=[{"name": name, "value": "mine"}]), checkpoint=KEYS, elastic=elastic)
     names = [one["name"] for one in pod["spec"]["containers"][0]["env"]]
     assert env(pod)[name] == value
     assert names.count(name) == 1

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from perdure.contract import ExitKind
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.spec import Elastic
 from perdure_operator.state.snapshot import NodeView
-from tests.support.jobs import PATIENT, Job, creates, job
+from tests.support.jobs import PATIENT, Job, creates, job, killed
 
 SIZES = Elastic(min_replicas=2, max_replicas=8, sizes=(2, 4, 8))
 
@@ -52,3 +53,29 @@ class TestTheWantedSize:
         assert offered is not None
         assert offered.plan is not None
         assert len(offered.plan.members) == 3
+
+
+class TestTheGlobalBatch:
+    """Of 12 samples five ranks would have three and two: sizes are those that divide it."""
+
+    EVEN = Elastic(min_replicas=2, max_replicas=8, global_batch_size=12)
+
+    def test_a_job_begins_with_the_largest_number_that_divides_it(self) -> None:
+        here = _job(self.EVEN).running(world=8)
+        assert len(here.members) == 6
+        assert "6 is the largest number that divides elastic.globalBatchSize 12" in _sized(here)[1]
+
+    def test_who_is_left_goes_on_with_equal_shares(self) -> None:
+        here = _job(self.EVEN).running(world=6).ended(1, ExitKind.FAILED, error=killed()).settle().after(2).settle()
+        assert len(here.members) == 4
+
+    def test_processes_count_and_not_members(self) -> None:
+        assert len(_job(self.EVEN).spec(processes_per_replica=2).running(world=8).members) == 6
+        assert len(_job(self.EVEN).spec(processes_per_replica=4).running(world=8).members) == 3
+
+    def test_one_that_a_living_run_does_not_divide_is_a_change_of_size(self) -> None:
+        every = Elastic(min_replicas=2, max_replicas=8)
+        here = _job(every).running(world=5).spec(elastic=self.EVEN).settle().after(2).settle()
+        assert here.now.next is not None
+        assert here.now.next.plan is not None
+        assert len(here.now.next.plan.members) == 4

@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.runtime.handover.jobs import WAIT_AT, Job, by_rank
 from tests.unit.runtime.handover.nursery import Nursery
-from tests.unit.runtime.handover.scripts import SAMPLES
+from tests.unit.runtime.handover.scripts import BATCH, SAMPLES
 from tests.unit.runtime.handover.variants import DRAWN_ALIKE
 
 
@@ -140,6 +140,9 @@ def test_a_run_grows_and_shrinks_again(nursery: Nursery) -> None:
         "old1": ["ranks 1/3", "ranks 0/2"],
         "new2": [f"resumed {found[1][2]}", "ranks 2/3", "ranks 1/2"],
     }
+    shares = {name: [line for line in job.output(name).splitlines() if "equal shares" in line] for name in results}
+    assert {name: len(lines) for name, lines in shares.items()} == {"old0": 1, "old1": 0, "new2": 0}
+    assert f"run 2 rank 0: loader 'train': of {BATCH} samples of a global batch " in shares["old0"][0]
 
 
 @pytest.mark.parametrize("name", ["2-to-3", "3-to-2-without-rank-0"])

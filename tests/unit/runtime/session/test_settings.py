@@ -46,6 +46,13 @@ def test_the_agents_variables_are_read() -> None:
     assert settings.cadence == Cadence(steps=10)
 
 
+def test_the_batch_that_sizes_were_chosen_for_is_read() -> None:
+    assert read_settings({}).global_batch_size is None
+    assert read_settings({Env.GLOBAL_BATCH_SIZE: "96"}).global_batch_size == 96
+    with pytest.raises(UserError, match="PERDURE_GLOBAL_BATCH_SIZE is '0': give an integer of 1 or more"):
+        read_settings({Env.GLOBAL_BATCH_SIZE: "0"})
+
+
 def test_the_floor_is_read_as_the_agent_writes_it() -> None:
     place = Place(0, 1, 7, Path("/run/request"), Path("/run/handover"), 0.0, None)
     train = Train(2, 0, 1, "10.0.0.7:29500", floor=CommitRef(9, 40))
