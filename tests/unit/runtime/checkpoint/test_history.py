@@ -66,6 +66,11 @@ def test_what_retention_has_taken_is_not_listed(store: Store) -> None:
     assert [one.seq for one in commits(store)] == [7, 5]
 
 
+def test_a_commit_that_has_lost_its_manifest_is_not_listed(store: MemoryStore) -> None:
+    store.delete([key for key in store.list("data/1/15-") if key.endswith("manifest.json")])
+    assert [one.seq for one in commits(store)] == [7, 5, 3, 2]
+
+
 def test_an_entry_that_cannot_be_read_is_passed_over(store: MemoryStore) -> None:
     key = key_of(4)
     store.objects[key] = store.objects[key].replace(b'"step":15', b'"step":16')
