@@ -22,9 +22,13 @@ TYPE_CHECKING = False  # typing would be the longest part of the way to the firs
 if TYPE_CHECKING:
     from typing import Any
 
+    from perdure.checkpoint.history import Commit
+    from perdure.session.loading import Checkpoint, history, load
     from perdure.session.session import Session
 
 __all__ = [
+    "Checkpoint",
+    "Commit",
     "Corrupt",
     "Fenced",
     "LogLost",
@@ -35,12 +39,23 @@ __all__ = [
     "StorageError",
     "StorageRefused",
     "UserError",
+    "history",
+    "load",
 ]
+
+_LATER = {
+    "Checkpoint": "perdure.session.loading",
+    "Commit": "perdure.checkpoint.history",
+    "Session": "perdure.session.session",
+    "history": "perdure.session.loading",
+    "load": "perdure.session.loading",
+}
+"""Where to import from what is loaded when it is first used."""
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Session":
-        from perdure.session.session import Session  # noqa: PLC0415 - imports torch
+    if name in _LATER:
+        from importlib import import_module  # noqa: PLC0415 - see above
 
-        return Session
+        return getattr(import_module(_LATER[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 from perdure.checkpoint.entry import checksum
-from perdure.checkpoint.manifest import Shard
+from perdure.checkpoint.manifest import Item, Shard
 from perdure.checkpoint.upload import combine
 from perdure.errors import Corrupt
 from perdure.store import NoSuchKey, Store
@@ -17,16 +17,17 @@ AHEAD: Final = 3
 """How many blocks are on their way while one is used: a distant store answers after a while."""
 
 
-def read_blocks(store: Store, shard: Shard) -> Iterator[tuple[int, memoryview]]:
+def read_blocks(store: Store, shard: Shard, items: Iterable[Item] | None = None) -> Iterator[tuple[int, memoryview]]:
     """Where each block begins, and its bytes, in order; they are valid until the next ones are asked for.
 
-    Corrupt names what is damaged, what was found and expected.
+    With `items`, only those blocks that hold any of them. Corrupt names what is damaged, what was found and expected.
     """
-    starts = range(0, shard.size, shard.block_bytes)
-    if len(starts) != len(shard.blocks):
-        raise Corrupt(f"{shard.key}: its manifest has {len(shard.blocks)} block checksums instead of {len(starts)}")
+    every = range(0, shard.size, shard.block_bytes)
+    if len(every) != len(shard.blocks):
+        raise Corrupt(f"{shard.key}: its manifest has {len(shard.blocks)} block checksums instead of {len(every)}")
     if (found := combine(shard.blocks, shard.size, shard.block_bytes)) != shard.crc:
         raise Corrupt(f"{shard.key}: its checksum in the manifest is {shard.crc}, that of its blocks {found}")
+    starts = every if items is None else [every[number] for number in _holding(shard, items)]
     # As many buffers as are ever in use, and used again: memory that is new to the process is slower than a disk.
     room = min(shard.size, shard.block_bytes) + 1  # one more: the object may be longer than it was
     buffers = [memoryview(bytearray(room)) for _ in range(min(len(starts), AHEAD + 1))]
@@ -46,6 +47,12 @@ def read_blocks(store: Store, shard: Shard) -> Iterator[tuple[int, memoryview]]:
         finally:
             for _, future in waiting:
                 future.cancel()
+
+
+def _holding(shard: Shard, items: Iterable[Item]) -> list[int]:
+    """The numbers of the blocks that hold any of them."""
+    size = shard.block_bytes
+    return sorted({number for item in items for number in range(item.start // size, -(-item.end // size))})
 
 
 def _first(waiting: deque[tuple[int, Future[memoryview]]]) -> tuple[int, memoryview]:

@@ -8,7 +8,7 @@ nothing is skipped for it. Called by the session once its run is open.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -26,11 +26,14 @@ from perdure.group.collectives import on_all, on_rank0
 from perdure.group.peers import Peers
 from perdure.store import Store
 
+Key = tuple[str, str]
+"""A tensor's part and name."""
+
 
 class Receiver(Protocol):
     """What the tensors are for."""
 
-    def targets(self, objects: Mapping[str, Any], items: Sequence[Item]) -> Mapping[tuple[str, str], Tensor]:
+    def targets(self, objects: Mapping[str, Any], items: Sequence[Item]) -> Mapping[Key, Tensor]:
         """Where tensors are to be read to, by part and name; those left out are read into new ones on the CPU.
 
         A target has its item's dtype and shape. UserError if the checkpoint does not fit what is registered. What was
@@ -42,7 +45,7 @@ class Receiver(Protocol):
 class Anywhere:
     """Receives everything into new tensors."""
 
-    def targets(self, objects: Mapping[str, Any], items: Sequence[Item]) -> Mapping[tuple[str, str], Tensor]:  # noqa: ARG002
+    def targets(self, objects: Mapping[str, Any], items: Sequence[Item]) -> Mapping[Key, Tensor]:  # noqa: ARG002
         return {}
 
 
@@ -85,20 +88,44 @@ def read_state(store: Store, manifest: Manifest, rank: int | None, into: Receive
     objects = decode(manifest.objects)
     items = [item for index in manifest.indexes for item in index.shard.items]
     targets = into.targets(objects, items)
-    parts: dict[str, dict[str, Tensor]] = {SHARED: {}, REPLICATED: {}}
-    for item in items:
-        target = targets.get((item.part, item.name))
-        parts[item.part][item.name] = tensors.empty(item.dtype, item.shape) if target is None else target
+    places = _places(items, targets)
     for index in manifest.indexes:
-        _read_shard(store, index.shard, parts)
+        _read_shard(store, index.shard, index.shard.items, places)
+    parts: dict[str, dict[str, Tensor]] = {SHARED: {}, REPLICATED: {}}
+    for (part, name), tensor in places.items():
+        parts[part][name] = tensor
     own = None if rank is None else decode(manifest.indexes[rank].state)
     return State(parts[SHARED], parts[REPLICATED], objects, own)
 
 
-def _read_shard(store: Store, shard: Shard, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
-    waiting = deque(sorted(shard.items, key=lambda item: item.start))
-    sinks = {id(item): tensors.Sink(parts[item.part][item.name]) for item in waiting}
-    for start, block in read_blocks(store, shard):
+def read_items(store: Store, manifest: Manifest, items: Collection[Item]) -> dict[str, Tensor]:
+    """The tensors of some items, by name, on the CPU and verified; no block is read that holds none of them.
+
+    Corrupt names what is damaged.
+    """
+    places = _places(items, {})
+    for index in manifest.indexes:
+        wanted = [item for item in index.shard.items if (item.part, item.name) in places]
+        if wanted:
+            _read_shard(store, index.shard, wanted, places, partly=True)
+    return {name: tensor for (_, name), tensor in places.items()}
+
+
+def _places(items: Iterable[Item], targets: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
+    """The targets, and new tensors for what has none."""
+    places: dict[Key, Tensor] = {}
+    for item in items:
+        target = targets.get((item.part, item.name))
+        places[item.part, item.name] = tensors.empty(item.dtype, item.shape) if target is None else target
+    return places
+
+
+def _read_shard(
+    store: Store, shard: Shard, items: Iterable[Item], places: Mapping[Key, Tensor], *, partly: bool = False
+) -> None:
+    waiting = deque(sorted(items, key=lambda item: item.start))
+    sinks = {id(item): tensors.Sink(places[item.part, item.name]) for item in waiting}
+    for start, block in read_blocks(store, shard, list(waiting) if partly else None):
         end = start + len(block)
         while waiting and waiting[0].start < end:
             item = waiting[0]

@@ -65,6 +65,7 @@ from perdure.contract.reading import (
     UnsupportedVersion,
     read_commit,
 )
+from perdure.contract.wanted import Wanted
 
 __all__ = [
     "ANNOTATION_ASSIGNMENT",
@@ -105,6 +106,7 @@ __all__ = [
     "Standby",
     "Train",
     "UnsupportedVersion",
+    "Wanted",
     "read_assignment",
     "read_commit",
     "read_handover",

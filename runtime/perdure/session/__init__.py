@@ -4,6 +4,7 @@ session    the facade, `Session`
 run        what the rooms of a session share
 joining    how a process joins its run
 resuming   how a run goes on from the newest commit
+loading    a commit's parts without a session
 job        the epochs up to the goal
 boundary   where a run may stop
 departure  how a script has left its epoch loop

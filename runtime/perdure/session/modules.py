@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 from perdure.checkpoint import tensors
 from perdure.checkpoint.manifest import Item
 from perdure.checkpoint.state import TwinRef
-from perdure.checkpoint.tree import refs, split
+from perdure.checkpoint.tree import join, refs, split
 from perdure.errors import UserError
 from perdure.session.outline import Outline
 from perdure.session.wrapping import Replica
@@ -32,6 +32,18 @@ def unwrapped(module: nn.Module) -> nn.Module:
     for part in _hidden(module):
         return unwrapped(module.get_submodule(part))
     return module
+
+
+def is_module(saved: Any) -> bool:
+    """Whether a checkpoint has this of a module: nothing else has these two parts."""
+    return isinstance(saved, Mapping) and saved.keys() == {"extra", "grown"}
+
+
+def state_dict_of(name: str, saved: Mapping[str, Any], found: Mapping[str, Tensor]) -> dict[str, Any]:
+    """What a module's `load_state_dict` takes: from what a checkpoint has of the one registered as `name`."""
+    inside = {ref for ref, _ in refs(saved["extra"])}
+    own = {full.removeprefix(f"{name}."): tensor for full, tensor in found.items() if full not in inside}
+    return {**own, **join(saved["extra"], found.__getitem__)}
 
 
 class Module:

@@ -25,6 +25,20 @@ Names = Mapping[Tensor, str]
 """Of all registered parameters."""
 
 
+def is_optimizer(saved: Any) -> bool:
+    """Whether a checkpoint has this of an optimizer: nothing else has these three parts."""
+    return isinstance(saved, Mapping) and saved.keys() == {"groups", "state", "more"}
+
+
+def state_dict_of(saved: Mapping[str, Any], found: Mapping[str, Tensor]) -> dict[str, Any]:
+    """What an optimizer's `load_state_dict` takes, where parameters have numbers in the order of the groups."""
+    groups = join(saved["groups"], found.__getitem__)
+    numbers = {name: number for number, name in enumerate(chain.from_iterable(group["params"] for group in groups))}
+    state = {numbers.get(key, key): join(values, found.__getitem__) for key, values in (saved["state"] or {}).items()}
+    numbered = [{**group, "params": [numbers[name] for name in group["params"]]} for group in groups]
+    return {**join(saved["more"], found.__getitem__), "state": state, "param_groups": numbered}
+
+
 class Optim:
     """One registered optimizer."""
 

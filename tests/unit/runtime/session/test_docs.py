@@ -24,6 +24,8 @@ from tests.unit.runtime.session.training import Join
 
 PAGE = Path(__file__).parents[4] / "docs" / "training.md"
 EXAMPLES = [textwrap.dedent(found) for found in re.findall(r"^ *```python\n(.*?)^ *```", PAGE.read_text(), re.M | re.S)]
+TRAININGS = [example for example in EXAMPLES if "session.epochs" in example]
+OTHERS = [example for example in EXAMPLES if "session.epochs" not in example]
 
 
 class Interrupted(Session):
@@ -90,19 +92,33 @@ def run(example: str, root: Path, before: int = 0) -> list[float]:
 
 
 def test_there_are_examples() -> None:
-    assert len(EXAMPLES) > 5
+    assert len(TRAININGS) > 5
+    assert OTHERS
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler:UserWarning")  # torch counts within a process
-@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+@pytest.mark.parametrize("number", range(len(TRAININGS)))
 def test_an_example_ends_as_if_it_had_not_been_interrupted(
     join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     join().close()  # the environment is as on a laptop
     monkeypatch.setattr(perdure, "Session", Interrupted)
-    expected = run(EXAMPLES[number], tmp_path / "undisturbed")
+    expected = run(TRAININGS[number], tmp_path / "undisturbed")
     for before in (2, 5):
         root = tmp_path / f"{before}"
-        with nullcontext() if "should_stop" in EXAMPLES[number] else pytest.raises(Exit):
-            assert run(EXAMPLES[number], root, before) != expected
-        assert run(EXAMPLES[number], root) == expected
+        with nullcontext() if "should_stop" in TRAININGS[number] else pytest.raises(Exit):
+            assert run(TRAININGS[number], root, before) != expected
+        assert run(TRAININGS[number], root) == expected
+
+
+@pytest.mark.parametrize("number", range(len(OTHERS)))
+def test_an_example_that_trains_nothing_runs_beside_a_finished_training(
+    join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    join().close()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(perdure, "Session", Interrupted)
+    expected = run(TRAININGS[0], tmp_path / "checkpoints")
+    found = names()
+    exec(OTHERS[number], found)  # noqa: S102 - our own page
+    assert [value for parameter in found["model"].parameters() for value in parameter.flatten().tolist()] == expected

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+import perdure
 from perdure.group.pace import MOST_CALLS
 from tests.unit.runtime.session.ranks import Scene, play
-from tests.unit.runtime.session.scenarios import DRAWN_ALIKE, SAMPLES
+from tests.unit.runtime.session.scenarios import DRAWN_ALIKE, SAMPLES, buffers, network, weights
 
 REQUESTS = [(0, 3), (1, 1), (2, 7), (3, 5)]
 ENDS_OF_AN_EPOCH: dict[str, dict[str, Any]] = {
@@ -236,3 +237,12 @@ def test_one_rank_that_wants_to_stop_ends_the_loop_on_all(played: Results, folde
 @pytest.mark.parametrize("end", ENDS_OF_AN_EPOCH)
 def test_a_peer_that_is_lost_while_an_epochs_end_is_saved_costs_no_step_of_it(played: Results, end: str) -> None:
     assert played[f"lost-{end}"] == [{"raised": "PeerLost", "left": [2, 1]}, {"raised": "OSError", "left": None}]
+
+
+def test_what_two_ranks_have_saved_is_loaded_by_one_process_without_a_session(played: Results, folder: Path) -> None:
+    net = network()
+    net.load_state_dict(perdure.load(folder / "two", ["model"])["model"])
+    assert weights(net) == played["two"][0]["weights"]
+    assert buffers(net) == played["two"][0]["buffers"]
+    assert {commit.world for commit in perdure.history(folder / "sizes")} <= {1, 2, 3}
+    assert perdure.history(folder / "sizes")[0].world == 2

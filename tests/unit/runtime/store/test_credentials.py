@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import perdure
 from perdure.contract import Env
 from perdure.errors import StorageError, StorageRefused, UserError
 from perdure.store import Store, clients, open_store
@@ -24,6 +25,7 @@ from perdure.store.credentials import (
     said_at_first,
     said_before_the_end,
 )
+from tests.unit.runtime.checkpoint.world import opened, save_solo
 from tests.unit.runtime.store.conftest import BUCKET
 from tests.unit.runtime.store.s3 import ACCESS, SECRET, S3Server
 
@@ -104,6 +106,22 @@ def test_keys_that_were_never_good_are_refused_for_good_also_from_a_secret(s3_se
     secret.keys("nobody")
     with pytest.raises(StorageRefused, match="these keys are wrong"):
         real(s3_server, secret).get("a")
+
+
+def test_a_commit_that_is_loaded_without_a_session_is_read_with_the_keys_of_the_environment(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3_server.environ.items():
+        monkeypatch.setenv(name, value)
+    root = f"s3://{BUCKET}/{secrets.token_hex(4)}"
+    store = open_store(root, s3_server.environ)
+    save_solo(store, opened(store), 10)
+    assert [commit.step for commit in perdure.history(root)] == [10]
+    assert perdure.load(root, ["step"]).commit.step == 10
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    for act in (perdure.history, perdure.load):
+        with pytest.raises(StorageRefused, match="these keys are wrong"):
+            act(root)
 
 
 def test_an_empty_mount_leaves_the_environment_its_keys(

@@ -1,0 +1,135 @@
+"""What is committed under a root, for people and programs outside of a run, and which of it somebody means.
+
+Reads only, and needs no torch. A commit that retention has taken is not among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from perdure.checkpoint.audit import refuse_data_without_log, refuse_unreadable_end
+from perdure.checkpoint.entry import Committed, Opened
+from perdure.checkpoint.log import Commits, Head, Log
+from perdure.checkpoint.manifest import FOLDER, manifest_key
+from perdure.contract import Wanted
+from perdure.errors import UserError
+from perdure.store import Store
+from perdure.telemetry.lines import warn
+
+NAMED: Final = 5
+"""How many commits an error names."""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A checkpoint that can be loaded."""
+
+    seq: int
+    """The number of its entry in the log: names it for ever."""
+    step: int
+    """Optimizer steps done."""
+    epoch: int
+    """Finished epochs, of all loops."""
+    run: int
+    """Which run has made it."""
+    world: int | None
+    """How many ranks that run had; None where the log does not tell any more."""
+    time: str
+    """When it was made, UTC, ISO 8601."""
+    reason: str
+    """Why: "cadence", "epoch", "goal", "script", or the cause of an exit."""
+    between_epochs: bool
+    """Whether no epoch was begun that was not finished."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A commit, and what its entry says."""
+
+    commit: Commit
+    event: Committed
+
+
+def history(store: Store) -> list[Listed]:
+    """The commits that are there, newest first. UserError where nothing was ever trained, or only the log is missing.
+
+    An entry that cannot be read is passed over, with a line.
+    """
+    log = Log(store)
+    head = log.head()
+    if head is None:
+        refuse_data_without_log(log)
+        raise UserError(f"{store.uri} has no log, so nothing was ever trained there: correct the address")
+    refuse_unreadable_end(log, head)
+    return list(_listed(log, head))
+
+
+def find(store: Store, wanted: Wanted) -> Listed:
+    """The newest commit that is meant. UserError, which says what there is, if there is none."""
+    found = history(store)
+    return choose(found, wanted, store.uri)
+
+
+def choose(listed: Sequence[Listed], wanted: Wanted, where: str) -> Listed:
+    """The first of `listed` that is meant. UserError, which names some of what `where` has, if there is none."""
+    fitting = (one for one in listed if _fits(one.commit, wanted))
+    if found := next(fitting, None):
+        return found
+    if not listed:
+        raise UserError(f"{where} has no commit: no run has saved anything there yet")
+    there = ", ".join(_named(one.commit) for one in listed[:NAMED])
+    more = f", and {len(listed) - NAMED} older ones" if len(listed) > NAMED else ""
+    raise UserError(
+        f"{where} has no commit of {wanted}: there are {there}{more}; older ones are kept only as far as "
+        f"checkpoint.keep says"
+    )
+
+
+def _fits(commit: Commit, wanted: Wanted) -> bool:
+    if wanted.epoch is not None and not commit.between_epochs:
+        return False
+    return all(getattr(commit, name) == value for name, value in wanted.given.items())
+
+
+def _named(commit: Commit) -> str:
+    part = "" if commit.between_epochs else " and a part"
+    return f"entry {commit.seq} (step {commit.step}, epoch {commit.epoch}{part})"
+
+
+def _listed(log: Log, head: Head) -> Iterator[Listed]:
+    present = _manifests(log.store)
+    worlds: dict[int | None, int | None] = {None: None}
+    for slot in Commits(log, head.entry.newest_commit if head.entry else None):
+        if not present:
+            return
+        if slot.entry is None or not isinstance(slot.entry.event, Committed):
+            warn(f"{log.store.uri}: {slot.problem}")
+            continue
+        entry, event = slot.entry, slot.entry.event
+        if event.manifest.key not in present:
+            continue
+        present.remove(event.manifest.key)
+        if entry.last_opened not in worlds:
+            worlds[entry.last_opened] = _world(log, entry.last_opened)
+        between = between_epochs(event)
+        world = worlds[entry.last_opened]
+        commit = Commit(entry.seq, event.step, event.epoch, entry.run, world, entry.time, event.reason, between)
+        yield Listed(commit, event)
+
+
+def between_epochs(event: Committed) -> bool:
+    """Whether no loader was in the middle of the epoch after those that were finished."""
+    cursors = (cursor for cursor in event.cursors.values() if isinstance(cursor, Mapping))
+    return not any(cursor.get("consumed") and cursor.get("epoch") == event.epoch for cursor in cursors)
+
+
+def _manifests(store: Store) -> set[str]:
+    return {key for key in store.list("data/") if (found := FOLDER.match(key)) and key == manifest_key(found[0])}
+
+
+def _world(log: Log, opened: int | None) -> int | None:
+    slot = log.slot(opened) if opened else None
+    event = slot.entry.event if slot and slot.entry else None
+    return event.world if isinstance(event, Opened) else None

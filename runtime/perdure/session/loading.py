@@ -1,0 +1,137 @@
+"""A commit's parts without a Session: for an evaluation, an export, a warm start.
+
+No other process takes part, whatever world has made the commit. What is asked for comes whole and verified, or not at
+all. `perdure.load` and `perdure.history` are these functions.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+from torch import Tensor
+
+from perdure.checkpoint.codec import decode
+from perdure.checkpoint.history import Commit, find
+from perdure.checkpoint.history import history as list_commits
+from perdure.checkpoint.load import read_items
+from perdure.checkpoint.manifest import Item, Manifest, fetch_manifest
+from perdure.checkpoint.tree import join
+from perdure.contract import Wanted
+from perdure.errors import Corrupt, UserError
+from perdure.session import modules, optimizers
+from perdure.session.run import OWN_STOPPING
+from perdure.settings import as_uri
+from perdure.store import open_store
+from perdure.telemetry.lines import warn
+
+_HIDDEN: Final = {OWN_STOPPING}
+"""What no script has registered, and has no use for."""
+
+
+class Checkpoint(Mapping[str, dict[str, Any]]):
+    """What `load` has read: for each name the state_dict of what was registered under it. Tensors are on the CPU."""
+
+    def __init__(self, commit: Commit, states: Mapping[str, dict[str, Any]], missing: tuple[str, ...]) -> None:
+        self.commit = commit
+        """Which commit it is of."""
+        self.missing = missing
+        """The names that were asked for and are not in it; with `strict=False` alone."""
+        self._states = states
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        return self._states[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._states)
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __repr__(self) -> str:
+        return f"<Checkpoint {', '.join(self._states)} of entry {self.commit.seq}, step {self.commit.step}>"
+
+
+def load(
+    uri: str | Path,
+    names: Sequence[str] | None = None,
+    *,
+    epoch: int | None = None,
+    step: int | None = None,
+    seq: int | None = None,
+    strict: bool = True,
+) -> Checkpoint:
+    """What was registered under `names`, all of it without them, as it stands in a commit of the root `uri`.
+
+    The newest commit, or the newest of so many finished `epoch`s (and no batch more) or of so many `step`s, or that of
+    entry `seq`; `perdure.history` lists them. Each state_dict has what the object's `load_state_dict` takes: a module's
+    tensors by name without `module.`, an optimizer's with its parameters by number. Tensors are new ones on the CPU, in
+    the dtype and shape in which they were saved; of nothing but `names` a block is read. `session` is `session.state`.
+
+    UserError where there is no such commit, or it does not hold a name: with `strict=False` that is told, and in
+    `missing`. Corrupt if anything of it is damaged; no older commit is taken instead. StorageRefused, or StorageError,
+    if the store does not let one read: keys and endpoint are those of the environment.
+    """
+    store = open_store(as_uri(uri), os.environ)
+    listed = find(store, Wanted(epoch, step, seq))
+    where = f"entry {listed.commit.seq} of {store.uri}"
+    with _named_as_damaged(where):
+        manifest = fetch_manifest(store, listed.event)
+    objects = decode(manifest.objects)
+    wanted = _wanted(names, objects)
+    missing = tuple(name for name in wanted if name not in objects)
+    if missing:
+        held = f"{where} does not hold {', '.join(missing)}: it holds {', '.join(sorted(objects.keys() - _HIDDEN))}"
+        if strict:
+            raise UserError(f"{held}; correct the name, or pass strict=False to do without")
+        warn(held)
+    present = [name for name in wanted if name in objects]
+    with _named_as_damaged(where):
+        tensors = read_items(store, manifest, [item for item in _items(manifest) if _owner(item.name) in present])
+    return Checkpoint(listed.commit, {name: _state_dict(name, objects[name], tensors) for name in present}, missing)
+
+
+def history(uri: str | Path) -> list[Commit]:
+    """The commits of the root `uri` that can be loaded, newest first; what retention has taken is not among them.
+
+    UserError where nothing was ever trained; StorageRefused, or StorageError, if the store does not let one read.
+    """
+    return [listed.commit for listed in list_commits(open_store(as_uri(uri), os.environ))]
+
+
+@contextmanager
+def _named_as_damaged(where: str) -> Iterator[None]:
+    try:
+        yield
+    except Corrupt as error:
+        raise Corrupt(f"{where} cannot be loaded: {error}: choose another commit by seq=") from error
+
+
+def _wanted(names: Sequence[str] | None, objects: Mapping[str, Any]) -> list[str]:
+    if isinstance(names, str):
+        raise UserError(f"names is {names!r}: give a list of names, such as [{names!r}]")
+    return sorted(objects.keys() - _HIDDEN) if names is None else list(dict.fromkeys(names))
+
+
+def _items(manifest: Manifest) -> Iterator[Item]:
+    return chain.from_iterable(index.shard.items for index in manifest.indexes)
+
+
+def _owner(name: str) -> str:
+    """Which registered object a tensor belongs to: its name goes on with a dot, or in an optimizer with a slash."""
+    return re.split(r"[./]", name, maxsplit=1)[0]
+
+
+def _state_dict(name: str, saved: Any, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    own = {full: tensor for full, tensor in tensors.items() if _owner(full) == name}
+    if modules.is_module(saved):
+        return modules.state_dict_of(name, saved, own)
+    if optimizers.is_optimizer(saved):
+        return optimizers.state_dict_of(saved, own)
+    found: dict[str, Any] = join(saved, own.__getitem__)
+    return found
