@@ -1,4 +1,4 @@
-"""What a node can announce, as rows of a table: what it looks like, who sets it, and what Perdure does about it.
+"""What a node or a pod can announce, as rows of a table: what it looks like, who sets it, what Perdure does about it.
 
 The operator ships rows (`api.shipped`); its configuration may change them, and add others. A value here is checked when
 it is made, because a person writes it. Nothing here may depend on a snapshot.
@@ -27,6 +27,8 @@ class Source(StrEnum):
     CONDITION = "NodeCondition"
     LABEL = "Label"
     ANNOTATION = "Annotation"
+    POD_CONDITION = "PodCondition"
+    DEVICE = "DeviceHealth"  # of a device that a container of the pod has
 
 
 class Reaction(StrEnum):
@@ -55,7 +57,13 @@ REACTIONS: Final = {
 }
 """In words, for people."""
 
-_KEYED: Final = frozenset({Source.TAINT, Source.CONDITION, Source.LABEL, Source.ANNOTATION})
+OF_PODS: Final = frozenset({Source.POD_CONDITION, Source.DEVICE})
+"""Seen at a pod of the job itself; all others at its node."""
+BAD: Final = {Source.CONDITION: "True", Source.POD_CONDITION: "True", Source.DEVICE: "Unhealthy"}
+"""The value of a row that names none; of the other sources it is any."""
+
+_CONDITIONS: Final = frozenset({Source.CONDITION, Source.POD_CONDITION})
+_KEYED: Final = frozenset({Source.TAINT, Source.LABEL, Source.ANNOTATION}) | _CONDITIONS | {Source.DEVICE}
 _BUILT_IN: Final = frozenset({Source.CORDON, Source.NODE_DELETION, Source.SILENCE})
 """One row each, the shipped one: there is nothing to match."""
 
@@ -68,9 +76,11 @@ class SignalRow(Model):
     source: Source
     """Where it is seen."""
     key: str = Field(default="", max_length=317)
-    """Of the taint, label or annotation, or the condition's type; `*` stands for any characters."""
+    """Of the taint, label or annotation, or the condition's type, or the device's resource; `*` stands for any
+    characters."""
     value: str | None = None
-    """Of the taint, label or annotation, or the condition's status; absent: any, of a condition True."""
+    """Of the taint, label or annotation, or the condition's status, or the device's health; absent: any, of a condition
+    True, of a device Unhealthy."""
     reasons: tuple[str, ...] = ()
     """Of the condition, one of these words; absent: any."""
     effect: str = ""
@@ -88,7 +98,8 @@ class SignalRow(Model):
     enabled: bool = True
     """False: it is in the table for whoever wants it, and does nothing."""
     says: str = Field(default="", max_length=200)
-    """The cause in words, with {node} for the node's name; absent: what was seen."""
+    """The cause in words, with {node} for the node's name and {pod} for the pod's, of sources that are seen at one;
+    absent: what was seen."""
     set_by: str = ""
     """Who sets it, for the documentation."""
     warning: str = ""
@@ -105,8 +116,8 @@ class SignalRow(Model):
             (self.source not in _KEYED and self.key, f"key is not for the source {self.source}: remove it"),
             (self.effect and self.source is not Source.TAINT, "effect is for the source Taint: remove it"),
             (
-                self.reasons and self.source is not Source.CONDITION,
-                "reasons are for the source NodeCondition: remove them",
+                self.reasons and self.source not in _CONDITIONS,
+                "reasons are for the sources NodeCondition and PodCondition: remove them",
             ),
             ("" in self.reasons, "reasons has an empty word: remove it, or give the condition's reason"),
             (self.unless_tolerated and self.source is not Source.TAINT, "unlessTolerated is for Taint: remove it"),
@@ -136,7 +147,7 @@ class SignalRow(Model):
     @property
     def matched(self) -> str:
         """What it looks like, for people."""
-        value = self.value if self.value is not None else "True" if self.source is Source.CONDITION else ""
+        value = self.value if self.value is not None else BAD.get(self.source, "")
         text = f"{self.key}={value}" if value else self.key
         text += f" ({', '.join(self.reasons)})" if self.reasons else ""
         return f"{text}:{self.effect}" if self.effect else text

@@ -171,7 +171,7 @@ class Observer:
             raw = await self._api.get(PODS, record.key[0], name)
         except NotFound:
             return None
-        return parse.pod(raw) if parse.controller(raw) == record.uid else None
+        return parse.pod(raw, self._cache.signal_table) if parse.controller(raw) == record.uid else None
 
     async def _kept(self, seen: Snapshot, template_hash: str, memory: Memory) -> tuple[KeptTemplate, ...]:
         """The job's kept templates; what is in the one that counts is read where spec.template is refused."""
