@@ -50,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--lease-seconds", type=_positive, default=15, metavar="N", help="until a dead leader is replaced")
     run.add_argument("--health-port", type=int, default=8080, metavar="PORT", help="0: no health endpoint")
     run.add_argument("--signals", metavar="FILE.yaml", help="rows of the table of signals: see the command `signals`")
+    run.add_argument("--node-claims", action="store_true", help="get the NodeClaim of a node that Karpenter takes away")
     run.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     run.add_argument("--log-format", default="json", choices=["json", "text"])
     run.set_defaults(command=_run)
@@ -89,6 +90,7 @@ def _run(arguments: argparse.Namespace) -> int:
         kubeconfig=arguments.kubeconfig,
         health_port=arguments.health_port or None,
         signals=signals,
+        node_claims=arguments.node_claims,
     )
     return 0 if asyncio.run(operator.run(options)) else 1
 

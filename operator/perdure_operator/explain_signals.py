@@ -46,5 +46,6 @@ def _reaction(row: SignalRow) -> str:
     """With its deadline, and whether it is in force."""
     text = row.reaction.value
     if row.reaction is Reaction.VACATE_BY_DEADLINE:
-        text += "(value)" if row.deadline_in_value else f"({row.deadline_seconds} s)"
+        where = "value" if row.deadline_in_value else "NodeClaim" if row.deadline_in_claim else ""
+        text += f"({where or f'{row.deadline_seconds} s'})"
     return text if row.enabled else f"{text}, disabled"

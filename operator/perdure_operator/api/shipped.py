@@ -96,6 +96,8 @@ _AUTOSCALERS: Final = (
     _taint(
         "karpenter",
         KARPENTER_TAINT,
+        Reaction.VACATE_BY_DEADLINE,
+        deadline_in_claim=True,
         says="Karpenter removes node {node}",
         set_by="Karpenter, for drift, consolidation, expiry, an interruption or a deleted NodeClaim",
         warning="as long as a budget blocks; at most the NodePool's terminationGracePeriod; 2 min for spot",

@@ -6,7 +6,7 @@ it is made, because a person writes it. Nothing here may depend on a snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Final, Self
 
@@ -57,6 +57,8 @@ REACTIONS: Final = {
 }
 """In words, for people."""
 
+NO_DEADLINE: Final[Mapping[str, Any]] = {"deadlineSeconds": None, "deadlineInValue": False, "deadlineInClaim": False}
+
 OF_PODS: Final = frozenset({Source.POD_CONDITION, Source.DEVICE})
 """Seen at a pod of the job itself; all others at its node."""
 BAD: Final = {Source.CONDITION: "True", Source.POD_CONDITION: "True", Source.DEVICE: "Unhealthy"}
@@ -95,6 +97,10 @@ class SignalRow(Model):
     deadline_in_value: bool = False
     """For VacateByDeadline: the value of the label or annotation is the deadline, in seconds since 1970 or as an RFC
     3339 time."""
+    deadline_in_claim: bool = False
+    """For VacateByDeadline, of a taint: the deadline is that of the NodeClaim to which Karpenter's node belongs. Where
+    the NodePool has no terminationGracePeriod, or the operator may not look (the chart's value nodeClaims), there is
+    none, and it is as Vacate."""
     enabled: bool = True
     """False: it is in the table for whoever wants it, and does nothing."""
     says: str = Field(default="", max_length=200)
@@ -111,6 +117,7 @@ class SignalRow(Model):
     def _sensible(self) -> Self:
         """The message of each mistake says what to do."""
         by_deadline = self.reaction is Reaction.VACATE_BY_DEADLINE
+        deadlines = (self.deadline_seconds is not None) + self.deadline_in_value + self.deadline_in_claim
         for wrong, words in (
             (self.source in _KEYED and not self.key, f"key is missing: say which {self.source} it is"),
             (self.source not in _KEYED and self.key, f"key is not for the source {self.source}: remove it"),
@@ -128,16 +135,22 @@ class SignalRow(Model):
             ),
             (not self.enabled and self.source is Source.SILENCE, "enabled cannot be false for the source Silence"),
             (
-                by_deadline and (self.deadline_seconds is None) != self.deadline_in_value,
-                "reaction VacateByDeadline needs a deadline: set one of deadlineSeconds and deadlineInValue",
+                by_deadline and deadlines != 1,
+                "reaction VacateByDeadline needs a deadline: set one of deadlineSeconds, deadlineInValue and "
+                "deadlineInClaim",
             ),
             (
-                not by_deadline and (self.deadline_seconds is not None or self.deadline_in_value),
-                "deadlineSeconds and deadlineInValue are for the reaction VacateByDeadline: remove them",
+                not by_deadline and deadlines > 0,
+                "deadlineSeconds, deadlineInValue and deadlineInClaim are for the reaction VacateByDeadline: "
+                "remove them",
             ),
             (
                 self.deadline_in_value and self.source not in (Source.LABEL, Source.ANNOTATION),
                 "deadlineInValue is for the sources Label and Annotation: use deadlineSeconds",
+            ),
+            (
+                self.deadline_in_claim and self.source is not Source.TAINT,
+                "deadlineInClaim is for the source Taint: use deadlineSeconds",
             ),
         ):
             if wrong:
@@ -179,8 +192,7 @@ def changed(shipped: Iterable[SignalRow], given: Iterable[dict[str, Any]]) -> tu
 def _base(old: SignalRow, given: dict[str, Any]) -> dict[str, Any]:
     """What a changed row keeps: a deadline goes with the reaction that has one."""
     base = old.model_dump(by_alias=True)
-    if given.get("reaction", old.reaction) != Reaction.VACATE_BY_DEADLINE or "deadlineSeconds" in given:
-        base |= {"deadlineInValue": False}
-    if given.get("reaction", old.reaction) != Reaction.VACATE_BY_DEADLINE or given.get("deadlineInValue"):
-        base |= {"deadlineSeconds": None}
+    others = given.get("reaction", old.reaction) != Reaction.VACATE_BY_DEADLINE
+    if others or any(given.get(name) for name in NO_DEADLINE):
+        base |= NO_DEADLINE
     return base

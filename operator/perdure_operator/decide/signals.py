@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -51,6 +51,8 @@ class _Shown:
     words: str
     value: str = ""
     since: datetime | None = None
+    ends: datetime | None = None
+    """When its node is gone, where the claim to which that belongs tells."""
 
 
 def table_of(snapshot: Snapshot) -> SignalTable:
@@ -165,7 +167,8 @@ def _taints_shown(in_force: SignalTable, node: NodeView, pod: PodView | None) ->
     for taint in node.taints:
         row = in_force.find(Source.TAINT, taint.key, taint.value, effect=taint.effect)
         if row and not (row.unless_tolerated and pod and tolerates(pod, taint)):
-            yield _told(row, node.name, f"has the taint {taint.key}:{taint.effect}", taint.value, taint.added)
+            shown = _told(row, node.name, f"has the taint {taint.key}:{taint.effect}", taint.value, taint.added)
+            yield replace(shown, ends=node.claim_ends) if row.deadline_in_claim else shown
 
 
 def _marks_shown(in_force: SignalTable, node: NodeView) -> Iterator[_Shown]:
@@ -205,14 +208,19 @@ def _told(row: SignalRow, node: str, words: str, value: str = "", since: datetim
 def _deadline(snapshot: Snapshot, shown: _Shown) -> datetime | None:
     """When the node is gone; counted from the first sight of a deadline where nobody tells the beginning."""
     if shown.row.deadline_in_value:
-        told = _time(shown.value)
-        return told if told and _credible(told) else None
+        return _believed(_time(shown.value))
+    if shown.row.deadline_in_claim:
+        return _believed(shown.ends)
     if shown.row.deadline_seconds is None:
         return None
     intent = snapshot.status.current.intent if snapshot.status.current else None
     told = shown.since if shown.since and _credible(shown.since) else None
     began = told or (intent.deadline_seen if intent else None) or snapshot.now
     return began + timedelta(seconds=shown.row.deadline_seconds)
+
+
+def _believed(told: datetime | None) -> datetime | None:
+    return told if told and _credible(told) else None
 
 
 def _credible(moment: datetime) -> bool:

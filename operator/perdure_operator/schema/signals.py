@@ -61,7 +61,13 @@ What a pod shows itself, a condition or a sick device, says nothing of its node:
 the kubelet gives it another device. Kubernetes shows the health of devices in a pod's status (`ResourceHealthStatus`,
 beta in 1.36); for how long a device was sick before, nobody tells there.
 
-Not read are the deadline of a NodeClaim, and Events."""
+Not read are Events."""
+
+_CLAIMS: Final = """Karpenter's deadline, from a NodePool's `terminationGracePeriod`, is on the NodeClaim and nowhere
+else. With the chart's value `nodeClaims: true` (`perdure-operator run --node-claims`) the operator has the right to get
+NodeClaims, and gets the one to which a node belongs once that has Karpenter's taint; it lists and watches none. Without
+it, or where the right is missing, members leave as with `Vacate`, which is enough as long as Karpenter respects the
+job's budget: it does until the deadline less a pod's own grace period, and then deletes the pod."""
 
 _CONFIGURED: Final = """## Rows of your own
 
@@ -119,6 +125,7 @@ def text() -> str:
         _table(("Reaction", "What it does"), reactions),
         _DEADLINES,
         _LIMITS,
+        _CLAIMS,
         _CONFIGURED,
         _table(("Field", "Meaning"), fields),
         _JOBS,
@@ -150,7 +157,8 @@ _WORDS: Final = {
 def _reaction(row: SignalRow) -> str:
     words = [f"`{row.reaction}`"]
     if row.reaction is Reaction.VACATE_BY_DEADLINE:
-        words.append("its value" if row.deadline_in_value else f"after {row.deadline_seconds} s")
+        where = "its value" if row.deadline_in_value else "that of its NodeClaim" if row.deadline_in_claim else ""
+        words.append(where or f"after {row.deadline_seconds} s")
     if row.unless_tolerated:
         words.append("unless tolerated")
     return ", ".join(words) + ("" if row.enabled else "; *off*")

@@ -69,7 +69,13 @@ def _chosen(row: SignalRow, reaction: Reaction | None) -> SignalRow:
     if reaction is None or row.source is Source.SILENCE:
         return row
     return row.model_copy(
-        update={"reaction": reaction, "enabled": True, "deadline_seconds": None, "deadline_in_value": False}
+        update={
+            "reaction": reaction,
+            "enabled": True,
+            "deadline_seconds": None,
+            "deadline_in_value": False,
+            "deadline_in_claim": False,
+        }
     )
 
 

@@ -80,6 +80,10 @@ class NodeView(Model):
     """Those alone that some row of the signal table matches, as labels and annotations."""
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
+    claim: str = ""
+    """The NodeClaim to which it belongs, where Karpenter has made it."""
+    claim_ends: datetime | None = None
+    """When that is terminated whatever runs there; None where nobody has set a time, or it was not read."""
 
 
 class Zone(Model):

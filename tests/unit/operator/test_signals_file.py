@@ -50,8 +50,10 @@ def test_a_deadline_goes_with_the_reaction_that_has_one(tmp_path: Path) -> None:
     rows = [
         {"name": "aws-spot-interruption", "reaction": "Vacate"},
         {"name": "gke-scheduled-maintenance", "deadlineSeconds": 3600, "enabled": True},
+        {"name": "karpenter", "deadlineSeconds": 600},
     ]
-    spot, maintenance = read_rows(file(tmp_path, rows))
+    spot, maintenance, karpenter = read_rows(file(tmp_path, rows))
+    assert (karpenter.deadline_seconds, karpenter.deadline_in_claim) == (600, False)
     assert (spot.reaction, spot.deadline_seconds) == (Reaction.VACATE, None)
     assert (maintenance.deadline_seconds, maintenance.deadline_in_value) == (3600, False)
 
@@ -81,11 +83,19 @@ def test_a_deadline_goes_with_the_reaction_that_has_one(tmp_path: Path) -> None:
         ({**OURS, "reaction": "GiveUp"}, ["reaction GiveUp is for the source Silence", "lostNodeSeconds"]),
         ({"name": "node-silence", "enabled": False}, ["enabled cannot be false for the source Silence"]),
         ({"name": "node-silence", "reaction": "Ignore"}, ["reaction GiveUp is for the source Silence"]),
-        ({**OURS, "reaction": "VacateByDeadline"}, ["set one of deadlineSeconds and deadlineInValue"]),
+        ({**OURS, "reaction": "VacateByDeadline"}, ["set one of deadlineSeconds, deadlineInValue and deadlineInClaim"]),
         ({**OURS, "deadlineSeconds": 5}, ["are for the reaction VacateByDeadline: remove them"]),
         (
             {**OURS, "reaction": "VacateByDeadline", "deadlineInValue": True},
             ["deadlineInValue is for the sources Label and Annotation: use deadlineSeconds"],
+        ),
+        (
+            {**OURS, "reaction": "VacateByDeadline", "deadlineInClaim": True},
+            ["deadlineInClaim is for the source Taint: use deadlineSeconds"],
+        ),
+        (
+            {"name": "karpenter", "deadlineInClaim": True, "deadlineSeconds": 60},
+            ["set one of deadlineSeconds, deadlineInValue and deadlineInClaim"],
         ),
         ({**OURS, "reaction": "VacateByDeadline", "deadlineSeconds": 0}, ["field deadlineSeconds", "and is 0"]),
         ({"name": "cordon", "source": "Taint", "key": "a"}, ["source of cordon is Cordon", "another name"]),

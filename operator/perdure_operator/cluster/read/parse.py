@@ -33,6 +33,7 @@ from perdure_operator.state.snapshot import (
 )
 
 ZONE: Final = "topology.kubernetes.io/zone"
+CLAIM_ENDS: Final = "karpenter.sh/nodeclaim-termination-timestamp"
 
 
 def meta(raw: Json) -> Json:
@@ -102,7 +103,21 @@ def node(raw: Json, signals: SignalTable = SHIPPED_TABLE) -> NodeView:
         conditions=tuple(NodeCondition(**one) for one in _told(raw, Source.CONDITION, signals)),
         labels=_announcing(signals, Source.LABEL, labels),
         annotations=_announcing(signals, Source.ANNOTATION, meta(raw).get("annotations") or {}),
+        claim=_claim(raw),
     )
+
+
+def _claim(raw: Json) -> str:
+    """The NodeClaim that owns a node; Karpenter writes it there when the node has registered."""
+    owners: Iterable[Json] = meta(raw).get("ownerReferences") or []
+    ours = (one for one in owners if one.get("kind") == "NodeClaim")
+    return next((str(one["name"]) for one in ours if str(one.get("apiVersion")).startswith("karpenter.sh/")), "")
+
+
+def claim_ends(raw: Json) -> datetime | None:
+    """When a NodeClaim is terminated at last; None where it has no such time."""
+    told = time((meta(raw).get("annotations") or {}).get(CLAIM_ENDS))
+    return told if told and told.tzinfo else None
 
 
 def _announcing(signals: SignalTable, source: Source, marks: Mapping[str, str]) -> dict[str, str]:
