@@ -13,6 +13,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -20,7 +21,7 @@ from perdure.errors import UserError
 from perdure_operator.configured import read_rows, read_yaml
 from perdure_operator.decide import decide
 from perdure_operator.explain import explain
-from perdure_operator.explain_signals import told_node, told_table
+from perdure_operator.explain_signals import told_node, told_pod, told_table
 from perdure_operator.state.signals import table
 from perdure_operator.state.snapshot import Snapshot
 
@@ -49,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--lease-seconds", type=_positive, default=15, metavar="N", help="until a dead leader is replaced")
     run.add_argument("--health-port", type=int, default=8080, metavar="PORT", help="0: no health endpoint")
     run.add_argument("--signals", metavar="FILE.yaml", help="rows of the table of signals: see the command `signals`")
+    run.add_argument("--node-claims", action="store_true", help="get the NodeClaim of a node that Karpenter takes away")
     run.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     run.add_argument("--log-format", default="json", choices=["json", "text"])
     run.set_defaults(command=_run)
@@ -64,7 +66,9 @@ def _parser() -> argparse.ArgumentParser:
 
     signals = commands.add_parser("signals", help="print what nodes can announce, and what is done about it")
     signals.add_argument("--signals", metavar="FILE.yaml", help="rows of your own, as in the chart's value `signals`")
-    signals.add_argument("--node", metavar="FILE.yaml", help="say what this node would cause: kubectl get node -o yaml")
+    seen = signals.add_mutually_exclusive_group()
+    seen.add_argument("--node", metavar="FILE.yaml", help="say what this node would cause: kubectl get node -o yaml")
+    seen.add_argument("--pod", metavar="FILE.yaml", help="say what this pod of a job would cause by itself")
     signals.set_defaults(command=_signals)
 
     crd = commands.add_parser("crd", help="print the CustomResourceDefinition")
@@ -86,6 +90,7 @@ def _run(arguments: argparse.Namespace) -> int:
         kubeconfig=arguments.kubeconfig,
         health_port=arguments.health_port or None,
         signals=signals,
+        node_claims=arguments.node_claims,
     )
     return 0 if asyncio.run(operator.run(options)) else 1
 
@@ -126,14 +131,22 @@ def _signals(arguments: argparse.Namespace) -> int:
     from perdure_operator.cluster.read import parse  # noqa: PLC0415
 
     in_force = table(read_rows(Path(arguments.signals) if arguments.signals else None))
-    if arguments.node is None:
-        sys.stdout.write(told_table(in_force))
-        return 0
-    raw = read_yaml(Path(arguments.node))
-    if not isinstance(raw, dict) or raw.get("kind") != "Node" or "name" not in (raw.get("metadata") or {}):
-        raise UserError(f"{arguments.node}: not a Node: make it with kubectl get node NAME -o yaml")
-    sys.stdout.write(told_node(in_force, parse.node(raw, in_force)))
+    if arguments.node is not None:
+        told = told_node(in_force, parse.node(_object(arguments.node, "Node"), in_force))
+    elif arguments.pod is not None:
+        told = told_pod(in_force, parse.pod(_object(arguments.pod, "Pod"), in_force))
+    else:
+        told = told_table(in_force)
+    sys.stdout.write(told)
     return 0
+
+
+def _object(path: str, kind: str) -> dict[str, Any]:
+    """The one object of that kind in a file."""
+    raw = read_yaml(Path(path))
+    if not isinstance(raw, dict) or raw.get("kind") != kind or "name" not in (raw.get("metadata") or {}):
+        raise UserError(f"{path}: not a {kind}: make it with kubectl get {kind.lower()} NAME -o yaml")
+    return raw
 
 
 def _crd(_: argparse.Namespace) -> int:

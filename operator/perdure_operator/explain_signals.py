@@ -1,11 +1,11 @@
-"""The table of signals in words, and what one node would cause. Pure. Called by `cli`."""
+"""The table of signals in words, and what one node or pod would cause. Pure. Called by `cli`."""
 
 from __future__ import annotations
 
 from perdure_operator.api.signals import REACTIONS, Reaction, SignalRow
-from perdure_operator.decide.signals import rows_shown
+from perdure_operator.decide.signals import rows_shown, rows_shown_by_pod
 from perdure_operator.state.signals import SignalTable
-from perdure_operator.state.snapshot import NodeView
+from perdure_operator.state.snapshot import NodeView, PodView
 
 
 def told_table(in_force: SignalTable) -> str:
@@ -24,15 +24,28 @@ def told_node(in_force: SignalTable, node: NodeView) -> str:
     shown = rows_shown(in_force, node)
     if not shown:
         return f"node {node.name} announces nothing that an enabled row is about: members stay\n"
-    lines = [f"{row.name}: {words}: {_reaction(row)}: {REACTIONS[row.reaction]}" for row, words in shown]
+    lines = [_line(row, words) for row, words in shown]
     if any(row.unless_tolerated for row, _ in shown):
         lines.append("a member that tolerates a taint is not moved by a row with unlessTolerated")
     return "".join(f"{line}\n" for line in lines)
+
+
+def told_pod(in_force: SignalTable, pod: PodView) -> str:
+    """What this pod would do, beside what its node causes."""
+    shown = rows_shown_by_pod(in_force, pod)
+    if not shown:
+        return f"pod {pod.name} shows nothing that an enabled row is about; its node may\n"
+    return "".join(f"{_line(row, words)}\n" for row, words in shown)
+
+
+def _line(row: SignalRow, words: str) -> str:
+    return f"{row.name}: {words}: {_reaction(row)}: {REACTIONS[row.reaction]}"
 
 
 def _reaction(row: SignalRow) -> str:
     """With its deadline, and whether it is in force."""
     text = row.reaction.value
     if row.reaction is Reaction.VACATE_BY_DEADLINE:
-        text += "(value)" if row.deadline_in_value else f"({row.deadline_seconds} s)"
+        where = "value" if row.deadline_in_value else "NodeClaim" if row.deadline_in_claim else ""
+        text += f"({where or f'{row.deadline_seconds} s'})"
     return text if row.enabled else f"{text}, disabled"

@@ -21,11 +21,14 @@ class OperatorProcess:
     log: Path
     name: str = "operator-0"
     lease_seconds: int = 15
+    more: tuple[str, ...] = ()
+    """Further words of the command line."""
 
     def __enter__(self) -> Self:
         argv = [sys.executable, "-m", "perdure_operator.cli", "run", "--all-namespaces"]
         argv += [f"--kubeconfig={self.kubeconfig}", "--lease-namespace=perdure-system", "--health-port=0"]
         argv += [f"--lease-seconds={self.lease_seconds}", "--log-format=text", "--log-level=info"]
+        argv += self.more
         environment = clean_environment(os.environ) | {"POD_NAME": self.name}
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(argv, stdout=out, stderr=out, env=environment)

@@ -88,6 +88,16 @@ def test_without_rows_of_signals_nothing_is_mounted(tools: dict[str, Path]) -> N
     assert not any("signals" in word for word in deployment["spec"]["template"]["spec"]["containers"][0]["args"])
 
 
+def test_claims_of_karpenter_are_read_only_where_that_is_wanted(tools: dict[str, Path]) -> None:
+    for values, wanted in (((), False), (("nodeClaims=true",), True), (("nodeClaims=true", "watchNamespace=a"), True)):
+        documents = rendered(tools, *values)
+        rules = [rule for role in of_kind(documents, "ClusterRole") for rule in role["rules"]]
+        claims = [rule["verbs"] for rule in rules if rule["apiGroups"] == ["karpenter.sh"]]
+        (deployment,) = of_kind(documents, "Deployment")
+        args = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+        assert (claims, "--node-claims" in args) == ([["get"]] if wanted else [], wanted)
+
+
 def test_one_namespace_needs_no_rights_on_jobs_elsewhere(tools: dict[str, Path]) -> None:
     (everywhere,) = of_kind(rendered(tools, "watchNamespace=team", "userRoles=false"), "ClusterRole")
     assert [rule["resources"] for rule in everywhere["rules"]] == [["nodes"], ["customresourcedefinitions"]]

@@ -28,8 +28,8 @@ from tests.simulation.objects import (
 from tests.simulation.world import World
 
 PATIENCE_SECONDS: Final = 600.0
-SHOWN: Final = frozenset({Source.TAINT, Source.CONDITION, Source.LABEL, Source.ANNOTATION})
-"""What a node shows for as long as somebody wants it to."""
+SHOWN: Final = frozenset({Source.TAINT, Source.CONDITION, Source.LABEL, Source.ANNOTATION, Source.POD_CONDITION})
+"""What a node, or each pod there, shows for as long as somebody wants it to."""
 AUTOSCALER: Final = {"key": "ToBeDeletedByClusterAutoscaler", "value": "1", "effect": "NoSchedule"}
 KARPENTER: Final = {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}
 
@@ -164,17 +164,22 @@ def taint(world: World, node: str, what: Json, on: bool) -> None:
 
 
 def announce(world: World, node: str, row: SignalRow, on: bool) -> None:
-    """Show on the node what the row matches, or take it back."""
+    """Show on the node, or on what runs there, what the row matches, or take it back."""
     if world.node(node) is None:
         return
     key, says = row.key.replace("*", "Any"), row.value or "True"
     world.tell("monitor", row.name, node=node, on=on)
+    reason = row.reasons[0] if row.reasons and on else ""
+    cleared = "False" if says == "True" else "True"
+    shown = partial(set_condition, kind=key, status=says if on else cleared, at=world.now, reason=reason)
     if row.source is Source.TAINT:
         taint(world, node, {"key": key, "value": row.value or "", "effect": row.effect or "NoSchedule"}, on)
     elif row.source is Source.CONDITION:
-        cleared = "False" if says == "True" else "True"
-        shown = partial(set_condition, kind=key, status=says if on else cleared, at=world.now)
         world.server.change_status(NODES, "", node, shown, by="monitor")
+    elif row.source is Source.POD_CONDITION:
+        for pod in world.pods_on(node):
+            if not (terminal(pod) or terminating(pod)):
+                world.server.change_status(PODS, *key_of(pod), shown, by="monitor")
     else:
         marks = "labels" if row.source is Source.LABEL else "annotations"
 

@@ -34,6 +34,8 @@ class Stage:
         cluster: MemoryCluster | None = None,
         api: ClusterApi | None = None,
         signals: tuple[SignalRow, ...] = (),
+        *,
+        node_claims: bool = False,
     ) -> None:
         self.cluster = cluster or MemoryCluster()
         self.now: datetime = NOW
@@ -43,7 +45,7 @@ class Stage:
         self.cluster.time = lambda: self.now
         self.cluster.watch = partial(_tell, watch)
         calls = api or self.cluster
-        self.observer = Observer(calls, self.cache, clock=lambda: self.now)
+        self.observer = Observer(calls, self.cache, clock=lambda: self.now, node_claims=node_claims)
         self.leading = True
         self.actor = Actor(
             calls, self.cache, instance="test", clock=lambda: self.now, still_leading=lambda: self.leading

@@ -269,11 +269,13 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         ends="it is tried again until it is let through; members that have to leave are deleted after 10 s, which asks "
         "them to save within their terminationGracePeriodSeconds",
     ),
-    Reason.NODE_LEAVING: Explained("A node under a member is about to go away."),
+    Reason.NODE_LEAVING: Explained(
+        "A node under a member is about to go away, or the member itself has to leave it; the message says why."
+    ),
     Reason.NODE_FAULT: Explained(
-        "A node under a member is broken in a way that makes its work suspect: nothing is saved, and the job goes on "
-        "from its last commit.",
-        "Have the node repaired; `perdure-operator signals --node` says which row of the table it is.",
+        "A node under a member, or a device of its own, is broken in a way that makes its work suspect: nothing is "
+        "saved, and the job goes on from its last commit.",
+        "Have the node repaired; `perdure-operator signals --node` and `--pod` say which row of the table it is.",
     ),
     Reason.SIZE_CHANGE: Explained("replicas or processesPerReplica have changed."),
     Reason.MEMBER_LOST: Explained("A member ended without being asked to."),

@@ -96,6 +96,8 @@ _AUTOSCALERS: Final = (
     _taint(
         "karpenter",
         KARPENTER_TAINT,
+        Reaction.VACATE_BY_DEADLINE,
+        deadline_in_claim=True,
         says="Karpenter removes node {node}",
         set_by="Karpenter, for drift, consolidation, expiry, an interruption or a deleted NodeClaim",
         warning="as long as a budget blocks; at most the NodePool's terminationGracePeriod; 2 min for spot",
@@ -356,6 +358,73 @@ _OTHERS: Final = (
         url="https://kubernetes.io/docs/reference/kubectl/generated/kubectl_annotate/",
     ),
 )
+_PODS: Final = tuple(
+    SignalRow(
+        name=name,
+        source=Source.POD_CONDITION,
+        key="DisruptionTarget",
+        reasons=(reason,),
+        reaction=Reaction.VACATE,
+        says=says,
+        set_by=set_by,
+        warning="none: it is about to be deleted, and has its grace",
+        url="https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions",
+    )
+    for name, reason, says, set_by in (
+        (
+            "pod-preempted",
+            "PreemptionByScheduler",
+            "the scheduler takes the place of {pod} for a pod of higher priority",
+            "kube-scheduler, before it deletes the pod",
+        ),
+        (
+            "pod-evicted",
+            "EvictionByEvictionAPI",
+            "somebody evicts {pod}",
+            "the API server, once it has let an eviction pass",
+        ),
+        (
+            "pod-untolerated-taint",
+            "DeletionByTaintManager",
+            "{pod} does not tolerate a taint of its node",
+            "the controller that carries out NoExecute taints",
+        ),
+        (
+            "pod-garbage",
+            "DeletionByPodGC",
+            "the node of {pod} is gone for good",
+            "the garbage collector of pods, where the Node object is gone or out of service",
+        ),
+    )
+)
+_DEVICES: Final = tuple(
+    SignalRow(
+        name=name,
+        source=Source.DEVICE,
+        key="*",
+        value=health,
+        reaction=reaction,
+        enabled=reaction is not Reaction.FAULT,
+        set_by=set_by,
+        warning="none: it is after the fact",
+        url="https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/"
+        "#device-plugin-and-unhealthy-devices",
+    )
+    for name, health, reaction, set_by in (
+        (
+            "device-unhealthy",
+            "Unhealthy",
+            Reaction.FAULT,
+            "the kubelet, by what the device plugin or DRA driver says (KEP-4680)",
+        ),
+        (
+            "device-unknown",
+            "Unknown",
+            Reaction.IGNORE,
+            "the kubelet, where the device plugin or DRA driver is not heard of: the device itself may work",
+        ),
+    )
+)
 _PRESSURES: Final = tuple(
     _condition(
         name,
@@ -402,6 +471,8 @@ SHIPPED: Final = (
     *_DETECTOR_ROWS,
     *_SENTINEL_ROWS,
     *_OTHERS,
+    *_PODS,
+    *_DEVICES,
     *_PRESSURES,
     *_LAST,
 )

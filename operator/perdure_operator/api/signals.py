@@ -1,4 +1,4 @@
-"""What a node can announce, as rows of a table: what it looks like, who sets it, and what Perdure does about it.
+"""What a node or a pod can announce, as rows of a table: what it looks like, who sets it, what Perdure does about it.
 
 The operator ships rows (`api.shipped`); its configuration may change them, and add others. A value here is checked when
 it is made, because a person writes it. Nothing here may depend on a snapshot.
@@ -6,7 +6,7 @@ it is made, because a person writes it. Nothing here may depend on a snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Final, Self
 
@@ -27,6 +27,8 @@ class Source(StrEnum):
     CONDITION = "NodeCondition"
     LABEL = "Label"
     ANNOTATION = "Annotation"
+    POD_CONDITION = "PodCondition"
+    DEVICE = "DeviceHealth"  # of a device that a container of the pod has
 
 
 class Reaction(StrEnum):
@@ -55,7 +57,15 @@ REACTIONS: Final = {
 }
 """In words, for people."""
 
-_KEYED: Final = frozenset({Source.TAINT, Source.CONDITION, Source.LABEL, Source.ANNOTATION})
+NO_DEADLINE: Final[Mapping[str, Any]] = {"deadlineSeconds": None, "deadlineInValue": False, "deadlineInClaim": False}
+
+OF_PODS: Final = frozenset({Source.POD_CONDITION, Source.DEVICE})
+"""Seen at a pod of the job itself; all others at its node."""
+BAD: Final = {Source.CONDITION: "True", Source.POD_CONDITION: "True", Source.DEVICE: "Unhealthy"}
+"""The value of a row that names none; of the other sources it is any."""
+
+_CONDITIONS: Final = frozenset({Source.CONDITION, Source.POD_CONDITION})
+_KEYED: Final = frozenset({Source.TAINT, Source.LABEL, Source.ANNOTATION}) | _CONDITIONS | {Source.DEVICE}
 _BUILT_IN: Final = frozenset({Source.CORDON, Source.NODE_DELETION, Source.SILENCE})
 """One row each, the shipped one: there is nothing to match."""
 
@@ -68,9 +78,11 @@ class SignalRow(Model):
     source: Source
     """Where it is seen."""
     key: str = Field(default="", max_length=317)
-    """Of the taint, label or annotation, or the condition's type; `*` stands for any characters."""
+    """Of the taint, label or annotation, or the condition's type, or the device's resource; `*` stands for any
+    characters."""
     value: str | None = None
-    """Of the taint, label or annotation, or the condition's status; absent: any, of a condition True."""
+    """Of the taint, label or annotation, or the condition's status, or the device's health; absent: any, of a condition
+    True, of a device Unhealthy."""
     reasons: tuple[str, ...] = ()
     """Of the condition, one of these words; absent: any."""
     effect: str = ""
@@ -85,10 +97,15 @@ class SignalRow(Model):
     deadline_in_value: bool = False
     """For VacateByDeadline: the value of the label or annotation is the deadline, in seconds since 1970 or as an RFC
     3339 time."""
+    deadline_in_claim: bool = False
+    """For VacateByDeadline, of a taint: the deadline is that of the NodeClaim to which Karpenter's node belongs. Where
+    the NodePool has no terminationGracePeriod, or the operator may not look (the chart's value nodeClaims), there is
+    none, and it is as Vacate."""
     enabled: bool = True
     """False: it is in the table for whoever wants it, and does nothing."""
     says: str = Field(default="", max_length=200)
-    """The cause in words, with {node} for the node's name; absent: what was seen."""
+    """The cause in words, with {node} for the node's name and {pod} for the pod's, of sources that are seen at one;
+    absent: what was seen."""
     set_by: str = ""
     """Who sets it, for the documentation."""
     warning: str = ""
@@ -100,13 +117,14 @@ class SignalRow(Model):
     def _sensible(self) -> Self:
         """The message of each mistake says what to do."""
         by_deadline = self.reaction is Reaction.VACATE_BY_DEADLINE
+        deadlines = (self.deadline_seconds is not None) + self.deadline_in_value + self.deadline_in_claim
         for wrong, words in (
             (self.source in _KEYED and not self.key, f"key is missing: say which {self.source} it is"),
             (self.source not in _KEYED and self.key, f"key is not for the source {self.source}: remove it"),
             (self.effect and self.source is not Source.TAINT, "effect is for the source Taint: remove it"),
             (
-                self.reasons and self.source is not Source.CONDITION,
-                "reasons are for the source NodeCondition: remove them",
+                self.reasons and self.source not in _CONDITIONS,
+                "reasons are for the sources NodeCondition and PodCondition: remove them",
             ),
             ("" in self.reasons, "reasons has an empty word: remove it, or give the condition's reason"),
             (self.unless_tolerated and self.source is not Source.TAINT, "unlessTolerated is for Taint: remove it"),
@@ -117,16 +135,22 @@ class SignalRow(Model):
             ),
             (not self.enabled and self.source is Source.SILENCE, "enabled cannot be false for the source Silence"),
             (
-                by_deadline and (self.deadline_seconds is None) != self.deadline_in_value,
-                "reaction VacateByDeadline needs a deadline: set one of deadlineSeconds and deadlineInValue",
+                by_deadline and deadlines != 1,
+                "reaction VacateByDeadline needs a deadline: set one of deadlineSeconds, deadlineInValue and "
+                "deadlineInClaim",
             ),
             (
-                not by_deadline and (self.deadline_seconds is not None or self.deadline_in_value),
-                "deadlineSeconds and deadlineInValue are for the reaction VacateByDeadline: remove them",
+                not by_deadline and deadlines > 0,
+                "deadlineSeconds, deadlineInValue and deadlineInClaim are for the reaction VacateByDeadline: "
+                "remove them",
             ),
             (
                 self.deadline_in_value and self.source not in (Source.LABEL, Source.ANNOTATION),
                 "deadlineInValue is for the sources Label and Annotation: use deadlineSeconds",
+            ),
+            (
+                self.deadline_in_claim and self.source is not Source.TAINT,
+                "deadlineInClaim is for the source Taint: use deadlineSeconds",
             ),
         ):
             if wrong:
@@ -136,7 +160,7 @@ class SignalRow(Model):
     @property
     def matched(self) -> str:
         """What it looks like, for people."""
-        value = self.value if self.value is not None else "True" if self.source is Source.CONDITION else ""
+        value = self.value if self.value is not None else BAD.get(self.source, "")
         text = f"{self.key}={value}" if value else self.key
         text += f" ({', '.join(self.reasons)})" if self.reasons else ""
         return f"{text}:{self.effect}" if self.effect else text
@@ -168,8 +192,7 @@ def changed(shipped: Iterable[SignalRow], given: Iterable[dict[str, Any]]) -> tu
 def _base(old: SignalRow, given: dict[str, Any]) -> dict[str, Any]:
     """What a changed row keeps: a deadline goes with the reaction that has one."""
     base = old.model_dump(by_alias=True)
-    if given.get("reaction", old.reaction) != Reaction.VACATE_BY_DEADLINE or "deadlineSeconds" in given:
-        base |= {"deadlineInValue": False}
-    if given.get("reaction", old.reaction) != Reaction.VACATE_BY_DEADLINE or given.get("deadlineInValue"):
-        base |= {"deadlineSeconds": None}
+    others = given.get("reaction", old.reaction) != Reaction.VACATE_BY_DEADLINE
+    if others or any(given.get(name) for name in NO_DEADLINE):
+        base |= NO_DEADLINE
     return base

@@ -67,7 +67,7 @@ def _faulty(draft: Draft, current: CurrentRun) -> Found | None:
     pods = own(draft.snapshot)
     members = [pods[member.name] for member in current.plan.members if member.name in pods]
     signals = [signal for signal in signals_of_nodes(draft.snapshot, members) if signal.fault]
-    nodes = tuple(dict.fromkeys(signal.node for signal in signals))
+    nodes = _nodes(signals)
     return Found(Disruption.NODE_FAULT, _causes(signals, separator="; "), nodes=nodes) if signals else None
 
 
@@ -121,7 +121,7 @@ def _nodes_leaving(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: 
     if_room = all(signal.if_room for signal in signals)
     if not signals or (if_room and draft.snapshot.deleting):  # there will be no others
         return None
-    nodes = tuple(dict.fromkeys(signal.node for signal in signals))
+    nodes = _nodes(signals)
     first = min((signal.deadline for signal in signals if signal.deadline), default=None)
     cause = _causes(signals, separator="; ")
     return Found(Disruption.NODE_LEAVING, cause, nodes=nodes, urgent=first is not None, deadline=first, if_room=if_room)
@@ -135,6 +135,10 @@ def _resized(draft: Draft, current: CurrentRun) -> Found | None:
         return None
     cause = f"{wanted.members} replicas of {draft.snapshot.spec.processes_per_replica} processes are wanted"
     return Found(Disruption.SIZE_CHANGE, cause, urgent=False)
+
+
+def _nodes(signals: list[Signal]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(signal.node for signal in signals if signal.node))
 
 
 def _causes(signals: list[Signal], separator: str = ", ") -> str:

@@ -105,7 +105,8 @@ def _holds(draft: Draft, pod: PodView) -> bool:
     if terminated(pod) or pod.deleting or not idle(pod) or node is None or not (node.exists and node.ready):
         return False
     made = pod.role == Role.FORMER or refused_change(draft, pod.name) is None
-    return made and signal_of_node(draft.snapshot, node, pod) is not None and not _keeps_off(node, pod)
+    signal = signal_of_node(draft.snapshot, node, pod) if made else None
+    return signal is not None and signal.node != "" and not _keeps_off(node, pod)
 
 
 def _keeps_off(node: NodeView, pod: PodView) -> bool:

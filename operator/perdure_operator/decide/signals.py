@@ -1,4 +1,4 @@
-"""Which pods have to leave, and why: what their nodes show, as the table of signals has it (`api.shipped`).
+"""Which pods have to leave, and why: what they and their nodes show, as the table of signals has it (`api.shipped`).
 
 `not-ready` and `unreachable` are no announcements: nobody on such a node can be asked to save (see `leaving`).
 """
@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -45,12 +45,14 @@ class Signal:
 
 @dataclass(frozen=True)
 class _Shown:
-    """One thing that a node shows, and the row that is about it."""
+    """One thing that a node or a pod shows, and the row that is about it."""
 
     row: SignalRow
     words: str
     value: str = ""
     since: datetime | None = None
+    ends: datetime | None = None
+    """When its node is gone, where the claim to which that belongs tells."""
 
 
 def table_of(snapshot: Snapshot) -> SignalTable:
@@ -77,9 +79,14 @@ _newest: Final = _Newest()
 
 def signal_of_node(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> Signal | None:
     """Why the pod has to leave this node; None where it may stay."""
-    if node is None or _shows_nothing(node):
+    quiet = node is None or _shows_nothing(node)
+    if quiet and not (pod.conditions or pod.devices):
         return None
-    shown = [one for one in _shown(table_of(snapshot), node, pod) if one.row.reaction in _LEAVE]
+    in_force = table_of(snapshot)
+    of_node = (
+        [] if node is None or quiet else [one for one in _shown(in_force, node, pod) if one.row.reaction in _LEAVE]
+    )
+    shown = [*of_node, *(one for one in _shown_by_pod(in_force, pod) if one.row.reaction in _LEAVE)]
     if not shown:
         return None
     must = [one for one in shown if one.row.reaction is not Reaction.VACATE_IF_ROOM]
@@ -88,7 +95,7 @@ def signal_of_node(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> S
     return Signal(
         pod=pod.name,
         cause=(faults or must or shown)[0].words,
-        node=pod.node,
+        node=pod.node if of_node else "",
         deadline=min(deadlines, default=None),
         if_room=not must,
         fault=bool(faults),
@@ -96,7 +103,7 @@ def signal_of_node(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> S
 
 
 def signals_of_nodes(snapshot: Snapshot, pods: Iterable[PodView]) -> list[Signal]:
-    """One signal for each of these pods whose node is about to go away, in the order of the nodes' names."""
+    """One signal for each of these pods that has to leave its node, in the order of the nodes' names."""
     nodes = {node.name: node for node in snapshot.nodes}
     here = sorted(pods, key=lambda pod: (pod.node, pod.name))
     found = [signal_of_node(snapshot, nodes.get(pod.node), pod) for pod in here]
@@ -118,7 +125,7 @@ def _of_deletion(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> Sig
         return None
     drained = signal_of_node(snapshot, node, pod)
     place = drained.cause if drained else f"node {pod.node}" if pod.node else ""
-    cause = f"{pod.name} ({place})" if place else pod.name
+    cause = place if pod.name in place else f"{pod.name} ({place})" if place else pod.name
     return Signal(pod.name, cause, urgent=True, deadline=pod.deletion_deadline)
 
 
@@ -127,6 +134,11 @@ def rows_shown(in_force: SignalTable, node: NodeView) -> list[tuple[SignalRow, s
     silent = in_force.find(Source.SILENCE) if node.exists and not node.ready else None
     shown = [(one.row, one.words) for one in _shown(in_force, node, None)]
     return shown + ([(silent, f"node {node.name} is not Ready")] if silent else [])
+
+
+def rows_shown_by_pod(in_force: SignalTable, pod: PodView) -> list[tuple[SignalRow, str]]:
+    """The same of a pod, whatever its node shows."""
+    return [(one.row, one.words) for one in _shown_by_pod(in_force, pod)]
 
 
 def tolerates(pod: PodView, taint: Taint) -> bool:
@@ -155,7 +167,8 @@ def _taints_shown(in_force: SignalTable, node: NodeView, pod: PodView | None) ->
     for taint in node.taints:
         row = in_force.find(Source.TAINT, taint.key, taint.value, effect=taint.effect)
         if row and not (row.unless_tolerated and pod and tolerates(pod, taint)):
-            yield _told(row, node.name, f"has the taint {taint.key}:{taint.effect}", taint.value, taint.added)
+            shown = _told(row, node.name, f"has the taint {taint.key}:{taint.effect}", taint.value, taint.added)
+            yield replace(shown, ends=node.claim_ends) if row.deadline_in_claim else shown
 
 
 def _marks_shown(in_force: SignalTable, node: NodeView) -> Iterator[_Shown]:
@@ -170,6 +183,23 @@ def _marks_shown(in_force: SignalTable, node: NodeView) -> Iterator[_Shown]:
                 yield _told(row, node.name, f"has the {source.value.lower()} {key}={value}", value)
 
 
+def _shown_by_pod(in_force: SignalTable, pod: PodView) -> Iterator[_Shown]:
+    for one in pod.conditions:
+        if row := in_force.find(Source.POD_CONDITION, one.type, one.status, reason=one.reason):
+            why = f" ({one.reason})" if row.reasons else ""
+            words = f"{pod.name} has the condition {one.type}={one.status}{why}"
+            yield _told_of_pod(row, pod, words, one.status, one.since)
+    for device in pod.devices:
+        if row := in_force.find(Source.DEVICE, device.resource, device.health):
+            words = f"{pod.name}: {device.resource} {device.id} is {device.health}"
+            yield _told_of_pod(row, pod, words, device.health)
+
+
+def _told_of_pod(row: SignalRow, pod: PodView, words: str, value: str, since: datetime | None = None) -> _Shown:
+    said = row.says.replace("{pod}", pod.name).replace("{node}", pod.node)
+    return _Shown(row, said or words, value, since)
+
+
 def _told(row: SignalRow, node: str, words: str, value: str = "", since: datetime | None = None) -> _Shown:
     said = row.says.replace("{node}", node) if row.says else f"node {node} {words}"
     return _Shown(row, said, value, since)
@@ -178,14 +208,19 @@ def _told(row: SignalRow, node: str, words: str, value: str = "", since: datetim
 def _deadline(snapshot: Snapshot, shown: _Shown) -> datetime | None:
     """When the node is gone; counted from the first sight of a deadline where nobody tells the beginning."""
     if shown.row.deadline_in_value:
-        told = _time(shown.value)
-        return told if told and _credible(told) else None
+        return _believed(_time(shown.value))
+    if shown.row.deadline_in_claim:
+        return _believed(shown.ends)
     if shown.row.deadline_seconds is None:
         return None
     intent = snapshot.status.current.intent if snapshot.status.current else None
     told = shown.since if shown.since and _credible(shown.since) else None
     began = told or (intent.deadline_seen if intent else None) or snapshot.now
     return began + timedelta(seconds=shown.row.deadline_seconds)
+
+
+def _believed(told: datetime | None) -> datetime | None:
+    return told if told and _credible(told) else None
 
 
 def _credible(moment: datetime) -> bool:

@@ -51,6 +51,8 @@ class Leader:
     workers: int = 8
     clocks: Clocks = field(default_factory=Clocks)
     cache: Cache = field(default_factory=Cache)
+    node_claims: bool = False
+    """Whether NodeClaims may be read."""
     settle: Callable[[], None] = lambda: None
     """Called when everything has been read, now and then."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -62,7 +64,7 @@ class Leader:
         clocks = self.clocks
         self.queue = Queue(monotonic=clocks.monotonic, started=False)
         self._election = Election(self.api, self.lease, self.identity, monotonic=clocks.monotonic, sleep=clocks.sleep)
-        self._observer = Observer(self.api, self.cache, namespace=self.namespace)
+        self._observer = Observer(self.api, self.cache, namespace=self.namespace, node_claims=self.node_claims)
         actor = Actor(
             self.api,
             self.cache,

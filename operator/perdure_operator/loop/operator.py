@@ -31,6 +31,8 @@ class Options:
     workers: int = 8
     signals: tuple[SignalRow, ...] = ()
     """Rows of the signal table that the configuration has changed or added."""
+    node_claims: bool = False
+    """Whether NodeClaims of Karpenter may be read."""
 
 
 async def run(options: Options) -> bool:
@@ -44,6 +46,7 @@ async def run(options: Options) -> bool:
             namespace=options.namespace,
             workers=options.workers,
             cache=Cache(options.signals),
+            node_claims=options.node_claims,
             settle=Heap().settle,
         )
         registry = kopf.OperatorRegistry()

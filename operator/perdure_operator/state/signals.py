@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Final
 
 from perdure_operator.api.shipped import SHIPPED
-from perdure_operator.api.signals import Reaction, SignalRow, Source
+from perdure_operator.api.signals import BAD, Reaction, SignalRow, Source
 
 
 class SignalTable:
@@ -46,7 +46,7 @@ class SignalTable:
     def _matching(self, source: Source, key: str, value: str, effect: str, reason: str) -> Iterator[SignalRow]:
         found = [row for pattern, row in self._patterns.get(source, ()) if pattern.fullmatch(key)]
         for _, row in sorted([*found, *self._exact.get((source, key), ())], key=lambda one: one[0]):
-            wanted = row.value if row.value is not None or source is not Source.CONDITION else "True"
+            wanted = row.value if row.value is not None else BAD.get(source)
             if wanted in (None, value) and row.effect in ("", effect) and (not row.reasons or reason in row.reasons):
                 yield row
 
@@ -69,7 +69,13 @@ def _chosen(row: SignalRow, reaction: Reaction | None) -> SignalRow:
     if reaction is None or row.source is Source.SILENCE:
         return row
     return row.model_copy(
-        update={"reaction": reaction, "enabled": True, "deadline_seconds": None, "deadline_in_value": False}
+        update={
+            "reaction": reaction,
+            "enabled": True,
+            "deadline_seconds": None,
+            "deadline_in_value": False,
+            "deadline_in_claim": False,
+        }
     )
 
 

@@ -28,14 +28,31 @@ class Taint(Model):
     """When it was added, where that is told."""
 
 
-class NodeCondition(Model):
-    """A node's condition that some row of the signal table is about."""
+class _Told(Model):
+    """A condition that some row of the signal table is about."""
 
     type: str
     status: str
     reason: str = ""
     since: datetime | None = None
     """When `status` changed last."""
+
+
+class NodeCondition(_Told):
+    """A node's."""
+
+
+class PodCondition(_Told):
+    """A pod's."""
+
+
+class Device(Model):
+    """A device that a container has, in a health that some row of the signal table is about."""
+
+    resource: str
+    """nvidia.com/gpu, or claim:NAME/REQUEST."""
+    id: str
+    health: str
 
 
 class Toleration(Model):
@@ -63,6 +80,10 @@ class NodeView(Model):
     """Those alone that some row of the signal table matches, as labels and annotations."""
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
+    claim: str = ""
+    """The NodeClaim to which it belongs, where Karpenter has made it."""
+    claim_ends: datetime | None = None
+    """When that is terminated whatever runs there; None where nobody has set a time, or it was not read."""
 
 
 class Zone(Model):
@@ -125,6 +146,10 @@ class PodView(Model):
     """Never, or PreemptLowerPriority, which is meant where it is absent."""
     template_hash: str = ""
     """Hash of the pod template it was created from, "" where unknown: a standby of an older one is replaced."""
+    conditions: tuple[PodCondition, ...] = ()
+    """Those alone that some row of the signal table matches."""
+    devices: tuple[Device, ...] = ()
+    """Those alone that some row of the signal table matches."""
     marks: dict[str, str] = Field(default_factory=dict)
     """Its annotations that autoscalers of nodes read, and the operator's own that says who has made them."""
     gone: bool = False

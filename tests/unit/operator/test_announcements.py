@@ -146,7 +146,49 @@ WRITTEN: dict[str, Json] = {
     "no-execute": node(taint("example.com/broken", "NoExecute", added=HEARD)),
     "cordon": node(UNSCHEDULABLE, unschedulable=True),
 }
+
+
+def pod(*conditions: Json, **container: Any) -> Json:
+    """A member's pod as the API server shows it."""
+    kubelet = [condition(kind, "True", "") for kind in ("PodReadyToStartContainers", "Initialized", "Ready")]
+    scheduled = condition("PodScheduled", "True", "")
+    status = {"name": "trainer", "ready": True, "state": {"running": {"startedAt": HEARD}}, **container}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "digits-ab12-0", "namespace": "default", "uid": "u0"},
+        "spec": {"nodeName": "n1", "containers": [{"name": "trainer"}]},
+        "status": {
+            "phase": "Running",
+            "conditions": [*conditions, *kubelet, scheduled],
+            "containerStatuses": [status],
+        },
+    }
+
+
+def doomed(reason: str) -> Json:
+    return pod(condition("DisruptionTarget", "True", reason))
+
+
+def gpus(*health: str, name: str = "nvidia.com/gpu") -> Json:
+    """Of each device in turn, as the kubelet has it from the device plugin."""
+    devices = [{"resourceID": f"GPU-{place}", "health": word} for place, word in enumerate(health)]
+    return pod(allocatedResourcesStatus=[{"name": name, "resources": devices}])
+
+
+PODS: dict[str, Json] = {
+    "pod-preempted": doomed("PreemptionByScheduler"),
+    "pod-evicted": doomed("EvictionByEvictionAPI"),
+    "pod-untolerated-taint": doomed("DeletionByTaintManager"),
+    "pod-garbage": doomed("DeletionByPodGC"),
+    "device-unhealthy": gpus("Healthy", "Unhealthy"),
+    "device-unknown": gpus("Healthy", "Unknown"),
+}
 CAUSES = {
+    "pod-preempted": "the scheduler takes the place of digits-ab12-0 for a pod of higher priority",
+    "pod-evicted": "somebody evicts digits-ab12-0",
+    "pod-untolerated-taint": "digits-ab12-0 does not tolerate a taint of its node",
+    "pod-garbage": "the node of digits-ab12-0 is gone for good",
     "node-deletion": "node n1 is being deleted",
     "cluster-autoscaler": "cluster-autoscaler removes node n1",
     "karpenter": "Karpenter removes node n1",
@@ -180,7 +222,7 @@ CAUSES = {
     "no-execute": "node n1 has the taint example.com/broken:NoExecute",
     "cordon": "node n1 is cordoned",
 }
-"""Why members leave; on any other of these nodes they stay."""
+"""Why members leave; on any other of these nodes, and as any other of these pods, they stay."""
 
 
 def on(raw: Json, here: Job | None = None) -> Job:
@@ -189,8 +231,14 @@ def on(raw: Json, here: Job | None = None) -> Job:
     return (here or job().running(world=2)).node(shown.pop("name"), **shown).settle()
 
 
+def seen_as(raw: Json, here: Job | None = None) -> Job:
+    """A job of two members that trains, whose first one has become this pod."""
+    shown = parse.pod(raw)
+    return (here or job().running(world=2)).pod(0, conditions=shown.conditions, devices=shown.devices).settle()
+
+
 def test_every_row_has_an_object() -> None:
-    assert set(WRITTEN) == {row.name for row in SHIPPED}
+    assert set(WRITTEN) | set(PODS) == {row.name for row in SHIPPED}
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -205,6 +253,30 @@ def test_a_row_that_is_off_does_what_it_says_once_a_job_wants_it(name: str) -> N
         return
     wanted = {"signals": {name: "Vacate"}, "replacement_timeout_seconds": 0}
     assert on(WRITTEN[name], job(disruption=wanted).running(world=2)).intent is not None
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_a_member_leaves_for_what_it_shows_itself(name: str) -> None:
+    here = seen_as(PODS[name])
+    assert (here.intent.cause if here.intent else None) == CAUSES.get(name)
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_a_row_of_pods_that_is_off_does_what_it_says_once_a_job_wants_it(name: str) -> None:
+    wanted = {"signals": {name: "Vacate"}, "replacement_timeout_seconds": 0}
+    assert seen_as(PODS[name], job(disruption=wanted).running(world=2)).intent is not None
+
+
+def test_of_a_pod_only_what_some_row_is_about_is_kept() -> None:
+    seen = parse.pod(gpus("Healthy", "Healthy"))
+    assert (seen.conditions, seen.devices) == ((), ())
+    ended = parse.pod(doomed("TerminationByKubelet"))
+    assert (ended.conditions, ended.evicted) == ((), True)
+
+
+def test_the_devices_of_a_claim_are_read_as_those_of_a_plugin() -> None:
+    (device,) = parse.pod(gpus("Unhealthy", name="claim:gpu/one")).devices
+    assert (device.resource, device.id, device.health) == ("claim:gpu/one", "GPU-0", "Unhealthy")
 
 
 def test_a_node_that_announces_nothing_is_kept_without_its_conditions_labels_and_annotations() -> None:

@@ -15,7 +15,7 @@ from perdure_operator.api.shipped import SHIPPED
 from perdure_operator.api.signals import Reaction, SignalRow, Source
 from perdure_operator.configured import read_rows
 from perdure_operator.state.signals import merged
-from tests.unit.operator.test_announcements import WRITTEN, node
+from tests.unit.operator.test_announcements import PODS, WRITTEN, node
 
 OURS = {"name": "ours", "source": "NodeCondition", "key": "GpuBroken", "reaction": "Vacate"}
 
@@ -50,8 +50,10 @@ def test_a_deadline_goes_with_the_reaction_that_has_one(tmp_path: Path) -> None:
     rows = [
         {"name": "aws-spot-interruption", "reaction": "Vacate"},
         {"name": "gke-scheduled-maintenance", "deadlineSeconds": 3600, "enabled": True},
+        {"name": "karpenter", "deadlineSeconds": 600},
     ]
-    spot, maintenance = read_rows(file(tmp_path, rows))
+    spot, maintenance, karpenter = read_rows(file(tmp_path, rows))
+    assert (karpenter.deadline_seconds, karpenter.deadline_in_claim) == (600, False)
     assert (spot.reaction, spot.deadline_seconds) == (Reaction.VACATE, None)
     assert (maintenance.deadline_seconds, maintenance.deadline_in_value) == (3600, False)
 
@@ -74,18 +76,26 @@ def test_a_deadline_goes_with_the_reaction_that_has_one(tmp_path: Path) -> None:
         ({**OURS, "effect": "NoExecute"}, ["effect is for the source Taint: remove it"]),
         (
             {**OURS, "source": "Label", "reasons": ["Ecc"]},
-            ["reasons are for the source NodeCondition: remove them"],
+            ["reasons are for the sources NodeCondition and PodCondition: remove them"],
         ),
         ({**OURS, "reasons": [""]}, ["reasons has an empty word: remove it"]),
         ({**OURS, "reasons": "Ecc"}, ["signals[1] (ours), field reasons", "and is 'Ecc': correct it"]),
         ({**OURS, "reaction": "GiveUp"}, ["reaction GiveUp is for the source Silence", "lostNodeSeconds"]),
         ({"name": "node-silence", "enabled": False}, ["enabled cannot be false for the source Silence"]),
         ({"name": "node-silence", "reaction": "Ignore"}, ["reaction GiveUp is for the source Silence"]),
-        ({**OURS, "reaction": "VacateByDeadline"}, ["set one of deadlineSeconds and deadlineInValue"]),
+        ({**OURS, "reaction": "VacateByDeadline"}, ["set one of deadlineSeconds, deadlineInValue and deadlineInClaim"]),
         ({**OURS, "deadlineSeconds": 5}, ["are for the reaction VacateByDeadline: remove them"]),
         (
             {**OURS, "reaction": "VacateByDeadline", "deadlineInValue": True},
             ["deadlineInValue is for the sources Label and Annotation: use deadlineSeconds"],
+        ),
+        (
+            {**OURS, "reaction": "VacateByDeadline", "deadlineInClaim": True},
+            ["deadlineInClaim is for the source Taint: use deadlineSeconds"],
+        ),
+        (
+            {"name": "karpenter", "deadlineInClaim": True, "deadlineSeconds": 60},
+            ["set one of deadlineSeconds, deadlineInValue and deadlineInClaim"],
         ),
         ({**OURS, "reaction": "VacateByDeadline", "deadlineSeconds": 0}, ["field deadlineSeconds", "and is 0"]),
         ({"name": "cordon", "source": "Taint", "key": "a"}, ["source of cordon is Cordon", "another name"]),
@@ -128,6 +138,24 @@ def test_a_nodes_yaml_is_tried_against_it(tmp_path: Path, capsys: pytest.Capture
     said = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in said] == ["aws-spot-interruption", "cordon"]
     assert "AWS takes the spot instance of node n1: VacateByDeadline(120 s): as Vacate" in said[0]
+
+
+def test_a_pods_yaml_is_tried_against_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = file(tmp_path, [{"name": "device-unhealthy", "enabled": True}])
+    path = tmp_path / "pod.yaml"
+    path.write_text(yaml.safe_dump(PODS["device-unhealthy"]))
+    assert cli.main(["signals", "--pod", str(path)]) == 0
+    assert "shows nothing that an enabled row is about" in capsys.readouterr().out
+    assert cli.main(["signals", "--signals", str(rows), "--pod", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("device-unhealthy: digits-ab12-0: nvidia.com/gpu GPU-1 is Unhealthy: Fault: ")
+
+
+def test_a_node_is_not_taken_for_a_pod(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "node.yaml"
+    path.write_text(yaml.safe_dump(node()))
+    assert cli.main(["signals", "--pod", str(path)]) == 2
+    assert "not a Pod: make it with kubectl get pod NAME -o yaml" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["node-silence", "no-execute"])

@@ -15,6 +15,7 @@ from typing import Final
 from perdure.errors import UserError
 from perdure_operator.api import names
 from perdure_operator.api.names import LABEL_UID
+from perdure_operator.api.signals import Source
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import TrainingJobStatus
 from perdure_operator.cluster import member
@@ -30,6 +31,7 @@ from perdure_operator.cluster.protocol import (
 )
 from perdure_operator.cluster.read import parse
 from perdure_operator.cluster.read.cache import Cache, Change
+from perdure_operator.cluster.read.claims import Claims
 from perdure_operator.cluster.read.live import Live
 from perdure_operator.cluster.read.records import BudgetRecord, JobRecord, Key, PodRecord
 from perdure_operator.state.snapshot import (
@@ -58,11 +60,14 @@ class Observer:
         *,
         namespace: str | None = None,
         clock: Callable[[], datetime] | None = None,
+        node_claims: bool = False,
     ) -> None:
+        """`node_claims`: the NodeClaims of nodes that Karpenter takes away are read."""
         self._api = api
         self._cache = cache
         self._clock = clock or api.server_time
         self._live = Live(api, cache, namespace, self._clock)
+        self._claims = Claims(api, self._clock) if node_claims else None
         self._memories: dict[str, Memory] = {}
 
     async def sync(self) -> list[Change]:
@@ -71,6 +76,8 @@ class Observer:
         Returns what has changed.
         """
         changes = await self._live.sync()
+        if self._claims:
+            self._claims.forget()
         self._forget_all_but({job.uid for job in self._cache.jobs()})
         return changes
 
@@ -171,7 +178,7 @@ class Observer:
             raw = await self._api.get(PODS, record.key[0], name)
         except NotFound:
             return None
-        return parse.pod(raw) if parse.controller(raw) == record.uid else None
+        return parse.pod(raw, self._cache.signal_table) if parse.controller(raw) == record.uid else None
 
     async def _kept(self, seen: Snapshot, template_hash: str, memory: Memory) -> tuple[KeptTemplate, ...]:
         """The job's kept templates; what is in the one that counts is read where spec.template is refused."""
@@ -204,7 +211,17 @@ class Observer:
 
     async def _nodes(self, pods: Sequence[PodView]) -> tuple[NodeView, ...]:
         names = sorted({pod.node for pod in pods if pod.node and not pod.gone})
-        return tuple([await self._node(name) for name in names])
+        return tuple([await self._with_deadline(await self._node(name)) for name in names])
+
+    async def _with_deadline(self, node: NodeView) -> NodeView:
+        """The node, with the time of its NodeClaim where some row asks for it."""
+        if self._claims is None or not node.claim or not node.taints:
+            return node
+        rows = (self._cache.signal_table.find(Source.TAINT, t.key, t.value, effect=t.effect) for t in node.taints)
+        if not any(row and row.deadline_in_claim for row in rows):
+            return node
+        ends = await self._claims.ends(node)
+        return node.model_copy(update={"claim_ends": ends}) if ends else node
 
     async def _node(self, name: str) -> NodeView:
         """A node that the cache does not have may be newer than the cache: only the API server can say it is gone."""

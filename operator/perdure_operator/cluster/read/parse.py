@@ -22,8 +22,10 @@ from perdure_operator.cluster.protocol import Json
 from perdure_operator.state.signals import SHIPPED_TABLE, SignalTable
 from perdure_operator.state.snapshot import (
     Budget,
+    Device,
     NodeCondition,
     NodeView,
+    PodCondition,
     PodView,
     Taint,
     Terminated,
@@ -31,6 +33,7 @@ from perdure_operator.state.snapshot import (
 )
 
 ZONE: Final = "topology.kubernetes.io/zone"
+CLAIM_ENDS: Final = "karpenter.sh/nodeclaim-termination-timestamp"
 
 
 def meta(raw: Json) -> Json:
@@ -82,7 +85,6 @@ def time(value: object) -> datetime | None:
 def node(raw: Json, signals: SignalTable = SHIPPED_TABLE) -> NodeView:
     """A node that exists; of its conditions, labels and annotations only what the table of signals is about."""
     spec, labels = raw.get("spec") or {}, meta(raw).get("labels") or {}
-    conditions: Iterable[Json] = (raw.get("status") or {}).get("conditions") or []
     return NodeView(
         name=meta(raw)["name"],
         cordoned=bool(spec.get("unschedulable")),
@@ -98,27 +100,52 @@ def node(raw: Json, signals: SignalTable = SHIPPED_TABLE) -> NodeView:
             )
             for taint in spec.get("taints") or []
         ),
-        conditions=tuple(
-            NodeCondition(
-                type=one["type"],
-                status=one["status"],
-                reason=one.get("reason") or "",
-                since=time(one.get("lastTransitionTime")),
-            )
-            for one in conditions
-            if signals.knows(Source.CONDITION, one.get("type", ""), one.get("status", ""), one.get("reason") or "")
-        ),
+        conditions=tuple(NodeCondition(**one) for one in _told(raw, Source.CONDITION, signals)),
         labels=_announcing(signals, Source.LABEL, labels),
         annotations=_announcing(signals, Source.ANNOTATION, meta(raw).get("annotations") or {}),
+        claim=_claim(raw),
     )
+
+
+def _claim(raw: Json) -> str:
+    """The NodeClaim that owns a node; Karpenter writes it there when the node has registered."""
+    owners: Iterable[Json] = meta(raw).get("ownerReferences") or []
+    ours = (one for one in owners if one.get("kind") == "NodeClaim")
+    return next((str(one["name"]) for one in ours if str(one.get("apiVersion")).startswith("karpenter.sh/")), "")
+
+
+def claim_ends(raw: Json) -> datetime | None:
+    """When a NodeClaim is terminated at last; None where it has no such time."""
+    told = time((meta(raw).get("annotations") or {}).get(CLAIM_ENDS))
+    return told if told and told.tzinfo else None
 
 
 def _announcing(signals: SignalTable, source: Source, marks: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in marks.items() if signals.knows(source, key, value)}
 
 
-def pod(raw: Json, *, gone: bool = False) -> PodView:
-    """A pod; `gone` where `raw` is only its last known state."""
+def _told(raw: Json, source: Source, signals: SignalTable) -> Iterable[Json]:
+    """The conditions that some row is about."""
+    for one in (raw.get("status") or {}).get("conditions") or []:
+        kind, status, reason = one.get("type", ""), one.get("status", ""), one.get("reason") or ""
+        if signals.knows(source, kind, status, reason):
+            since = time(one.get("lastTransitionTime"))
+            yield {"type": kind, "status": status, "reason": reason, "since": since}
+
+
+def _devices(status: Json, signals: SignalTable) -> Iterable[Device]:
+    """What the kubelet says of the devices that it has given to containers (KEP-4680)."""
+    for container in status.get("containerStatuses") or []:
+        for resource in container.get("allocatedResourcesStatus") or []:
+            name = str(resource.get("name", ""))
+            for one in resource.get("resources") or []:
+                health = str(one.get("health") or "")
+                if signals.knows(Source.DEVICE, name, health):
+                    yield Device(resource=name, id=str(one.get("resourceID", "")), health=health)
+
+
+def pod(raw: Json, signals: SignalTable = SHIPPED_TABLE) -> PodView:
+    """A pod; of its conditions and devices only what the table of signals is about."""
     metadata, spec, status = meta(raw), raw.get("spec") or {}, raw.get("status") or {}
     state, owner = _trainer_state(spec, status), _controlling(raw)
     waiting = state.get("waiting") or {}
@@ -150,8 +177,9 @@ def pod(raw: Json, *, gone: bool = False) -> PodView:
         preemption_policy=spec.get("preemptionPolicy") or "",
         tolerations=_tolerations(*map(_toleration, spec.get("tolerations") or [])),
         template_hash=annotations.get(names.ANNOTATION_TEMPLATE, ""),
+        conditions=tuple(PodCondition(**one) for one in _told(raw, Source.POD_CONDITION, signals)),
+        devices=tuple(dict.fromkeys(_devices(status, signals))),
         marks={name: annotations[name] for name in MARKS if name in annotations},
-        gone=gone,
     )
 
 

@@ -226,11 +226,11 @@ def read(
 ) -> AnyRecord:
     """The record of an object; `known` is that of an earlier state of it, of which what is the same is kept.
 
-    `signals` is the table for which nodes are read.
+    `signals` is the table for which nodes and pods are read.
     """
     base = (key_of(raw), parse.uid(raw), version_of(raw))
     if resource == PODS:
-        return _pod(base, raw, known if isinstance(known, PodRecord) else None)
+        return _pod(base, raw, known if isinstance(known, PodRecord) else None, signals)
     if resource == JOBS:
         return _job(base, raw, known if isinstance(known, JobRecord) and known.uid == base[1] else None)
     if resource == NODES:
@@ -243,10 +243,10 @@ def read(
     raise ValueError(f"nobody reads {resource.plural}")
 
 
-def _pod(base: tuple[Key, str, int], raw: Json, known: PodRecord | None) -> PodRecord:
+def _pod(base: tuple[Key, str, int], raw: Json, known: PodRecord | None, signals: SignalTable) -> PodRecord:
     labels: Mapping[str, str] = parse.meta(raw).get("labels") or {}
     job = (base[0][0], labels[LABEL_JOB]) if LABEL_JOB in labels else None
-    view = parse.pod(raw)
+    view = parse.pod(raw, signals)
     if known is None:
         return PodRecord(*base, job, labels, _run(view.assignment), view)
     run = known.run if known.view.assignment == view.assignment else _run(view.assignment)

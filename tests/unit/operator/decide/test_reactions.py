@@ -255,6 +255,37 @@ class TestDeadlines:
         assert here.intent is not None
         assert not here.intent.prepare  # the quiet second
 
+    def _karpenter(self, ends: float | None, **disruption: object) -> Job:
+        """The claim of the node says that it ends in so many seconds."""
+        when = START + timedelta(seconds=ends) if ends is not None else None
+        told = Taint(key="karpenter.sh/disrupted", effect="NoSchedule")
+        return job(disruption=disruption).running(world=2).node("n1", taints=(told,), claim="c", claim_ends=when)
+
+    def test_the_deadline_may_be_that_of_the_claim_to_which_the_node_belongs(self) -> None:
+        here = self._karpenter(120, replacement_timeout_seconds=600).settle()
+        assert here.intent is not None
+        assert here.intent.ready_by == START + timedelta(seconds=60)
+        assert {said.seconds for said in leaves(here.after(60).plan()).values()} == {120 - 60 - 5}
+
+    def test_without_one_it_is_as_any_node_that_goes_away(self) -> None:
+        here = self._karpenter(None, replacement_timeout_seconds=600).settle()
+        assert here.intent is not None
+        assert not here.intent.prepare  # the quiet second
+        assert here.intent.deadline_seen is None
+
+    def test_a_claim_that_has_ended_leaves_a_moment_to_save(self) -> None:
+        assert {said.seconds for said in leaves(self._karpenter(-5).plan()).values()} == {1}
+
+    def test_a_job_that_takes_it_for_a_mere_wish_has_no_deadline(self) -> None:
+        here = self._karpenter(120, signals={"karpenter": "VacateIfRoom"}).settle().after(1).settle()
+        assert here.intent is not None
+        assert here.intent.ready_by is None
+
+    def test_the_claim_of_a_node_with_another_taint_says_nothing(self) -> None:
+        ends = START + timedelta(seconds=60)
+        here = job().running(world=2).cordon("n1").node("n1", claim="c", claim_ends=ends)
+        assert leaves(here.plan()) == {}
+
     def test_nobody_loses_a_step_or_a_failure_by_it(self) -> None:
         here = self._spot(added=95).settle().all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
         assert here.now.next is not None
