@@ -16,6 +16,8 @@ from perdure_operator.decide.facts import (
     CAUSE_LENGTH,
     deadline,
     ended_in_log,
+    ends_for_size,
+    leavers,
     order_of_death,
     own,
     size_of,
@@ -66,6 +68,7 @@ def _faulty(draft: Draft, current: CurrentRun) -> Found | None:
         return None
     pods = own(draft.snapshot)
     members = [pods[member.name] for member in current.plan.members if member.name in pods]
+    members += leavers(draft) if current.unconfirmed else []  # they may train still, and what they have is taken over
     signals = [signal for signal in signals_of_nodes(draft.snapshot, members) if signal.fault]
     nodes = _nodes(signals)
     return Found(Disruption.NODE_FAULT, _causes(signals, separator="; "), nodes=nodes) if signals else None
@@ -116,10 +119,11 @@ def _suspended(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: ARG0
     return Found(Disruption.SUSPEND, "spec.suspend is true") if draft.snapshot.spec.suspend else None
 
 
-def _nodes_leaving(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: ARG001
+def _nodes_leaving(draft: Draft, current: CurrentRun) -> Found | None:
+    """What waits for room comes after what needs none; where the job is being deleted there will be no others."""
     signals = signals_of_nodes(draft.snapshot, still_running(draft))
     if_room = all(signal.if_room for signal in signals)
-    if not signals or (if_room and draft.snapshot.deleting):  # there will be no others
+    if not signals or (if_room and (draft.snapshot.deleting or ends_for_size(draft, current))):
         return None
     nodes = _nodes(signals)
     first = min((signal.deadline for signal in signals if signal.deadline), default=None)

@@ -247,6 +247,18 @@ def stands_still(draft: Draft) -> bool:
     return draft.current is None or bool(unexpected(draft.snapshot, draft.current))
 
 
+def waited_enough(draft: Draft) -> bool:
+    """Whether the time for standbys is over: who need not leave then stays, sooner than that others leave as well."""
+    intent = draft.intent
+    return bool(intent and intent.prepare and intent.ready_by and draft.now >= intent.ready_by)
+
+
+def ends_for_size(draft: Draft, current: CurrentRun) -> bool:
+    """Whether another size is wanted for which nobody new has to find room, or everybody."""
+    wanted, have = wanted_size(draft.snapshot), size_of(current.plan)
+    return wanted != have and (wanted.each != have.each or wanted.members < have.members)
+
+
 def ended_in_log(run: CurrentRun | PreviousRun) -> bool:
     """Whether the log shows how the run ended: by its final commit, or most likely by rank 0 that closed it."""
     first = run.first if isinstance(run, PreviousRun) else next((m.name for m in run.plan.members), "")

@@ -8,13 +8,18 @@ from __future__ import annotations
 from perdure_operator.decide.draft import Draft
 from perdure_operator.decide.facts import made_from_another, terminated
 from perdure_operator.decide.outcomes import end_of
-from perdure_operator.decide.placement import can_start, can_train, unusable_node
+from perdure_operator.decide.placement import can_start, can_train, node_to_leave, unusable_node
 from perdure_operator.decide.startup_problems import agent_missing
 from perdure_operator.state.snapshot import PodView, RefusalKind
 
 
 def why_unfit(draft: Draft, name: str, pod: PodView | None) -> str:
     """Why this name cannot be a member of the next run, "" where it can."""
+    return why_useless(draft, name, pod) or (unusable_node(draft, pod) if pod and not terminated(pod) else "")
+
+
+def why_useless(draft: Draft, name: str, pod: PodView | None) -> str:
+    """Why it can be a member of no run: where nobody trains a node that need not be left will do."""
     if pod is None:
         return _why_burnt(draft, name)
     if pod.gone:
@@ -24,7 +29,7 @@ def why_unfit(draft: Draft, name: str, pod: PodView | None) -> str:
     if made_from_another(draft, pod):
         return "was made from an older template"
     if not terminated(pod):
-        return unusable_node(draft, pod)
+        return node_to_leave(draft, pod)
     if agent_missing(pod):
         return ""  # a successor would have the same image: it waits for a correction
     end = end_of(pod)

@@ -13,7 +13,7 @@ from typing import Final
 
 from perdure.words import shortened
 from perdure_operator.api.reasons import Reason
-from perdure_operator.api.status import CurrentRun, Intent, MemberOutcome, NextRun, RunPlan
+from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome, NextRun, RunPlan
 from perdure_operator.decide.disruptions import final_reason, known_by, reason_to_end
 from perdure_operator.decide.draft import Draft, Waiting, clock, doubled, later, next_run
 from perdure_operator.decide.facts import joined, own
@@ -107,6 +107,8 @@ def _move_on(draft: Draft, current: CurrentRun, plan: RunPlan, intent: Intent) -
     found = reason_to_end(after, after.current)
     if found is None:
         return draft
+    if found.disruption is Disruption.NODE_FAULT:
+        return after  # whichever trains is to stop
     patience = later(plan.assigned_time or draft.now, NEWS_SECONDS)
     if draft.now >= patience:
         return after

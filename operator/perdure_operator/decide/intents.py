@@ -162,6 +162,9 @@ def commit_to_leave(draft: Draft, current: CurrentRun, found: Found, fell: str =
     if old is None or old.disruption is not found.disruption:
         draft = draft.tell(Reason(found.disruption), found.cause)
     draft = draft.update_current(intent=intent).update(next=upcoming, run=upcoming.run)
+    previous = status.previous
+    if found.disruption is Disruption.NODE_FAULT and previous and previous.run in lost:
+        draft = draft.update(previous=previous.model_copy(update={"intent": intent}))
     return draft.because(f"run {current.run} ends: {found.cause}")
 
 

@@ -185,7 +185,7 @@ def tell_leavers(draft: Draft) -> Draft:
     draft = draft.wake(deadline)
     if plan is None:
         return draft
-    text = leave_with(plan)
+    text = _last_word(draft, plan, intent)
     untold = [pod for pod in pods if not pod.deleting and pod.assignment != text]
     deleted = cannot_be_asked(draft, intent, untold)
     requests = [_request(pod, text) for pod in untold if pod not in deleted]
@@ -193,6 +193,11 @@ def tell_leavers(draft: Draft) -> Draft:
     why = f"asked by SIGTERM, for its assignment cannot be changed: {intent.cause}"
     draft = draft.act(why, *(_deletion(pod) for pod in deleted))
     return draft.wake(patience_ends(intent, draft.now)) if untold else draft
+
+
+def _last_word(draft: Draft, plan: RunPlan, intent: Intent) -> str:
+    """After a fault none of them is to save any more: that is told with the number of the run that follows."""
+    return leave(draft.status.run, intent) if intent.disruption is Disruption.NODE_FAULT else leave_with(plan)
 
 
 def _departing(draft: Draft) -> tuple[RunPlan | None, list[PodView], Intent | None]:

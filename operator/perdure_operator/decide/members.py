@@ -30,7 +30,7 @@ from perdure_operator.decide.history import begin
 from perdure_operator.decide.naming import new_names
 from perdure_operator.decide.placement import can_start, grace_of, placeholders, stays_apart
 from perdure_operator.decide.plans import new_plan
-from perdure_operator.decide.spares import give_back, take_spares
+from perdure_operator.decide.spares import give_back, soonest, take_spares
 from perdure_operator.decide.startup_problems import not_ready
 from perdure_operator.decide.succession import joiner_classes, succession
 from perdure_operator.state.decision import Assign, CreatePod, DeletePod
@@ -68,8 +68,13 @@ def _kept_back(draft: Draft) -> bool:
 
 
 def _let_go(draft: Draft) -> Draft:
+    """Whoever can train soonest is kept."""
     wanted, had = succession(draft).joins, draft.next_members
-    return give_back(draft.allot(had[:wanted]), had[wanted:]) if len(had) > wanted else draft
+    if len(had) <= wanted:
+        return draft
+    kept = soonest(draft, had, wanted)
+    draft = draft.allot(tuple(name for name in had if name in kept))
+    return give_back(draft, tuple(name for name in had if name not in kept))
 
 
 def promote(draft: Draft) -> Draft:

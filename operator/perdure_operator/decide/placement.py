@@ -13,7 +13,16 @@ from typing import Final
 
 from perdure.contract import Role, Standby, write_assignment
 from perdure_operator.decide.draft import Draft
-from perdure_operator.decide.facts import node_lost, node_of, own, refused, refused_change, stands_still, terminated
+from perdure_operator.decide.facts import (
+    node_lost,
+    node_of,
+    own,
+    refused,
+    refused_change,
+    stands_still,
+    terminated,
+    waited_enough,
+)
 from perdure_operator.decide.signals import CORDON, Signal, signal_of_node, tolerates
 from perdure_operator.state.decision import Assign
 from perdure_operator.state.snapshot import NodeView, PodView
@@ -59,10 +68,22 @@ def unusable_node(draft: Draft, pod: PodView) -> str:
     return signal.cause if signal else ""
 
 
+def node_to_leave(draft: Draft, pod: PodView) -> str:
+    """Why nobody may stay on the pod's node, trained or not; "" where one may."""
+    signal = _keeps_from_training(draft, pod)
+    return "" if signal and signal.if_room and not node_lost(draft, pod) else unusable_node(draft, pod)
+
+
 def _keeps_from_training(draft: Draft, pod: PodView) -> Signal | None:
-    """Where nobody trains, a node that is to be left only if there is room elsewhere is better than none."""
+    """A node that is to be left only if there is room elsewhere is better than none, and as good for who trains there.
+
+    So it is where nobody trains, or nobody has found room elsewhere in time.
+    """
     signal = signal_of_node(draft.snapshot, node_of(draft.snapshot, pod), pod)
-    return None if signal and signal.if_room and stands_still(draft) else signal
+    if signal is None or not signal.if_room:
+        return signal
+    trains = draft.current and any(member.name == pod.name for member in draft.current.plan.members)
+    return None if trains or stands_still(draft) or waited_enough(draft) else signal
 
 
 def placeholders(draft: Draft) -> frozenset[str]:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 
 from perdure_operator.api import shipped
 from perdure_operator.api.signals import Reaction, SignalRow, Source
 from perdure_operator.api.spec import DisruptionPolicy
+from perdure_operator.decide.draft import later
 from perdure_operator.state.signals import SignalTable, table
 from perdure_operator.state.snapshot import NodeView, PodView, Snapshot, Taint, Toleration
 
@@ -53,6 +54,8 @@ class _Shown:
     since: datetime | None = None
     ends: datetime | None = None
     """When its node is gone, where the claim to which that belongs tells."""
+    pod_has: int | None = None
+    """So many seconds after that the pod is killed, where Kubernetes takes it away by itself."""
 
 
 def table_of(snapshot: Snapshot) -> SignalTable:
@@ -142,8 +145,9 @@ def rows_shown_by_pod(in_force: SignalTable, pod: PodView) -> list[tuple[SignalR
 
 
 def tolerates(pod: PodView, taint: Taint) -> bool:
-    """Whether the pod may stay under the taint; a toleration for some seconds counts, one for none does not."""
-    return any(_matches(toleration, taint) for toleration in pod.tolerations)
+    """Whether the pod may be put under the taint; a toleration for some seconds counts, one for none does not."""
+    found = (one for one in pod.tolerations if _matches(one, taint))
+    return any(one.toleration_seconds is None or one.toleration_seconds > 0 for one in found)
 
 
 def _shows_nothing(node: NodeView) -> bool:
@@ -166,9 +170,25 @@ def _shown(in_force: SignalTable, node: NodeView, pod: PodView | None) -> Iterat
 def _taints_shown(in_force: SignalTable, node: NodeView, pod: PodView | None) -> Iterator[_Shown]:
     for taint in node.taints:
         row = in_force.find(Source.TAINT, taint.key, taint.value, effect=taint.effect)
-        if row and not (row.unless_tolerated and pod and tolerates(pod, taint)):
+        if row is None:
+            continue
+        tolerated = _toleration_of(pod, taint) if pod and row.unless_tolerated else None
+        stays = tolerated and (tolerated.toleration_seconds is None or taint.effect != shipped.NO_EXECUTE)
+        if not stays:
             shown = _told(row, node.name, f"has the taint {taint.key}:{taint.effect}", taint.value, taint.added)
-            yield replace(shown, ends=node.claim_ends) if row.deadline_in_claim else shown
+            ends = node.claim_ends if row.deadline_in_claim else None
+            yield replace(shown, ends=ends, pod_has=_seconds_left(pod, tolerated) if pod and tolerated else None)
+
+
+def _toleration_of(pod: PodView, taint: Taint) -> Toleration | None:
+    """The one that counts: of several that match the taint Kubernetes has the first."""
+    return next((one for one in pod.tolerations if _matches(one, taint)), None)
+
+
+def _seconds_left(pod: PodView, tolerated: Toleration) -> int | None:
+    """From the taint to the end of the pod's grace; None where it is deleted at once, which is seen."""
+    seconds = tolerated.toleration_seconds or 0
+    return seconds + pod.grace if seconds > 0 else None
 
 
 def _marks_shown(in_force: SignalTable, node: NodeView) -> Iterator[_Shown]:
@@ -211,12 +231,13 @@ def _deadline(snapshot: Snapshot, shown: _Shown) -> datetime | None:
         return _believed(_time(shown.value))
     if shown.row.deadline_in_claim:
         return _believed(shown.ends)
-    if shown.row.deadline_seconds is None:
+    seconds = [one for one in (shown.row.deadline_seconds, shown.pod_has) if one is not None]
+    if not seconds:
         return None
     intent = snapshot.status.current.intent if snapshot.status.current else None
     told = shown.since if shown.since and _credible(shown.since) else None
     began = told or (intent.deadline_seen if intent else None) or snapshot.now
-    return began + timedelta(seconds=shown.row.deadline_seconds)
+    return later(began, min(seconds))
 
 
 def _believed(told: datetime | None) -> datetime | None:
@@ -240,8 +261,6 @@ def _time(text: str) -> datetime | None:
 
 
 def _matches(toleration: Toleration, taint: Taint) -> bool:
-    if toleration.toleration_seconds is not None and toleration.toleration_seconds <= 0:
-        return False
     if toleration.effect not in ("", taint.effect):
         return False
     if toleration.operator == "Exists":

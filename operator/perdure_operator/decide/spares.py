@@ -29,12 +29,12 @@ def take_spares(draft: Draft) -> Draft:
         return draft
     pods, wanted = own(draft.snapshot), succession(draft).joins
     there = [name for name in draft.spares if name in pods and not why_unfit(draft, name, pods[name])]
-    soonest = _soonest(draft, (*draft.next_members, *there), wanted)
-    taken = tuple(name for name in (*draft.next_members, *there) if name in soonest)
+    chosen = soonest(draft, (*draft.next_members, *there), wanted)
+    taken = tuple(name for name in (*draft.next_members, *there) if name in chosen)
     if not taken or taken == draft.next_members:
         return draft
-    back = (name for name in draft.next_members if name not in soonest)
-    left = (*(name for name in draft.spares if name not in soonest), *back)
+    back = (name for name in draft.next_members if name not in chosen)
+    left = (*(name for name in draft.spares if name not in chosen), *back)
     return draft.allot(taken).set_aside(left)
 
 
@@ -52,8 +52,14 @@ def keep_soonest(draft: Draft) -> Draft:
     most = _most(draft)
     if len(draft.spares) <= most:
         return draft
-    kept = _soonest(draft, draft.spares, most)
+    kept = soonest(draft, draft.spares, most)
     return draft.set_aside(tuple(name for name in draft.spares if name in kept))
+
+
+def soonest(draft: Draft, names: tuple[str, ...], most: int) -> frozenset[str]:
+    """So many of these as can train soonest; of equals the first."""
+    pods = own(draft.snapshot)
+    return frozenset(sorted(names, key=lambda name: -how_far(draft, pods.get(name)))[:most])
 
 
 def paused_until(draft: Draft) -> datetime | None:
@@ -79,12 +85,6 @@ def _without_roomless(draft: Draft) -> Draft:
     roomless = {name for name in draft.spares if name in pods and not pods[name].node}
     lower = {name for name in roomless if pods[name].priority_class == named}
     return draft.set_aside(tuple(name for name in draft.spares if name not in lower)) if lower else draft
-
-
-def _soonest(draft: Draft, names: tuple[str, ...], most: int) -> frozenset[str]:
-    """So many of these as can train soonest; of equals the first."""
-    pods = own(draft.snapshot)
-    return frozenset(sorted(names, key=lambda name: -how_far(draft, pods.get(name)))[:most])
 
 
 def _most(draft: Draft) -> int:

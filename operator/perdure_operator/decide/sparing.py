@@ -14,7 +14,7 @@ from perdure_operator.api.status import CurrentRun, Replacements, Spares
 from perdure_operator.decide.blame import backoff_until
 from perdure_operator.decide.draft import PAUSE_AT_MOST_SECONDS, Draft, clock, later
 from perdure_operator.decide.facts import joined, one_more, own
-from perdure_operator.decide.fitness import why_unfit
+from perdure_operator.decide.fitness import why_useless
 from perdure_operator.decide.naming import new_names
 from perdure_operator.decide.spares import keep_soonest, paused_until
 from perdure_operator.state.snapshot import RefusalKind
@@ -33,9 +33,10 @@ def keep_spares(draft: Draft) -> Draft:
 
 
 def _drop_unfit(draft: Draft) -> Draft:
+    """One on a node that need not be left is of use where a member is lost, and the next may well land there too."""
     pods = own(draft.snapshot)
     unfit = {
-        name: why for name in draft.spares if (why := why_unfit(draft, name, pods.get(name)) or _refused(draft, name))
+        name: why for name in draft.spares if (why := why_useless(draft, name, pods.get(name)) or _refused(draft, name))
     }
     if not unfit:
         return draft

@@ -10,7 +10,14 @@ from dataclasses import dataclass
 
 from perdure_operator.api.status import Assigned
 from perdure_operator.decide.draft import Draft
-from perdure_operator.decide.facts import made_from_another, own, stands_still, wanted_size
+from perdure_operator.decide.facts import (
+    ends_for_size,
+    made_from_another,
+    own,
+    stands_still,
+    waited_enough,
+    wanted_size,
+)
 from perdure_operator.decide.signals import signals_of_nodes
 from perdure_operator.decide.sizing.victims import Candidate, victims
 
@@ -58,13 +65,16 @@ def succession(draft: Draft) -> Succession:
     alive = [one for one in current.plan.members if one.name in pods and one.name not in ended]
     alike = current.plan.world * wanted.members == wanted.world * len(current.plan.members)
     here = [pods[one.name] for one in alive]
-    signals = signals_of_nodes(draft.snapshot, here)
-    unfit = {signal.pod for signal in signals if not (signal.if_room and stands_still(draft))}
+    if_room = {signal.pod: signal.if_room for signal in signals_of_nodes(draft.snapshot, here)}
+    unfit = {name for name in if_room if not if_room[name]}
     unfit |= {pod.name for pod in here if pod.deleting or made_from_another(draft, pod)}
-    stays = keep(draft, [one for one in alive if alike and one.name not in unfit], wanted.members)
+    fit = [one for one in alive if alike and one.name not in unfit]
+    stays = keep(draft, [one for one in fit if one.name not in if_room], wanted.members)
+    if stands_still(draft) or waited_enough(draft) or ends_for_size(draft, current):
+        stays += keep(draft, [one for one in fit if one.name in if_room], wanted.members - len(stays))
     names = {one.name for one in stays}
     leaves = tuple(one for one in alive if one.name not in names)
-    return Succession(stays, leaves, wanted.members - len(stays))
+    return Succession(tuple(one for one in fit if one.name in names), leaves, wanted.members - len(stays))
 
 
 def keep(draft: Draft, members: Sequence[Assigned], size: int) -> tuple[Assigned, ...]:

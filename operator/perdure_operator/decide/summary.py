@@ -7,11 +7,12 @@ from typing import Final
 from perdure.contract import LABEL_JOB, LABEL_ROLE, Role
 from perdure_operator.api import names
 from perdure_operator.api.reasons import REASONS, ConditionType, Reason
+from perdure_operator.api.shipped import VACATE_ANNOTATION
 from perdure_operator.api.status import Disruption, Phase, RunPlan
 from perdure_operator.decide.draft import Draft, Waiting, clock
 from perdure_operator.decide.facts import joined, own, terminated, wanted_size
 from perdure_operator.decide.flapping import told
-from perdure_operator.decide.placement import can_train
+from perdure_operator.decide.placement import can_train, unusable_node
 from perdure_operator.decide.sizing.priority import warn_of_priority
 from perdure_operator.decide.sizing.target import why_so_many
 from perdure_operator.decide.spares import paused_until
@@ -40,6 +41,9 @@ _ENDING: Final = {
     Disruption.RUN_LOST: Phase.RECOVERING,
 }
 """What a job does whose run ends for this reason."""
+
+
+_NO_LIMIT: Final = f"no time limit: nobody has to leave, unless the node is annotated with {VACATE_ANNOTATION}=true"
 
 
 def summarise(draft: Draft) -> Draft:
@@ -152,7 +156,7 @@ def _move(draft: Draft, cause: str) -> str:
     if not intent.prepare or draft.standbys_wait is None:
         return cause
     limit = intent.ready_by or intent.grow_by
-    until = f"until {clock(limit)}" if limit else "no time limit: nobody has to leave"
+    until = f"until {clock(limit)}" if limit else _NO_LIMIT
     return f"{cause}; the run trains on while new members start, {until}: {draft.standbys_wait.message}"
 
 
@@ -248,8 +252,11 @@ def _spares(draft: Draft, asked: int) -> str:
     row = draft.status.spares.replacements if draft.status.spares else None
     if row and (until := paused_until(draft)):
         return f"{words}, others are made at {clock(until)}: {row.cause}"
-    held = what_keeps(draft, draft.spares)
-    return f"{words}: {held[1]}" if held else words
+    if held := what_keeps(draft, draft.spares):
+        return f"{words}: {held[1]}"
+    there = [pods[name] for name in draft.spares if name in pods and not terminated(pods[name])]
+    idle = [f"{pod.name}: {why}" for pod in there if (why := unusable_node(draft, pod))]
+    return f"{words}: {idle[0]}" if idle else words
 
 
 def _understood(draft: Draft) -> Draft:

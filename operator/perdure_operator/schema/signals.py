@@ -44,13 +44,16 @@ kubectl annotate node n1 {VACATE_ANNOTATION}=true  # members leave, without a co
 
 _DEADLINES: Final = """With a deadline nothing is waited for that would cost the save its time: there is no quiet
 second, replacements are awaited for half of the notice at most (and `replacementTimeoutSeconds`), and not at all where
-the notice is below 30 s; then all save and leave, and their time ends 5 s before the deadline."""
+the notice is below 30 s; then all save and leave, and their time ends 5 s before the deadline. A pod that tolerates a
+taint NoExecute for some seconds has a deadline as well: it is killed when they and its grace are over."""
 
 _LIMITS: Final = """Not every announcement keeps new pods off its node: a condition, a label or an annotation does not.
 A new member that lands there does not train; it stays, idle, and keeps its successors off the node, until the run goes
 on elsewhere. With `VacateIfRoom` members train there where no run is on, or one that has lost a member: a sick node is
-better than none. Such a job holds no more than two nodes beyond those that it is to leave, where every node shows the
-same.
+better than none. Where another node must be left by some time, and no replacement is Ready by then, its members alone
+go; a run that is to be smaller waits for nobody, and lets those on such nodes go first. A spare there stays, for a
+member that is lost. Such a job holds no more than two nodes beyond those that it is to leave, where every node shows
+the same.
 
 With `Fault` the job goes on from the newest commit, which may be younger than the fault: how long a node was broken
 before somebody said so nobody knows. A save that members were asked for before is finished, and so is the grace of a
@@ -93,7 +96,7 @@ signals:
   deadlineSeconds: 90
 ```"""
 
-_JOBS: Final = """A job has a say in it: `spec.disruption.signals` gives a row another reaction for this job, also one
+_JOBS: Final = f"""A job has a say in it: `spec.disruption.signals` gives a row another reaction for this job, also one
 that is off, and `spec.disruption.onCordon` is the word for the row `cordon`. A name that the table does not have is
 told in the condition `SpecUnderstood`.
 
@@ -107,7 +110,9 @@ spec:
 
 By itself a job leaves a cordoned node also where there is no room elsewhere: who cordons most often waits for it, and a
 drain that is refused leaves no trace that the operator could see. It saves, leaves, and waits for room. `MoveIfRoom`
-trains on instead; the condition `Disrupted` then says what the new members wait for, and a drain waits with them."""
+trains on instead; the condition `Disrupted` then says what the new members wait for, and a drain waits with them.
+Without a time limit, and a job with `elastic` gets no smaller for it: see decision 027. Whoever has to have the node
+makes it an order, `kubectl annotate node NAME {VACATE_ANNOTATION}=true`: then members leave as with `Move`."""
 
 _ROWS: Final = """## The table
 

@@ -42,9 +42,23 @@ MOVING: Final = (
     Mutant(
         "members of a node that goes away keep their seats",
         _SUCCESSION,
-        "unfit = {signal.pod for signal in signals if not (signal.if_room and stands_still(draft))}",
-        "unfit = {signal.pod for signal in signals if signal.urgent}",
+        "unfit = {name for name in if_room if not if_room[name]}",
+        "unfit = {name for name in if_room if if_room[name]}",
         ("drain",),
+    ),
+    Mutant(
+        "a node that need not be left is left with one that must be",
+        _SUCCESSION,
+        "if stands_still(draft) or waited_enough(draft) or ends_for_size(draft, current):",
+        "if stands_still(draft) or ends_for_size(draft, current):",
+        ("announcement",),
+    ),
+    Mutant(
+        "a smaller run waits for room that it does not need",
+        _SUCCESSION,
+        "if stands_still(draft) or waited_enough(draft) or ends_for_size(draft, current):",
+        "if stands_still(draft) or waited_enough(draft):",
+        ("announcement",),
     ),
     Mutant(
         "those who stay get new ranks where the size does not change",

@@ -51,9 +51,16 @@ SPARING: Final = (
     Mutant(
         "a spare that is refused is asked for in each round",
         _SPARING,
-        "why_unfit(draft, name, pods.get(name)) or _refused(draft, name)",
-        "why_unfit(draft, name, pods.get(name))",
+        "why_useless(draft, name, pods.get(name)) or _refused(draft, name)",
+        "why_useless(draft, name, pods.get(name))",
         ("quota",),
+    ),
+    Mutant(
+        "a spare on a sick node is made anew again and again",
+        f"{_DECIDE}fitness.py",
+        "return node_to_leave(draft, pod)",
+        "return unusable_node(draft, pod)",
+        tests=("tests/unit/operator/decide/test_wishes.py",),
     ),
     Mutant(
         "the row of spares that were replaced never ends",

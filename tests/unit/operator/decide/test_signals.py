@@ -43,7 +43,7 @@ class TestNodes:
             (Toleration(key="maintenance", value="", effect="NoExecute"), True),
             (Toleration(key="maintenance", operator="Exists"), True),
             (Toleration(operator="Exists"), True),
-            (Toleration(key="maintenance", operator="Exists", toleration_seconds=300), True),
+            (Toleration(key="maintenance", operator="Exists", toleration_seconds=300), False),
             (Toleration(key="maintenance", operator="Exists", toleration_seconds=0), False),
             (Toleration(key="maintenance", operator="Exists", effect="NoSchedule"), False),
             (Toleration(key="maintenance", value="other"), False),
