@@ -13,6 +13,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from pydantic import ValidationError
 
@@ -23,6 +24,8 @@ from perdure_operator.explain import explain
 from perdure_operator.explain_signals import told_node, told_table
 from perdure_operator.state.signals import table
 from perdure_operator.state.snapshot import Snapshot
+
+_MAKE_NODE: Final = "make it with kubectl get node NAME -o yaml"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -131,8 +134,12 @@ def _signals(arguments: argparse.Namespace) -> int:
         return 0
     raw = read_yaml(Path(arguments.node))
     if not isinstance(raw, dict) or raw.get("kind") != "Node" or "name" not in (raw.get("metadata") or {}):
-        raise UserError(f"{arguments.node}: not a Node: make it with kubectl get node NAME -o yaml")
-    sys.stdout.write(told_node(in_force, parse.node(raw, in_force)))
+        raise UserError(f"{arguments.node}: not a Node: {_MAKE_NODE}")
+    try:
+        seen = parse.node(raw, in_force)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise UserError(f"{arguments.node}: no Node as an API server has it: {_MAKE_NODE}") from None
+    sys.stdout.write(told_node(in_force, seen))
     return 0
 
 
