@@ -73,9 +73,9 @@ class Lab:
     def operator(self) -> operator.Operator:
         return operator.Operator(self.kubectl, self.cluster.pod_processes)
 
-    def install(self, **values: str) -> None:
-        """helm install, with the images this cluster has."""
-        operator.install(self.cluster.helm, self.kubectl, values)
+    def install(self, signals: Sequence[Mapping[str, Any]] = (), /, **values: str) -> None:
+        """helm install, with the images this cluster has; `signals` are rows as the chart's value has them."""
+        operator.install(self.cluster.helm, self.kubectl, values, signals)
 
     def roll_back(self) -> None:
         """helm rollback to the revision before."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,9 +69,15 @@ def is_ours(command: str) -> bool:
     return "perdure-operator" in command or "perdure_operator" in command
 
 
-def install(helm: Callable[..., subprocess.CompletedProcess[str]], kubectl: Kubectl, values: Mapping[str, str]) -> None:
-    """helm install, waiting until every replica is ready."""
+def install(
+    helm: Callable[..., subprocess.CompletedProcess[str]],
+    kubectl: Kubectl,
+    values: Mapping[str, str],
+    signals: Sequence[Mapping[str, Any]] = (),
+) -> None:
+    """helm install, waiting until every replica is ready; `signals` are rows as the chart's value has them."""
     settings = [f"--set-string={name}={value}" for name, value in (IMAGE | dict(values)).items()]
+    settings.append(f"--set-json=signals={json.dumps(list(signals))}")
     words = ["upgrade", "--install", RELEASE, CHART, "--namespace", NAMESPACE, "--create-namespace"]
     done = helm(*words, "--wait", f"--timeout={READY_SECONDS:.0f}s", *settings, check=False, timeout=READY_SECONDS + 30)
     if done.returncode:

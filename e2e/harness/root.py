@@ -40,6 +40,10 @@ class Root:
         entries = [_entry(path) for path in self._folder.glob("log/*.json")]
         return sorted(entries, key=lambda entry: entry.seq)
 
+    def saved(self, run: int) -> set[int]:
+        """The steps of which this run has stored anything, committed or not."""
+        return {int(folder.name.partition("-")[0]) for folder in self._folder.glob(f"data/{run}/*")}
+
     def wait_for_commit(self, *, seconds: float) -> Entry:
         """The first commit."""
 

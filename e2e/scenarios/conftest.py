@@ -26,6 +26,9 @@ SCRIPT = DIGITS / "train.py"
 TRAINERS = Path(__file__).parent / "trainers"
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 OPERATOR_VALUES = {f"nodeSelector.{lanes.LABEL}": lanes.OPERATORS}
+NOTICE_SECONDS = 15
+SIGNALS = ({"name": "aws-spot-interruption", "deadlineSeconds": NOTICE_SECONDS},)
+"""AWS gives two minutes, for which no test waits."""
 NUMBERS = itertools.count(1)
 OTHERS_SECONDS = 600.0
 
@@ -48,7 +51,7 @@ def boot(run: SharedRun) -> str:
     found = Lab(Cluster.up(CLUSTER, lanes.NODES, Progress(), owner=run.owner))
     run.add_cluster(CLUSTER)  # not before: where another run's is up, this one gets none, and must not take that away
     lanes.label(found)
-    found.install(**OPERATOR_VALUES)
+    found.install(SIGNALS, **OPERATOR_VALUES)
     found.image(IMAGE, [SCRIPT, *TRAINERS.glob("*.py")])
     found.image(TINYGPT_IMAGE, [TINYGPT / "train.py", TRAINERS / "paced.py"])
     return CLUSTER

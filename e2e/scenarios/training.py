@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
@@ -132,6 +133,20 @@ class Training:
     def nodes(self) -> set[str]:
         """Where its pods run."""
         return {str(pod["spec"].get("nodeName")) for pod in observed.pods(self.watch.history)}
+
+    def nodes_of(self, run: int) -> set[str]:
+        """Where the members are, or were, that this run was planned with."""
+        return {str(pod["spec"]["nodeName"]) for pod in self._planned(run).values()}
+
+    def ends(self, *, run: int) -> list[datetime]:
+        """When the trainers of these members have ended, which are all over."""
+        states = [pod["status"]["containerStatuses"][0]["state"] for pod in self._planned(run).values()]
+        return [datetime.fromisoformat(state["terminated"]["finishedAt"]) for state in states]
+
+    def _planned(self, run: int) -> dict[str, Object]:
+        """The members of this run, as last seen."""
+        uids, history = self.planned(run), self.watch.history
+        return {seen.uid: seen.object for seen in history if seen.kind == "Pod" and seen.uid in uids}
 
     @property
     def uid(self) -> str:
@@ -274,6 +289,16 @@ class Training:
             return said if re.search(pattern, said) else None
 
         return self.watch.wait(f"Disrupted by {pattern}", told, seconds=seconds)
+
+    def is_undisturbed(self, *, seconds: float = 60) -> None:
+        """Waits until nothing asks the run to end any more, and nobody was asked to leave."""
+
+        def calm(history: Sequence[Seen]) -> Object | None:
+            told = observed.condition(observed.status(history), "Disrupted")
+            return told if told.get("status") == "False" else None
+
+        self.watch.wait("nothing asks the run to end", calm, seconds=seconds)
+        assert not observed.asked_to_leave(self.watch.history, self.run())
 
     def verdict(self) -> Verdict:
         """Judges what the training has left in the bucket."""

@@ -11,9 +11,9 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -24,6 +24,8 @@ from perdure_operator.explain import explain
 from perdure_operator.explain_signals import told_node, told_pod, told_table
 from perdure_operator.state.signals import table
 from perdure_operator.state.snapshot import Snapshot
+
+View = TypeVar("View")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -132,21 +134,25 @@ def _signals(arguments: argparse.Namespace) -> int:
 
     in_force = table(read_rows(Path(arguments.signals) if arguments.signals else None))
     if arguments.node is not None:
-        told = told_node(in_force, parse.node(_object(arguments.node, "Node"), in_force))
+        told = told_node(in_force, _object(arguments.node, "Node", lambda raw: parse.node(raw, in_force)))
     elif arguments.pod is not None:
-        told = told_pod(in_force, parse.pod(_object(arguments.pod, "Pod"), in_force))
+        told = told_pod(in_force, _object(arguments.pod, "Pod", lambda raw: parse.pod(raw, in_force)))
     else:
         told = told_table(in_force)
     sys.stdout.write(told)
     return 0
 
 
-def _object(path: str, kind: str) -> dict[str, Any]:
-    """The one object of that kind in a file."""
+def _object(path: str, kind: str, read: Callable[[dict[str, Any]], View]) -> View:
+    """What `read` finds in a file's object of that kind. UserError where it is none as an API server has it."""
+    make = f"make it with kubectl get {kind.lower()} NAME -o yaml"
     raw = read_yaml(Path(path))
     if not isinstance(raw, dict) or raw.get("kind") != kind or "name" not in (raw.get("metadata") or {}):
-        raise UserError(f"{path}: not a {kind}: make it with kubectl get {kind.lower()} NAME -o yaml")
-    return raw
+        raise UserError(f"{path}: not a {kind}: {make}")
+    try:
+        return read(raw)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise UserError(f"{path}: no {kind} as an API server has it: {make}") from None
 
 
 def _crd(_: argparse.Namespace) -> int:

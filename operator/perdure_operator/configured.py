@@ -58,6 +58,8 @@ def _remedy(kind: str, message: str, row: dict[str, Any], field: str) -> str:
     if kind == "missing" and field in ("source", "reaction"):
         known = ", ".join(one.name for one in SHIPPED)
         return f"it is missing: a row of your own needs it, and a shipped one is called by its name, one of {known}"
+    if kind == "missing" and field == "name":
+        return "it is missing: give the row a name of its own, or that of the shipped row that it changes"
     if kind == "extra_forbidden":
         fields = ", ".join(field.alias or name for name, field in SignalRow.model_fields.items())
         return f"there is no such field: remove it, or use one of {fields}"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from e2e.harness.lab import Lab
-from e2e.scenarios.conftest import OPERATOR_VALUES, Train, Undisturbed
+from e2e.scenarios.conftest import OPERATOR_VALUES, SIGNALS, Train, Undisturbed
 from e2e.scenarios.training import Config, Trouble, nothing_lost
 
 pytestmark = pytest.mark.cluster
@@ -27,7 +27,7 @@ def test_an_operator_upgraded_and_rolled_back_disturbs_no_training(
     with train(trouble=LONG) as training:
         training.trains(steps=2)
         members = training.uids()
-        lab.install(**OPERATOR_VALUES, **UPGRADE)
+        lab.install(SIGNALS, **OPERATOR_VALUES, **UPGRADE)
         upgraded = lab.operator.new_leader(old, seconds=LEADER_SECONDS)
         lab.roll_back()
         back = lab.operator.new_leader(upgraded, seconds=LEADER_SECONDS)

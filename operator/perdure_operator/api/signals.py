@@ -66,6 +66,9 @@ BAD: Final = {Source.CONDITION: "True", Source.POD_CONDITION: "True", Source.DEV
 
 _CONDITIONS: Final = frozenset({Source.CONDITION, Source.POD_CONDITION})
 _KEYED: Final = frozenset({Source.TAINT, Source.LABEL, Source.ANNOTATION}) | _CONDITIONS | {Source.DEVICE}
+READY: Final = "Ready"
+_EFFECTS: Final = frozenset({"", "NoSchedule", "PreferNoSchedule", "NoExecute"})
+_STATUSES: Final = frozenset({None, "True", "False", "Unknown"})
 _BUILT_IN: Final = frozenset({Source.CORDON, Source.NODE_DELETION, Source.SILENCE})
 """One row each, the shipped one: there is nothing to match."""
 
@@ -79,7 +82,7 @@ class SignalRow(Model):
     """Where it is seen."""
     key: str = Field(default="", max_length=317)
     """Of the taint, label or annotation, or the condition's type, or the device's resource; `*` stands for any
-    characters."""
+    characters, but never for a node's condition Ready, which is True on every node that is well."""
     value: str | None = None
     """Of the taint, label or annotation, or the condition's status, or the device's health; absent: any, of a condition
     True, of a device Unhealthy."""
@@ -123,6 +126,19 @@ class SignalRow(Model):
             (self.source not in _KEYED and self.key, f"key is not for the source {self.source}: remove it"),
             (self.effect and self.source is not Source.TAINT, "effect is for the source Taint: remove it"),
             (
+                self.effect not in _EFFECTS,
+                f"effect {self.effect!r} is none that a taint can have: say NoSchedule, PreferNoSchedule or NoExecute, "
+                "or remove it for all of them",
+            ),
+            (
+                self.source in _CONDITIONS and self.value not in _STATUSES,
+                f'value {self.value!r} is no status of a condition: say "True", "False" or "Unknown"',
+            ),
+            (
+                self.source is Source.CONDITION and self.value in (None, "True") and self.key == READY,
+                f'condition {READY} is True on every node that is well: set value "False", or leave it to node-silence',
+            ),
+            (
                 self.reasons and self.source not in _CONDITIONS,
                 "reasons are for the sources NodeCondition and PodCondition: remove them",
             ),
@@ -152,6 +168,10 @@ class SignalRow(Model):
                 self.deadline_in_claim and self.source is not Source.TAINT,
                 "deadlineInClaim is for the source Taint: use deadlineSeconds",
             ),
+            (
+                self.deadline_in_value and self.value is not None,
+                "value is the deadline where deadlineInValue is set: remove one of them",
+            ),
         ):
             if wrong:
                 raise ValueError(words)
@@ -169,7 +189,8 @@ class SignalRow(Model):
 def changed(shipped: Iterable[SignalRow], given: Iterable[dict[str, Any]]) -> tuple[SignalRow, ...]:
     """Rows that a person has written, complete: one with the name of a shipped row changes what it names of that row.
 
-    Raises ValidationError, or ValueError where two have one name or a built-in source gets another row.
+    Raises ValidationError, or ValueError where two have one name or match the same, or a built-in source gets another
+    row.
     """
     known, rows = {row.name: row for row in shipped}, dict[str, SignalRow]()
     for one in given:
@@ -185,8 +206,16 @@ def changed(shipped: Iterable[SignalRow], given: Iterable[dict[str, Any]]) -> tu
         if row.source in _BUILT_IN and (old is None or old.source is not row.source):
             mine = next(other.name for other in known.values() if other.source is row.source)
             raise ValueError(f"source {row.source} has one row: give it by its name, {mine}")
+        if twin := next((other for other in rows.values() if _shadows(other, row)), None):
+            raise ValueError(f"{row.name} matches what {twin.name} matches, which comes first: remove one of them")
         rows[row.name] = row
     return tuple(rows.values())
+
+
+def _shadows(first: SignalRow, second: SignalRow) -> bool:
+    """Whether the second would never count, as the first that matches does."""
+    alike = (first.source, first.matched) == (second.source, second.matched)
+    return alike and first.enabled and second.enabled
 
 
 def _base(old: SignalRow, given: dict[str, Any]) -> dict[str, Any]:

@@ -71,8 +71,19 @@ def test_a_deadline_goes_with_the_reaction_that_has_one(tmp_path: Path) -> None:
             ["field colour: there is no such field: remove it, or use one of name, source, key"],
         ),
         ({"name": "cordn", "enabled": False}, ["field source: it is missing", "one of node-deletion, ", ", cordon"]),
-        ({"source": "Taint"}, ["signals[1] (without a name), field name"]),
+        ({"source": "Taint"}, ["signals[1] (without a name), field name: it is missing: give the row a name"]),
         ({**OURS, "key": ""}, ["key is missing: say which NodeCondition it is"]),
+        (
+            {"name": "a", "source": "Taint", "key": "a", "effect": "NoSchedul", "reaction": "Vacate"},
+            ["effect 'NoSchedul' is none that a taint can have: say NoSchedule, PreferNoSchedule or NoExecute"],
+        ),
+        ({**OURS, "value": "true"}, ["value 'true' is no status of a condition", '"False" or "Unknown"']),
+        ({**OURS, "key": "Ready"}, ["condition Ready is True on every node that is well: set value"]),
+        (
+            {"name": "gke-scheduled-maintenance", "value": "soon", "enabled": True},
+            ["value is the deadline where deadlineInValue is set"],
+        ),
+        ({**OURS, "reaction": "Fault"}, ["ours matches what first matches, which comes first: remove one of them"]),
         ({**OURS, "effect": "NoExecute"}, ["effect is for the source Taint: remove it"]),
         (
             {**OURS, "source": "Label", "reasons": ["Ecc"]},
@@ -174,7 +185,21 @@ def test_a_healthy_node_announces_nothing(tmp_path: Path, capsys: pytest.Capture
     assert "node n1 announces nothing" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("text", ["kind: Pod", "[]", "kind: Node"])
+NODES = "kind: Node\nmetadata: {name: n1}\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "kind: Pod",
+        "[]",
+        "kind: Node",
+        "kind: Node\nmetadata: {name: 5}",
+        NODES + "spec: {taints: [spot]}",
+        NODES + "spec: {taints: [{key: spot}]}",
+        NODES + "status: {conditions: {Ready: yes}}",
+    ],
+)
 def test_what_is_no_node_is_told(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "node.yaml"
     path.write_text(text)

@@ -42,6 +42,10 @@ class TestRows:
         here = sick(job().running(world=2)).having(signals=(row(key=key),))
         assert bool(cause(here)) is matches
 
+    def test_a_star_never_stands_for_a_node_being_ready(self) -> None:
+        here = job().running(world=2).having(signals=(row(key="*"),))
+        assert cause(sick(here, "n1", NodeCondition(type="Ready", status="True"))) == ""
+
     @pytest.mark.parametrize(
         ("reasons", "matches"),
         [((), True), (("Ecc",), True), (("Hot", "Ecc"), True), (("Hot",), False), (("ecc", "Ec", "Ecc2"), False)],

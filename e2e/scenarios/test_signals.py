@@ -1,0 +1,164 @@
+"""What nodes announce, one signal of each class, and what becomes of the training: see docs/signals.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+import pytest
+
+from e2e.harness.announcing import Announcer
+from e2e.harness.handover import Way
+from e2e.harness.lab import Lab
+from e2e.scenarios import lanes
+from e2e.scenarios.conftest import NOTICE_SECONDS, Train, Undisturbed
+from e2e.scenarios.training import Config, Training, Trouble, nothing_lost
+
+pytestmark = pytest.mark.cluster
+
+LONG = Config(epochs=6)
+STEP = r"PACE run \d+: \d+ steps"
+PACE = {"PACE_SECONDS": "0.3", "PACE_HOLDS": "20", "PACE_HOLD_SECONDS": "1", "PACED_RUNS": "9"}
+READ_ONLY = ("ReadonlyFilesystem", "FilesystemIsReadOnly", "Remounting filesystem read-only")
+XID = ("SysLogsXIDError", "SysLogsXIDErrorIsNotHealthy", "ErrorCode:79 PCI:0000:65:00 XID error")
+CORDON = "cordon"
+FULL = "example.com/full"
+"""A taint that nobody takes for an announcement; it only keeps new members off."""
+NO_ROOM = "the run trains on while new members start, "
+VACATE = "perdure.dev/vacate"
+MOVING = Trouble(
+    environ=PACE,
+    spec={"disruption": {"onCordon": "MoveIfRoom", "signals": {"npd-readonly-filesystem": "Vacate"}}},
+)
+SUSPECT = Trouble(
+    environ={"PACE_SECONDS": "0.3", "PACE_HOLDS": "13", "PACE_HOLD_SECONDS": "4"},
+    spec={"disruption": {"signals": {"nvsentinel-xid": "Fault"}}},
+)
+HANGING = Trouble(
+    script="hanging.py",
+    environ={"SAVE_AT": "10", "HANG_AFTER": "20", "PACE_SECONDS": "0"},
+    spec={"checkpoint": {"everySteps": None, "everySeconds": 3600}},
+)
+
+
+@pytest.fixture
+def announcer(lab: Lab) -> Iterator[Announcer]:
+    """Of a scenario's nodes; nothing of it stays."""
+    with Announcer(lab.kubectl) as found:
+        yield found
+
+
+def empty_node(lab: Lab, lane: str, training: Training) -> str:
+    """The one node of the lane that no member is on."""
+    (found,) = {*lanes.nodes(lab, lane)} - {training.node(rank=0), training.node(rank=1)}
+    return found
+
+
+def takes_back(announcer: Announcer, node: str) -> datetime:
+    """As aws-node-termination-handler writes it; when the node is gone, by the table of these tests."""
+    seen = announcer.taints(node, "aws-node-termination-handler/spot-itn", "spot-itn-4d3c", "NoSchedule")
+    return seen + timedelta(seconds=NOTICE_SECONDS)
+
+
+def trains_on(training: Training) -> None:
+    """Waits until rank 0 has done a few steps more."""
+    with training.log(rank=0) as log:
+        log.wait(STEP, times=log.count(STEP) + 3, seconds=60)
+
+
+def test_members_leave_a_node_for_each_reason_once_there_is_room_and_nobody_stops(
+    lab: Lab, lane: str, train: Train, undisturbed: Undisturbed, announcer: Announcer
+) -> None:
+    with train(LONG, MOVING) as training:
+        training.trains(steps=3)
+        other, left, spare = training.node(rank=0), training.node(rank=1), empty_node(lab, lane, training)
+
+        for node in (other, spare):
+            announcer.taints(node, FULL, "", "NoSchedule")
+        announcer.cordons(left)
+        cordoned = training.is_disrupted_by(f"cordoned; {NO_ROOM}no time limit")
+        trains_on(training)
+        announcer.withdraws(left, CORDON)
+        training.is_undisturbed()
+        announcer.annotates(left, VACATE, "true")
+        named = training.is_disrupted_by(f"{VACATE}; {NO_ROOM}until")
+        announcer.withdraws(left, VACATE)
+        training.is_undisturbed()
+        trains_on(training)
+        stayed = training.runs()
+
+        announcer.cordons(left)
+        training.is_disrupted_by(f"cordoned; {NO_ROOM}no time limit")
+        announcer.withdraws(spare, FULL)
+        training.trains(steps=3, run=2)
+        announcer.withdraws(left, CORDON)
+        announcer.withdraws(other, FULL)
+
+        announcer.finds(other, *READ_ONLY)
+        training.trains(steps=3, run=3)
+        announcer.withdraws(other, READ_ONLY[0])
+
+        announcer.annotates(spare, VACATE, "true")
+        training.trains(steps=3, run=4)
+        announcer.withdraws(spare, VACATE)
+
+        given_back = training.node(rank=1)
+        taken = takes_back(announcer, given_back)
+        training.trains(steps=1, run=5)
+        training.hurries()
+        status = training.completes()
+    assert stayed == [1]
+    assert left in cordoned
+    assert left in named
+    assert training.nodes_of(2) == {other, spare}
+    assert other not in training.nodes_of(3)
+    assert spare not in training.nodes_of(4)
+    assert given_back not in training.nodes_of(5)
+    assert max(training.ends(run=4)) <= taken
+    assert training.ways() == [Way.LIVE, Way.LIVE, Way.LIVE, Way.RECREATE]
+    assert training.verdict() == nothing_lost(undisturbed(LONG))
+    assert (status["failures"]["code"], status["failures"]["infrastructure"]) == (0, 0)
+
+
+def test_what_a_faulty_node_has_computed_is_stored_nowhere_and_the_job_goes_on_from_its_last_commit(
+    train: Train, undisturbed: Undisturbed, announcer: Announcer
+) -> None:
+    with train(trouble=SUSPECT) as training:
+        training.trains(steps=13)  # the last commit is that of step 10, and the next is half a minute away
+        suspect, before = training.node(rank=1), training.job.root.entries()
+        announcer.finds(suspect, *XID)
+        training.trains(steps=1, run=2)
+        stored = training.job.root.saved(run=1)
+        training.hurries()
+        status = training.completes()
+    after, verdict = training.job.root.entries(), training.verdict()
+    (opened,) = [entry.body for entry in after if entry.kind == "Opened" and entry.run == 2]
+    (commit,) = [entry.seq for entry in before if entry.kind == "Committed"]
+    assert stored == {10}
+    assert [entry for entry in after if entry.run == 1] == before
+    assert (opened["resumes"], opened.get("image")) == (commit, None)
+    assert not training.planned(1) & training.planned(2)
+    assert suspect not in training.nodes_of(2)
+    assert status["stepsLost"] >= 3
+    assert (verdict.samples_lost, verdict.samples_repeated) == (0, 0)
+    assert verdict.weights == undisturbed(Config()).weights
+    assert (status["failures"]["code"], status["failures"]["infrastructure"]) == (0, 0)
+
+
+def test_what_cannot_be_saved_before_a_node_is_taken_is_given_up_before_and_counted_as_lost(
+    train: Train, announcer: Announcer
+) -> None:
+    with train(trouble=HANGING) as training:
+        training.trains(steps=20)
+        given_back = training.node(rank=1)
+        taken = takes_back(announcer, given_back)
+        training.trains(steps=1, run=2)
+        saved = training.shows("ExitTimeout")
+        status = training.completes()
+    verdict = training.verdict()
+    assert max(training.ends(run=1)) <= taken
+    assert given_back not in training.nodes_of(2)
+    assert (saved["type"], saved["status"]) == ("Saved", "False")
+    assert status["stepsLost"] == 10
+    assert (verdict.steps_lost, verdict.samples_lost, verdict.samples_repeated) == (10, 0, 0)
+    assert (status["failures"]["code"], status["failures"]["infrastructure"]) == (0, 0)
