@@ -38,6 +38,7 @@ class Reaction(StrEnum):
     VACATE_BY_DEADLINE = "VacateByDeadline"
     VACATE_IF_ROOM = "VacateIfRoom"
     FAULT = "Fault"
+    AVOID = "Avoid"
     IGNORE = "Ignore"
     GIVE_UP = "GiveUp"
 
@@ -51,6 +52,8 @@ REACTIONS: Final = {
     "Ready elsewhere, without a time limit",
     Reaction.FAULT: "what members there have computed is suspect: all members stop without a save, and the job goes on "
     "elsewhere from its last commit; the steps since then are lost",
+    Reaction.AVOID: "members that train there stay, and nobody new trains there, as long as nobody has to: who makes a "
+    "run larger, a spare, whoever takes the place of a member that need not leave",
     Reaction.IGNORE: "nothing",
     Reaction.GIVE_UP: "nobody there can be asked: members are given up after `failure.lostNodeSeconds`, and the job "
     "goes on without them",
