@@ -136,6 +136,10 @@ class SignalRow(Model):
                 "reaction GiveUp is for the source Silence, and is its only one: a job's failure.lostNodeSeconds says "
                 "how long it is waited for",
             ),
+            (
+                self.reaction is Reaction.AVOID and self.source in OF_PODS,
+                "reaction Avoid is for what a node shows: a pod that shows something is there already",
+            ),
             (not self.enabled and self.source is Source.SILENCE, "enabled cannot be false for the source Silence"),
             (
                 by_deadline and deadlines != 1,
