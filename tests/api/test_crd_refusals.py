@@ -112,7 +112,7 @@ BAD = (
         "a reaction that no job has",
         job(disruption={"signals": {"karpenter": "GiveUp"}}),
         "spec.disruption.signals",
-        "one of Vacate, VacateIfRoom, Fault and Ignore",
+        "one of Vacate, VacateIfRoom, Fault, Avoid and Ignore",
     ),
     Bad(
         "too many signals",

@@ -168,6 +168,15 @@ _CLOUDS: Final = (
         warning="days: members would leave as soon as it is there",
         url=_GKE,
     ),
+    SignalRow(
+        name="gke-maintenance-ahead",
+        source=Source.LABEL,
+        key="cloud.google.com/scheduled-maintenance-time",
+        reaction=Reaction.AVOID,
+        set_by="GKE, the same label, where the row above is off",
+        warning="days",
+        url=_GKE,
+    ),
     _taint(
         "aks-node-remediation",
         "remediator.kubernetes.azure.com/unschedulable",
@@ -307,7 +316,7 @@ _OTHERS: Final = (
     _taint(
         "node-readiness",
         "readiness.k8s.io/*",
-        Reaction.IGNORE,
+        Reaction.AVOID,
         effect="NoSchedule",
         set_by="node-readiness-controller: no new pods, those that are there may stay",
         warning="none",

@@ -38,6 +38,7 @@ class Reaction(StrEnum):
     VACATE_BY_DEADLINE = "VacateByDeadline"
     VACATE_IF_ROOM = "VacateIfRoom"
     FAULT = "Fault"
+    AVOID = "Avoid"
     IGNORE = "Ignore"
     GIVE_UP = "GiveUp"
 
@@ -51,6 +52,8 @@ REACTIONS: Final = {
     "Ready elsewhere, without a time limit",
     Reaction.FAULT: "what members there have computed is suspect: all members stop without a save, and the job goes on "
     "elsewhere from its last commit; the steps since then are lost",
+    Reaction.AVOID: "members that train there stay, and nobody new trains there, as long as nobody has to: who makes a "
+    "run larger, a spare, whoever takes the place of a member that need not leave",
     Reaction.IGNORE: "nothing",
     Reaction.GIVE_UP: "nobody there can be asked: members are given up after `failure.lostNodeSeconds`, and the job "
     "goes on without them",
@@ -148,6 +151,10 @@ class SignalRow(Model):
                 (self.reaction is Reaction.GIVE_UP) != (self.source is Source.SILENCE),
                 "reaction GiveUp is for the source Silence, and is its only one: a job's failure.lostNodeSeconds says "
                 "how long it is waited for",
+            ),
+            (
+                self.reaction is Reaction.AVOID and self.source in OF_PODS,
+                "reaction Avoid is for what a node shows: a pod that shows something is there already",
             ),
             (not self.enabled and self.source is Source.SILENCE, "enabled cannot be false for the source Silence"),
             (

@@ -23,7 +23,7 @@ from perdure_operator.decide.facts import (
     terminated,
     waited_enough,
 )
-from perdure_operator.decide.signals import CORDON, Signal, signal_of_node, tolerates
+from perdure_operator.decide.signals import CORDON, Signal, avoided, signal_of_node, tolerates
 from perdure_operator.state.decision import Assign
 from perdure_operator.state.snapshot import NodeView, PodView
 
@@ -79,11 +79,18 @@ def _keeps_from_training(draft: Draft, pod: PodView) -> Signal | None:
 
     So it is where nobody trains, or nobody has found room elsewhere in time.
     """
-    signal = signal_of_node(draft.snapshot, node_of(draft.snapshot, pod), pod)
+    signal = signal_of_node(draft.snapshot, node_of(draft.snapshot, pod), pod) or _avoided(draft, pod)
     if signal is None or not signal.if_room:
         return signal
     trains = draft.current and any(member.name == pod.name for member in draft.current.plan.members)
     return None if trains or stands_still(draft) or waited_enough(draft) else signal
+
+
+def _avoided(draft: Draft, pod: PodView) -> Signal | None:
+    """While members have to leave by some time a node that is only avoided is better than that all of them do."""
+    intent = draft.intent
+    must_move = intent and intent.prepare and intent.ready_by
+    return None if must_move else avoided(draft.snapshot, node_of(draft.snapshot, pod), pod)
 
 
 def placeholders(draft: Draft) -> frozenset[str]:
@@ -126,7 +133,7 @@ def _holds(draft: Draft, pod: PodView) -> bool:
     if terminated(pod) or pod.deleting or not idle(pod) or node is None or not (node.exists and node.ready):
         return False
     made = pod.role == Role.FORMER or refused_change(draft, pod.name) is None
-    signal = signal_of_node(draft.snapshot, node, pod) if made else None
+    signal = (signal_of_node(draft.snapshot, node, pod) or _avoided(draft, pod)) if made else None
     return signal is not None and signal.node != "" and not _keeps_off(node, pod)
 
 

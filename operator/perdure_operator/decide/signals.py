@@ -105,6 +105,15 @@ def signal_of_node(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> S
     )
 
 
+def avoided(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> Signal | None:
+    """Why nobody new is to train on this node, where whoever trains there stays; None where nothing says so."""
+    if node is None or _shows_nothing(node):
+        return None
+    shown = (one for one in _shown(table_of(snapshot), node, pod) if one.row.reaction is Reaction.AVOID)
+    first = next(shown, None)
+    return Signal(pod.name, first.words, pod.node, if_room=True) if first else None
+
+
 def signals_of_nodes(snapshot: Snapshot, pods: Iterable[PodView]) -> list[Signal]:
     """One signal for each of these pods that has to leave its node, in the order of the nodes' names."""
     nodes = {node.name: node for node in snapshot.nodes}

@@ -55,6 +55,10 @@ go; a run that is to be smaller waits for nobody, and lets those on such nodes g
 member that is lost. Such a job holds no more than two nodes beyond those that it is to leave, where every node shows
 the same.
 
+With `Avoid` nobody leaves. A new member that lands there does not train, as above, and members train there where no run
+is on, or one that has lost a member, or where others have to leave by some time: the operator cannot tell the scheduler
+to keep off (Karpenter would make no node for such a pod), and a job that waits is worse. A spare stays there. Of a row about a pod it is as `Ignore`.
+
 With `Fault` the job goes on from the newest commit, which may be younger than the fault: how long a node was broken
 before somebody said so nobody knows. A save that members were asked for before is finished, and so is the grace of a
 pod that somebody deletes. Rows with `Fault` are off: the operator takes each word for true, and a false alarm on every
@@ -105,7 +109,7 @@ spec:
   disruption:
     onCordon: MoveIfRoom               # Move, MoveIfRoom or Ignore
     signals:
-      npd-readonly-filesystem: Ignore  # Vacate, VacateIfRoom, Fault or Ignore
+      npd-readonly-filesystem: Ignore  # Vacate, VacateIfRoom, Fault, Avoid or Ignore
 ```
 
 By itself a job leaves a cordoned node also where there is no room elsewhere: who cordons most often waits for it, and a

@@ -63,6 +63,13 @@ SPARING: Final = (
         tests=("tests/unit/operator/decide/test_wishes.py",),
     ),
     Mutant(
+        "who trains on a node that is avoided cannot be planned with",
+        f"{_DECIDE}placement.py",
+        "return None if trains or stands_still(draft) or waited_enough(draft) else signal",
+        "return None if stands_still(draft) or waited_enough(draft) else signal",
+        tests=("tests/unit/operator/decide/test_avoiding.py", "tests/unit/operator/decide/test_wishes.py"),
+    ),
+    Mutant(
         "the row of spares that were replaced never ends",
         _SPARING,
         "lately = old if old and draft.now < later(old.last_time, FORGOTTEN_SECONDS) else None",

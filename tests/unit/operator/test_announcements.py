@@ -87,6 +87,7 @@ WRITTEN: dict[str, Json] = {
     "gke-impending-termination": node(taint("cloud.google.com/impending-node-termination")),
     "gke-active-maintenance": node(labels={"cloud.google.com/active-node-maintenance": "ONGOING"}),
     "gke-scheduled-maintenance": node(labels={"cloud.google.com/scheduled-maintenance-time": "1785589200"}),
+    "gke-maintenance-ahead": node(labels={"cloud.google.com/scheduled-maintenance-time": "1785589200"}),
     "aks-node-remediation": node(taint("remediator.kubernetes.azure.com/unschedulable"), UNSCHEDULABLE),
     "aks-scheduled-event": node(conditions=(condition("VMEventScheduled", "True", "VMEventScheduled"),)),
     "aks-filesystem": node(

@@ -91,6 +91,7 @@ def test_a_deadline_goes_with_the_reaction_that_has_one(tmp_path: Path) -> None:
         ),
         ({**OURS, "reasons": [""]}, ["reasons has an empty word: remove it"]),
         ({**OURS, "reasons": "Ecc"}, ["signals[1] (ours), field reasons", "and is 'Ecc': correct it"]),
+        ({**OURS, "source": "PodCondition", "reaction": "Avoid"}, ["reaction Avoid is for what a node shows"]),
         ({**OURS, "reaction": "GiveUp"}, ["reaction GiveUp is for the source Silence", "lostNodeSeconds"]),
         ({"name": "node-silence", "enabled": False}, ["enabled cannot be false for the source Silence"]),
         ({"name": "node-silence", "reaction": "Ignore"}, ["reaction GiveUp is for the source Silence"]),
