@@ -477,9 +477,9 @@ class TrainingJobStatus(TolerantModel):
     steps_lost: int = 0
     """Steps done but not committed when a run ended, summed over the job's life."""
     log_lost: LostLog | None = None
+    """Set while the log holds less than it should."""
     log_looks: int = 0
     """How often a log that lost commits was looked into again since the last new commit."""
-    """Set while the log holds less than it should."""
     root_problem: RootProblem | None = None
     """Set from a run that could not use its root until the next new commit."""
     replicas: int = 0
