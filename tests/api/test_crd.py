@@ -161,6 +161,7 @@ STATUS = TrainingJobStatus(
     commit_seq=9,
     steps_lost=20,
     log_lost=LostLog(time=NOON, generation=3, found_step=90, message="the log holds nothing after step 90"),
+    log_looks=1,
     root_problem=RootProblem(time=NOON, generation=3, damaged=True, count=2, message="entry 9 is torn: restore it"),
     failures=Failures(code=1, infrastructure=2, last_time=NOON, consecutive=1, out_of_memory=1, out_of_memory_step=90),
     unready=(Unready(node="n2", since=NOON, outage=True, given_up=NOON),),

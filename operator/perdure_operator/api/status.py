@@ -478,6 +478,8 @@ class TrainingJobStatus(TolerantModel):
     """Steps done but not committed when a run ended, summed over the job's life."""
     log_lost: LostLog | None = None
     """Set while the log holds less than it should."""
+    log_looks: int = 0
+    """How often a log that lost commits was looked into again since the last new commit."""
     root_problem: RootProblem | None = None
     """Set from a run that could not use its root until the next new commit."""
     replicas: int = 0

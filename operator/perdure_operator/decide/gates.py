@@ -78,10 +78,14 @@ def keep_log(draft: Draft) -> Draft:
             f"checkpoint.resumeAnyway: going on from step {lost.found_step}; {given_up} committed steps are given up"
         )
         draft = draft.tell(Reason.LOG_LOST, words, warning=True)
-        return draft.update(log_lost=None, commit_seq=0, step=None, steps_lost=status.steps_lost + given_up)
+        known = {"commit_seq": 0, "step": None, "steps_lost": status.steps_lost + given_up}
+        return draft.update(log_lost=None, log_looks=0, **known)
+    edited = draft.snapshot.generation != lost.generation
     again = later(lost.time, LOOK_FOR_LOG_SECONDS)
-    if draft.now >= again or draft.snapshot.generation != lost.generation:
-        return draft.update(log_lost=None)
+    if edited:  # it may be the remedy, as in `_root_tried_at`
+        again = later(lost.time, EDIT_SECONDS if status.log_looks else 0)
+    if draft.now >= again:
+        return draft.update(log_lost=None, log_looks=status.log_looks + 1)
     message = f"{lost.message}\nThe next members look for it at {clock(again)}"
     return draft.block(Reason.LOG_LOST, message, again)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
+from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import CurrentRun, Enough, Growth
 from perdure_operator.decide.draft import Draft, later
 from perdure_operator.decide.facts import size_of, wanted_size
@@ -39,10 +40,17 @@ def lasts(draft: Draft, size: int) -> tuple[Draft, bool]:
     return draft.wake(due), draft.now >= due
 
 
-def grow_by(draft: Draft) -> datetime | None:
+def growth_seconds(spec: TrainingJobSpec) -> int:
+    """How long new members of a larger run are awaited where that has an end.
+
+    Without `elastic` only once a run was offered in vain: then nobody knows which one trains.
+    """
+    return spec.elastic.grow_timeout_seconds if spec.elastic else spec.disruption.replacement_timeout_seconds
+
+
+def grow_by(draft: Draft) -> datetime:
     """Until when a run that could be larger waits for new members, from now on."""
-    elastic = draft.snapshot.spec.elastic
-    return later(draft.now, elastic.grow_timeout_seconds) if elastic else None
+    return later(draft.now, growth_seconds(draft.snapshot.spec))
 
 
 def give_up_growing(draft: Draft) -> Draft:

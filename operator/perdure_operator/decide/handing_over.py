@@ -83,7 +83,8 @@ def _try_again(draft: Draft, upcoming: NextRun, plan: RunPlan, intent: Intent, f
         cause=upcoming.cause,
         replacements=upcoming.replacements,
     )
-    pause, until = doubled(draft.now, attempts), grow_by(draft) if intent.grow_by else None
+    grows = intent.disruption is Disruption.SIZE_CHANGE and not plan.leavers
+    pause, until = doubled(draft.now, attempts), grow_by(draft) if grows or intent.grow_by else None
     intent = intent.model_copy(update={"ready_by": None, "not_before": pause, "grow_by": until})
     draft = draft.update_current(intent=intent).update(next=again)
     return draft.tell(Reason.HANDOVER_FAILED, words, warning=True)

@@ -88,10 +88,9 @@ def limited(draft: Draft, current: CurrentRun, found: Found, intent: Intent | No
     """The intent to go on with standbys for this reason; what was decided once keeps its times."""
     old = intent or current.intent
     lost_now = found.disruption is Disruption.MEMBER_LOST and not (old and old.disruption is found.disruption)
-    elastic = draft.snapshot.spec.elastic  # without it nobody gives growing up
     grows = found.disruption is Disruption.SIZE_CHANGE and not succession(draft).leaves
-    growing_by = ((old.grow_by if old else None) or grow_by(draft)) if grows and elastic else None
-    until = old.ready_by if old and not lost_now and not (grows and growing_by) else None
+    growing_by = ((old.grow_by if old else None) or grow_by(draft)) if grows and _ends_growing(draft) else None
+    until = old.ready_by if old and not lost_now and not grows else None
     if found.if_room:
         until = None
     elif until is None and not grows:
@@ -115,6 +114,12 @@ def limited(draft: Draft, current: CurrentRun, found: Found, intent: Intent | No
         grow_by=growing_by,
         not_before=not_before,
     )
+
+
+def _ends_growing(draft: Draft) -> bool:
+    """Without `elastic` nobody gives it up, as long as it is known that the run trains."""
+    upcoming = draft.status.next
+    return draft.snapshot.spec.elastic is not None or bool(upcoming and upcoming.attempts)
 
 
 def _deadline_seen(draft: Draft, intent: Intent | None) -> datetime:

@@ -94,7 +94,7 @@ def learn(draft: Draft, outcome: MemberOutcome) -> Draft:
     failures = status.failures.model_copy(update={"consecutive": 0})
     epoch = status.epoch if outcome.epoch is None else outcome.epoch
     newest = {"commit_seq": outcome.commit_seq, "step": outcome.commit_step, "epoch": epoch}
-    return draft.update(**newest, failures=failures, root_problem=None)
+    return draft.update(**newest, failures=failures, root_problem=None, log_looks=0)
 
 
 def _silent(name: str, uid: str, why: str, died: datetime | None) -> MemberOutcome:

@@ -24,7 +24,7 @@ from perdure_operator.decide.placement import can_start, can_train
 from perdure_operator.decide.plans import ATTEMPTS, live_plan, plan_in_place, succeed
 from perdure_operator.decide.spares import give_back
 from perdure_operator.decide.startup_problems import not_ready
-from perdure_operator.decide.succession import Succession, keep, succession
+from perdure_operator.decide.succession import Succession, keep, only_grows, succession
 
 _TRAINING: Final = frozenset({Disruption.NODE_LEAVING, Disruption.SIZE_CHANGE, Disruption.RUN_LOST})
 """Reasons for which every member trains until the next run is planned, if it trains now."""
@@ -101,9 +101,12 @@ def _nobody_trains(draft: Draft, current: CurrentRun, intent: Intent) -> bool:
 
 
 def take_over_with_fewer(draft: Draft) -> Draft:
-    """A job with `elastic` goes on with those that are there, sooner than that nobody trains or everybody leaves."""
+    """A job with `elastic` goes on with those that are there, sooner than that nobody trains or everybody leaves.
+
+    So does one of a fixed size, in the size that it has, where nobody knows which run trains.
+    """
     current, intent, upcoming = draft.current, draft.intent, draft.status.next
-    if draft.snapshot.spec.elastic is None or draft.status.previous or (upcoming and upcoming.plan):
+    if draft.status.previous or (upcoming and upcoming.plan):
         return draft
     if current is None or intent is None or not intent.prepare or _has_no_root(draft):
         return draft
@@ -111,7 +114,7 @@ def take_over_with_fewer(draft: Draft) -> Draft:
     if _all_from_another_template(draft, heirs) or not all(can_train(draft, pods[one.name]) for one in heirs.stays):
         return draft
     ready = tuple(name for name in draft.next_members if name in pods and can_train(draft, pods[name]))
-    size = most_with(draft, len(heirs.stays) + len(ready))
+    size = most_with(draft, len(heirs.stays) + len(ready)) or _of_fixed_size(draft, current, intent)
     joins, stays = ready[: max(size - len(heirs.stays), 0)], keep(draft, heirs.stays, size)
     if refused(draft, (*(one.name for one in stays), *joins)):
         return draft
@@ -142,6 +145,13 @@ def _goes_on_with(
     else:
         due = size > 0 and (size >= have or (until is not None and draft.now >= until))
     return draft.wake(begins), due and draft.now >= begins
+
+
+def _of_fixed_size(draft: Draft, current: CurrentRun, intent: Intent) -> int:
+    """The size that the run has, where a job of a fixed size was to be larger and a run was offered in vain; else 0."""
+    if draft.snapshot.spec.elastic or not only_grows(draft) or not _offered_in_vain(draft, intent):
+        return 0
+    return len(current.plan.members)
 
 
 def _offered_in_vain(draft: Draft, intent: Intent) -> bool:

@@ -157,7 +157,16 @@ def _move(draft: Draft, cause: str) -> str:
         return cause
     limit = intent.ready_by or intent.grow_by
     until = f"until {clock(limit)}" if limit else _NO_LIMIT
-    return f"{cause}; the run trains on while new members start, {until}: {draft.standbys_wait.message}"
+    return f"{cause}; {_meanwhile(draft)} while new members start, {until}: {draft.standbys_wait.message}"
+
+
+def _meanwhile(draft: Draft) -> str:
+    """What the members do, as far as anybody has told."""
+    upcoming = draft.status.next
+    if not (upcoming and upcoming.undecided):
+        return "the run trains on"
+    offered = joined([str(run) for run in upcoming.undecided])
+    return f"the run trains on, or waits for run {offered}, which was offered in vain,"
 
 
 def _protected(draft: Draft) -> Draft:

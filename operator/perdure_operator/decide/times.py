@@ -13,7 +13,7 @@ from perdure_operator.api.status import CurrentRun, GangRest, Growth, Intent, Ne
 from perdure_operator.decide.draft import PAUSE_AT_MOST_SECONDS, Draft, later
 from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
 from perdure_operator.decide.facts import patience
-from perdure_operator.decide.growth import longest_rest
+from perdure_operator.decide.growth import growth_seconds, longest_rest
 from perdure_operator.decide.sizing.gang import longest_pause
 from perdure_operator.state.snapshot import Snapshot
 
@@ -66,8 +66,8 @@ def _of_current(current: CurrentRun, now: datetime, snapshot: Snapshot) -> Curre
     if intent.ready_by:
         latest = later(now, patience(snapshot, intent.disruption))
         intent = intent.model_copy(update={"ready_by": min(intent.ready_by, latest)})
-    if intent.grow_by and snapshot.spec.elastic:
-        latest = later(now, snapshot.spec.elastic.grow_timeout_seconds)
+    if intent.grow_by:
+        latest = later(now, growth_seconds(snapshot.spec))
         intent = intent.model_copy(update={"grow_by": min(intent.grow_by, latest)})
     if intent.not_before:
         intent = intent.model_copy(update={"not_before": min(intent.not_before, later(now, PAUSE_AT_MOST_SECONDS))})

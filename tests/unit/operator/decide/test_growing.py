@@ -178,6 +178,14 @@ class TestGrowing:
         here = _job().spec(elastic=None).running(2).spec(replicas=4).settle().after(1).settle()
         assert stage_of(here.after(86400).settle().now) is Stage.PREPARING
 
+    def test_of_a_fixed_size_a_node_that_was_to_go_and_stays_ends_no_run(self) -> None:
+        """The time for its replacement was none for those that the run is to be larger by."""
+        here = _job().spec(elastic=None).running(2).spec(replicas=4).settle().after(1).settle()
+        here = here.cordon("n2").settle().after(1).settle().uncordon("n2").settle()
+        here = here.after(PATIENT.replacement_timeout_seconds + 1).settle()
+        assert stage_of(here.now) is Stage.PREPARING
+        assert here.now.phase is Phase.RUNNING
+
     def test_new_members_that_come_in_the_while_before_are_there_for_as_long(self) -> None:
         """The two whiles are the same time."""
         here = _small(replicas=8)
@@ -219,6 +227,54 @@ class TestGrowing:
         here = here.after(TIMEOUT).settle()
         assert here.names() == ["0", "1", "2", "3"]
         assert not [one for plan in here.history for one in plan.events if one.reason == Reason.GROWTH_GIVEN_UP]
+
+
+class TestAFixedSizeThatWasOfferedALargerRunInVain:
+    """Two members are to be three; the third's process has ended, and a fourth finds no room.
+
+    An agent may have ended the run that was on before it learnt that: it holds its seat, and waits to be told a run.
+    """
+
+    def _offered(self) -> Job:
+        here = _job().status(live_refused=None).spec(elastic=None).running(2).spec(replicas=3).settle().after(1)
+        here = here.settle().ready().settle().after(5).ended(2, ExitKind.HANDOVER_FAILED, run=2).settle()
+        return here.pod(3, unschedulable="0/2 nodes are available").settle()
+
+    def test_others_are_awaited_for_as_long_as_replacements_are(self) -> None:
+        here = self._offered()
+        until = here.snapshot.now + timedelta(seconds=PATIENT.replacement_timeout_seconds)
+        assert here.intent is not None
+        assert here.intent.grow_by == until
+        here = here.after(PATIENT.replacement_timeout_seconds - 1).settle()
+        assert stage_of(here.now) is Stage.PREPARING
+
+    def test_what_is_told_does_not_claim_that_the_run_trains(self) -> None:
+        said = self._offered().condition(ConditionType.DISRUPTED).message
+        assert "the run trains on, or waits for run 2, which was offered in vain, while new members start" in said
+        assert "until 12:00:" in said
+
+    def test_then_those_that_there_are_go_on_in_another_run_of_the_size_they_have(self) -> None:
+        here = self._offered().after(PATIENT.replacement_timeout_seconds).settle()
+        assert here.now.next is not None
+        assert _numbers(here.now.next.plan) == ["0", "1"]
+        assert here.now.next.plan is not None
+        assert here.now.next.plan.lost == (2,)
+
+    def test_and_the_larger_one_is_tried_again(self) -> None:
+        here = self._offered().after(PATIENT.replacement_timeout_seconds).settle().after(700).settle()
+        here = here.after(2).settle()
+        assert here.now.run == 3
+        assert stage_of(here.now) is Stage.PREPARING
+        said = here.condition(ConditionType.DISRUPTED).message
+        assert "the run trains on while new members start, no time limit" in said
+        offered = here.ready().settle().now.next
+        assert offered is not None
+        assert len(_numbers(offered.plan)) == 3
+
+    def test_whoever_comes_in_time_makes_it_larger(self) -> None:
+        here = self._offered().after(10).ready().settle()
+        assert here.now.next is not None
+        assert len(_numbers(here.now.next.plan)) == 3
 
 
 class TestGoingOnWithFewer:

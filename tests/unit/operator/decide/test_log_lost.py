@@ -5,6 +5,7 @@ from __future__ import annotations
 from perdure.contract import CommitRef, ErrorKind, ErrorName, ExitKind, Train
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.spec import Checkpoint
+from perdure_operator.decide.facts import EDIT_SECONDS
 from tests.support.jobs import Job, creates, job
 
 LOST = (ErrorKind.EXCEPTION, ErrorName.LOG_LOST, "s3://b/digits has lost commits: there is no log")
@@ -49,6 +50,23 @@ def test_the_log_is_looked_for_again_after_ten_minutes() -> None:
 
 def test_an_edit_of_the_spec_looks_at_once() -> None:
     assert len(_lost().spec(replicas=2).settle().living()) == 2
+
+
+def test_tools_that_edit_the_spec_in_turns_make_no_storm_of_pods() -> None:
+    """Each run that finds no log would be followed by the next edit, and that by the next run."""
+    here = _lost().spec(replicas=2).settle().ready().settle()
+    here = here.all_ended(ExitKind.FAILED, error=LOST).settle().spec(replicas=2).settle()
+    assert here.living() == []
+    assert here.plan().requeue_after == EDIT_SECONDS
+    assert len(here.after(EDIT_SECONDS).settle().living()) == 2
+
+
+def test_a_new_commit_in_between_begins_anew() -> None:
+    here = _lost().spec(replicas=2).settle().ready().settle()
+    here = here.all_ended(ExitKind.CHECKPOINTED, step=120, commit=(12, 120)).settle().ready().settle()
+    here = here.all_ended(ExitKind.FAILED, error=LOST).settle()
+    assert here.condition(ConditionType.RUNNING).reason == "LogLost"
+    assert len(here.spec(replicas=2).settle().living()) == 2
 
 
 def test_only_what_is_behind_the_commit_that_was_found_is_lost() -> None:
