@@ -365,9 +365,15 @@ class Session:
         """
         return self._boundary.should_stop()
 
-    def save(self) -> None:
-        """Wants a checkpoint: it is made when the next batch is asked for, or when the epoch's body is done."""
-        self._boundary.mark()
+    def save(self, pin: str | None = None) -> None:
+        """Wants a checkpoint: it is made when the next batch is asked for, or when the epoch's body is done.
+
+        With `pin`, a name of at most 32 characters, it is kept whatever `checkpoint.keep` says, until another commit is
+        saved under that name: `perdure.load(root, pin="best")`. There may be 16 names. All ranks call it alike, and
+        rank 0's name counts. UserError for what is no name, or one too many. A save that the store fails is said, and
+        pins nothing.
+        """
+        self._boundary.mark(pin)
 
     def __enter__(self) -> Session:
         return self
