@@ -356,3 +356,32 @@ def test_a_name_that_is_none_is_refused_at_once_and_a_save_that_fails_pins_nothi
                 (tmp_path / "data").unlink()
     assert pinned(tmp_path) == []
     assert "training goes on, so nothing is pinned as 'best'" in capsys.readouterr().err
+
+
+def test_a_script_that_has_changed_goes_on_from_where_the_older_one_was(
+    join: Join, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = Training(join()).left(stop=4)
+    session = join()
+    net = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1), nn.Linear(1, 1))
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    session.register(model=net, optimizer=optimizer, absent="keep", rename={"net": "model"})
+    batches = session.loader(samples(), 8)
+    with session:
+        for _ in session.epochs(2):
+            if session.steps_done == 4:
+                assert [value.item() for p in net[:3].parameters() for value in p.flatten()] == first.weights
+            for inputs, _ in batches:
+                optimizer.zero_grad()
+                net(inputs).square().mean().backward()
+                optimizer.step()
+                session.step()
+    assert (
+        "not in the checkpoint, so as the script has made it: model.3.weight, model.3.bias" in capsys.readouterr().err
+    )
+    assert perdure.load(tmp_path)["model"].keys() == net.state_dict().keys()
+
+
+def test_only_two_words_say_what_becomes_of_what_a_checkpoint_does_not_hold(join: Join) -> None:
+    with pytest.raises(UserError, match=r"register\(absent='ignore'\): write absent='keep' or absent='refuse'"):
+        join().register(absent="ignore", net=nn.Linear(1, 1))  # type: ignore[arg-type]
