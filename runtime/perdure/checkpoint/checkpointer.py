@@ -60,6 +60,8 @@ class Checkpointer:
     """The state to save, as it is now."""
     commit: CommitRef | None = None
     """The newest commit this run has made or resumed from."""
+    pin: str | None = None
+    """What the next commit is pinned as; rank 0's counts."""
     hint: str = ""
     """Ends what is said of ranks that have come apart."""
     _told: set[str] = field(default_factory=set)
@@ -104,9 +106,17 @@ class Checkpointer:
         """Makes what was staged a commit. Collective; after StorageError the same call may be made again."""
         with self._pen:
             saved = commit(
-                self.store, self.peers, self.writer, staged, position, run=self.run, final=final, reason=reason
+                self.store,
+                self.peers,
+                self.writer,
+                staged,
+                position,
+                run=self.run,
+                final=final,
+                reason=reason,
+                pin=self.pin,
             )
-        self.commit = saved.commit
+        self.commit, self.pin = saved.commit, None
         self.timings.note(saved.seconds)
 
     def periodic(self, position: Position, reason: str) -> bool:
@@ -115,7 +125,9 @@ class Checkpointer:
         try:
             self.commit_staged(self.stage(self._read_together()), position, final=False, reason=reason)
         except StorageError as error:
-            say(f"checkpoint of step {position.step} failed, training goes on: {error}")
+            pinned = f", so nothing is pinned as {self.pin!r}" if self.pin else ""
+            say(f"checkpoint of step {position.step} failed, training goes on{pinned}: {error}")
+            self.pin = None
             return False
         self.retire()
         return True

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from awscrt.checksums import crc64nvme
@@ -22,6 +22,7 @@ FORMAT: Final = 1
 ENTRY_BYTES: Final = 4096
 REASON_CHARACTERS: Final = 200
 PREFIX: Final = "log/"
+_PINNING: Final = frozenset({"pin", "pins", "released"})
 _TOP: Final = 10**16 - 1
 _SEAL: Final = re.compile(rb',"crc":"([0-9a-f]{16})"}\Z')
 _KEY: Final = re.compile(r"log/(\d{16})\.json")
@@ -81,6 +82,12 @@ class Committed:
     final: bool
     reason: str
     manifest: ManifestRef
+    pin: str | None = None
+    """The pin that this commit gets."""
+    pins: Mapping[str, int] = field(default_factory=dict)
+    """Which commits have the other pins: see perdure.checkpoint.pins."""
+    released: tuple[int, ...] = ()
+    """Commits that a pin has left, and retention has not seen to."""
 
 
 @dataclass(frozen=True)
@@ -219,6 +226,8 @@ def _fields(entry: Entry) -> dict[str, Any]:
             fields: dict[str, Any] = {"world": world, "resumes": resumes}
             fields |= {} if takes_over is None else {"takesOver": takes_over, "step": step}
             fields |= {} if image is None else {"image": asdict(image)}
+        case Committed() as event:
+            fields = {name: value for name, value in asdict(event).items() if value or name not in _PINNING}
         case event:
             fields = asdict(event)
     return {**fields, "aborted": entry.aborted} if entry.aborted else fields
@@ -252,12 +261,21 @@ def _event(body: Mapping[str, Any]) -> Event:
             ref = body["manifest"]
             manifest = ManifestRef(str(ref["key"]), int(ref["size"]), str(ref["crc"]))
             step, epoch, reason = int(body["step"]), int(body["epoch"]), str(body["reason"])
-            return Committed(step, epoch, dict(body["cursors"]), bool(body["final"]), reason, manifest)
+            committed = Committed(step, epoch, dict(body["cursors"]), bool(body["final"]), reason, manifest)
+            return _pinned(committed, body)
         case "Closed":
             return Closed(str(body["outcome"]))
         case "Completed":
             return Completed(body["goal"], int(body["step"]), int(body["epoch"]))
     raise ValueError(f"unknown kind {body['kind']!r}")
+
+
+def _pinned(committed: Committed, body: Mapping[str, Any]) -> Committed:
+    seq = int(body["seq"])
+    pin = None if body.get("pin") is None else str(body["pin"])
+    pins = {str(name): int(_seq_below(seq, at) or 0) for name, at in body.get("pins", {}).items()}
+    released = tuple(int(_seq_below(seq, at) or 0) for at in body.get("released", []))
+    return replace(committed, pin=pin, pins=pins, released=released)
 
 
 def _seq_below(seq: int, value: Any) -> int | None:

@@ -13,6 +13,7 @@ from perdure.checkpoint.audit import refuse_data_without_log, refuse_unreadable_
 from perdure.checkpoint.entry import Committed, Opened
 from perdure.checkpoint.log import Commits, Head, Log
 from perdure.checkpoint.manifest import FOLDER, manifest_key
+from perdure.checkpoint.pins import Pins, pins_after
 from perdure.contract import Wanted
 from perdure.errors import UserError
 from perdure.store import Store
@@ -42,6 +43,8 @@ class Commit:
     """Why: "cadence", "epoch", "goal", "script", or the cause of an exit."""
     between_epochs: bool
     """Whether no epoch was begun that was not finished."""
+    pins: tuple[str, ...] = ()
+    """What it is pinned as."""
 
 
 @dataclass(frozen=True)
@@ -90,17 +93,21 @@ def choose(listed: Sequence[Listed], wanted: Wanted, where: str) -> Listed:
 def _fits(commit: Commit, wanted: Wanted) -> bool:
     if wanted.epoch is not None and not commit.between_epochs:
         return False
+    if wanted.pin is not None:
+        return wanted.pin in commit.pins
     return all(getattr(commit, name) == value for name, value in wanted.given.items())
 
 
 def _named(commit: Commit) -> str:
     part = "" if commit.between_epochs else " and a part"
-    return f"entry {commit.seq} (step {commit.step}, epoch {commit.epoch}{part})"
+    pinned = f", pinned as {' and '.join(commit.pins)}" if commit.pins else ""
+    return f"entry {commit.seq} (step {commit.step}, epoch {commit.epoch}{part}{pinned})"
 
 
 def _listed(log: Log, head: Head) -> Iterator[Listed]:
     present = _manifests(log.store)
     worlds: dict[int | None, int | None] = {None: None}
+    pins: Pins | None = None
     for slot in Commits(log, head.entry.newest_commit if head.entry else None):
         if not present:
             return
@@ -108,6 +115,7 @@ def _listed(log: Log, head: Head) -> Iterator[Listed]:
             warn(f"{log.store.uri}: {slot.problem}")
             continue
         entry, event = slot.entry, slot.entry.event
+        pins = pins_after(entry.seq, event) if pins is None else pins
         if event.manifest.key not in present:
             continue
         present.remove(event.manifest.key)
@@ -115,7 +123,9 @@ def _listed(log: Log, head: Head) -> Iterator[Listed]:
             worlds[entry.last_opened] = _world(log, entry.last_opened)
         between = between_epochs(event)
         world = worlds[entry.last_opened]
-        commit = Commit(entry.seq, event.step, event.epoch, entry.run, world, entry.time, event.reason, between)
+        commit = Commit(
+            entry.seq, event.step, event.epoch, entry.run, world, entry.time, event.reason, between, pins.of(entry.seq)
+        )
         yield Listed(commit, event)
 
 

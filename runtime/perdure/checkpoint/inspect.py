@@ -13,6 +13,7 @@ from perdure.checkpoint.download import read_blocks
 from perdure.checkpoint.entry import Closed, Committed, Completed, Entry, Event, Opened, Refused
 from perdure.checkpoint.log import Commits, Head, Log, Slot
 from perdure.checkpoint.manifest import Item, Manifest, fetch_manifest
+from perdure.checkpoint.pins import Pins, pins_after
 from perdure.errors import Corrupt, UserError
 from perdure.store import Store, open_store
 
@@ -54,10 +55,13 @@ def verify(uri: str, environ: Mapping[str, str]) -> Iterator[str]:
     yield from damaged
     commits = list(_commits(store))
     present = [store.head(committed.manifest.key) is not None for _, committed in commits]
+    pins = next((pins_after(slot.seq, committed) for slot, committed in commits), Pins())
+    spared = {*pins.held, *pins.released}
     for number, (slot, committed) in enumerate(commits):
         what = f"commit {slot.seq} of step {committed.step}"
-        # Retention begins with the oldest and never takes the newest.
-        if not present[number] and number and not any(present[number:]):
+        # Retention begins with the oldest that is not pinned and never takes the newest.
+        older = zip(commits[number:], present[number:], strict=True)
+        if number and not any(here for (one, _), here in older if one.seq not in spared or one is slot):
             yield f"{what}: retired"
             continue
         try:
@@ -104,8 +108,9 @@ def _what(event: Event) -> str:
             return f"Opened world={world} resumes={'nothing' if resumes is None else f'entry {resumes}'}{more}"
         case Refused(refuses):
             return f"Refused run {refuses}"
-        case Committed(step, epoch, _, final, reason):
-            return f"Committed step={step} epoch={epoch}{' final' if final else ''} ({reason})"
+        case Committed(step, epoch, _, final, reason, pin=pin):
+            more = f"{' final' if final else ''}{f' pinned {pin}' if pin else ''}"
+            return f"Committed step={step} epoch={epoch}{more} ({reason})"
         case Closed(outcome):
             return f"Closed ({outcome})"
         case Completed(goal, step, epoch):

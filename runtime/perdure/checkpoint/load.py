@@ -141,15 +141,22 @@ def _next(store: Store, commits: Iterator[Slot], *, seen: bool) -> dict[str, Any
     """The next commit whose manifest is there, and what was passed over on the way to it.
 
     Retention begins with the oldest and never takes the newest: a manifest that is missing above one that is there,
-    or of the newest commit, was lost. `seen` is whether a newer one was there.
+    or of the newest commit, was lost. `seen` is whether a newer one was there. Above one that is pinned, or was, the
+    newest commit's alone is known to be lost.
     """
     passed: list[str] = []
     missing: list[str] = []
+    pinned: set[int] = set()
     for slot in commits:
         match slot:
             case Slot(entry=Entry(event=Committed() as committed, time=made)):
                 if store.head(committed.manifest.key):
-                    return {"passed": [*passed, *missing], "commit": {**_wire(slot.seq, committed), "time": made}}
+                    told = len(missing) if slot.seq not in pinned else 0 if seen else 1
+                    return {
+                        "passed": [*passed, *missing[:told]],
+                        "commit": {**_wire(slot.seq, committed), "time": made},
+                    }
+                pinned |= {*committed.pins.values(), *committed.released}
                 missing.append(f"commit {slot.seq} of step {committed.step}: {committed.manifest.key} is missing")
             case _:
                 passed.append(slot.problem)

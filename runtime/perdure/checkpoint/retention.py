@@ -1,8 +1,9 @@
 """Deletes commits that are no longer needed: a commit without its manifest is retired.
 
 The manifest goes first and the data after it, so that what is half deleted is never taken for a checkpoint; the
-oldest goes first, so that below a retired commit there are only retired ones. Never the log (a deleted entry would
-give its number to a zombie), never the newest usable commit. Called by rank 0 after a commit.
+oldest goes first, so that below a retired commit there are only retired ones, and those that are or were pinned. Never
+the log (a deleted entry would give its number to a zombie), never the newest usable commit, never one that is pinned.
+Called by rank 0 after a commit.
 
 What a killed process had uploaded is in no log entry. Older runs cannot append any more, so what they left and no
 commit names is nobody's; so is, whoever began it, what no commit names after a day. Each run looks for it once a day.
@@ -33,7 +34,7 @@ def retire(store: Store, writer: Writer, keep: int) -> list[str]:
     """
     if keep < 1:
         raise UserError(f"checkpoint.keep is {keep}: keep at least 1")
-    victims = _victims(store, writer, keep)
+    victims, seen_to = _victims(store, writer, keep)
     retired = [committed.manifest.folder for committed in reversed(victims)]
     due = writer.swept is None or time.monotonic() - writer.swept > LITTER_SECONDS
     orphaned = _orphaned(store, writer, retired) if due else []
@@ -44,6 +45,7 @@ def retire(store: Store, writer: Writer, keep: int) -> list[str]:
     for committed in reversed(victims):
         store.delete([committed.manifest.key])
         store.delete(store.list(committed.manifest.folder))
+    writer.forget_released(seen_to)
     for folder in [*abandoned, *orphaned]:
         store.delete(store.list(folder))
         writer.abandoned.discard(folder)
@@ -53,19 +55,28 @@ def retire(store: Store, writer: Writer, keep: int) -> list[str]:
     return [*retired, *abandoned, *orphaned]
 
 
-def _victims(store: Store, writer: Writer, keep: int) -> list[Committed]:
-    """The commits to retire, newest first."""
-    victims: list[Committed] = []
-    kept, usable = 0, False
-    for committed in _committed(writer.commits()):
+def _victims(store: Store, writer: Writer, keep: int) -> tuple[list[Committed], set[int]]:
+    """The commits to retire, newest first, and which of those that a pin has left are seen to then."""
+    victims: dict[int, Committed] = {}
+    kept: set[int] = set()
+    usable, pinned = False, writer.pins.held
+    for seq, committed in _committed(writer.commits()):
         present = store.head(committed.manifest.key) is not None
-        if present and (kept < keep or not usable):
-            kept, usable = kept + 1, usable or _usable(store, committed)
+        if present and (len(kept) < keep or not usable):
+            kept.add(seq)
+            usable = usable or _usable(store, committed)
+        elif seq in pinned:
+            continue
         elif present or store.list(committed.manifest.folder, limit=1):
-            victims.append(committed)
+            victims[seq] = committed
         elif kept:
             break
-    return victims
+    released = set(writer.pins.released) - kept - pinned
+    for seq in released - victims.keys():
+        slot = writer.log.slot(seq)
+        if slot and slot.entry and isinstance(slot.entry.event, Committed):
+            victims[seq] = slot.entry.event
+    return [victims[seq] for seq in sorted(victims, reverse=True)], released
 
 
 def _orphaned(store: Store, writer: Writer, retired: Collection[str]) -> list[str]:
@@ -107,11 +118,11 @@ def _is_litter(store: Store, keys: Iterable[str]) -> bool:
     return all(info and info.modified is not None and info.modified < limit for info in infos)
 
 
-def _committed(slots: Iterable[Slot]) -> Iterator[Committed]:
+def _committed(slots: Iterable[Slot]) -> Iterator[tuple[int, Committed]]:
     for slot in slots:
         match slot:
             case Slot(entry=Entry(event=Committed() as committed)):
-                yield committed
+                yield slot.seq, committed
 
 
 def _usable(store: Store, committed: Committed) -> bool:

@@ -52,6 +52,7 @@ def commit(
     run: int,
     final: bool,
     reason: str,
+    pin: str | None = None,
 ) -> Saved:
     """Writes what was staged at `position` and returns when it is in the log. Collective; `writer` on rank 0 alone.
 
@@ -59,7 +60,7 @@ def commit(
     RootTakenOver; PeerLost if a rank is gone.
     """
     clock = _Clock()
-    begun = on_rank0(peers, lambda: _begin(_pen(writer), position, run, final=final))
+    begun = on_rank0(peers, lambda: _begin(_pen(writer), position, run, final=final, pin=pin))
     if "landed" in begun:
         return Saved(CommitRef(begun["landed"], position.step), clock.seconds)
     folder = begun["folder"]
@@ -69,7 +70,7 @@ def commit(
 
         def append() -> int:
             manifest = put_manifest(store, folder, indexes, run, position)
-            return _pen(writer).commit(position, manifest, final=final, reason=reason).seq
+            return _pen(writer).commit(position, manifest, final=final, reason=reason, pin=pin).seq
 
         seq = on_rank0(peers, append)
         clock.lap("commit")
@@ -80,9 +81,9 @@ def commit(
     return Saved(CommitRef(seq, position.step), clock.seconds)
 
 
-def _begin(writer: Writer, position: Position, run: int, *, final: bool) -> dict[str, Any]:
+def _begin(writer: Writer, position: Position, run: int, *, final: bool, pin: str | None) -> dict[str, Any]:
     """A folder of its own for this attempt, unless the one before it has made the commit after all."""
-    landed = writer.landed(position.step, final=final)
+    landed = writer.landed(position.step, final=final, pin=pin)
     if landed:
         return {"landed": landed.seq}
     return {"folder": f"data/{run}/{position.step}-{os.urandom(8).hex()}/"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -63,6 +64,18 @@ def join(value: Any, tensor: Callable[[str], Tensor]) -> Any:
         return kind((key, join(item, tensor)) for key, item in value.items())
     if kind in (list, tuple):
         return kind(join(item, tensor) for item in value)
+    return value
+
+
+def renamed(value: Any, name: Callable[[str], str]) -> Any:
+    """A value that was split, with its tensors under other names."""
+    kind = type(value)
+    if kind in (TensorRef, TwinRef, ArrayRef):
+        return replace(value, name=name(value.name))
+    if kind in (dict, OrderedDict):
+        return kind((key, renamed(item, name)) for key, item in value.items())
+    if kind in (list, tuple):
+        return kind(renamed(item, name) for item in value)
     return value
 
 

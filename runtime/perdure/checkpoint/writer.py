@@ -35,6 +35,7 @@ from perdure.checkpoint.entry import (
 from perdure.checkpoint.floor import refuse_older
 from perdure.checkpoint.image import Begun, Choice, Offer, choose
 from perdure.checkpoint.log import Commits, Head, Log, Place, Slot, place_of
+from perdure.checkpoint.pins import Pins, pins_after
 from perdure.checkpoint.state import Position
 from perdure.contract import CommitRef
 from perdure.errors import Fenced, HandoverRefused, RootTakenOver, StorageError, UserError
@@ -108,6 +109,7 @@ class Writer:
         self._id = os.urandom(16).hex()
         self._place = Place(0, None, None, None)
         self._sent: set[str] = set()
+        self._pins: Pins | None = None
 
     @property
     def id(self) -> str:
@@ -170,14 +172,32 @@ class Writer:
         """The commits this run may resume from or retire."""
         return Commits(self.log, self._place.last_commit)
 
-    def commit(self, position: Position, manifest: ManifestRef, *, final: bool, reason: str) -> CommitRef:
-        """Appends Committed: from here on the checkpoint exists."""
+    @property
+    def pins(self) -> Pins:
+        """Where the pins are, as the newest commit that can be read tells."""
+        if self._pins is None:
+            told = (
+                pins_after(slot.seq, slot.entry.event)
+                for slot in self.commits()
+                if slot.entry and isinstance(slot.entry.event, Committed)
+            )
+            self._pins = next(told, Pins())
+        return self._pins
+
+    def forget_released(self, seqs: Collection[int]) -> None:
+        """Retention has seen to commits that a pin has left."""
+        self._pins = self.pins.without(seqs)
+
+    def commit(
+        self, position: Position, manifest: ManifestRef, *, final: bool, reason: str, pin: str | None = None
+    ) -> CommitRef:
+        """Appends Committed: from here on the checkpoint exists. UserError if there are too many pins."""
         cursors, why = dict(position.cursors), reason[:REASON_CHARACTERS]
-        event = Committed(position.step, position.epoch, cursors, final, why, manifest)
+        event = Committed(position.step, position.epoch, cursors, final, why, manifest, pin)
         entry = self._append_or_fence(event)
         return CommitRef(entry.seq, position.step)
 
-    def landed(self, step: int, *, final: bool) -> CommitRef | None:
+    def landed(self, step: int, *, final: bool, pin: str | None = None) -> CommitRef | None:
         """The commit of `step` that an earlier call made although it raised StorageError, if it did."""
         if not self._sent:
             return None
@@ -185,7 +205,7 @@ class Writer:
         if slot and slot.entry and slot.crc in self._sent:
             self._advance(slot)
             match slot.entry.event:
-                case Committed(step=done, final=was_final) if (done, was_final) == (step, final):
+                case Committed() as event if (event.step, event.final, event.pin) == (step, final, pin):
                     return CommitRef(slot.seq, step)
         return None
 
@@ -256,6 +276,7 @@ class Writer:
     def _stand_behind(self, head: Head) -> None:
         self._place = place_of(head)
         self._sent.clear()
+        self._pins = None
 
     def _completed(self, head: Head) -> Completed | None:
         """The newest Completed, unless a commit is newer. Walks only over entries that are not commits."""
@@ -295,6 +316,8 @@ class Writer:
             return entry
 
     def _next(self, event: Event) -> Entry:
+        if isinstance(event, Committed):
+            event = self.pins.put_into(event)
         return Entry(
             seq=self._place.seq + 1,
             prev=self._place.crc,
@@ -327,6 +350,7 @@ class Writer:
         if slot.entry:
             self.aborted = max(self.aborted, slot.entry.refused)
             if isinstance(slot.entry.event, Committed):
+                self._pins = pins_after(slot.seq, slot.entry.event)
                 self.abandoned.discard(slot.entry.event.manifest.folder)
 
     def _fenced(self, slot: Slot) -> Never:
@@ -352,8 +376,8 @@ class Writer:
 def _does(landed: Event, wanted: Event) -> bool:
     """Whether an entry of an earlier attempt already does what this attempt is to do."""
     match landed, wanted:
-        case Committed(step=done, final=was_final), Committed(step=step, final=final):
-            return (done, was_final) == (step, final)
+        case Committed(), Committed():
+            return (landed.step, landed.final, landed.pin) == (wanted.step, wanted.final, wanted.pin)
         case _:
             return type(landed) is type(wanted)
 

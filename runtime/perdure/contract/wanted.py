@@ -17,18 +17,24 @@ class Wanted:
     """As many optimizer steps are done."""
     seq: int | None = None
     """The number of its entry in the log."""
+    pin: str | None = None
+    """What it is pinned as."""
 
     def __post_init__(self) -> None:
         """UserError for what can name no commit."""
         given = self.given
         if len(given) > 1:
             raise UserError(f"{' and '.join(given)} are given: a commit is named by one of them")
+        if self.pin is not None and not (isinstance(self.pin, str) and self.pin):
+            raise UserError(f"pin is {self.pin!r}: give the name of a pin")
         for name, value in given.items():
+            if name == "pin":
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < (name == "seq"):
                 raise UserError(f"{name} is {value!r}: give an integer from {int(name == 'seq')}")
 
     @property
-    def given(self) -> dict[str, int]:
+    def given(self) -> dict[str, int | str]:
         """What is given, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 

@@ -38,6 +38,7 @@ class CheckpointCall(IntEnum):
     POLL = 2
     SAVE = 3
     END = 4
+    PIN = 5
 
 
 _KINDS: Final = len(CheckpointCall)
@@ -46,6 +47,7 @@ _CALLS = {
     CheckpointCall.POLL: "poll()",
     CheckpointCall.SAVE: "save()",
     CheckpointCall.END: "the end of epochs()",
+    CheckpointCall.PIN: "save(pin=...)",
 }
 
 

@@ -14,6 +14,7 @@ reporting  what the end of a process means, and who is told
 progress   where training stands: steps, epoch loops, each loader's position
 counting   the steps of a loop over samples of the script's own
 registry   what belongs to the state of training
+renaming   what is called otherwise in older checkpoints
 rng        the random generators' states
 weighting  what a loss counts for where items are counted
 wrapping   the model in DistributedDataParallel

@@ -15,6 +15,7 @@ import time
 from typing import Any, Final, NoReturn
 
 from perdure.checkpoint.opening import say
+from perdure.checkpoint.pins import check_pin
 from perdure.data.source import Source
 from perdure.errors import PeerLost
 from perdure.group.agreement import NOTHING, CheckpointCall, Votes
@@ -83,6 +84,8 @@ class Boundary:
         if self.leaving:
             self.leave()
         if self._run.agreement.attempt:
+            if self._run.checkpointer.pin:
+                self.save_if_due()  # those who come do not know of it
             self._hand_over(source)
         self.save_if_due()
 
@@ -91,6 +94,7 @@ class Boundary:
         if not newcomer.first_batch(source.name):
             return False
         self.newcomer = None
+        self._run.checkpointer.pin = None
         self._due, self.exhausted = newcomer.header.due, newcomer.header.exhausted
         return True
 
@@ -160,11 +164,14 @@ class Boundary:
             self.has_left = True
         return self.has_left
 
-    def mark(self) -> None:
-        """The script wants a checkpoint."""
-        self._run.checkpointer  # noqa: B018 - raises if nothing is restored
-        self._check_at_once(CheckpointCall.SAVE)
+    def mark(self, pin: str | None = None) -> None:
+        """The script wants a checkpoint, pinned under a name if it gives one."""
+        checkpointer, pin = self._run.checkpointer, None if pin is None else check_pin(pin)
+        self._check_at_once(CheckpointCall.SAVE if pin is None else CheckpointCall.PIN)
         self._due = "script"
+        if pin is not None:
+            checkpointer.pin = pin
+            self._progress.saved = False  # not with this pin
 
     # What the epoch loops tell.
 

@@ -64,21 +64,23 @@ def load(
     epoch: int | None = None,
     step: int | None = None,
     seq: int | None = None,
+    pin: str | None = None,
     strict: bool = True,
 ) -> Checkpoint:
     """What was registered under `names`, all of it without them, as it stands in a commit of the root `uri`.
 
-    The newest commit, or the newest of so many finished `epoch`s (and no batch more) or of so many `step`s, or that of
-    entry `seq`; `perdure.history` lists them. Each state_dict has what the object's `load_state_dict` takes: a module's
-    tensors by name without `module.`, an optimizer's with its parameters by number. Tensors are new ones on the CPU, in
-    the dtype and shape in which they were saved; of nothing but `names` a block is read. `session` is `session.state`.
+    The newest commit; or the newest of so many finished `epoch`s (and no batch more) or of so many `step`s, that of
+    entry `seq`, or the one that is pinned as `pin`; `perdure.history` lists them. Each state_dict has what the object's
+    `load_state_dict` takes: a module's tensors by name without `module.`, an optimizer's with its parameters by number.
+    Tensors are new ones on the CPU, in the dtype and shape in which they were saved; of nothing but `names` a block is
+    read. `session` is `session.state`.
 
     UserError where there is no such commit, or it does not hold a name: with `strict=False` that is told, and in
     `missing`. Corrupt if anything of it is damaged; no older commit is taken instead. StorageRefused, or StorageError,
     if the store does not let one read: keys and endpoint are those of the environment.
     """
     store = open_store(as_uri(uri), os.environ)
-    listed = find(store, Wanted(epoch, step, seq))
+    listed = find(store, Wanted(epoch, step, seq, pin))
     where = f"entry {listed.commit.seq} of {store.uri}"
     with _named_as_damaged(where):
         manifest = fetch_manifest(store, listed.event)

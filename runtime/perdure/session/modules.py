@@ -49,8 +49,10 @@ def state_dict_of(name: str, saved: Mapping[str, Any], found: Mapping[str, Tenso
 class Module:
     """One registered module."""
 
-    def __init__(self, name: str, module: nn.Module) -> None:
+    def __init__(self, name: str, module: nn.Module, *, keeps: bool = False) -> None:
+        """`keeps`: what a checkpoint does not have of it stays as it is."""
         self._name = name
+        self._keeps = keeps
         self._module = unwrapped(module)
         self._built = {raw: _shape(buffer) for raw, _, _, buffer in self._buffers()}
         self.outline = Outline(self._module)
@@ -118,6 +120,8 @@ class Module:
         twins = {f"{self._name}.{name}": ref.name for name, ref in saved["extra"].items() if type(ref) is TwinRef}
         self._check_names(own | set(twins), set(live))
         for name, value in live.items():
+            if name not in own and name not in twins:
+                continue
             _refuse_unwritable(name, value)
             item = items[twins.get(name, name)]
             was, now = f"{item.dtype} {list(item.shape)}", f"{tensors.dtype_name(value)} {list(value.shape)}"
@@ -126,17 +130,22 @@ class Module:
             if name not in twins:
                 yield name, value
 
-    def load(self, state: Mapping[str, Tensor], extra: Mapping[str, Any]) -> None:
-        """Puts everything in; the tensors of `state` are those of `targets`, filled."""
-        saved = {
-            raw: extra[name] if name in extra else state[f"{self._name}.{name}"]
-            for raw, (name, value) in self._state().items()
-            if isinstance(value, Tensor) or name in extra
-        }
+    def load(self, state: Mapping[str, Tensor], extra: Mapping[str, Any]) -> list[str]:
+        """Puts everything in, and says what it keeps; the tensors of `state` are those of `targets`, filled."""
+        saved: dict[str, Any] = {}
+        kept: list[str] = []
+        for raw, (name, value) in self._state().items():
+            full = f"{self._name}.{name}"
+            if name in extra or full in state:
+                saved[raw] = extra[name] if name in extra else state[full]
+            elif self._keeps:
+                saved[raw] = value
+                kept.append(full)
         try:
             self._module.load_state_dict(saved, strict=True)
         except RuntimeError as error:
             raise self._misfit(str(error)) from error
+        return kept
 
     def _state(self) -> dict[str, tuple[str, Any]]:
         """The state_dict by its own names: the name without wrappers, and the value."""
@@ -194,7 +203,7 @@ class Module:
         missing, unknown = sorted(saved - live), sorted(live - saved)
         if missing:
             raise self._misfit(f"it holds {_some(missing)}, which the module does not have")
-        if unknown:
+        if unknown and not self._keeps:
             raise self._misfit(f"it does not hold {_some(unknown)}, which the module has")
 
     def _misfit(self, why: str) -> UserError:

@@ -42,8 +42,10 @@ def state_dict_of(saved: Mapping[str, Any], found: Mapping[str, Tensor]) -> dict
 class Optim:
     """One registered optimizer."""
 
-    def __init__(self, name: str, optimizer: Optimizer) -> None:
+    def __init__(self, name: str, optimizer: Optimizer, *, keeps: bool = False) -> None:
+        """`keeps`: its groups may have parameters that a checkpoint does not know."""
         self._name = name
+        self._keeps = keeps
         self._optimizer = optimizer
         self._groups: list[list[str]] | None = None
         """The parameters' names when training began: a resumed run has these groups and no others."""
@@ -104,12 +106,12 @@ class Optim:
         groups = join(saved["groups"], tensor)
         now = [[names[number] for number in group["params"]] for group in self._optimizer.state_dict()["param_groups"]]
         then = [group["params"] for group in groups]
-        if then != now:
+        if then != now and not (self._keeps and _extend(now, then)):
             raise UserError(
                 f"optimizer {self._name!r} has other parameters or parameter groups than in the checkpoint: "
                 f"{_difference(then, now)}: build it as it was built then, or use another root"
             )
-        groups = [{**group, "params": [numbers[name] for name in group["params"]]} for group in groups]
+        groups = [{**group, "params": [numbers[name] for name in own]} for group, own in zip(groups, now, strict=True)]
         state = {numbers.get(key, key): join(values, tensor) for key, values in (saved["state"] or {}).items()}
         more = join(saved["more"], tensor)
         self._optimizer.load_state_dict({**more, "state": state, "param_groups": groups})
@@ -192,6 +194,13 @@ def _different(saved: Any, now: Any, place: str) -> Iterator[tuple[str, str, str
 
 def _kind(value: Any) -> str:
     return f"{tensors.dtype_name(value)} {list(value.shape)}" if isinstance(value, Tensor) else "missing"
+
+
+def _extend(now: list[list[str]], then: list[list[str]]) -> bool:
+    """Whether each group has what it had then, in that order, and maybe more."""
+    pairs = zip(now, then, strict=True) if len(now) == len(then) else ()
+    left = [[name for name in own if name in set(had)] == had for own, had in pairs]
+    return bool(left) and all(left)
 
 
 def _difference(then: list[list[str]], now: list[list[str]]) -> str:

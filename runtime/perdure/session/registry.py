@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 from operator import is_
 from types import MappingProxyType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,9 @@ from perdure.errors import UserError
 from perdure.session.copies import copied
 from perdure.session.modules import Module
 from perdure.session.optimizers import Optim
+from perdure.session.renaming import Renames
+
+T = TypeVar("T")
 
 
 @runtime_checkable
@@ -56,25 +59,35 @@ class Registry:
         self._optimizers: dict[str, Optim] = {}
         self._others: dict[str, Stateful] = {}
         self._loose: frozenset[str] = frozenset()
+        self._keeping: set[str] = set()
+        """What a checkpoint need not hold."""
+        self._renames = Renames()
+        self.kept: list[str] = []
+        """What the checkpoint that was loaded last did not hold, and stays as the script has made it."""
         self.things: list[Any] = []
         """All of them, as they were registered."""
         self._listed: list[list[Tensor]] = []
         """Each module's parameters when they were last asked for."""
         self._parameters: list[Tensor] = []
 
-    def add(self, name: str, thing: Any, *, loose: bool = False) -> None:
+    def rename(self, names: Mapping[str, str]) -> None:
+        """What checkpoints hold under these names is registered under other ones."""
+        self._renames |= names
+
+    def add(self, name: str, thing: Any, *, loose: bool = False, keeps: bool = False) -> None:
         """Registers one object. UserError if the name is taken or the object has no state to save.
 
-        That a `loose` one differs between ranks is as it should be.
+        That a `loose` one differs between ranks is as it should be. What a checkpoint does not hold of one that `keeps`
+        stays as it is.
         """
         if not name.isidentifier():
             raise UserError(f"register: {name!r} is no plain name: keys in checkpoints begin with it")
         if name in self.names:
             raise UserError(f"register({name}=...): {name!r} is registered already: give each object its own name")
         if isinstance(thing, nn.Module):
-            self._modules[name] = Module(name, thing)
+            self._modules[name] = Module(name, thing, keeps=keeps)
         elif isinstance(thing, Optimizer):
-            self._optimizers[name] = Optim(name, thing)
+            self._optimizers[name] = Optim(name, thing, keeps=keeps)
         elif isinstance(thing, Stateful):
             self._others[name] = thing
         else:
@@ -85,6 +98,8 @@ class Registry:
         self.things.append(thing)
         if loose:
             self._loose |= {name}
+        if keeps:
+            self._keeping.add(name)
 
     @property
     def names(self) -> set[str]:
@@ -179,30 +194,36 @@ class Registry:
 
         UserError if the checkpoint is not of what is registered; it tells name, expected and found.
         """
+        renames = self._renames.of([*objects, *(item.name for item in items)])
+        objects = renames.objects(objects)
         self._check_names(set(objects))
-        by_name = {item.name: item for item in items}
+        by_name = {renames(item.name): item for item in items}
         places = {
             name: tensor
             for registered, module in self._modules.items()
+            if registered in objects
             for name, tensor in module.targets(objects[registered], by_name)
         }
         used = {tensor.untyped_storage().data_ptr() for tensor in places.values()}
         for name, live, device in self._wishes(objects, by_name):
             item = by_name[name]
             places[name] = _place(item, live, device, used, room.get((item.part, item.name)))
-        return {(item.part, item.name): places[item.name] for item in items if item.name in places}
+        return {(item.part, item.name): places[name] for name, item in by_name.items() if name in places}
 
     def load(self, state: State) -> None:
         """Takes over a checkpoint's state, read into its targets or not. UserError if it is of other objects."""
-        self._check_names(set(state.objects))
-        found = {**state.shared, **state.replicated}
-        for name, module in self._modules.items():
-            module.load(found, join(state.objects[name]["extra"], found.__getitem__))
+        read = {**state.shared, **state.replicated}
+        renames = self._renames.of([*state.objects, *read])
+        objects, found = renames.objects(state.objects), {renames(name): tensor for name, tensor in read.items()}
+        self._check_names(set(objects))
+        self.kept = sorted(self.names - objects.keys())
+        for name, module in self._held(self._modules, objects):
+            self.kept += module.load(found, join(objects[name]["extra"], found.__getitem__))
         parameters = self._parameter_names()
-        for name, optimizer in self._optimizers.items():
-            optimizer.load(state.objects[name], parameters, found.__getitem__)
-        for name, other in self._others.items():
-            saved = named_as(state.objects[name], _state_of(name, other))
+        for name, optimizer in self._held(self._optimizers, objects):
+            optimizer.load(objects[name], parameters, found.__getitem__)
+        for name, other in self._held(self._others, objects):
+            saved = named_as(objects[name], _state_of(name, other))
             other.load_state_dict(join(saved, found.__getitem__))
 
     def _wishes(
@@ -210,20 +231,26 @@ class Registry:
     ) -> Iterator[tuple[str, Any, torch.device | None]]:
         """Of every tensor outside modules the name, the live one, and the device to be on where there is none."""
         parameters = self._parameter_names()
-        for name in self._modules:
+        for name, _ in self._held(self._modules, objects):
             yield from ((ref, None, None) for ref, _ in refs(objects[name]["extra"]))
-        for name, optimizer in self._optimizers.items():
+        for name, optimizer in self._held(self._optimizers, objects):
             yield from optimizer.wishes(objects[name], parameters, items)
-        for name, other in self._others.items():
+        for name, other in self._held(self._others, objects):
             live = _state_of(name, other)
             yield from ((ref, found, None) for ref, found in refs(named_as(objects[name], live), live))
 
+    @staticmethod
+    def _held(things: Mapping[str, T], objects: Mapping[str, Any]) -> Iterator[tuple[str, T]]:
+        """Those of which the checkpoint has anything."""
+        return ((name, thing) for name, thing in things.items() if name in objects)
+
     def _check_names(self, saved: set[str]) -> None:
-        missing, unknown = sorted(saved - self.names), sorted(self.names - saved)
+        missing, unknown = sorted(saved - self.names), sorted(self.names - saved - self._keeping)
         if missing or unknown:
             raise UserError(
                 f"the checkpoint holds {sorted(saved)}, registered are {sorted(self.names)}: register the same names "
-                f"before restore(), or use another root"
+                f"before restore(), register(..., absent='keep') what it does not hold, name what is called otherwise "
+                f"now by register(rename={{...}}), or use another root"
             )
 
     def _parameter_names(self) -> dict[Tensor, str]:

@@ -121,6 +121,8 @@ def _checkpointer(run: Run, opening: Opening) -> Checkpointer:
 def _go_on_from(run: Run, state: State, position: Position, world: int, seed: int) -> None:
     """`world` is how many ranks that state was of."""
     run.registry.load(state)
+    if run.registry.kept and run.rank == 0:
+        say(f"not in the checkpoint, so as the script has made it: {', '.join(run.registry.kept)}")
     same_world = world == run.world
     if same_world and state.rank:
         run.stopping.resume_asked(state.rank["asked"])

@@ -22,11 +22,11 @@ import os
 import signal
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, Literal, TypeVar, overload
 
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -224,12 +224,23 @@ class Session:
         self._run.replicas.append(replica)
         return replica
 
-    def register(self, **things: Any) -> None:
-        """Says what belongs to the state of training: modules, optimizers, schedulers, whatever has a state_dict."""
+    def register(
+        self, *, absent: Literal["refuse", "keep"] = "refuse", rename: Mapping[str, str] | None = None, **things: Any
+    ) -> None:
+        """Says what belongs to the state of training: modules, optimizers, schedulers, whatever has a state_dict.
+
+        With `absent="keep"` a checkpoint need not hold these: what it does not have, whole objects or some tensors of a
+        module, stays as the script has made it, and is named in the log; else that is refused. `rename` says what is
+        called otherwise in checkpoints from before: objects, or parts of a module with what lies below them,
+        `{"net": "model", "model.fc": "model.head"}`. UserError for a name that is taken, or what has no state.
+        """
         if self._run.opening:
             raise UserError(f"register({', '.join(things)}): training is restored already: register before epochs()")
+        if absent not in ("refuse", "keep"):
+            raise UserError(f"register(absent={absent!r}): write absent='keep' or absent='refuse'")
+        self._run.registry.rename(rename or {})
         for name, thing in things.items():
-            self._run.registry.add(name, thing)
+            self._run.registry.add(name, thing, keeps=absent == "keep")
 
     @checked(DataLoader)
     def loader(
@@ -365,9 +376,15 @@ class Session:
         """
         return self._boundary.should_stop()
 
-    def save(self) -> None:
-        """Wants a checkpoint: it is made when the next batch is asked for, or when the epoch's body is done."""
-        self._boundary.mark()
+    def save(self, pin: str | None = None) -> None:
+        """Wants a checkpoint: it is made when the next batch is asked for, or when the epoch's body is done.
+
+        With `pin`, a name of at most 32 characters, it is kept whatever `checkpoint.keep` says, until another commit is
+        saved under that name: `perdure.load(root, pin="best")`. There may be 16 names. All ranks call it alike, and
+        rank 0's name counts. UserError for what is no name, or one too many. A save that the store fails is said, and
+        pins nothing.
+        """
+        self._boundary.mark(pin)
 
     def __enter__(self) -> Session:
         return self

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from perdure.checkpoint.entry import key_of
@@ -140,9 +142,10 @@ def test_a_root_without_a_log_or_a_commit_is_told_as_such(store: MemoryStore) ->
         ({"seq": 0}, "seq is 0: give an integer from 1"),
         ({"step": 2.0}, r"step is 2\.0: give an integer from 0"),
         ({"step": True}, "step is True"),
+        ({"pin": ""}, "pin is '': give the name of a pin"),
     ],
 )
-def test_what_can_name_no_commit_is_refused(given: dict[str, int], words: str) -> None:
+def test_what_can_name_no_commit_is_refused(given: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         Wanted(**given)
 

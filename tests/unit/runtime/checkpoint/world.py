@@ -138,14 +138,15 @@ def save(
     run: int,
     final: bool = False,
     reason: str = "test",
+    pin: str | None = None,
 ) -> Saved:
     """One save from beginning to end."""
     staged, _ = stage_together(peers, mine)
-    return commit(store, peers, pen, staged, where, run=run, final=final, reason=reason)
+    return commit(store, peers, pen, staged, where, run=run, final=final, reason=reason, pin=pin)
 
 
-def save_solo(store: Store, pen: Writer, step: int, *, final: bool = False) -> Saved:
-    return save(store, Solo(), pen, state(step), position(step), run=pen.run, final=final, reason="test")
+def save_solo(store: Store, pen: Writer, step: int, *, final: bool = False, pin: str | None = None) -> Saved:
+    return save(store, Solo(), pen, state(step), position(step), run=pen.run, final=final, reason="test", pin=pin)
 
 
 def load_solo(store: Store, pen: Writer) -> Loaded | None:

@@ -69,6 +69,7 @@ VARIANTS = {
     "views of four": (4, (1, 3)),
     "own values": (2, (0,)),
     "asked by one rank": (2, (1,)),
+    "pinned": (2, (0,)),
 }
 """How many ranks, and which of them are replaced."""
 
@@ -84,6 +85,10 @@ def test_whatever_a_script_adds_goes_over_too(nursery: Nursery, kind: str) -> No
     assert [over for _, over, _ in opened(job)] == [None, 1]
     if kind == "compiled inside":  # the model is the same one in who stays
         assert results["old1"]["compilations"] == undisturbed["old1"]["compilations"] > 0
+    if kind == "pinned":
+        pinned = [(entry["step"], entry["run"]) for entry in job.log if entry.get("pin") == "last"]
+        ((_, _, at),) = opened(job)[1:]
+        assert pinned == [(step, 1 if step <= (at or 0) else 2) for step in range(1, 22)]
 
 
 @pytest.mark.parametrize("mib", [360, pytest.param(1080, marks=pytest.mark.chaos)])

@@ -88,6 +88,8 @@ def train(
                         session.stop("enough")
                     take_part(session, wait_at, {})
                     session.step()
+                    if kind == "pinned":
+                        session.save(pin="last")
         except Exit:
             return {"left": session.steps_done}
         return {

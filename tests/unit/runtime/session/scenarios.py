@@ -19,6 +19,7 @@ from torch._C._distributed_c10d import TCPStore
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
+import perdure
 from perdure.checkpoint.image_file import Image
 from perdure.contract import Env
 from perdure.errors import PeerLost
@@ -249,6 +250,18 @@ def uneven(root: str) -> None:
                     if session.steps_done == 2:
                         os.kill(os.getpid(), signal.SIGTERM)
                     session.step()
+
+
+def pins(root: str, *, unlike: bool = False) -> list[int]:
+    """Every third step is saved under a name; `unlike`: by rank 0 alone, while rank 1 saves without one."""
+    with joined(root) as session:
+        session.register(model=nn.Linear(1, 1))
+        for _ in session.epochs(2):
+            for i in session.steps(7):
+                session.step()
+                if i % 3 == 2:
+                    session.save(pin=None if unlike and session.rank else "third")
+    return [commit.step for commit in perdure.history(root) if "third" in commit.pins]
 
 
 def weighted_gradient(root: str) -> list[float]:

@@ -115,7 +115,7 @@ class Rank:
         self.run, self.other, self.told = Run(settings), Other(), Told()
         self.run.peers, self.run.agreement = Alone(0, 2), Agreement(self.other, interval=0.0)
         self.run.pulse = Watched(settings, lambda: False, lambda _: None)
-        self.run.opened_checkpointer = cast("Checkpointer", SimpleNamespace(commit=None))
+        self.run.opened_checkpointer = cast("Checkpointer", SimpleNamespace(commit=None, pin=None))
         self.run.reporter.add(self.told)
         self.net = nn.Linear(2, 1)
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.5)

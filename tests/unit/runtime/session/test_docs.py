@@ -102,7 +102,10 @@ def test_an_example_ends_as_if_it_had_not_been_interrupted(
     join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     join().close()  # the environment is as on a laptop
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(perdure, "Session", Interrupted)
+    if '"pretrained"' in TRAININGS[number]:
+        run(TRAININGS[0], tmp_path / "pretrained")
     expected = run(TRAININGS[number], tmp_path / "undisturbed")
     for before in (2, 5):
         root = tmp_path / f"{before}"

@@ -40,6 +40,8 @@ def scenes(root: Path) -> list[Scene]:
         Scene("stop", "stopping", 2, {"root": str(root / "stop"), "write": (1, 3)}, {"PERDURE_CHECK_SECONDS": "0"}),
         Scene("stop-on", "stopping", 2, {"root": str(root / "stop")}),
         Scene("stop-never", "stopping", 2, {"root": str(root / "stop-never")}),
+        Scene("pins", "pins", 2, {"root": str(root / "pins")}, {"PERDURE_KEEP": "1"}),
+        Scene("pins-unlike", "pins", 2, {"root": str(root / "pins-unlike"), "unlike": True}),
         Scene("uneven", "uneven", 2, {"root": str(root / "uneven")}),
         Scene("polls", "polls", 3, {"root": str(root / "polls"), "polling": [0]}),
         Scene(
@@ -147,6 +149,17 @@ def test_ranks_that_poll_unequally_get_the_same_named_error(played: Results) -> 
 def test_ranks_that_would_leave_at_different_places_get_the_same_named_error(played: Results) -> None:
     assert [result["raised"] for result in played["uneven"]] == ["UserError"] * 2
     assert all("leave at different places" in result["message"] for result in played["uneven"])
+
+
+def test_two_ranks_pin_together(folder: Path, played: Results) -> None:
+    assert played["pins"] == [[13], [13]]
+    assert [entry["step"] for entry in log(folder / "pins") if entry.get("pin")] == [3, 6, 10, 13]
+    assert [commit.step for commit in perdure.history(folder / "pins")] == [14, 13]
+
+
+def test_ranks_of_which_only_some_pin_get_the_same_named_error(played: Results) -> None:
+    assert [result["raised"] for result in played["pins-unlike"]] == ["UserError"] * 2
+    assert all("in save() and save(pin=...)" in result["message"] for result in played["pins-unlike"])
 
 
 def test_rank_0s_clock_says_when_a_checkpoint_is_due_and_all_make_it_once(folder: Path, played: Results) -> None:

@@ -469,3 +469,126 @@ def test_a_model_sharded_by_fsdp2_is_refused_with_the_remedy() -> None:
     fully_shard(net, mesh=dist.device_mesh.init_device_mesh("cpu", (1,)))
     with pytest.raises(UserError, match=r"tensor net\.weight is sharded \(a DTensor.* wrap it with session.wrap"):
         saved(registry(net=net))
+
+
+class Head(nn.Module):
+    """A body, and a last layer under a name that changes; `more` was not there before."""
+
+    def __init__(self, name: str, *, more: bool = False) -> None:
+        super().__init__()
+        self.body = nn.Linear(4, 4)
+        self.add_module(name, nn.Linear(4, 2))
+        if more:
+            self.more = nn.Linear(4, 3)
+            self.register_buffer("seen", torch.full((2,), 7.0))
+
+    def trained(self, value: float) -> Head:
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.fill_(value)
+        return self
+
+
+def stepped(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    torch.stack([parameter.sum() for parameter in net.parameters()]).sum().backward()
+    optimizer.step()
+
+
+def adam(net: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(net.parameters(), lr=0.5)
+
+
+def test_what_a_checkpoint_does_not_hold_is_kept_where_that_is_said_and_refused_else() -> None:
+    old, new = Head("head").trained(1.0), Head("head", more=True).trained(2.0)
+    optimizers = adam(old), adam(new)
+    stepped(old, optimizers[0])
+    store = saved(registry(net=old, optimizer=optimizers[0]))
+    average = Kept({"shadow": torch.ones(3)})
+    with pytest.raises(UserError, match=r"registered are \['average', 'net', 'optimizer'\]: .*absent='keep'"):
+        restored(store, registry(net=new, optimizer=optimizers[1], average=average))
+    with pytest.raises(UserError, match=r"it does not hold net\.more\.bias, net\.more\.weight, net\.seen, which"):
+        restored(store, registry(net=new, optimizer=optimizers[1]))
+    after = Registry()
+    for name, thing in {"net": new, "optimizer": optimizers[1], "average": average}.items():
+        after.add(name, thing, keeps=True)
+    restored(store, after)
+    assert after.kept == ["average", "net.seen", "net.more.weight", "net.more.bias"]
+    assert torch.equal(new.body.weight, old.body.weight)
+    assert (new.more.weight.unique().tolist(), new.seen.unique().tolist()) == ([2.0], [7.0])  # type: ignore[operator]
+    assert average.state["shadow"].tolist() == [1, 1, 1]
+    state = optimizers[1].state
+    assert torch.equal(state[new.body.weight]["exp_avg"], optimizers[0].state[old.body.weight]["exp_avg"])
+    assert new.more.weight not in state
+    stepped(new, optimizers[1])
+
+
+def test_an_optimizer_with_other_groups_is_refused_also_if_it_may_have_more_parameters() -> None:
+    old, new = Head("head"), Head("head", more=True)
+    store = saved(registry(net=old, optimizer=adam(old)))
+    parts: list[Any] = [
+        list(new.body.parameters()),
+        [one for name, one in new.named_parameters() if not name.startswith("body")],
+    ]
+    after = Registry()
+    after.add("net", new, keeps=True)
+    after.add("optimizer", torch.optim.Adam([{"params": part} for part in parts]), keeps=True)
+    with pytest.raises(UserError, match="other parameters or parameter groups"):
+        restored(store, after)
+
+
+def test_what_is_called_otherwise_now_is_restored_with_its_optimizers_state() -> None:
+    old, new = Head("fc").trained(1.0), Head("head").trained(2.0)
+    optimizers = adam(old), adam(new)
+    stepped(old, optimizers[0])
+    store = saved(registry(net=old, adam=optimizers[0], ema=Kept({"shadow": {"w": torch.ones(900)}})))
+    average = Kept({})
+    for _ in range(2):  # a checkpoint that has the new names is read as it is
+        after = registry(model=new, optimizer=optimizers[1], average=average)
+        after.rename({"net": "model", "net.fc": "model.head", "adam": "optimizer", "ema": "average"})
+        restored(store, after)
+        assert torch.equal(new.state_dict()["head.weight"], old.state_dict()["fc.weight"])
+        assert average.state["shadow"]["w"].sum() == 900
+        for (_, was), (_, now) in zip(old.named_parameters(), new.named_parameters(), strict=True):
+            assert torch.equal(was, now)
+            assert torch.equal(optimizers[0].state[was]["exp_avg"], optimizers[1].state[now]["exp_avg"])
+        store = saved(after)
+        with torch.no_grad():
+            new.state_dict()["head.weight"].zero_()
+
+
+def test_tied_weights_and_what_a_module_keeps_beside_tensors_follow_a_new_name() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(3, 3), nn.Linear(3, 3)
+            self.two.weight = self.one.weight
+            self.words: Any = {"mask": torch.zeros(2)}
+
+        def get_extra_state(self) -> Any:
+            return self.words
+
+        def set_extra_state(self, state: Any) -> None:
+            self.words = state
+
+    old, new = Net(), Net()
+    old.words = {"mask": torch.ones(2), "n": 3}
+    after = registry(model=new)
+    after.rename({"net": "model"})
+    restored(saved(registry(net=old)), after)
+    assert torch.equal(new.two.weight, old.one.weight)
+    assert new.two.weight is new.one.weight
+    assert (new.words["mask"].tolist(), new.words["n"]) == ([1, 1], 3)
+
+
+@pytest.mark.parametrize("names", [{"a b": "c"}, {"a": ""}, {"a": 3}, {"a.": "b"}])
+def test_what_is_no_name_is_refused(names: Any) -> None:
+    with pytest.raises(UserError, match=r"register\(rename=.*give names of registered objects, or of parts"):
+        Registry().rename(names)
+
+
+def test_one_name_cannot_become_two() -> None:
+    after = Registry()
+    after.rename({"net": "model"})
+    after.rename({"net": "model"})
+    with pytest.raises(UserError, match="'net' is to be 'model' and 'other': keep one"):
+        after.rename({"net": "other"})

@@ -19,13 +19,14 @@ import pytest
 import torch
 from torch import nn
 
+import perdure
 from perdure import Fenced, Session, UserError
 from perdure.channel import read_report
 from perdure.checkpoint.log import Log
 from perdure.checkpoint.writer import Resume, Writer
 from perdure.contract import Env
 from perdure.errors import StorageError
-from perdure.session.leaving import stop_without_step
+from perdure.session.leaving import Exit, stop_without_step
 from perdure.store.file import FileStore
 from tests.unit.runtime.session.training import Join, Training, entries, kinds, other_draws, samples
 
@@ -288,3 +289,99 @@ def test_a_generator_that_a_dataset_or_a_hook_keeps_for_itself_is_warned_of_once
     said = capfd.readouterr().err
     assert said.count("the dataset has a random generator of its own, noise: its state is in no checkpoint") == 1
     assert said.count("the hook 'epoch' has a random generator of its own, generator") == 1
+
+
+def pinned(root: Path) -> list[tuple[int, str, bool]]:
+    """Step, pin and whether it is final, of each commit that was pinned."""
+    return [(entry["step"], entry["pin"], entry["final"]) for entry in entries(root) if entry.get("pin")]
+
+
+def train_and_pin(training: Training, at: set[int], *, epochs: int = 2, stop: int | None = None) -> None:
+    """Saves under a name where these steps are done, and in the last epoch's body behind its last step."""
+    session = training.session
+    with session:
+        for _ in session.epochs(epochs):
+            for _ in training.batches:
+                if stop == session.steps_done + 1:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                session.step()
+                if session.steps_done in at:
+                    session.save(pin="best")
+
+
+def test_a_checkpoint_is_pinned_where_it_is_asked_for_and_kept(join: Join, tmp_path: Path) -> None:
+    train_and_pin(Training(join(EVERY_STEPS="1", KEEP="1")), {3})
+    assert pinned(tmp_path) == [(3, "best", False)]
+    assert [(one.step, one.pins) for one in perdure.history(tmp_path)] == [(10, ()), (3, ("best",))]
+    assert perdure.load(tmp_path, pin="best").commit.step == 3
+
+
+def test_the_goals_commit_is_pinned_if_the_last_epochs_body_asks_for_it(join: Join, tmp_path: Path) -> None:
+    train_and_pin(Training(join()), {5, 10})
+    assert pinned(tmp_path) == [(5, "best", False), (10, "best", True)]
+
+
+def test_the_last_commit_before_an_exit_is_pinned_if_that_is_where_it_is_asked_for(join: Join, tmp_path: Path) -> None:
+    with pytest.raises(Exit):
+        train_and_pin(Training(join()), {4}, stop=4)
+    assert pinned(tmp_path) == [(4, "best", True)]
+    train_and_pin(Training(join(KEEP="1")), set())
+    assert [one.step for one in perdure.history(tmp_path)] == [10, 4]
+
+
+def test_what_is_saved_already_is_saved_once_more_to_be_pinned(join: Join, tmp_path: Path) -> None:
+    Training(join()).left(stop=4)
+    training = Training(join())
+    training.session.restore()
+    training.session.save(pin="before")
+    training.run()
+    assert pinned(tmp_path) == [(4, "before", False)]
+
+
+def test_a_name_that_is_none_is_refused_at_once_and_a_save_that_fails_pins_nothing(
+    join: Join, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = Training(join())
+    session = training.session
+    session.restore()
+    with pytest.raises(UserError, match=r"save\(pin='my best'\): give a name"):
+        session.save(pin="my best")
+    for _ in session.epochs(1):
+        for number, _ in enumerate(training.batches):
+            session.step()
+            if number == 0:
+                session.save(pin="best")
+                (tmp_path / "data").write_text("in the way")
+            elif number == 1:
+                (tmp_path / "data").unlink()
+    assert pinned(tmp_path) == []
+    assert "training goes on, so nothing is pinned as 'best'" in capsys.readouterr().err
+
+
+def test_a_script_that_has_changed_goes_on_from_where_the_older_one_was(
+    join: Join, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = Training(join()).left(stop=4)
+    session = join()
+    net = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1), nn.Linear(1, 1))
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    session.register(model=net, optimizer=optimizer, absent="keep", rename={"net": "model"})
+    batches = session.loader(samples(), 8)
+    with session:
+        for _ in session.epochs(2):
+            if session.steps_done == 4:
+                assert [value.item() for p in net[:3].parameters() for value in p.flatten()] == first.weights
+            for inputs, _ in batches:
+                optimizer.zero_grad()
+                net(inputs).square().mean().backward()
+                optimizer.step()
+                session.step()
+    assert (
+        "not in the checkpoint, so as the script has made it: model.3.weight, model.3.bias" in capsys.readouterr().err
+    )
+    assert perdure.load(tmp_path)["model"].keys() == net.state_dict().keys()
+
+
+def test_only_two_words_say_what_becomes_of_what_a_checkpoint_does_not_hold(join: Join) -> None:
+    with pytest.raises(UserError, match=r"register\(absent='ignore'\): write absent='keep' or absent='refuse'"):
+        join().register(absent="ignore", net=nn.Linear(1, 1))  # type: ignore[arg-type]
