@@ -22,13 +22,14 @@ from perdure.checkpoint.codec import encode
 from perdure.checkpoint.opening import say
 from perdure.checkpoint.retention import retire
 from perdure.checkpoint.save import commit, stage_together
-from perdure.checkpoint.state import Position, State
+from perdure.checkpoint.state import Commit, Position, Saved, State
 from perdure.checkpoint.upload import Staged
 from perdure.checkpoint.writer import Writer
 from perdure.contract import CommitRef
 from perdure.errors import PerdureError, StorageError, StorageRefused, UserError
 from perdure.group.collectives import on_all, on_rank0
 from perdure.group.peers import Peers
+from perdure.settings import NOBODY, Member
 from perdure.store import Store
 from perdure.telemetry.timings import Timings
 from perdure.telemetry.trace import Trace
@@ -60,8 +61,14 @@ class Checkpointer:
     """The state to save, as it is now."""
     commit: CommitRef | None = None
     """The newest commit this run has made or resumed from."""
+    made: Commit | None = None
+    """The newest that this run has made, in full."""
+    member: Member = NOBODY
+    """Where this rank runs."""
     hint: str = ""
     """Ends what is said of ranks that have come apart."""
+    _staging: float = 0.0
+    """Seconds that it took to stage last."""
     _told: set[str] = field(default_factory=set)
     """What was already said to differ between ranks."""
     _pen: threading.Lock = field(default_factory=threading.Lock)
@@ -77,7 +84,8 @@ class Checkpointer:
         """
         begun = time.monotonic()
         staged, _ = self._staged(state, lambda _: None, sums_of)
-        self.timings.note({"stage": time.monotonic() - begun})
+        self._staging = time.monotonic() - begun
+        self.timings.note({"stage": self._staging})
         return staged
 
     def stage_and_tell(self, state: State, tell: Callable[[Staged], Any]) -> tuple[Staged, list[Any]]:
@@ -104,10 +112,25 @@ class Checkpointer:
         """Makes what was staged a commit. Collective; after StorageError the same call may be made again."""
         with self._pen:
             saved = commit(
-                self.store, self.peers, self.writer, staged, position, run=self.run, final=final, reason=reason
+                self.store,
+                self.peers,
+                self.writer,
+                staged,
+                position,
+                run=self.run,
+                final=final,
+                reason=reason,
+                member=self.member,
+                staging=self._staging,
             )
-        self.commit = saved.commit
+        self.commit, self.made = saved.commit, self._told_in_full(saved, position)
         self.timings.note(saved.seconds)
+
+    def _told_in_full(self, saved: Saved, position: Position) -> Commit:
+        members, seconds = zip(*((part.member, part.seconds) for part in saved.by_rank), strict=True)
+        slowest = max(range(len(saved.by_rank)), key=lambda rank: saved.by_rank[rank].own_seconds)
+        made, step, epoch = saved.commit, position.step, position.epoch
+        return Commit(made.seq, step, epoch, self.store.uri, self.peers.world, members, seconds, slowest)
 
     def periodic(self, position: Position, reason: str) -> bool:
         """Saves, or says why not."""

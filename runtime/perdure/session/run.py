@@ -124,7 +124,7 @@ class Run:
         if self.checkpointer.commit:
             self.tell(Committed(self.checkpointer.commit, goal))
             with rng.untouched():  # a resumed run does not commit here
-                self.hooks.run(HookName.COMMITTED, self.checkpointer.commit)
+                self.hooks.run(HookName.COMMITTED, self.checkpointer.made)
 
     def ending(self, outcome: ExitKind) -> Exiting:
         """How this process is about to end, as far as it is known."""

@@ -227,6 +227,21 @@ def test_hooks_are_told_of_a_resume_by_other_ranks_and_rank_0_alone_collects(pla
     after = ["resumed", "ranks", "exit"]
     assert [found["told"] for found in played["life-three"]] == [["resumed", "ranks", "collect", "exit"], after, after]
     assert [found["rank"] for found in played["life-three"]] == [0, 0, 0]
+    for name, world in (("life-two", 2), ("life-three", 3)):
+        told = [found["made"] for found in played[name]]
+        assert told == [told[0]] * world, "every rank is told the same"
+        for commit in told[0]:
+            assert [member["name"] for member in commit["members"]] == [f"member-{rank}" for rank in range(world)]
+            own = [seconds["stage"] + seconds["upload"] for seconds in commit["seconds"]]
+            assert own[commit["slowest"]] == max(own)
+            assert [sorted(seconds) for seconds in commit["seconds"][1:]] == [["stage", "upload"]] * (world - 1)
+            assert commit["seconds"][0]["commit"] > 0
+    assert [(commit["step"], commit["epoch"]) for commit in played["life-two"][0]["made"]] == [(1, 0)]
+    named = [entry["members"]["key"] for entry in log(folder / "life") if entry["kind"] == "Opened"]
+    found = [json.loads((folder / "life" / key).read_text())["members"] for key in named]
+    assert [[member["name"] for member in members] for members in found] == [
+        [f"member-{rank}" for rank in range(world)] for world in (2, 3)
+    ]
 
 
 def test_one_rank_that_wants_to_stop_ends_the_loop_on_all(played: Results, folder: Path) -> None:
