@@ -227,6 +227,9 @@ def test_hooks_are_told_of_a_resume_by_other_ranks_and_rank_0_alone_collects(pla
     after = ["resumed", "ranks", "exit"]
     assert [found["told"] for found in played["life-three"]] == [["resumed", "ranks", "collect", "exit"], after, after]
     assert [found["rank"] for found in played["life-three"]] == [0, 0, 0]
+
+
+def test_every_rank_is_told_of_a_commit_who_made_it_and_the_log_who_began(played: Results, folder: Path) -> None:
     for name, world in (("life-two", 2), ("life-three", 3)):
         told = [found["made"] for found in played[name]]
         assert told == [told[0]] * world, "every rank is told the same"
