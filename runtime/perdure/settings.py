@@ -8,6 +8,7 @@ the environment has no effect. Called by `Session.from_env`.
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,6 +30,19 @@ DEFAULT_RENDEZVOUS_SECONDS: Final = 300
 DEFAULT_CHECK_SECONDS: Final = 0.05
 
 N = TypeVar("N", int, float)
+
+
+@dataclass(frozen=True)
+class Member:
+    """Where one process runs."""
+
+    name: str
+    """The pod's, or the machine's where there is none."""
+    node: str = ""
+    """The node that the pod is on; empty where nobody tells."""
+
+
+NOBODY: Final = Member("")
 
 
 @dataclass(frozen=True)
@@ -85,6 +99,7 @@ class Settings:
     """The global batch that the job's sizes were chosen for."""
     started: float | None = None
     """time.monotonic() at which the agent started this process."""
+    member: Member = NOBODY
 
 
 def read_settings(environ: Mapping[str, str], root: str | Path | None = None) -> Settings:
@@ -121,7 +136,14 @@ def read_settings(environ: Mapping[str, str], root: str | Path | None = None) ->
         handover=_handover(environ),
         global_batch_size=_optional(environ, Env.GLOBAL_BATCH_SIZE, 1),
         started=_started(environ),
+        member=_member(environ),
     )
+
+
+def _member(environ: Mapping[str, str]) -> Member:
+    """Outside Kubernetes a machine is both; an older operator tells the pod alone."""
+    name, node = environ.get(Env.MEMBER), environ.get(Env.NODE) or ""
+    return Member(name, node) if name else Member(socket.gethostname(), node or socket.gethostname())
 
 
 def _path(environ: Mapping[str, str], name: str) -> Path | None:

@@ -45,8 +45,8 @@ def pod(
     body["metadata"]["annotations"] |= marks(job.spec.disruption.autoscaler, contract.Role.STANDBY)
     if beside:
         body["spec"]["affinity"] = _rather_away_from_members(job, body["spec"].get("affinity") or {})
-    spec = _of_class(priority_class, _with_keys_mounted(job.spec.checkpoint, body["spec"]))
-    return body | {"spec": _with_batch(job, spec)}
+    spec = _told_its_node(_with_keys_mounted(job.spec.checkpoint, body["spec"]))
+    return body | {"spec": _with_batch(job, _of_class(priority_class, spec))}
 
 
 def _hashed_pod(job: Snapshot, name: str, *, apart: bool = False, kept: KeptTemplate | None = None) -> Json:
@@ -198,6 +198,13 @@ def _checkpoint_env(checkpoint: Checkpoint) -> dict[str, str]:
             Env.S3_PATH_STYLE: "true" if checkpoint.s3.path_style else "false",
         }
     return {name: str(value) for name, value in values.items() if value is not None}
+
+
+def _told_its_node(spec: Json) -> Json:
+    """The trainer records which node its member was on; the kubelet alone knows when it starts the container."""
+    trainer, *others = spec["containers"]
+    node = {"name": Env.NODE, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "spec.nodeName"}}}
+    return spec | {"containers": [trainer | {"env": [node, *trainer["env"]]}, *others]}
 
 
 def _credentials(checkpoint: Checkpoint) -> list[Json]:

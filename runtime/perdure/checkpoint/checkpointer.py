@@ -22,13 +22,14 @@ from perdure.checkpoint.codec import encode
 from perdure.checkpoint.opening import say
 from perdure.checkpoint.retention import retire
 from perdure.checkpoint.save import commit, stage_together
-from perdure.checkpoint.state import Position, State
+from perdure.checkpoint.state import Commit, Position, Saved, State
 from perdure.checkpoint.upload import Staged
 from perdure.checkpoint.writer import Writer
 from perdure.contract import CommitRef
 from perdure.errors import PerdureError, StorageError, StorageRefused, UserError
 from perdure.group.collectives import on_all, on_rank0
 from perdure.group.peers import Peers
+from perdure.settings import NOBODY, Member
 from perdure.store import Store
 from perdure.telemetry.timings import Timings
 from perdure.telemetry.trace import Trace
@@ -62,8 +63,14 @@ class Checkpointer:
     """The newest commit this run has made or resumed from."""
     pin: str | None = None
     """What the next commit is pinned as; rank 0's counts."""
+    made: Commit | None = None
+    """The newest that this run has made, in full."""
+    member: Member = NOBODY
+    """Where this rank runs."""
     hint: str = ""
     """Ends what is said of ranks that have come apart."""
+    _staging: float = 0.0
+    """Seconds that it took to stage last."""
     _told: set[str] = field(default_factory=set)
     """What was already said to differ between ranks."""
     _pen: threading.Lock = field(default_factory=threading.Lock)
@@ -79,7 +86,8 @@ class Checkpointer:
         """
         begun = time.monotonic()
         staged, _ = self._staged(state, lambda _: None, sums_of)
-        self.timings.note({"stage": time.monotonic() - begun})
+        self._staging = time.monotonic() - begun
+        self.timings.note({"stage": self._staging})
         return staged
 
     def stage_and_tell(self, state: State, tell: Callable[[Staged], Any]) -> tuple[Staged, list[Any]]:
@@ -115,9 +123,17 @@ class Checkpointer:
                 final=final,
                 reason=reason,
                 pin=self.pin,
+                member=self.member,
+                staging=self._staging,
             )
-        self.commit, self.pin = saved.commit, None
+        self.commit, self.pin, self.made = saved.commit, None, self._told_in_full(saved, position)
         self.timings.note(saved.seconds)
+
+    def _told_in_full(self, saved: Saved, position: Position) -> Commit:
+        members, seconds = zip(*((part.member, part.seconds) for part in saved.by_rank), strict=True)
+        slowest = max(range(len(saved.by_rank)), key=lambda rank: saved.by_rank[rank].own_seconds)
+        made, step, epoch = saved.commit, position.step, position.epoch
+        return Commit(made.seq, step, epoch, self.store.uri, self.peers.world, members, seconds, slowest)
 
     def periodic(self, position: Position, reason: str) -> bool:
         """Saves, or says why not."""

@@ -29,12 +29,17 @@ _KEY: Final = re.compile(r"log/(\d{16})\.json")
 
 
 @dataclass(frozen=True)
-class ManifestRef:
-    """Where a commit's manifest is, and what its bytes must be."""
+class ObjectRef:
+    """Where an object is, and what its bytes must be."""
 
     key: str
     size: int
     crc: str
+
+
+@dataclass(frozen=True)
+class ManifestRef(ObjectRef):
+    """That of a commit's manifest."""
 
     @property
     def folder(self) -> str:
@@ -55,7 +60,8 @@ class Opened:
     """A run begins with `world` ranks; `resumes` is the newest commit at that moment.
 
     With `takes_over` this entry is a live hand-over: that run was alive, and it trains on as this one from `step`. With
-    `image` the run begins there, beyond that commit, and its first commit will hold it.
+    `image` the run begins there, beyond that commit, and its first commit will hold it. `members` is the object that
+    says where each rank ran when it began (perdure.checkpoint.members).
     """
 
     world: int
@@ -63,6 +69,7 @@ class Opened:
     takes_over: int | None = None
     step: int | None = None
     image: ImageRef | None = None
+    members: ObjectRef | None = None
 
 
 @dataclass(frozen=True)
@@ -222,10 +229,11 @@ def read_entry(seq: int, data: bytes) -> Entry:
 def _fields(entry: Entry) -> dict[str, Any]:
     """What the entry's kind has of its own. What came with later versions is there only where it says something."""
     match entry.event:
-        case Opened(world, resumes, takes_over, step, image):
+        case Opened(world, resumes, takes_over, step, image, members):
             fields: dict[str, Any] = {"world": world, "resumes": resumes}
             fields |= {} if takes_over is None else {"takesOver": takes_over, "step": step}
             fields |= {} if image is None else {"image": asdict(image)}
+            fields |= {} if members is None else {"members": asdict(members)}
         case Committed() as event:
             fields = {name: value for name, value in asdict(event).items() if value or name not in _PINNING}
         case event:
@@ -250,11 +258,12 @@ def _check_seal(seq: int, data: bytes) -> None:
 def _event(body: Mapping[str, Any]) -> Event:
     match body["kind"]:
         case "Opened":
-            taken, image = body.get("takesOver"), body.get("image")
+            taken, image, found = body.get("takesOver"), body.get("image"), body.get("members")
+            members = ObjectRef(str(found["key"]), int(found["size"]), str(found["crc"])) if found else None
             if taken is not None:
-                return Opened(int(body["world"]), body["resumes"], int(taken), int(body["step"]))
+                return Opened(int(body["world"]), body["resumes"], int(taken), int(body["step"]), members=members)
             begun = ImageRef(int(image["run"]), int(image["step"])) if image else None
-            return Opened(int(body["world"]), body["resumes"], image=begun)
+            return Opened(int(body["world"]), body["resumes"], image=begun, members=members)
         case "Refused":
             return Refused(int(body["refuses"]))
         case "Committed":

@@ -13,6 +13,7 @@ from perdure.checkpoint.download import read_blocks
 from perdure.checkpoint.entry import Closed, Committed, Completed, Entry, Event, Opened, Refused
 from perdure.checkpoint.log import Commits, Head, Log, Slot
 from perdure.checkpoint.manifest import Item, Manifest, fetch_manifest
+from perdure.checkpoint.members import fetch_members
 from perdure.checkpoint.pins import Pins, pins_after
 from perdure.errors import Corrupt, UserError
 from perdure.store import Store, open_store
@@ -41,9 +42,23 @@ def show(uri: str, environ: Mapping[str, str]) -> Iterator[str]:
     yield f"commit {slot.seq} of run {manifest.run}: step {position.step}, epoch {position.epoch}"
     yield f"made {made} by {world} rank{'s' if world > 1 else ''}"
     yield f"cursors {json.dumps(dict(position.cursors))}"
+    yield from _members(store, slot)
     for index in manifest.indexes:
         yield f"rank {index.rank}: {index.shard.key}, {index.shard.size} bytes, crc {index.shard.crc}"
         yield from (f"    {_item(item)}" for item in index.shard.items)
+
+
+def _members(store: Store, slot: Slot) -> Iterator[str]:
+    """Where the ranks of the run that made this commit began."""
+    opened = Log(store).slot(slot.entry.last_opened) if slot.entry and slot.entry.last_opened else None
+    ref = opened.entry.event.members if opened and opened.entry and isinstance(opened.entry.event, Opened) else None
+    try:
+        members = fetch_members(store, ref) if ref else ()
+    except Corrupt as error:
+        yield f"members: {error}"
+        return
+    for rank, member in enumerate(members):
+        yield f"rank {rank} ran in {member.name or 'an unknown member'}{f' on {member.node}' if member.node else ''}"
 
 
 def verify(uri: str, environ: Mapping[str, str]) -> Iterator[str]:
@@ -102,9 +117,10 @@ def _line(entry: Entry) -> str:
 
 def _what(event: Event) -> str:
     match event:
-        case Opened(world, resumes, takes_over, step, image):
+        case Opened(world, resumes, takes_over, step, image, members):
             more = "" if takes_over is None else f" takes over run {takes_over} at step {step}"
             more += f" begins from the image of run {image.run}, step {image.step}" if image else ""
+            more += f" members={members.key}" if members else ""
             return f"Opened world={world} resumes={'nothing' if resumes is None else f'entry {resumes}'}{more}"
         case Refused(refuses):
             return f"Refused run {refuses}"

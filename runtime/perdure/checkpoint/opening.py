@@ -20,7 +20,7 @@ from perdure.checkpoint.writer import NotYet, Resume, Writer
 from perdure.errors import StorageError, StorageRefused
 from perdure.group.collectives import on_rank0
 from perdure.group.peers import Peers
-from perdure.settings import Settings
+from perdure.settings import Member, Settings
 from perdure.store import Store
 from perdure.telemetry import lines
 
@@ -59,8 +59,9 @@ def open_run(
         writer = Writer(Log(store), uid=settings.uid, run=settings.run, lost=settings.lost, floor=settings.floor)
 
     def act() -> dict[str, Any]:
-        return _told(_wait_for_turn(writer, settings, give_up, images)) if writer else {}
+        return _told(_wait_for_turn(writer, settings, give_up, images, members)) if writer else {}
 
+    members = [Member(**found) for found in peers.gather(asdict(settings.member))]
     told = on_rank0(peers, act)
     image = ImageRef(**told["image"]) if told["image"] else None
     rescued = image.step - told["committed"] if image else 0
@@ -84,14 +85,21 @@ def _newest_step(resume: Resume) -> int:
     return next((entry.event.step for entry in entries if entry and isinstance(entry.event, Committed)), 0)
 
 
-def _wait_for_turn(writer: Writer, settings: Settings, give_up: Callable[[], None], images: Sequence[Offer]) -> Resume:
+def _wait_for_turn(
+    writer: Writer,
+    settings: Settings,
+    give_up: Callable[[], None],
+    images: Sequence[Offer],
+    members: Sequence[Member],
+) -> Resume:
     begun, said = time.monotonic(), ""
     waits_from = _waits_from(settings, begun)
     while True:
         give_up()
         now = time.monotonic()
         try:
-            answer = writer.try_open(settings.world, wait_over=now - waits_from >= settings.wait, images=images)
+            wait_over = now - waits_from >= settings.wait
+            answer = writer.try_open(settings.world, wait_over=wait_over, images=images, members=members)
         except StorageRefused:
             raise
         except StorageError as error:

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from perdure.checkpoint import stage as staging
 from perdure.checkpoint.entry import checksum
-from perdure.checkpoint.state import Position, Saved, State
+from perdure.checkpoint.state import Contribution, Position, Saved, State
 from perdure.checkpoint.upload import Staged, put_manifest, put_part
 from perdure.checkpoint.writer import Writer
 from perdure.contract import CommitRef
 from perdure.errors import StorageError, UserError
 from perdure.group.collectives import on_all, on_rank0
 from perdure.group.peers import Peers
+from perdure.settings import NOBODY, Member
 from perdure.store import Store
 
 
@@ -53,32 +55,46 @@ def commit(
     final: bool,
     reason: str,
     pin: str | None = None,
+    member: Member = NOBODY,
+    staging: float = 0.0,
 ) -> Saved:
     """Writes what was staged at `position` and returns when it is in the log. Collective; `writer` on rank 0 alone.
 
-    All ranks return the same commit or raise the same kind of error: StorageError (try again), Fenced or
+    `member` is where this rank runs, and `staging` how many seconds it took to stage: all ranks are told of all. All
+    ranks return the same commit or raise the same kind of error: StorageError (try again), Fenced or
     RootTakenOver; PeerLost if a rank is gone.
     """
-    clock = _Clock()
+    clock, own = _Clock(), {"member": asdict(member), "seconds": {"stage": staging}}
     begun = on_rank0(peers, lambda: _begin(_pen(writer), position, run, final=final, pin=pin))
     if "landed" in begun:
-        return Saved(CommitRef(begun["landed"], position.step), clock.seconds)
+        told = peers.gather(own)
+        return Saved(CommitRef(begun["landed"], position.step), clock.seconds, _by_rank(told, {}))
     folder = begun["folder"]
+
+    def upload() -> tuple[None, dict[str, Any]]:
+        index = put_part(store, folder, staged, run, position)
+        return None, {**own, "seconds": {"stage": staging, "upload": clock.since_lap()}, "index": index}
+
+    def append() -> dict[str, Any]:
+        manifest = put_manifest(store, folder, [found["index"] for found in told], run, position)
+        seq = _pen(writer).commit(position, manifest, final=final, reason=reason, pin=pin).seq
+        return {"seq": seq, "seconds": {"commit": clock.since_lap()}}
+
     try:
-        _, indexes = on_all(peers, lambda: (None, put_part(store, folder, staged, run, position)))
+        _, told = on_all(peers, upload)
         clock.lap("upload")
-
-        def append() -> int:
-            manifest = put_manifest(store, folder, indexes, run, position)
-            return _pen(writer).commit(position, manifest, final=final, reason=reason, pin=pin).seq
-
-        seq = on_rank0(peers, append)
+        appended = on_rank0(peers, append)
         clock.lap("commit")
     except StorageError:
         if writer:
             writer.abandoned.add(folder)
         raise
-    return Saved(CommitRef(seq, position.step), clock.seconds)
+    return Saved(CommitRef(appended["seq"], position.step), clock.seconds, _by_rank(told, appended["seconds"]))
+
+
+def _by_rank(told: Sequence[Mapping[str, Any]], of_rank_0: Mapping[str, float]) -> tuple[Contribution, ...]:
+    seconds = [{**found["seconds"], **(of_rank_0 if rank == 0 else {})} for rank, found in enumerate(told)]
+    return tuple(Contribution(Member(**found["member"]), own) for found, own in zip(told, seconds, strict=True))
 
 
 def _begin(writer: Writer, position: Position, run: int, *, final: bool, pin: str | None) -> dict[str, Any]:
@@ -121,6 +137,9 @@ class _Clock:
         self.seconds = {"upload": 0.0, "commit": 0.0}
         self._since = time.monotonic()
 
+    def since_lap(self) -> float:
+        return time.monotonic() - self._since
+
     def lap(self, part: str) -> None:
-        now = time.monotonic()
-        self.seconds[part], self._since = now - self._since, now
+        self.seconds[part] = self.since_lap()
+        self._since = time.monotonic()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from perdure.contract import CommitRef
+from perdure.settings import Member
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,12 +73,50 @@ class State:
 
 
 @dataclass(frozen=True)
+class Contribution:
+    """What one rank had to do with a commit."""
+
+    member: Member
+    seconds: Mapping[str, float]
+    """How long it took: stage (what is to be saved is found and checked), upload (its shard is written), and on rank 0
+    commit (manifest and log entry). Of a commit whose answer got lost, only what its last attempt took."""
+
+    @property
+    def own_seconds(self) -> float:
+        """Of its own work; what rank 0 does at the end it does for all."""
+        return sum(seconds for name, seconds in self.seconds.items() if name != "commit")
+
+
+@dataclass(frozen=True)
 class Saved:
     """A save that is in the log."""
 
     commit: CommitRef
     seconds: Mapping[str, float]
     """This rank's durations: stage, upload, commit."""
+    by_rank: tuple[Contribution, ...]
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit that this run has just made: what a `committed` hook is told, on every rank alike."""
+
+    seq: int
+    """Its number in the log."""
+    step: int
+    """Optimizer steps done."""
+    epoch: int
+    """Finished epochs."""
+    uri: str
+    """The root: with `seq` it names the commit for good."""
+    world: int
+    """How many ranks made it."""
+    members: tuple[Member, ...]
+    """Where each rank ran: name and node."""
+    seconds: tuple[Mapping[str, float], ...]
+    """How long each rank took, by part: stage and upload, and commit on rank 0."""
+    slowest: int
+    """The rank whose stage and upload took longest."""
 
 
 @dataclass(frozen=True)

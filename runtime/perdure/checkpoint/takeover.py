@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from perdure.checkpoint.entry import Entry, Event, Opened, Refused, key_of, write_entry
+from perdure.checkpoint.entry import Entry, Event, ObjectRef, Opened, Refused, key_of, write_entry
 from perdure.checkpoint.log import Log, Place, Slot, place_of, slot_of
 from perdure.checkpoint.verdict import Verdict, verdict
 from perdure.errors import StorageError
@@ -51,13 +51,13 @@ class Takeover:
             self._read(slot)
         return self._said
 
-    def open(self, world: int, step: int, writer: str) -> Verdict:
+    def open(self, world: int, step: int, writer: str, members: ObjectRef | None = None) -> Verdict:
         """Appends Opened for rank 0 of the newer run, whose entries are marked `writer`: one PUT.
 
-        OPEN means that a commit of the older run was first: call it again.
+        `members` says where its ranks run. OPEN means that a commit of the older run was first: call it again.
         """
         resumes = self._standing().last_commit
-        return self._append(Opened(world, resumes, self._run, step), self._next, writer)
+        return self._append(Opened(world, resumes, self._run, step, members=members), self._next, writer)
 
     def refuse(self) -> Verdict:
         """Appends Refused, unless something else stands there already: one PUT. OPEN as in `open`."""

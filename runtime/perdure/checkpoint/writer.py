@@ -26,6 +26,7 @@ from perdure.checkpoint.entry import (
     Event,
     ImageRef,
     ManifestRef,
+    ObjectRef,
     Opened,
     Refused,
     checksum,
@@ -35,10 +36,12 @@ from perdure.checkpoint.entry import (
 from perdure.checkpoint.floor import refuse_older
 from perdure.checkpoint.image import Begun, Choice, Offer, choose
 from perdure.checkpoint.log import Commits, Head, Log, Place, Slot, place_of
+from perdure.checkpoint.members import put_members
 from perdure.checkpoint.pins import Pins, pins_after
 from perdure.checkpoint.state import Position
 from perdure.contract import CommitRef
 from perdure.errors import Fenced, HandoverRefused, RootTakenOver, StorageError, UserError
+from perdure.settings import Member
 from perdure.store import KeyExists, Store
 
 OPENING_TRIES: Final = 8
@@ -108,6 +111,7 @@ class Writer:
         self._floor = floor
         self._id = os.urandom(16).hex()
         self._place = Place(0, None, None, None)
+        self._members: tuple[int, ObjectRef | None] = 0, None
         self._sent: set[str] = set()
         self._pins: Pins | None = None
 
@@ -121,10 +125,12 @@ class Writer:
         """Up to where it has read the log. May be asked from any thread."""
         return self._place
 
-    def try_open(self, world: int, *, wait_over: bool, images: Sequence[Offer] = ()) -> Resume | NotYet:
+    def try_open(
+        self, world: int, *, wait_over: bool, images: Sequence[Offer] = (), members: Sequence[Member] = ()
+    ) -> Resume | NotYet:
         """Appends Opened if it is this run's turn: the run before has ended, or is lost, or `wait_over`.
 
-        `images` are those that its ranks have at hand. LogLost if the floor is not there.
+        `images` are those that its ranks have at hand, `members` where they run. LogLost if the floor is not there.
         """
         for _ in range(OPENING_TRIES):
             head = self.log.head() or Head(0, "", None)
@@ -142,7 +148,8 @@ class Writer:
                 self._stand_behind(head)
                 choice = self._choose(own, images)
                 try:
-                    own = self._append(Opened(world, self._place.last_commit, image=choice.image))
+                    known = self._recorded(members)
+                    own = self._append(Opened(world, self._place.last_commit, image=choice.image, members=known))
                 except _Taken:
                     continue
             elif head.seq != own.seq:
@@ -156,6 +163,12 @@ class Writer:
             skipped = tuple(dict.fromkeys(found))
             return Resume(self.run, self.commits(), self._completed(head), skipped, image, choice.why)
         return NotYet("others keep appending to the log")
+
+    def _recorded(self, members: Sequence[Member]) -> ObjectRef | None:
+        """Written before the entry that names it, and once for each number that this run may have."""
+        if members and self._members[0] != self.run:
+            self._members = self.run, put_members(self.log.store, self.run, members)
+        return self._members[1]
 
     def take_up(self, slot: Slot) -> None:
         """Goes on behind the Opened that a hand-over's decider has appended in this writer's name.

@@ -38,6 +38,7 @@ class Env:
     UID: Final = "PERDURE_UID"  # the job's uid; absent outside Kubernetes: "local"
     JOB: Final = "PERDURE_JOB"  # namespace/name
     MEMBER: Final = "PERDURE_MEMBER"  # the pod's name
+    NODE: Final = "PERDURE_NODE"  # the node it runs on
     PROCESSES: Final = "PERDURE_PROCESSES"  # processesPerReplica
     GRACE_SECONDS: Final = "PERDURE_GRACE_SECONDS"  # terminationGracePeriodSeconds
     KEEP: Final = "PERDURE_KEEP"  # checkpoint.keep

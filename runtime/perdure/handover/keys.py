@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +19,7 @@ from perdure.errors import UserError
 from perdure.group.gloo import peer_lost
 from perdure.group.rendezvous import Deadline, Place, look_for_keys, open_place
 from perdure.handover.parties import Attempt, Party
+from perdure.settings import NOBODY, Member
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -76,14 +77,15 @@ class Keys:
             look_for_keys(self.store, ["warm/0"], deadline, "rank 0 of the living run has not come", every=WARM_SECONDS)
             return list(json.loads(self.store.get(ROOM))) if self.store.check([ROOM]) else []
 
-    def await_warm(self, warm: str, writer: str, deadline: Deadline) -> None:
+    def await_warm(self, warm: str, writer: str, deadline: Deadline, member: Member = NOBODY) -> None:
         """Says that this party is warm, and returns when all are. UserError where one holds other things than this one.
 
-        `writer` is how the newer run's rank 0 marks its entries, if this is the one.
+        `writer` is how the newer run's rank 0 marks its entries, if this is the one; `member` is where this party runs.
         """
         with peer_lost("the parties were awaited"):
             if writer:
                 self.store.set(WRITER, writer)
+            self.store.set(f"member/{self._party.number}", json.dumps(asdict(member)))
             self.store.set(f"warm/{self._party.number}", json.dumps(warm))
             for other in self._attempt.parties:
                 key = f"warm/{other.number}"
@@ -99,6 +101,15 @@ class Keys:
         """How the newer run's entries are marked."""
         with peer_lost("the writer's mark was read"):
             return bytes(self.store.get(WRITER)).decode()
+
+    def members(self) -> list[Member]:
+        """Where the newer run's ranks run, in order, once all are warm; nobody for one that has not told."""
+        with peer_lost("the members' names were read"):
+            return [self._member(self._attempt.of_new(rank)) for rank in range(self._attempt.new_world)]
+
+    def _member(self, party: Party) -> Member:
+        key = f"member/{party.number}"
+        return Member(**json.loads(bytes(self.store.get(key)))) if self.store.check([key]) else NOBODY
 
     def missing(self) -> list[int]:
         """Who has never said that it is warm."""

@@ -143,11 +143,13 @@ class Boundary:
         if run.schedule.after_step(progress.step):
             self._due = self._due or "cadence"
         self._check(_STEP, exhausted=exhausted)
+        run.reports.call_due()
 
     def poll(self) -> None:
         """The script is in a long evaluation, say."""
         self._run.checkpointer  # noqa: B018 - raises if nothing is restored
         self._check(CheckpointCall.POLL)
+        self._run.reports.call_due()
         if not self.leaving:
             return
         if self._progress.may_leave or (self._progress.may_save and self._pressing()):

@@ -18,9 +18,10 @@ from torch import Tensor
 
 from perdure.channel import Voting, vote_acknowledged
 from perdure.checkpoint.codec import decode
-from perdure.checkpoint.entry import write_entry
+from perdure.checkpoint.entry import ObjectRef, write_entry
 from perdure.checkpoint.log import Log, Place
 from perdure.checkpoint.manifest import REPLICATED, SHARED, Item
+from perdure.checkpoint.members import put_members
 from perdure.checkpoint.state import Position, State
 from perdure.checkpoint.takeover import Takeover
 from perdure.checkpoint.verdict import Verdict
@@ -120,6 +121,8 @@ class Effects:
         self._deadline = Deadline(block.limit, lambda: None)
         self._writer: Writer | None = None
         self._takeover: Takeover | None = None
+        self._members: ObjectRef | None = None
+        """As the decider: where the newer run's ranks run."""
         self._kept: State | None = None
         """What a stayer that becomes rank 0 has got of the one before it."""
         self._held = 0
@@ -157,7 +160,11 @@ class Effects:
             self.keys.tell_room([asdict(item) for item in self.room_needed])
         elif self.party.part is Part.NEWCOMER:
             self._make_room([read_item(item) for item in self.keys.await_room(self._deadline)])
-        self.keys.await_warm(warm, self._writer.id if self._writer else "", self._deadline)
+        mark = self._writer.id if self._writer else ""
+        self.keys.await_warm(warm, mark, self._deadline, self.run.settings.member)
+        if self.party.decides:
+            with suppress(StorageError):  # whether the store answers is asked next
+                self._members = put_members(self.run.store, self.attempt.next, self.keys.members())
 
     def forgo_room(self) -> None:
         """As a newcomer that receives nothing: its memory is another's."""
@@ -319,7 +326,7 @@ class Effects:
     def append_opened(self) -> Verdict:
         """As the decider: one PUT. OPEN means that a commit of the older run was first: again."""
         step = self.header.position.step if self.header else self.run.progress.step
-        found = self.takeover.open(self.attempt.new_world, step, self.keys.writer)
+        found = self.takeover.open(self.attempt.new_world, step, self.keys.writer, self._members)
         self.lap("append")
         return found
 

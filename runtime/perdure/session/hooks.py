@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from perdure.contract import ExitKind
@@ -33,7 +34,7 @@ class HookName(StrEnum):
     EPOCH = "epoch"
     """(epoch): the epoch's body is done; stop conditions and the epoch's commit come next."""
     COMMITTED = "committed"
-    """(commit): this commit is in the log."""
+    """(commit): this commit is in the log; a perdure.checkpoint.state.Commit tells who made it, in what time."""
     LEAVING = "leaving"
     """(cause): the exit's commit is in the log, and the time it had is not over."""
     COLLECT = "collect"
@@ -42,6 +43,8 @@ class HookName(StrEnum):
     """(): after `collect`; what comes next is that the job is completed."""
     RANKS = "ranks"
     """(): the run has other ranks than the one whose work it goes on with."""
+    REPORTED = "reported"
+    """(report): the script has reported something; a perdure.telemetry.events.Reported."""
 
 
 FATAL: Final = frozenset({HookName.INIT, HookName.COLLECT, HookName.EXIT})
@@ -69,13 +72,18 @@ class Hooks:
     def run(self, name: HookName, *arguments: Any) -> None:
         """Calls the hooks of this name. Raises what a hook has raised where it is fatal, or not the hook's fault."""
         for hook in self._hooks[name]:
-            try:
-                hook(*arguments)
-            except Exception as error:
-                if name in FATAL or classify(error)[0] is not ExitKind.FAILED:
-                    error.add_note(f"in the hook {name.value!r}: {_called(hook)}")
-                    raise
-                log.exception("the hook %r (%s) failed, training goes on", name.value, _called(hook))
+            called(f"the hook {name.value!r} ({name_of(hook)})", partial(hook, *arguments), fatal=name in FATAL)
+
+
+def called(what: str, act: Callable[[], object], *, fatal: bool = False) -> None:
+    """Calls a function of the script's. Raises what it has raised where that is `fatal`, or not its fault."""
+    try:
+        act()
+    except Exception as error:
+        if fatal or classify(error)[0] is not ExitKind.FAILED:
+            error.add_note(f"in {what}")
+            raise
+        log.exception("%s failed, training goes on", what)
 
 
 def read_name(name: str) -> HookName:
@@ -85,5 +93,6 @@ def read_name(name: str) -> HookName:
     return HookName(name)
 
 
-def _called(hook: Callable[..., Any]) -> str:
+def name_of(hook: Callable[..., Any]) -> str:
+    """What a function is called where it was written."""
     return getattr(hook, "__qualname__", type(hook).__qualname__)

@@ -134,9 +134,10 @@ class Job:
         self._settle()
         if self._run.reporter.ended:
             return
+        if self._reached is not None and (self._trained or not self._completed_before):
+            self._collect()
+        self._run.reports.end()
         if self._reached is not None:
-            if self._trained or not self._completed_before:
-                self._collect()
             self._complete(status)
         elif self._loops == 0:
             self._say_nothing_trained()

@@ -58,6 +58,7 @@ def tell_leaving(run: Run, cause: str) -> None:
     """The script's hooks are called; one that ends the script itself does what is being done anyway."""
     with contextlib.suppress(SystemExit):
         run.hooks.run(HookName.LEAVING, cause)
+    run.reports.end()
 
 
 def place(position: Position) -> str:

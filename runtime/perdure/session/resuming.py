@@ -115,6 +115,7 @@ def _checkpointer(run: Run, opening: Opening) -> Checkpointer:
         trace=run.trace,
         timings=run.timings,
         read=run.state,
+        member=run.settings.member,
     )
 
 

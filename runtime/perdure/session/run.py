@@ -6,6 +6,7 @@ run is open in the log. Made by `Session`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from perdure.channel import Committed, Exiting
@@ -25,13 +26,14 @@ from perdure.session.imaging import Images
 from perdure.session.progress import Progress
 from perdure.session.registry import Registry
 from perdure.session.reporting import Reporter
+from perdure.session.reports import Reports, read_values
 from perdure.session.requests import Requests
 from perdure.session.stopping import Stopping
 from perdure.session.userstate import UserState
 from perdure.session.wrapping import Replica
 from perdure.settings import Settings
 from perdure.store import Store
-from perdure.telemetry.events import Event
+from perdure.telemetry.events import Event, Reported
 from perdure.telemetry.sinks import LogLines
 from perdure.telemetry.timings import Timings
 from perdure.telemetry.trace import NoTrace, Trace
@@ -62,6 +64,7 @@ class Run:
         self.schedule = CheckpointSchedule(settings.cadence, rank=settings.rank)
         self.hooks = Hooks()
         self.stopping = Stopping()
+        self.reports = Reports(self.report)
         self.images = Images(self)
         self.user_state = UserState()
         self.registry.add(OWN_VALUES, self.user_state)
@@ -124,7 +127,14 @@ class Run:
         if self.checkpointer.commit:
             self.tell(Committed(self.checkpointer.commit, goal))
             with rng.untouched():  # a resumed run does not commit here
-                self.hooks.run(HookName.COMMITTED, self.checkpointer.commit)
+                self.hooks.run(HookName.COMMITTED, self.checkpointer.made)
+
+    def report(self, values: Mapping[str, Any]) -> None:
+        """Tells of values that the script reports. UserError for what is none."""
+        reported = Reported(self.progress.step, self.progress.epochs_done, read_values(values))
+        self.tell(reported)
+        with rng.untouched():
+            self.hooks.run(HookName.REPORTED, reported)
 
     def ending(self, outcome: ExitKind) -> Exiting:
         """How this process is about to end, as far as it is known."""

@@ -386,6 +386,22 @@ class Session:
         """
         self._boundary.mark(pin)
 
+    def report(self, **values: Any) -> None:
+        """Tells how the training goes: `session.report(loss=loss, rate=0.01)`. It is not collective.
+
+        Values are numbers, strings, None, or tensors and arrays of one element. Rank 0's are said in a line, each
+        rank's are in its trace and go to its `reported` hooks. UserError for anything else.
+        """
+        self._run.report(values)
+
+    def report_every(self, seconds: float, report: Callable[[], Mapping[str, Any] | None]) -> None:
+        """Has `report()` called every so many seconds, at the next `step()` or `poll()`; what it gives is reported.
+
+        It is called once more when this process has done its part: complete, leaving, or failed. Each rank has a clock
+        of its own, so it must not be collective. What it draws is not drawn, and one that fails is reported.
+        """
+        self._run.reports.add(seconds, report)
+
     def __enter__(self) -> Session:
         return self
 
@@ -400,6 +416,7 @@ class Session:
             clear = self._explained(error)
             self._tell_error(clear)
             tell_failed(self._run)
+            self._report_last()
             if clear is not error:
                 raise clear from error
 
@@ -426,6 +443,11 @@ class Session:
         if not self._run.reporter.ended:
             self._job.finish(status)
 
+    def _report_last(self) -> None:
+        """What counts is told by then: nobody waits for what the script still has to say."""
+        if not self._run.joining:  # else it has trained nothing
+            self._run.reports.end()
+
     def _explained(self, error: BaseException) -> BaseException:
         return explained(error) if self._run.joining else error
 
@@ -447,6 +469,7 @@ class Session:
                 sys.excepthook(type(error), error, error.__traceback__)
         if self._watch.status:
             tell_failed(self._run)
+        self._report_last()
         self.close()
 
     def _leave_to_child(self) -> None:

@@ -37,6 +37,18 @@ class Stepped:
 
 
 @dataclass(frozen=True)
+class Reported:
+    """The script has reported something: what a `reported` hook is told."""
+
+    step: int
+    """Optimizer steps done."""
+    epoch: int
+    """Finished epochs."""
+    values: Mapping[str, bool | int | float | str | None]
+    """By name."""
+
+
+@dataclass(frozen=True)
 class RequestSeen:
     """This process has noticed that it is asked to save and leave."""
 
@@ -74,6 +86,7 @@ Event = (
     | Resumed
     | Stepped
     | Committed
+    | Reported
     | RequestSeen
     | Voting
     | TookOver

@@ -6,7 +6,7 @@ import logging
 
 from perdure import channel
 from perdure.channel import Attached, Committed, Exiting, HandoverEnded, Imaged, Imaging, Opened, TookOver, Voting
-from perdure.telemetry.events import Event, Leaving, Stepped
+from perdure.telemetry.events import Event, Leaving, Reported, Stepped
 from perdure.telemetry.lines import say, speak_as
 
 
@@ -54,12 +54,19 @@ class LogLines:
                     say(f"took over the living run at step {step}, with {_ranks(world)}")
             case HandoverEnded(run, word, why) if self._rank == 0:
                 say(f"hand-over to run {run}: {word.value}: {why}")
+            case Reported(step, epoch, values) if self._rank == 0:
+                said = ", ".join(f"{name} {_short(value)}" for name, value in values.items())
+                say(f"step {step}, epoch {epoch}: {said}")
             case Leaving(_, cause):
                 self._leaving = f", leaving: {cause}"
             case Committed(commit) if self._rank == 0:
                 # While training goes on a save is no news: a level lower, for whoever asks for it.
                 level = logging.INFO if self._leaving else logging.DEBUG
                 say(f"saved step {commit.step}{self._leaving}", level)
+
+
+def _short(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _ranks(world: int) -> str:

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 from perdure.channel import HandoverEnded, TookOver
 from perdure.errors import StorageError
 from perdure.store import Store
-from perdure.telemetry.events import Event, GoalReached, Leaving, RequestSeen, Resumed, Stepped
+from perdure.telemetry.events import Event, GoalReached, Leaving, Reported, RequestSeen, Resumed, Stepped
 from perdure.telemetry.lines import warn
 
 FLUSH_SECONDS: Final = 1.0
@@ -148,6 +148,8 @@ class TraceLines:
                 self._trace.step(epoch, step, samples)
             case Resumed(step, seconds):
                 self._trace.event("resumed", step=step, seconds=dict(seconds))
+            case Reported(step, epoch, values):
+                self._trace.event("reported", step=step, epoch=epoch, values=dict(values))
             case RequestSeen(step, cause, at):
                 self._trace.event("request-seen", t=at, step=step, cause=cause)
             case Leaving(step):

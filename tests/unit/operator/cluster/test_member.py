@@ -171,6 +171,7 @@ def test_the_environment_tells_the_contract_and_what_is_set() -> None:
         "PERDURE_UID": UID,
         "PERDURE_JOB": "ns/digits",
         "PERDURE_MEMBER": NAME,
+        "PERDURE_NODE": {"fieldRef": {"apiVersion": "v1", "fieldPath": "spec.nodeName"}},
         "PERDURE_PROCESSES": "2",
         "PERDURE_COMPLETION": "Log",
         "PERDURE_GRACE_SECONDS": "120",

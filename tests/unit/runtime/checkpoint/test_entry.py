@@ -18,6 +18,7 @@ from perdure.checkpoint.entry import (
     Event,
     ImageRef,
     ManifestRef,
+    ObjectRef,
     Opened,
     Refused,
     checksum,
@@ -29,11 +30,14 @@ from perdure.checkpoint.entry import (
 from perdure.errors import Corrupt, UserError
 
 MANIFEST = ManifestRef("data/3/180-ab/manifest.json", 512, "0123456789abcdef")
+MEMBERS = ObjectRef("data/3/members-ab.json", 20_000, "fedcba9876543210")
 EVENTS: list[Event] = [
     Opened(4, 7),
     Opened(1, None),
     Opened(2, 7, 2, 181),
     Opened(2, 7, image=ImageRef(2, 181)),
+    Opened(512, 7, image=ImageRef(2, 181), members=MEMBERS),
+    Opened(512, 7, 2, 181, members=MEMBERS),
     Refused(4),
     Committed(180, 2, {"train": {"kind": "global", "consumed": 64}}, True, "drain", MANIFEST),
     Closed("no-step"),
@@ -49,7 +53,7 @@ def test_every_kind_is_read_as_it_was_written(event: Event) -> None:
 
 
 def test_an_entry_has_the_fields_the_format_names() -> None:
-    body = json.loads(write_entry(replace(ENTRY, event=EVENTS[5])))
+    body = json.loads(write_entry(replace(ENTRY, event=EVENTS[7])))
     common = {"kind", "seq", "prev", "uid", "run", "writer", "lastCommit", "lastOpened", "version", "time", "crc"}
     assert set(body) == common | {"step", "epoch", "cursors", "final", "reason", "manifest"}
     assert body["manifest"] == {"key": MANIFEST.key, "size": 512, "crc": "0123456789abcdef"}
@@ -57,7 +61,7 @@ def test_an_entry_has_the_fields_the_format_names() -> None:
 
 def test_what_a_hand_over_adds_is_in_the_entry_only_where_it_says_something() -> None:
     plain = json.loads(write_entry(ENTRY))
-    assert not {"takesOver", "step", "aborted"} & set(plain)
+    assert not {"takesOver", "step", "aborted", "members"} & set(plain)
     taken = json.loads(write_entry(replace(ENTRY, event=Opened(2, 7, 2, 181))))
     assert (taken["takesOver"], taken["step"]) == (2, 181)
     assert json.loads(write_entry(replace(ENTRY, event=Closed("no-step"), aborted=4)))["aborted"] == 4

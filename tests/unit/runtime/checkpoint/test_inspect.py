@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from perdure.checkpoint import inspect
+from perdure.checkpoint.log import Log
 from perdure.checkpoint.retention import retire
+from perdure.checkpoint.writer import Writer
 from perdure.errors import Corrupt, UserError
+from perdure.settings import Member
 from perdure.store import open_store
-from tests.unit.runtime.checkpoint.world import opened, position, save_solo
+from tests.unit.runtime.checkpoint.world import UID, opened, position, save_solo
 
 
 @pytest.fixture
@@ -50,6 +53,20 @@ def test_the_newest_commit_is_shown_with_its_tensors(uri: str) -> None:
     assert "by 1 rank" in text
     assert "shared half bfloat16 [33] from cpu, 66 bytes at " in text
     assert "replicated running_mean float32 [4] from cpu, 16 bytes at " in text
+
+
+def test_a_commit_is_shown_with_the_members_of_its_run(tmp_path: Path) -> None:
+    uri = f"file://{tmp_path}/root"
+    store = open_store(uri, {})
+    pen = Writer(Log(store), uid=UID, run=1)
+    pen.try_open(2, wait_over=True, members=[Member("digits-0", "n1"), Member("digits-1")])
+    save_solo(store, pen, 10)
+    text = list(inspect.show(uri, {}))
+    assert text[3:5] == ["rank 0 ran in digits-0 on n1", "rank 1 ran in digits-1"]
+    (named,) = (line for line in inspect.log(uri, {}) if "Opened" in line)
+    key = named.rpartition(" members=")[2]
+    store.delete([key])
+    assert f"members: {key} is missing" in inspect.show(uri, {})
 
 
 def test_a_whole_root_is_verified_and_a_damaged_one_told(uri: str) -> None:

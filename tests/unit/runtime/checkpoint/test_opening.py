@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from perdure.checkpoint import opening
+from perdure.checkpoint.entry import ENTRY_BYTES, Opened, key_of
 from perdure.checkpoint.log import Log
+from perdure.checkpoint.members import fetch_members, put_members
 from perdure.checkpoint.opening import open_run
 from perdure.checkpoint.writer import Resume, Writer
 from perdure.contract import Handover
-from perdure.errors import Fenced, StorageError, StorageRefused
+from perdure.errors import Corrupt, Fenced, StorageError, StorageRefused
 from perdure.group.peers import Solo
 from perdure.session.leaving import Exit
-from perdure.settings import Settings
+from perdure.settings import Member, Settings
 from perdure.store.file import FileStore
 
 FOREVER = 10_000.0
@@ -63,6 +66,39 @@ def nobody_gives_up() -> None:
 
 def test_outside_kubernetes_the_next_run_is_one_more_than_the_highest(store: Unreliable, before: Writer) -> None:
     assert open_run(settings(None), store, Solo(), nobody_gives_up).run == before.run + 1
+
+
+def test_the_log_names_the_object_that_says_where_each_of_many_ranks_began(store: Unreliable) -> None:
+    """An entry has 4 KiB, however many there are."""
+    members = [Member(f"digits-5e6d-{number}", f"node-{number}.example.internal") for number in range(512)]
+
+    class Told(Solo):
+        """Rank 0, that all the others have told where they run."""
+
+        world = 512
+
+        def gather(self, value: Any) -> list[Any]:
+            return [value, *map(asdict, members[1:])]
+
+    open_run(replace(settings(1), world=512, member=members[0]), store, Told(), nobody_gives_up)
+    slot = Log(store).slot(1)
+    assert slot
+    assert slot.entry
+    assert isinstance(slot.entry.event, Opened)
+    assert slot.entry.event.members
+    assert len(store.get(key_of(1))) < ENTRY_BYTES / 4
+    assert fetch_members(store, slot.entry.event.members) == tuple(members)
+
+
+def test_where_ranks_ran_is_told_only_if_it_is_what_was_written(store: Unreliable) -> None:
+    ref = put_members(store, 3, [Member("digits-0", "n1")])
+    data = store.get(ref.key)
+    store.put(ref.key, data.replace(b"n1", b"n2"))
+    with pytest.raises(Corrupt, match="changed after it was written"):
+        fetch_members(store, ref)
+    store.delete([ref.key])
+    with pytest.raises(Corrupt, match="is missing"):
+        fetch_members(store, ref)
 
 
 def test_a_run_waits_for_the_one_before_to_end(

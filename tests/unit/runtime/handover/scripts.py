@@ -85,6 +85,8 @@ def train(
         session.register(model=wrapped, optimizer=optimizer, scheduler=scheduler)
         session.on("resumed", lambda commit: told.append(f"resumed {commit.step}"))
         session.on("ranks", lambda: told.append(f"ranks {session.rank}/{session.world}"))
+        last: list[int] = []
+        session.report_every(1e6, lambda: last.append(session.steps_done))
         ended = Ended()
         session._run.reporter.add(ended)
         batches = session.loader(dataset(), BATCH, num_workers=workers)
@@ -110,9 +112,10 @@ def train(
                     session.step()
                     scheduler.step()
         except Exit:
-            return {"left": session.steps_done, "began": began}
+            return {"left": session.steps_done, "began": began, "last": last}
         return {
             "began": began,
+            "last": last,
             "rank": session.rank,
             "world": session.world,
             "steps": session.steps_done,

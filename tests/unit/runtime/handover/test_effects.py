@@ -23,6 +23,7 @@ from perdure.checkpoint.checkpointer import Checkpointer
 from perdure.checkpoint.codec import decode
 from perdure.checkpoint.entry import Opened
 from perdure.checkpoint.log import Log, slot_of
+from perdure.checkpoint.members import fetch_members
 from perdure.checkpoint.opening import Opening
 from perdure.checkpoint.state import State
 from perdure.checkpoint.verdict import Verdict
@@ -36,7 +37,7 @@ from perdure.handover.transfer import needing_room
 from perdure.session.effects import Effects, Header, Stop
 from perdure.session.membership import make_pulse
 from perdure.session.run import Run
-from perdure.settings import Settings
+from perdure.settings import Member, Settings
 from perdure.telemetry.trace import NoTrace
 from tests.support.store import MemoryStore
 from tests.unit.runtime.checkpoint.world import MANIFEST, UID, position
@@ -82,10 +83,9 @@ class Pair:
     def __init__(self, width: int = 3) -> None:
         self.store = MemoryStore()
         block = Handover(1, 1, (0,), (0,), f"127.0.0.1:{free_port()}", 20, "token")
-        self.old = Process(Settings("memory://", uid=UID, run=1), self.store, 7, width)
-        self.new = Process(
-            Settings("memory://", uid=UID, run=2, handover=block, master=("127.0.0.1", 1)), self.store, 8, width
-        )
+        self.old = Process(Settings("memory://", uid=UID, run=1, member=Member("leaver", "n1")), self.store, 7, width)
+        joins = Settings("memory://", uid=UID, run=2, handover=block, master=("127.0.0.1", 1))
+        self.new = Process(replace(joins, member=Member("newcomer", "n2")), self.store, 8, width)
         self.writer = Writer(Log(self.store), uid=UID, run=1)
         assert isinstance(self.writer.try_open(1, wait_over=True), Resume)
         self.new.run.opened_checkpointer = self.pen(self.new.run, None)
@@ -238,7 +238,11 @@ def test_the_decider_opens_the_newer_run_for_its_rank_0_and_the_older_one_is_out
     assert word == pair.taker.word()
     slot = slot_of(word.seq, word.entry.encode())
     assert slot.entry
-    assert slot.entry.event == Opened(1, None, takes_over=1, step=3)
+    assert isinstance(slot.entry.event, Opened)
+    members = slot.entry.event.members
+    assert slot.entry.event == Opened(1, None, takes_over=1, step=3, members=members)
+    assert members
+    assert fetch_members(pair.store, members) == (Member("newcomer", "n2"),)
     pair.taker.install(word)
     writer = pair.new.run.checkpointer.writer
     assert writer

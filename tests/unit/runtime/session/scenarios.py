@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -182,12 +183,16 @@ def thaw(root: str) -> dict[str, Any]:
 def life(root: str, *, ask: int | None = None, leave: int | None = None) -> dict[str, Any]:
     """What hooks are told; rank `ask` alone wants to stop in the second epoch, all leave after step `leave`."""
     told: list[str] = []
+    made: list[Any] = []
+    os.environ["PERDURE_MEMBER"] = f"member-{os.environ['RANK']}"
     with joined(root) as session:
+        del os.environ["PERDURE_MEMBER"]
         net = network()
         model = session.wrap(net)
         session.register(model=model, optimizer=torch.optim.SGD(model.parameters()))
         for name in ("init", "resumed", "ranks", "collect", "exit"):
             session.on(name, lambda *_, name=name: told.append(name))
+        session.on("committed", lambda commit: made.append(asdict(commit)))
         session.state["rank"] = session.rank
         try:
             for epoch in session.epochs(9):
@@ -199,8 +204,8 @@ def life(root: str, *, ask: int | None = None, leave: int | None = None) -> dict
                         os.kill(os.getpid(), signal.SIGTERM)
                     session.step()
         except Exit:
-            return {"told": told, "steps": session.steps_done}
-    return {"told": told, "steps": session.steps_done, "rank": session.state["rank"]}
+            return {"told": told, "steps": session.steps_done, "made": made}
+    return {"told": told, "steps": session.steps_done, "rank": session.state["rank"], "made": made}
 
 
 def evaluate(session: Session, net: nn.Module) -> None:

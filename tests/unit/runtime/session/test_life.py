@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from perdure import Session, UserError
+from perdure.checkpoint.state import Commit
 from perdure.contract import CommitRef
 from perdure.session.leaving import Exit
+from perdure.settings import Member
 
 Join = Callable[[], Session]
 STEPS_PER_EPOCH = 4
@@ -109,7 +112,12 @@ def test_init_is_for_a_fresh_start_and_resumed_for_a_resume(join: Join) -> None:
 
 def test_every_commit_is_told_and_leaving_comes_after_it(join: Join) -> None:
     script = Script(join(), listen=("leaving", "committed")).left(2, stop_at=2)
-    assert script.told == [("committed", CommitRef(2, 2)), ("leaving", "SIGTERM")]
+    (_, made), left = script.told
+    here = Member(socket.gethostname(), socket.gethostname())
+    root = script.session._run.store.uri
+    assert made == Commit(2, 2, 0, root, world=1, members=(here,), seconds=made.seconds, slowest=0)
+    assert [set(seconds) for seconds in made.seconds] == [{"stage", "upload", "commit"}]
+    assert left == ("leaving", "SIGTERM")
 
 
 def test_a_hook_may_be_given_as_a_decorator_and_keeps_its_name(join: Join) -> None:

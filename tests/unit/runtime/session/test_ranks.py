@@ -242,6 +242,24 @@ def test_hooks_are_told_of_a_resume_by_other_ranks_and_rank_0_alone_collects(pla
     assert [found["rank"] for found in played["life-three"]] == [0, 0, 0]
 
 
+def test_every_rank_is_told_of_a_commit_who_made_it_and_the_log_who_began(played: Results, folder: Path) -> None:
+    for name, world in (("life-two", 2), ("life-three", 3)):
+        told = [found["made"] for found in played[name]]
+        assert told == [told[0]] * world, "every rank is told the same"
+        for commit in told[0]:
+            assert [member["name"] for member in commit["members"]] == [f"member-{rank}" for rank in range(world)]
+            own = [seconds["stage"] + seconds["upload"] for seconds in commit["seconds"]]
+            assert own[commit["slowest"]] == max(own)
+            assert [sorted(seconds) for seconds in commit["seconds"][1:]] == [["stage", "upload"]] * (world - 1)
+            assert commit["seconds"][0]["commit"] > 0
+    assert [(commit["step"], commit["epoch"]) for commit in played["life-two"][0]["made"]] == [(1, 0)]
+    named = [entry["members"]["key"] for entry in log(folder / "life") if entry["kind"] == "Opened"]
+    found = [json.loads((folder / "life" / key).read_text())["members"] for key in named]
+    assert [[member["name"] for member in members] for members in found] == [
+        [f"member-{rank}" for rank in range(world)] for world in (2, 3)
+    ]
+
+
 def test_one_rank_that_wants_to_stop_ends_the_loop_on_all(played: Results, folder: Path) -> None:
     assert [found["steps"] for found in played["life-three"]] == [4, 4, 4]
     assert log(folder / "life")[-1]["goal"] == {"epochs": 9, "stop": ["plateau"]}

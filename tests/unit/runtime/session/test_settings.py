@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from perdure.contract import CommitRef, Env, Train
 from perdure.errors import UserError
 from perdure.session.liveness import obstacle
 from perdure.session.run import Run
-from perdure.settings import Cadence, read_settings
+from perdure.settings import Cadence, Member, read_settings
 
 RANKS = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
 
@@ -30,6 +31,12 @@ def test_a_laptop_says_nothing_and_gets_a_run_of_its_own(tmp_path: Path, monkeyp
     assert (settings.uid, settings.run, settings.rank, settings.world) == ("local", None, 0, 1)
     assert (settings.wait, settings.grace) == (0.0, 30.0)
     assert settings.cadence == Cadence(seconds=300)
+
+
+def test_a_process_knows_its_pod_and_node_and_elsewhere_the_machine() -> None:
+    assert read_settings({Env.MEMBER: "digits-0", Env.NODE: "n1"}).member == Member("digits-0", "n1")
+    assert read_settings({Env.MEMBER: "digits-0"}).member == Member("digits-0")
+    assert read_settings({}).member == Member(socket.gethostname(), socket.gethostname())
 
 
 def test_a_root_in_the_environment_goes_before_that_of_the_script() -> None:
