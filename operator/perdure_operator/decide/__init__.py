@@ -14,6 +14,7 @@ from typing import Final
 
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import TrainingJobStatus
+from perdure_operator.decide.answering import answer
 from perdure_operator.decide.budget import protect, relax
 from perdure_operator.decide.draft import Draft
 from perdure_operator.decide.ending import close_previous, close_run, complete, record_leavers, record_outcomes
@@ -134,7 +135,7 @@ STAGES: Final[Mapping[Stage, tuple[Policy, ...]]] = {
         pace,
         allocate_ahead,
     ),
-    Stage.FINISHED: (keep_finished,),
+    Stage.FINISHED: (keep_finished, answer),
 }
 LEADS_TO: Final[Mapping[Stage, frozenset[Stage]]] = {
     Stage.RUNNING: frozenset({Stage.QUIET, Stage.PREPARING, Stage.LEAVING}),
@@ -145,6 +146,7 @@ LEADS_TO: Final[Mapping[Stage, frozenset[Stage]]] = {
 }
 """Into which stages the same round goes on, beside FINISHED."""
 WRITES: Final[tuple[Policy, ...]] = (
+    answer,  # before a pod is deleted that has ended
     relabel,  # before anything is said to a pod
     ask_to_leave,
     keep_spares,
