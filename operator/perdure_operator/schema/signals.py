@@ -105,8 +105,8 @@ every five minutes, and starts anew where the answer has changed. Where it does:
   longer, and then as long as members took last to save and leave (`status.exitSeconds`), or as long as they may
   (`disruption.exitTimeoutSeconds`) where none have yet. With `VacateIfRoom` there is none. `completionTime` comes when
   the pod has ended.
-* A job with `Ignore` for the row completes at once, with that reason, and others have their turn. So it is with a pod on
-  a node that was given up.
+* A job with `Ignore` for the row completes at once, with that reason, and others have their turn. So it is with a pod
+  on a node that was given up.
 * Kubernetes' own `imperative-eviction.k8s.io/evictor` comes last, after 20 minutes without a heartbeat, and the job's
   budget refuses it while the member trains. So a member leaves also when the operator's turn is over, if the Eviction
   goes on: it has missed it, then, for example because it did not run.
