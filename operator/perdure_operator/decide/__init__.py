@@ -58,6 +58,7 @@ from perdure_operator.decide.members import (
 )
 from perdure_operator.decide.preparing import (
     give_up,
+    let_settle,
     reconsider,
     stop_growing,
     take_over,
@@ -113,6 +114,7 @@ STAGES: Final[Mapping[Stage, tuple[Policy, ...]]] = {
         check_template,
         back_off,
         pace,
+        let_settle,
         allocate,
         take_over,
         take_over_with_fewer,
