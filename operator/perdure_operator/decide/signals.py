@@ -275,8 +275,9 @@ def _deadline(snapshot: Snapshot, shown: _Shown) -> datetime | None:
     if not seconds:
         return None
     intent = snapshot.status.current.intent if snapshot.status.current else None
-    told = shown.since if shown.since and _credible(shown.since) else None
-    began = told or (intent.deadline_seen if intent else None) or snapshot.now
+    seen, told = (intent.deadline_seen if intent else None) or snapshot.now, _believed(shown.since)
+    # Told by another's clock: what has not begun, or was over before anybody saw it, while the node is there, is wrong.
+    began = told if told and told <= snapshot.now and later(told, min(seconds)) > seen else seen
     return later(began, min(seconds))
 
 

@@ -32,7 +32,7 @@ shows the first row that matches counts. Where a node shows several, a reaction 
 that does not, and one with a deadline shortens the time of the others. Several nodes within a second cost one move, and
 a signal that is withdrawn before anybody was asked costs nothing. Where that has happened three times, each no more
 than ten minutes after the one before, the next signal without a deadline has to last 8 s, then 16 s, up to a minute;
-the condition `Disrupted` says so.
+the condition `Disrupted` says so. One that comes and goes beside another that stays gets no new member before that.
 
 ```
 perdure-operator signals                           # the table
@@ -46,8 +46,10 @@ kubectl annotate node n1 {VACATE_ANNOTATION}=true  # members leave, without a co
 
 _DEADLINES: Final = """With a deadline nothing is waited for that would cost the save its time: there is no quiet
 second, replacements are awaited for half of the notice at most (and `replacementTimeoutSeconds`), and not at all where
-the notice is below 30 s; then all save and leave, and their time ends 5 s before the deadline. A pod that tolerates a
-taint NoExecute for some seconds has a deadline as well: it is killed when they and its grace are over."""
+the notice is below 30 s; then all save and leave, and their time ends 5 s before the deadline. When a notice began
+tells the clock of the node, or of whoever has set it: one that lies ahead, or was over before anybody saw it while
+the node is there, counts from the first sight. A pod that tolerates a taint NoExecute for some seconds has a deadline
+as well: it is killed when they and its grace are over."""
 
 _LIMITS: Final = """Not every announcement keeps new pods off its node: a condition, a label or an annotation does not.
 A new member that lands there does not train; it stays, idle, and keeps its successors off the node, until the run goes
