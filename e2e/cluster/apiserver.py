@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -31,9 +31,13 @@ _serials = itertools.count()
 class ApiServer:
     """`with ApiServer() as server:`; enter and leave it on the same, living thread."""
 
-    def __init__(self, *, controller_manager: bool = False, audit_log: Path | None = None) -> None:
+    def __init__(
+        self, *, controller_manager: bool = False, audit_log: Path | None = None, extra: Sequence[str] = ()
+    ) -> None:
+        """`extra` are further options of kube-apiserver."""
         self._controllers = controller_manager
         self._audit_log = audit_log
+        self._extra = tuple(extra)
         self._serial = next(_serials)
         self.folder = _root() / f"{os.getpid()}-{self._serial}"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -119,7 +123,7 @@ class ApiServer:
             audit_policy=self.folder / "audit-policy.json",
             audit_log=self.audit_log,
             # a loopback address cannot be the endpoint of the Service `kubernetes`
-            extra=("--endpoint-reconciler-type=none",),
+            extra=("--endpoint-reconciler-type=none", *self._extra),
         )
 
     def _start(self) -> None:

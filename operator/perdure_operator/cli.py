@@ -53,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--health-port", type=int, default=8080, metavar="PORT", help="0: no health endpoint")
     run.add_argument("--signals", metavar="FILE.yaml", help="rows of the table of signals: see the command `signals`")
     run.add_argument("--node-claims", action="store_true", help="get the NodeClaim of a node that Karpenter takes away")
+    run.add_argument("--no-eviction-requests", action="store_true", help="answer none, also where Kubernetes has them")
     run.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     run.add_argument("--log-format", default="json", choices=["json", "text"])
     run.set_defaults(command=_run)
@@ -93,6 +94,7 @@ def _run(arguments: argparse.Namespace) -> int:
         health_port=arguments.health_port or None,
         signals=signals,
         node_claims=arguments.node_claims,
+        evictions=not arguments.no_eviction_requests,
     )
     return 0 if asyncio.run(operator.run(options)) else 1
 
@@ -113,13 +115,13 @@ def _snapshot(arguments: argparse.Namespace) -> int:
 
 async def _observed(kubeconfig: str | None, job: tuple[str, str]) -> str:
     from perdure_operator.cluster import kube  # noqa: PLC0415
-    from perdure_operator.cluster.protocol import ApiError  # noqa: PLC0415
+    from perdure_operator.cluster.protocol import EVICTIONS, ApiError  # noqa: PLC0415
     from perdure_operator.cluster.read.cache import Cache  # noqa: PLC0415
     from perdure_operator.cluster.read.observe import Observer  # noqa: PLC0415
 
     async with await kube.login(kubeconfig) as api:
-        observer = Observer(api, Cache(), namespace=job[0])
         try:
+            observer = Observer(api, Cache(responds=await api.serves(EVICTIONS)), namespace=job[0])
             await observer.sync()
             seen = await observer.observe(job)
         except ApiError as error:

@@ -18,6 +18,7 @@ from perdure_operator.decide.draft import WAITING
 from perdure_operator.decide.stage import stage_of
 from perdure_operator.state.decision import (
     Action,
+    Answer,
     Assign,
     CheckTemplate,
     CreatePod,
@@ -120,6 +121,8 @@ def _object(action: Action) -> str:
         case Mark(name=name, new=new):
             said = ", ".join(f"{key}={value}" for key, value in new.items() if key != ANNOTATION_AUTOSCALER)
             return f"{name} with {said or 'no annotations for autoscalers'}"
+        case Answer(name=name, completed=done):
+            return f"{name}, for the last time" if done else name
         case SetBudget(min_available=least):
             return f"minAvailable {least}"
         case CheckTemplate() | DeleteBudget() | DeleteJob():

@@ -31,6 +31,41 @@ class Installed:
     user: str = f"system:serviceaccount:{SYSTEM}:perdure-operator"
 
 
+def audit_log() -> Path:
+    """One that the test of the chart's rights reads."""
+    return SharedRun.current().audit_logs / f"{os.getpid()}-{next(_numbers)}.log"
+
+
+def apply_crd(server: ApiServer) -> None:
+    """Once it returns the API server takes jobs."""
+    server.kubectl("apply", "-f", REPOSITORY / "crds")
+    # The names first: `kubectl wait` gives up on an object whose conditions are still null.
+    for state in ("jsonpath={.status.acceptedNames.kind}=TrainingJob", "condition=Established"):
+        server.kubectl("wait", f"--for={state}", "crd/trainingjobs.perdure.dev", "--timeout=30s")
+
+
+def new_namespace(server: ApiServer) -> str:
+    """Fresh, and with the ServiceAccount that a controller would have made."""
+    name = f"test-{next(_numbers)}"
+    server.kubectl("create", "namespace", name)
+    server.kubectl("create", "serviceaccount", "default", f"--namespace={name}")
+    return name
+
+
+def install_rights(
+    server: ApiServer, tools: dict[str, Path], *values: str, namespace: str = SYSTEM, release: str = "perdure"
+) -> Installed:
+    """The chart's ServiceAccount in that namespace with exactly the chart's rights."""
+    chart = REPOSITORY / "helm" / "perdure"
+    argv = [str(tools["helm"] / "helm"), "template", release, str(chart), f"--namespace={namespace}"]
+    argv += [f"--set={one}" for one in values]
+    rights = [f"--show-only=templates/{name}.yaml" for name in ("serviceaccount", "rbac")]
+    done = subprocess.run([*argv, *rights], check=True, capture_output=True, text=True)
+    server.kubectl("create", "namespace", namespace)
+    server.kubectl("apply", "-f", "-", input=done.stdout)
+    return Installed(server.kubeconfig_for_service_account(namespace, f"{release}-operator"), done.stdout)
+
+
 @pytest.fixture(scope="session")
 def tools() -> dict[str, Path]:
     """Folders of the built tools."""
@@ -45,34 +80,21 @@ def tools() -> dict[str, Path]:
 @pytest.fixture(scope="session")
 def api_server(tools: dict[str, Path]) -> Iterator[ApiServer]:
     """With the CRD."""
-    run = SharedRun.current()
-    with ApiServer(audit_log=run.audit_logs / f"{os.getpid()}.log") as server:
-        server.kubectl("apply", "-f", REPOSITORY / "crds")
-        # The names first: `kubectl wait` gives up on an object whose conditions are still null.
-        for state in ("jsonpath={.status.acceptedNames.kind}=TrainingJob", "condition=Established"):
-            server.kubectl("wait", f"--for={state}", "crd/trainingjobs.perdure.dev", "--timeout=30s")
+    with ApiServer(audit_log=audit_log()) as server:
+        apply_crd(server)
         yield server
 
 
 @pytest.fixture
 def namespace(api_server: ApiServer) -> str:
-    """Fresh, and with the ServiceAccount that a controller would have made."""
-    name = f"test-{next(_numbers)}"
-    api_server.kubectl("create", "namespace", name)
-    api_server.kubectl("create", "serviceaccount", "default", f"--namespace={name}")
-    return name
+    """See `new_namespace`."""
+    return new_namespace(api_server)
 
 
 @pytest.fixture(scope="session")
 def installed(api_server: ApiServer, tools: dict[str, Path]) -> Installed:
-    """The chart's ServiceAccount with exactly the chart's rights."""
-    chart = REPOSITORY / "helm" / "perdure"
-    argv = [str(tools["helm"] / "helm"), "template", "perdure", str(chart), f"--namespace={SYSTEM}"]
-    rights = [f"--show-only=templates/{name}.yaml" for name in ("serviceaccount", "rbac")]
-    done = subprocess.run([*argv, *rights], check=True, capture_output=True, text=True)
-    api_server.kubectl("create", "namespace", SYSTEM)
-    api_server.kubectl("apply", "-f", "-", input=done.stdout)
-    return Installed(api_server.kubeconfig_for_service_account(SYSTEM, "perdure-operator"), done.stdout)
+    """See `install_rights`."""
+    return install_rights(api_server, tools)
 
 
 @pytest.fixture(scope="module")

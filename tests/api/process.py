@@ -23,10 +23,11 @@ class OperatorProcess:
     lease_seconds: int = 15
     more: tuple[str, ...] = ()
     """Further words of the command line."""
+    lease_namespace: str = "perdure-system"
 
     def __enter__(self) -> Self:
         argv = [sys.executable, "-m", "perdure_operator.cli", "run", "--all-namespaces"]
-        argv += [f"--kubeconfig={self.kubeconfig}", "--lease-namespace=perdure-system", "--health-port=0"]
+        argv += [f"--kubeconfig={self.kubeconfig}", f"--lease-namespace={self.lease_namespace}", "--health-port=0"]
         argv += [f"--lease-seconds={self.lease_seconds}", "--log-format=text", "--log-level=info"]
         argv += self.more
         environment = clean_environment(os.environ) | {"POD_NAME": self.name}

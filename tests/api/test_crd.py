@@ -160,6 +160,7 @@ STATUS = TrainingJobStatus(
     step=100,
     commit_seq=9,
     steps_lost=20,
+    exit_seconds=12.5,
     log_lost=LostLog(time=NOON, generation=3, found_step=90, message="the log holds nothing after step 90"),
     log_looks=1,
     root_problem=RootProblem(time=NOON, generation=3, damaged=True, count=2, message="entry 9 is torn: restore it"),

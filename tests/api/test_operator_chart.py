@@ -98,6 +98,22 @@ def test_claims_of_karpenter_are_read_only_where_that_is_wanted(tools: dict[str,
         assert (claims, "--node-claims" in args) == ([["get"]] if wanted else [], wanted)
 
 
+def test_evictions_are_answered_unless_the_chart_says_otherwise(tools: dict[str, Path]) -> None:
+    def rules_and_words(*values: str) -> tuple[list[tuple[str, ...]], list[str]]:
+        documents = rendered(tools, *values)
+        roles = of_kind(documents, "ClusterRole") + of_kind(documents, "Role")
+        rules = [rule for role in roles for rule in role["rules"] if rule["apiGroups"] == ["lifecycle.k8s.io"]]
+        (deployment,) = of_kind(documents, "Deployment")
+        words = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+        found = [(*rule["resources"], *rule["verbs"]) for rule in rules]
+        return found, [word for word in words if "eviction" in word]
+
+    rights = [("evictions", "list", "watch"), ("evictions/status", "patch")]
+    assert rules_and_words() == (rights, [])
+    assert rules_and_words("watchNamespace=team") == (rights, [])
+    assert rules_and_words("evictionRequests=false") == ([], ["--no-eviction-requests"])
+
+
 def test_one_namespace_needs_no_rights_on_jobs_elsewhere(tools: dict[str, Path]) -> None:
     (everywhere,) = of_kind(rendered(tools, "watchNamespace=team", "userRoles=false"), "ClusterRole")
     assert [rule["resources"] for rule in everywhere["rules"]] == [["nodes"], ["customresourcedefinitions"]]

@@ -13,7 +13,12 @@ from tests.api.conftest import Installed
 from tests.api.rbac import Right, api_audit_logs, audit_rbac
 
 USER = "system:serviceaccount:perdure-system:perdure-operator"
-USING = {"test_operator_crash.py", "test_operator_process.py", "test_operator_replicas.py"}
+USING = {
+    "test_operator_crash.py",
+    "test_operator_evictions.py",
+    "test_operator_process.py",
+    "test_operator_replicas.py",
+}
 
 RENDERED = """
 kind: ClusterRole

@@ -126,6 +126,13 @@ class ApiServer:
         self.policy.admit_update(kind)
         return self._update(kind, old, new, by)
 
+    def patch_status(
+        self, kind: str, namespace: str, name: str, operations: Sequence[Mapping[str, Any]], *, by: str
+    ) -> Json:
+        old = self.get(kind, namespace, name)
+        new = old | {"status": patched(old, operations).get("status") or {}}
+        return self._store_if_new("MODIFIED", kind, old, new, by)
+
     def replace(self, kind: str, namespace: str, name: str, body: Json, *, by: str) -> Json:
         old = self.get(kind, namespace, name)
         _require(old, body, kind)

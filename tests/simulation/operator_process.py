@@ -92,17 +92,44 @@ class Client:
 
     async def patch(self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]) -> Json:
         """See ClusterApi."""
+        return await self._patched(
+            "patch",
+            resource,
+            name,
+            operations,
+            lambda api: api.patch(resource.plural, namespace, name, operations, by=self._link.name),
+        )
+
+    async def patch_status(
+        self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]
+    ) -> Json:
+        """See ClusterApi."""
+        return await self._patched(
+            "patch status",
+            resource,
+            name,
+            operations,
+            lambda api: api.patch_status(resource.plural, namespace, name, operations, by=self._link.name),
+        )
+
+    async def _patched(
+        self,
+        verb: str,
+        resource: Resource,
+        name: str,
+        operations: Sequence[Operation],
+        what: Callable[[Any], Json],
+    ) -> Json:
         tested = frozenset(str(one["path"]) for one in operations if one["op"] == "test")
-        self._link.on_write("patch", resource.plural, name, tested)
+        self._link.on_write(verb, resource.plural, name, tested)
         try:
-            return await self._call(
-                "patch",
-                resource,
-                lambda api: api.patch(resource.plural, namespace, name, operations, by=self._link.name),
-                name,
-            )
+            return await self._call(verb, resource, what, name)
         except Invalid as error:
             raise Conflict(str(error), status=error.status, reason=error.reason) from None
+
+    async def serves(self, resource: Resource) -> bool:
+        """See ClusterApi."""
+        return resource.plural in objects.KINDS
 
     async def replace(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
         """See ClusterApi."""

@@ -20,6 +20,7 @@ from perdure_operator.cluster.protocol import (
     Invalid,
     Json,
     NotFound,
+    Resource,
 )
 
 
@@ -94,6 +95,29 @@ async def a_patch_of_another_uid_is_a_conflict(api: ClusterApi, namespace: str) 
 async def a_patch_of_what_is_gone_is_not_found(api: ClusterApi, namespace: str) -> None:
     with pytest.raises(NotFound):
         await api.patch(PODS, namespace, "one", [{"op": "test", "path": "/metadata/uid", "value": "x"}])
+
+
+async def a_patch_of_a_status_changes_that_alone_while_its_tests_hold(api: ClusterApi, namespace: str) -> None:
+    created = await api.create(PODS, namespace, pod("one"))
+    patch = [
+        {"op": "test", "path": "/metadata/uid", "value": created["metadata"]["uid"]},
+        {"op": "test", "path": "/spec/containers/0/name", "value": "c"},
+        {"op": "add", "path": "/status/message", "value": "so far"},
+    ]
+    patched = await api.patch_status(PODS, namespace, "one", patch)
+    assert patched["status"]["message"] == "so far"
+    assert patched["spec"] == created["spec"]
+    patch[1]["value"] = "another"
+    with pytest.raises(Conflict):
+        await api.patch_status(PODS, namespace, "one", patch)
+    with pytest.raises(NotFound):
+        await api.patch_status(PODS, namespace, "two", patch)
+
+
+async def a_kind_is_served_or_not(api: ClusterApi, namespace: str) -> None:
+    assert await api.serves(PODS)
+    assert not await api.serves(Resource("nobody.example.com", "v1", "things"))
+    assert not await api.serves(Resource("", "v1", "things"))
 
 
 async def a_replace_of_an_old_version_is_a_conflict(api: ClusterApi, namespace: str) -> None:
@@ -208,6 +232,8 @@ CASES = [
     a_patch_takes_an_annotation_away_and_only_once,
     a_patch_of_another_uid_is_a_conflict,
     a_patch_of_what_is_gone_is_not_found,
+    a_patch_of_a_status_changes_that_alone_while_its_tests_hold,
+    a_kind_is_served_or_not,
     a_replace_of_an_old_version_is_a_conflict,
     a_delete_takes_only_that_uid,
     a_delete_takes_only_that_version,

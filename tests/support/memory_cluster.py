@@ -39,12 +39,16 @@ class MemoryCluster:
         self._version = itertools.count(1)
         self.watch: Callable[[str, Resource, Json], object] = _nobody
         self.page = 2
+        self.served: set[Resource] = {PODS}
         self.writes: list[str] = []
         self.time: Callable[[], datetime] = lambda: datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
         self.sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     def server_time(self) -> datetime:
         return self.time()
+
+    async def serves(self, resource: Resource) -> bool:
+        return resource in self.served
 
     async def list(self, resource: Resource, namespace: str | None = None, *, selector: str = "") -> list[Json]:
         return [
@@ -87,6 +91,16 @@ class MemoryCluster:
             _apply(raw, operation)
         self._note("patch", resource, name)
         return self._store("MODIFIED", (resource, namespace, name), raw)
+
+    async def patch_status(
+        self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]
+    ) -> Json:
+        stored = self._stored(resource, namespace, name)
+        raw = copy.deepcopy(stored)
+        for operation in operations:
+            _apply(raw, operation)
+        self._note("patch status", resource, name)
+        return self._store("MODIFIED", (resource, namespace, name), copy.deepcopy(stored) | {"status": raw["status"]})
 
     async def replace(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
         stored = self._stored(resource, namespace, name)
@@ -183,7 +197,10 @@ def _apply(raw: Json, operation: Operation) -> None:
     *parents, last = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
     target: Any = raw
     for part in parents:
-        target = target.get(part) if isinstance(target, dict) else None
+        if isinstance(target, list):
+            target = target[int(part)] if int(part) < len(target) else None
+        else:
+            target = target.get(part) if isinstance(target, dict) else None
     if not isinstance(target, dict) or (operation["op"] != "add" and last not in target):
         raise Conflict(f"path {operation['path']} does not exist", status=422, reason="Invalid")
     if operation["op"] == "test":

@@ -12,7 +12,7 @@ from typing import Any
 
 from perdure_operator.api.signals import SignalRow
 from perdure_operator.api.status import TrainingJobStatus
-from perdure_operator.cluster.protocol import JOBS, NODES, PODS, ClusterApi, Json, Resource
+from perdure_operator.cluster.protocol import EVICTIONS, JOBS, NODES, PODS, ClusterApi, Json, Resource
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.observe import Observer
 from perdure_operator.cluster.write.act import Actor
@@ -36,14 +36,15 @@ class Stage:
         signals: tuple[SignalRow, ...] = (),
         *,
         node_claims: bool = False,
+        responds: bool = False,
     ) -> None:
         self.cluster = cluster or MemoryCluster()
         self.now: datetime = NOW
-        self.cache = Cache(signals)
+        self.cache = Cache(signals, responds=responds)
         self.queue = Queue(monotonic=self._monotonic)
         watch = Watch(self.cache, self.queue)
         self.cluster.time = lambda: self.now
-        self.cluster.watch = partial(_tell, watch)
+        self.cluster.watch = partial(_tell, watch, (*WATCHED, *((EVICTIONS,) if responds else ())))
         calls = api or self.cluster
         self.observer = Observer(calls, self.cache, clock=lambda: self.now, node_claims=node_claims)
         self.leading = True
@@ -57,7 +58,7 @@ class Stage:
         return self.now.timestamp()
 
     def restarted(self) -> Stage:
-        successor = Stage(self.cluster)
+        successor = Stage(self.cluster, responds=self.cache.responds)
         successor.now = self.now
         return successor
 
@@ -122,9 +123,9 @@ class Stage:
         self.settle()
 
 
-def _tell(watch: Watch, kind: str, resource: Resource, raw: Json) -> None:
+def _tell(watch: Watch, watched: tuple[Resource, ...], kind: str, resource: Resource, raw: Json) -> None:
     """What nobody subscribes to is not told."""
-    if resource in WATCHED:
+    if resource in watched:
         watch.take_in(resource, kind, raw)
 
 

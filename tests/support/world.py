@@ -14,6 +14,7 @@ from perdure_operator.api.status import TrainingJobStatus
 from perdure_operator.decide.facts import terminated
 from perdure_operator.state.decision import (
     Action,
+    Answer,
     Assign,
     CheckTemplate,
     CreatePod,
@@ -105,11 +106,22 @@ def carry_out(snapshot: Snapshot, action: Action) -> Snapshot:  # noqa: C901, PL
             if _pod(snapshot, name, uid).marks != old:
                 raise Conflict
             return change_pod(snapshot, name, marks=new)
+        case Answer():
+            return _answered(snapshot, action)
         case DeletePod(name=name, uid=uid):
             pod = _pod(snapshot, name, uid)
             return remove(snapshot, name) if terminated(pod) else delete(snapshot, name, snapshot.now + GRACE)
         case DeleteJob():
             return change(snapshot, deleting=True)
+
+
+def _answered(snapshot: Snapshot, said: Answer) -> Snapshot:
+    if said.uid not in {one.uid for one in snapshot.evictions}:
+        return snapshot
+    told = {"heartbeat": said.heartbeat, "completed": said.completed, "message": said.message, "tried": said.heartbeat}
+    told |= {"expected": said.expected} if said.expected else {}
+    views = (one.model_copy(update=told) if one.uid == said.uid else one for one in snapshot.evictions)
+    return change(snapshot, evictions=tuple(views))
 
 
 def delete(snapshot: Snapshot, name: str, deadline: datetime) -> Snapshot:

@@ -28,6 +28,12 @@ CREDENTIALS_VOLUME: Final = "perdure-s3"
 EVICTION_POLICY: Final = "AlwaysAllow"
 """Of a budget: a member that is not Ready does not train, so nothing is lost with it."""
 
+RESPONDER: Final = "perdure.dev/operator"
+"""By which the operator answers for its pods where Kubernetes has Evictions as objects."""
+
+RESPONDER_PRIORITY: Final = 10_000
+"""What Kubernetes tells a pod's managing controller to take: others may come before it or after."""
+
 _UID_CHARACTERS: Final = 4
 _NUMBER_DIGITS: Final = 9
 """More members than that no job has ever had."""

@@ -24,6 +24,7 @@ _DETECTOR: Final = "https://github.com/kubernetes/node-problem-detector"
 _SENTINEL: Final = "https://github.com/NVIDIA/NVSentinel"
 _MEDIK8S: Final = "https://github.com/medik8s"
 _LIFECYCLE: Final = "https://github.com/kubernetes/enhancements/issues/5683"
+_EVICTION: Final = "https://github.com/kubernetes/enhancements/issues/4563"
 _PRESSURE: Final = "https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/"
 
 AUTOSCALER_TAINT: Final = "ToBeDeletedByClusterAutoscaler"
@@ -58,6 +59,14 @@ _KUBERNETES: Final = (
         set_by="the node controller, when the kubelet is not heard of",
         warning="none: it is after the fact",
         url=_NODES,
+    ),
+    SignalRow(
+        name="eviction-request",
+        source=Source.EVICTION,
+        reaction=Reaction.VACATE,
+        set_by="whoever makes an EvictionRequest for a member (KEP-4563, alpha in Kubernetes 1.37, off by default)",
+        warning="as long as the operator answers: see Requests to evict",
+        url=_EVICTION,
     ),
     _taint(
         "taint-not-ready",

@@ -23,6 +23,7 @@ class Source(StrEnum):
     CORDON = "Cordon"  # spec.unschedulable
     NODE_DELETION = "NodeDeletion"  # the node object is going, or gone
     SILENCE = "Silence"  # the node's condition Ready is not True
+    EVICTION = "Eviction"  # the operator is asked, by an object, to let a pod go
     TAINT = "Taint"
     CONDITION = "NodeCondition"
     LABEL = "Label"
@@ -72,7 +73,7 @@ _KEYED: Final = frozenset({Source.TAINT, Source.LABEL, Source.ANNOTATION}) | _CO
 READY: Final = "Ready"
 _EFFECTS: Final = frozenset({"", "NoSchedule", "PreferNoSchedule", "NoExecute"})
 _STATUSES: Final = frozenset({None, "True", "False", "Unknown"})
-_BUILT_IN: Final = frozenset({Source.CORDON, Source.NODE_DELETION, Source.SILENCE})
+_BUILT_IN: Final = frozenset({Source.CORDON, Source.NODE_DELETION, Source.SILENCE, Source.EVICTION})
 """One row each, the shipped one: there is nothing to match."""
 
 

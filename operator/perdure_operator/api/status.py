@@ -482,6 +482,8 @@ class TrainingJobStatus(TolerantModel):
     """How often a log that lost commits was looked into again since the last new commit."""
     root_problem: RootProblem | None = None
     """Set from a run that could not use its root until the next new commit."""
+    exit_seconds: float | None = None
+    """How long members took to save and leave when they were asked last, in seconds; absent until some have."""
     replicas: int = 0
     """Members of the run that is on and alive, for the scale subresource."""
     selector: str = ""

@@ -127,6 +127,18 @@ class KubeApi:
         """See ClusterApi."""
         return self._clock.now()
 
+    async def serves(self, resource: Resource) -> bool:
+        """See ClusterApi: a discovery document, which everybody may read who is logged in."""
+        what, path = f"GET {_root(resource)}", _root(resource)
+        async with _bounded(what, self._timeout):
+            answer = await self._send("GET", path, self._timeout)
+            data = await answer.read()
+        try:
+            known = _answered(what, int(answer.status), data, answer.headers).get("resources")
+        except NotFound:
+            return False
+        return any(isinstance(one, dict) and one.get("name") == resource.plural for one in known or ())
+
     async def list(self, resource: Resource, namespace: str | None = None, *, selector: str = "") -> list[Json]:
         """See ClusterApi."""
         return [raw async for page in self.pages(resource, namespace, selector=selector) for raw in page]
@@ -174,9 +186,18 @@ class KubeApi:
 
     async def patch(self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]) -> Json:
         """See ClusterApi."""
+        return await self._patch(_path(resource, namespace, name), operations)
+
+    async def patch_status(
+        self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]
+    ) -> Json:
+        """See ClusterApi."""
+        return await self._patch(_path(resource, namespace, name) + "/status", operations)
+
+    async def _patch(self, path: str, operations: Sequence[Operation]) -> Json:
         body = [dict(operation) for operation in operations]
         try:
-            return await self._call("PATCH", _path(resource, namespace, name), body=body, content=_JSON_PATCH)
+            return await self._call("PATCH", path, body=body, content=_JSON_PATCH)
         except Invalid as error:
             if error.explained:
                 raise
@@ -262,12 +283,26 @@ def _hang_up(response: Any) -> None:
 
 
 def _path(resource: Resource, namespace: str | None, name: str = "") -> str:
-    root = f"/apis/{resource.group}/{resource.version}" if resource.group else f"/api/{resource.version}"
     scope = f"/namespaces/{namespace}" if resource.namespaced and namespace else ""
-    return f"{root}{scope}/{resource.plural}" + (f"/{name}" if name else "")
+    return f"{_root(resource)}{scope}/{resource.plural}" + (f"/{name}" if name else "")
+
+
+def _root(resource: Resource) -> str:
+    return f"/apis/{resource.group}/{resource.version}" if resource.group else f"/api/{resource.version}"
 
 
 def _document(what: str, status: int, data: bytes, headers: Mapping[str, str] = _NO_HEADERS) -> Json:
+    """The object or LIST of an answer, or the error it stands for."""
+    document = _answered(what, status, data, headers)
+    if "items" in document or document.get("kind") == "Status":
+        return document
+    known = decode.known_part(document)
+    if known is None:  # taken for an empty LIST, it would be the end of everything
+        raise Unavailable(f"{what}: the answer is no object: {data[:200].decode(errors='replace')}", status=status)
+    return known
+
+
+def _answered(what: str, status: int, data: bytes, headers: Mapping[str, str]) -> Json:
     """The answer's body, or the error it stands for."""
     try:
         body = decode.document(data)
@@ -282,12 +317,7 @@ def _document(what: str, status: int, data: bytes, headers: Mapping[str, str] = 
         )
         error.explained = _explained(document, message)
         raise error
-    if "items" in document or document.get("kind") == "Status":
-        return document
-    known = decode.known_part(document)
-    if known is None:  # taken for an empty LIST, it would be the end of everything
-        raise Unavailable(f"{what}: the answer is no object: {data[:200].decode(errors='replace')}", status=status)
-    return known
+    return document
 
 
 def _explained(document: Json, message: str) -> bool:

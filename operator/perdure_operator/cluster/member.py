@@ -23,6 +23,8 @@ from perdure_operator.state.snapshot import KeptTemplate, Snapshot
 _HOSTNAME: Final = "kubernetes.io/hostname"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_MOST_RESPONDERS: Final = 10
+"""Of a pod, for the API server."""
 _WARM_SECONDS: Final = 1800
 """A container that is not warm by then is killed: an agent that cannot read its assignment never will."""
 
@@ -46,7 +48,17 @@ def pod(
     if beside:
         body["spec"]["affinity"] = _rather_away_from_members(job, body["spec"].get("affinity") or {})
     spec = _told_its_node(_with_keys_mounted(job.spec.checkpoint, body["spec"]))
-    return body | {"spec": _with_batch(job, _of_class(priority_class, spec))}
+    spec = _with_batch(job, _of_class(priority_class, spec))
+    return body | {"spec": _with_responder(spec) if job.responds else spec}
+
+
+def _with_responder(spec: Json) -> Json:
+    """The operator answers beside whoever the template names; the API server takes nobody's answers for a PodGroup."""
+    others: list[Json] = spec.get("evictionResponders") or []
+    named = any(one.get("name") == names.RESPONDER for one in others)
+    if named or spec.get("schedulingGroup") or len(others) >= _MOST_RESPONDERS:
+        return spec
+    return spec | {"evictionResponders": [*others, {"name": names.RESPONDER, "priority": names.RESPONDER_PRIORITY}]}
 
 
 def _hashed_pod(job: Snapshot, name: str, *, apart: bool = False, kept: KeptTemplate | None = None) -> Json:

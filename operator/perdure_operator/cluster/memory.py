@@ -6,6 +6,7 @@ Losing it is harmless: the next process asks and says it again. Written by `act`
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.state.snapshot import KeptTemplate, Refusal, TemplateCheck
@@ -22,6 +23,8 @@ class Memory:
     """Names of members that this process has written into the job's status."""
     created: set[str] = field(default_factory=set)
     """Names of pods that were created, or may have been: the answer did not come."""
+    answered: dict[str, datetime] = field(default_factory=dict)
+    """The heartbeat of the newest answer to each Eviction, by its uid, also of one that was refused."""
     told_generation: int = 0
     """Generation of the spec whose unknown fields have been logged."""
     template_hash: tuple[TrainingJobSpec, str] | None = None

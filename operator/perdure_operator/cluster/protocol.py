@@ -51,6 +51,8 @@ NODE_CLAIMS: Final = Resource("karpenter.sh", "v1", "nodeclaims", namespaced=Fal
 EVENTS: Final = Resource("events.k8s.io", "v1", "events")
 CRDS: Final = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases")
+EVICTIONS: Final = Resource("lifecycle.k8s.io", "v1alpha1", "evictions")
+"""Kubernetes 1.37 and later, where it is switched on: see `serves`."""
 
 
 class ApiError(Exception):
@@ -96,6 +98,9 @@ class ClusterApi(Protocol):
     def server_time(self) -> datetime:
         """The API server's clock, as far as its answers tell: it never runs backwards."""
 
+    async def serves(self, resource: Resource) -> bool:
+        """Whether the API server has that kind at all."""
+
     async def list(self, resource: Resource, namespace: str | None = None, *, selector: str = "") -> list[Json]:
         """All objects, as of now (never from a cache that may be behind); `namespace` None means everywhere."""
 
@@ -115,6 +120,11 @@ class ClusterApi(Protocol):
 
     async def patch(self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]) -> Json:
         """Apply a JSON patch; a `test` operation that fails is a Conflict."""
+
+    async def patch_status(
+        self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]
+    ) -> Json:
+        """The same for the status alone; `test` may look at anything."""
 
     async def replace(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
         """Replace the object; metadata.resourceVersion in `body` is a precondition."""

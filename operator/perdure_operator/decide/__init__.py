@@ -14,6 +14,7 @@ from typing import Final
 
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import TrainingJobStatus
+from perdure_operator.decide.answering import answer
 from perdure_operator.decide.budget import protect, relax
 from perdure_operator.decide.draft import Draft
 from perdure_operator.decide.ending import close_previous, close_run, complete, record_leavers, record_outcomes
@@ -57,6 +58,7 @@ from perdure_operator.decide.members import (
 )
 from perdure_operator.decide.preparing import (
     give_up,
+    let_settle,
     reconsider,
     stop_growing,
     take_over,
@@ -112,6 +114,7 @@ STAGES: Final[Mapping[Stage, tuple[Policy, ...]]] = {
         check_template,
         back_off,
         pace,
+        let_settle,
         allocate,
         take_over,
         take_over_with_fewer,
@@ -134,7 +137,7 @@ STAGES: Final[Mapping[Stage, tuple[Policy, ...]]] = {
         pace,
         allocate_ahead,
     ),
-    Stage.FINISHED: (keep_finished,),
+    Stage.FINISHED: (keep_finished, answer),
 }
 LEADS_TO: Final[Mapping[Stage, frozenset[Stage]]] = {
     Stage.RUNNING: frozenset({Stage.QUIET, Stage.PREPARING, Stage.LEAVING}),
@@ -145,6 +148,7 @@ LEADS_TO: Final[Mapping[Stage, frozenset[Stage]]] = {
 }
 """Into which stages the same round goes on, beside FINISHED."""
 WRITES: Final[tuple[Policy, ...]] = (
+    answer,  # before a pod is deleted that has ended
     relabel,  # before anything is said to a pod
     ask_to_leave,
     keep_spares,

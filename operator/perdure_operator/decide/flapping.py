@@ -5,7 +5,7 @@ Questions, and what status keeps for their answers. A signal with a deadline, a 
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from perdure_operator.api.status import Disruption, Intent, Withdrawals
@@ -30,6 +30,12 @@ def quiet_for(draft: Draft) -> timedelta:
     count = _count(draft)
     seconds = min(2**count, LONGEST_QUIET_SECONDS) if count >= FLAPPING else 0
     return timedelta(seconds=seconds)
+
+
+def settled_at(draft: Draft) -> datetime | None:
+    """Until when one that is withdrawn again and again makes no new member beside another that stays."""
+    row, quiet = draft.status.withdrawals, quiet_for(draft)
+    return row.last_time + quiet if row and quiet else None
 
 
 def told(draft: Draft) -> str:

@@ -23,7 +23,7 @@ from perdure_operator.decide.facts import (
     terminated,
     waited_enough,
 )
-from perdure_operator.decide.signals import CORDON, Signal, avoided, signal_of_node, tolerates
+from perdure_operator.decide.signals import CORDON, Signal, asked_for, avoided, signal_of_node, tolerates
 from perdure_operator.state.decision import Assign
 from perdure_operator.state.snapshot import NodeView, PodView
 
@@ -131,6 +131,8 @@ def _holds(draft: Draft, pod: PodView) -> bool:
     """A node that is not Ready gets its taints from Kubernetes, and one that is not there takes no pods."""
     node = node_of(draft.snapshot, pod)
     if terminated(pod) or pod.deleting or not idle(pod) or node is None or not (node.exists and node.ready):
+        return False
+    if asked_for(draft.snapshot, pod):
         return False
     made = pod.role == Role.FORMER or refused_change(draft, pod.name) is None
     signal = (signal_of_node(draft.snapshot, node, pod) or _avoided(draft, pod)) if made else None

@@ -17,7 +17,7 @@ from perdure_operator.decide.disruptions import final_reason, reason_to_end
 from perdure_operator.decide.draft import Draft, Waiting, clock, next_run
 from perdure_operator.decide.exit_problems import await_leavers
 from perdure_operator.decide.facts import joined, made_from_another, own, refused, size_of, unexpected, wanted_size
-from perdure_operator.decide.flapping import withdrawn
+from perdure_operator.decide.flapping import settled_at, told, withdrawn
 from perdure_operator.decide.growth import give_up_growing, lasts, most_with
 from perdure_operator.decide.intents import commit_to_leave, fall_back, limited, may_prepare, ready_by
 from perdure_operator.decide.placement import can_start, can_train
@@ -59,6 +59,17 @@ def reconsider(draft: Draft) -> Draft:
     if upcoming is None:
         return draft
     return draft.update(next=upcoming.model_copy(update={"disruption": found.disruption, "cause": found.cause}))
+
+
+def let_settle(draft: Draft) -> Draft:
+    """A signal that comes and goes beside one that stays makes no new member each time it comes."""
+    intent, until = draft.intent, settled_at(draft)
+    if until is None or draft.now >= until or len(draft.next_members) >= succession(draft).joins:
+        return draft
+    if intent is None or intent.disruption is not Disruption.NODE_LEAVING or intent.deadline_seen:
+        return draft
+    words = f"the next member is made at {clock(until)}: {told(draft)}"
+    return draft.block(Reason.REPLACING_MEMBERS, words, until)
 
 
 def take_over(draft: Draft) -> Draft:

@@ -1,4 +1,6 @@
-"""Which pods have to leave, and why: what they and their nodes show, as the table of signals has it (`api.shipped`).
+"""Which pods have to leave, and why: what they and their nodes show, and who asks for their eviction.
+
+What counts and what is done about it says the table of signals (`api.shipped`).
 
 `not-ready` and `unreachable` are no announcements: nobody on such a node can be asked to save (see `leaving`).
 """
@@ -15,13 +17,16 @@ from perdure_operator.api.signals import Reaction, SignalRow, Source
 from perdure_operator.api.spec import DisruptionPolicy
 from perdure_operator.decide.draft import later
 from perdure_operator.state.signals import SignalTable, table
-from perdure_operator.state.snapshot import NodeView, PodView, Snapshot, Taint, Toleration
+from perdure_operator.state.snapshot import EvictionView, NodeView, PodView, Snapshot, Taint, Toleration
 
 AUTOSCALER_TAINT: Final = shipped.AUTOSCALER_TAINT
 KARPENTER_TAINT: Final = shipped.KARPENTER_TAINT
 CORDON: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
 _CREDIBLE_YEARS: Final = (1970, 9000)
+_ASKED: Final = frozenset({"Active", "Interrupted", "Completed"})
+_REQUESTERS: Final = 3
+"""So many are named."""
 _LEAVE: Final = frozenset({Reaction.VACATE, Reaction.VACATE_BY_DEADLINE, Reaction.VACATE_IF_ROOM, Reaction.FAULT})
 
 
@@ -82,14 +87,15 @@ _newest: Final = _Newest()
 
 def signal_of_node(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> Signal | None:
     """Why the pod has to leave this node; None where it may stay."""
-    quiet = node is None or _shows_nothing(node)
-    if quiet and not (pod.conditions or pod.devices):
+    quiet, asked = node is None or _shows_nothing(node), asked_for(snapshot, pod)
+    if quiet and not (pod.conditions or pod.devices or asked):
         return None
     in_force = table_of(snapshot)
     of_node = (
         [] if node is None or quiet else [one for one in _shown(in_force, node, pod) if one.row.reaction in _LEAVE]
     )
-    shown = [*of_node, *(one for one in _shown_by_pod(in_force, pod) if one.row.reaction in _LEAVE)]
+    of_pod = (*_shown_by_pod(in_force, pod), *_requested(in_force, pod, asked))
+    shown = [*of_node, *(one for one in of_pod if one.row.reaction in _LEAVE)]
     if not shown:
         return None
     must = [one for one in shown if one.row.reaction is not Reaction.VACATE_IF_ROOM]
@@ -139,6 +145,22 @@ def _of_deletion(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> Sig
     place = drained.cause if drained else f"node {pod.node}" if pod.node else ""
     cause = place if pod.name in place else f"{pod.name} ({place})" if place else pod.name
     return Signal(pod.name, cause, urgent=True, deadline=pod.deletion_deadline)
+
+
+def asked_for(snapshot: Snapshot, pod: PodView) -> list[EvictionView]:
+    """The Evictions of this pod that somebody still wants, and that do not wait for others before the operator.
+
+    Also where the operator's turn is over: what comes after it is refused by the job's budget for as long as the pod
+    trains.
+    """
+    mine = (one for one in snapshot.evictions if one.pod == pod.uid)
+    return [one for one in mine if one.state in _ASKED and not one.over and not one.withdrawn]
+
+
+def lets_go(snapshot: Snapshot) -> bool:
+    """Whether the job's members leave when somebody asks for their eviction."""
+    row = table_of(snapshot).find(Source.EVICTION)
+    return row is not None and row.reaction in _LEAVE
 
 
 def rows_shown(in_force: SignalTable, node: NodeView) -> list[tuple[SignalRow, str]]:
@@ -224,6 +246,15 @@ def _shown_by_pod(in_force: SignalTable, pod: PodView) -> Iterator[_Shown]:
             yield _told_of_pod(row, pod, words, device.health)
 
 
+def _requested(in_force: SignalTable, pod: PodView, asked: Iterable[EvictionView]) -> Iterator[_Shown]:
+    for eviction in asked:
+        if row := in_force.find(Source.EVICTION):
+            names = eviction.requesters
+            others = [f"{len(names) - _REQUESTERS} others"] if len(names) > _REQUESTERS else []
+            by = f", asked for by {', '.join([*names[:_REQUESTERS], *others])}" if names else ""
+            yield _told_of_pod(row, pod, f"{pod.name} is to be evicted{by}", "", eviction.started)
+
+
 def _told_of_pod(row: SignalRow, pod: PodView, words: str, value: str, since: datetime | None = None) -> _Shown:
     said = row.says.replace("{pod}", pod.name).replace("{node}", pod.node)
     return _Shown(row, said or words, value, since)
@@ -244,8 +275,9 @@ def _deadline(snapshot: Snapshot, shown: _Shown) -> datetime | None:
     if not seconds:
         return None
     intent = snapshot.status.current.intent if snapshot.status.current else None
-    told = shown.since if shown.since and _credible(shown.since) else None
-    began = told or (intent.deadline_seen if intent else None) or snapshot.now
+    seen, told = (intent.deadline_seen if intent else None) or snapshot.now, _believed(shown.since)
+    # Told by another's clock: what has not begun, or was over before anybody saw it, while the node is there, is wrong.
+    began = told if told and told <= snapshot.now and later(told, min(seconds)) > seen else seen
     return later(began, min(seconds))
 
 

@@ -8,6 +8,7 @@ concern    which jobs a change is about; pure
 orphans    budgets that have outlived their job
 worker     one round: observe, decide, act, and when to look again
 install    whether the CRD is there and new enough
+evictions  whether the API server has Evictions that can be answered
 leader     election, resync and workers; knows no kopf
 operator   everything put together: login, start and stop
 heap       garbage collections that stop nobody

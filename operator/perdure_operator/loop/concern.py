@@ -5,9 +5,9 @@ Called by `watch` and `leader`.
 
 from __future__ import annotations
 
-from perdure_operator.cluster.protocol import JOBS, NODES, PODS
+from perdure_operator.cluster.protocol import EVICTIONS, JOBS, NODES, PODS
 from perdure_operator.cluster.read.cache import Cache, Change
-from perdure_operator.cluster.read.records import BudgetRecord, JobRecord, Key, NodeRecord, PodRecord
+from perdure_operator.cluster.read.records import BudgetRecord, EvictionRecord, JobRecord, Key, NodeRecord, PodRecord
 
 
 def concerned(cache: Cache, change: Change) -> set[Key]:
@@ -21,6 +21,9 @@ def concerned(cache: Cache, change: Change) -> set[Key]:
         return {record.job for record in known if isinstance(record, PodRecord) and record.job is not None}
     if change.resource == NODES:
         return {job for record in known for job in cache.jobs_on(record.key[1])} | _in_the_dark(cache, change)
+    if change.resource == EVICTIONS:
+        named = (cache.job_of(record.pod) for record in known if isinstance(record, EvictionRecord))
+        return {job for job in named if job is not None}
     return {job for record in known if isinstance(record, BudgetRecord) for job in _covered(cache, record)}
 
 

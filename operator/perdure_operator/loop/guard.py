@@ -23,7 +23,7 @@ from kopf._cogs.clients import api
 
 from perdure.errors import UserError
 from perdure_operator.cluster import decode
-from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, Json, Resource
+from perdure_operator.cluster.protocol import BUDGETS, EVICTIONS, JOBS, NODES, PODS, Json, Resource
 
 _START_AGAIN: Final[Json] = {"type": "ERROR", "object": {"code": 410}}
 """What makes kopf list anew and watch from there."""
@@ -33,6 +33,7 @@ _KINDS: Final = {
     (PODS.api_version, "Pod"): PODS,
     (NODES.api_version, "Node"): NODES,
     (BUDGETS.api_version, "PodDisruptionBudget"): BUDGETS,
+    (EVICTIONS.api_version, "Eviction"): EVICTIONS,
 }
 
 Taker = Callable[[Resource, str, Json], None]

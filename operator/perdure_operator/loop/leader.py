@@ -23,6 +23,7 @@ from perdure_operator.cluster.read.observe import Observer
 from perdure_operator.cluster.read.records import Key
 from perdure_operator.cluster.write.act import Actor
 from perdure_operator.loop.concern import concerned
+from perdure_operator.loop.evictions import Outdated
 from perdure_operator.loop.orphans import Orphans
 from perdure_operator.loop.queue import Queue
 from perdure_operator.loop.worker import RESYNC_SECONDS, Worker
@@ -40,6 +41,10 @@ class Clocks:
     """Between 0 and 1, for jitter."""
 
 
+async def _unchanged() -> None:
+    """Nothing was looked for."""
+
+
 @dataclass
 class Leader:
     """Candidate first, then leader, then gone."""
@@ -53,6 +58,8 @@ class Leader:
     cache: Cache = field(default_factory=Cache)
     node_claims: bool = False
     """Whether NodeClaims may be read."""
+    unchanged: Callable[[], Awaitable[None]] = _unchanged
+    """Raises Outdated where the cluster is another than the one that this process was started for."""
     settle: Callable[[], None] = lambda: None
     """Called when everything has been read, now and then."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -100,6 +107,8 @@ class Leader:
         except* election.Deposed as errors:
             logger.error("%s: ending", errors.exceptions[0])
             self.failed = True
+        except* Outdated as errors:
+            logger.warning("%s: starting anew", errors.exceptions[0])
         except* Exception:  # nobody else would tell
             logger.exception("ending")
             self.failed = True
@@ -127,6 +136,7 @@ class Leader:
                 self._look_at(set())
                 await self.clocks.sleep(10)
                 continue
+            await self.unchanged()
             await self.clocks.sleep(RESYNC_SECONDS * (0.8 + 0.4 * self.clocks.chance()))
 
     async def _sync(self) -> None:

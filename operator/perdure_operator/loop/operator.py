@@ -6,6 +6,7 @@ Every replica watches, so that a new leader starts with a warm cache. Called by 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import kopf
@@ -13,7 +14,7 @@ import kopf
 from perdure_operator.api.signals import SignalRow
 from perdure_operator.cluster import election, kube
 from perdure_operator.cluster.read.cache import Cache
-from perdure_operator.loop import guard, install, watch
+from perdure_operator.loop import evictions, guard, install, watch
 from perdure_operator.loop.heap import Heap
 from perdure_operator.loop.leader import Leader
 
@@ -33,26 +34,31 @@ class Options:
     """Rows of the signal table that the configuration has changed or added."""
     node_claims: bool = False
     """Whether NodeClaims of Karpenter may be read."""
+    evictions: bool = True
+    """Whether Evictions are answered where the API server has them."""
 
 
 async def run(options: Options) -> bool:
     """Run until SIGTERM or SIGINT (True), or until the Lease is lost or the operator itself fails (False)."""
     async with await kube.login(options.kubeconfig) as api:
         await install.check(api, options.namespace)
+        responds = options.evictions and await evictions.found(api, options.namespace)
         leader = Leader(
             api,
             options.lease,
             options.identity,
             namespace=options.namespace,
             workers=options.workers,
-            cache=Cache(options.signals),
+            cache=Cache(options.signals, responds=responds),
             node_claims=options.node_claims,
             settle=Heap().settle,
         )
         registry = kopf.OperatorRegistry()
+        if options.evictions:
+            leader.unchanged = partial(evictions.require_unchanged, api, options.namespace, known=responds)
         events = watch.Watch(leader.cache, leader.queue)
         guard.install(events.hand_over)
-        watch.register(registry, events)
+        watch.register(registry, events, evictions=responds)
         _hook(registry, leader, options.kubeconfig)
         await kopf.operator(
             registry=registry,

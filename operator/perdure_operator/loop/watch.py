@@ -12,7 +12,7 @@ from typing import Any, Final
 import kopf
 
 from perdure.contract import LABEL_JOB
-from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, Json, Resource
+from perdure_operator.cluster.protocol import BUDGETS, EVICTIONS, JOBS, NODES, PODS, Json, Resource
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.records import key_of
 from perdure_operator.loop.concern import concerned
@@ -49,9 +49,9 @@ class Watch:
             logger.exception("%s %s: an event cannot be read, ignored", resource.plural, "/".join(key_of(raw)))
 
 
-def register(registry: kopf.OperatorRegistry, watch: Watch) -> None:
-    """Subscribe to jobs, their pods, nodes and budgets."""
-    for resource in WATCHED:
+def register(registry: kopf.OperatorRegistry, watch: Watch, *, evictions: bool = False) -> None:
+    """Subscribe to jobs, their pods, nodes and budgets, and to `evictions` where they are served."""
+    for resource in (*WATCHED, *((EVICTIONS,) if evictions else ())):
         _subscribe(registry, watch, resource)
 
 

@@ -12,8 +12,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from perdure_operator.api.names import RESPONDER, RESPONDER_PRIORITY
 from perdure_operator.api.shipped import SHIPPED, VACATE_ANNOTATION
 from perdure_operator.api.signals import REACTIONS, Reaction, SignalRow, Source
+from perdure_operator.decide.answering import AGAIN_SECONDS, SOONEST_SECONDS
 from perdure_operator.schema import generated
 
 FILES: Final = (Path("docs/signals.md"),)
@@ -30,7 +32,7 @@ shows the first row that matches counts. Where a node shows several, a reaction 
 that does not, and one with a deadline shortens the time of the others. Several nodes within a second cost one move, and
 a signal that is withdrawn before anybody was asked costs nothing. Where that has happened three times, each no more
 than ten minutes after the one before, the next signal without a deadline has to last 8 s, then 16 s, up to a minute;
-the condition `Disrupted` says so.
+the condition `Disrupted` says so. One that comes and goes beside another that stays gets no new member before that.
 
 ```
 perdure-operator signals                           # the table
@@ -44,8 +46,10 @@ kubectl annotate node n1 {VACATE_ANNOTATION}=true  # members leave, without a co
 
 _DEADLINES: Final = """With a deadline nothing is waited for that would cost the save its time: there is no quiet
 second, replacements are awaited for half of the notice at most (and `replacementTimeoutSeconds`), and not at all where
-the notice is below 30 s; then all save and leave, and their time ends 5 s before the deadline. A pod that tolerates a
-taint NoExecute for some seconds has a deadline as well: it is killed when they and its grace are over."""
+the notice is below 30 s; then all save and leave, and their time ends 5 s before the deadline. When a notice began
+tells the clock of the node, or of whoever has set it: one that lies ahead, or was over before anybody saw it while
+the node is there, counts from the first sight. A pod that tolerates a taint NoExecute for some seconds has a deadline
+as well: it is killed when they and its grace are over."""
 
 _LIMITS: Final = """Not every announcement keeps new pods off its node: a condition, a label or an annotation does not.
 A new member that lands there does not train; it stays, idle, and keeps its successors off the node, until the run goes
@@ -57,8 +61,8 @@ the same.
 
 With `Avoid` nobody leaves. A new member that lands there does not train, as above, and members train there where no run
 is on, or one that has lost a member, or where others have to leave by some time: the operator cannot tell the scheduler
-to keep off (Karpenter would make no node for such a pod), and a job that waits is worse. A spare stays there. Of a row
-about a pod it is as `Ignore`.
+to keep off (Karpenter would make no node for such a pod), and a job that waits is worse. A spare stays there. Of a
+row about a pod it is as `Ignore`.
 
 With `Fault` the job goes on from the newest commit, which may be younger than the fault: how long a node was broken
 before somebody said so nobody knows. A save that members were asked for before is finished, and so is the grace of a
@@ -76,6 +80,42 @@ else. With the chart's value `nodeClaims: true` (`perdure-operator run --node-cl
 NodeClaims, and gets the one to which a node belongs once that has Karpenter's taint; it lists and watches none. Without
 it, or where the right is missing, members leave as with `Vacate`, which is enough as long as Karpenter respects the
 job's budget: it does until the deadline less a pod's own grace period, and then deletes the pod."""
+
+_REQUESTS: Final = f"""## Requests to evict
+
+A budget only refuses. With KEP-4563 Kubernetes gets a way to ask: somebody makes an `EvictionRequest` for a pod, a
+controller makes an `Eviction` of it, and those that the pod names in `spec.evictionResponders` have their turns, one
+after the other, and say in the Eviction's status how far they are.
+
+**Kubernetes 1.37.0 has the objects and no controller for them.** It serves `lifecycle.k8s.io/v1alpha1` with the feature
+gate `EvictionRequestAPI=true` and `--runtime-config=lifecycle.k8s.io/v1alpha1=true`, both off by default; in its
+kube-controller-manager nothing reads an EvictionRequest, so none becomes an Eviction until somebody writes one. Perdure
+was tried with that API server, where the test wrote what the controller is to write. `kubectl drain` makes no such
+requests: it is answered as ever, by the budget and the cordon.
+
+The operator asks the API server once at its start whether it serves Evictions, and says so in its log. Where it does
+not, that was all: no member names the operator, and there is no call and no right that it would miss. It looks again
+every five minutes, and starts anew where the answer has changed. Where it does:
+
+* New members, spares included, name the operator as `{RESPONDER}` with priority {RESPONDER_PRIORITY}, beside whom the
+  template names. `spec.evictionResponders` cannot be changed later, so pods that are older name nobody; a pod with a
+  `schedulingGroup` cannot have it.
+* When it is the operator's turn (`Active`) the row `eviction-request` counts: a member moves as it does for a cordon,
+  and a standby is replaced. Its successor may be put on the same node. What is canceled, or deleted, while nobody was
+  asked to leave is withdrawn; what is canceled later is finished.
+* The answer has a `heartbeatTime` at once, then every {AGAIN_SECONDS} s, and when there is news, no sooner than
+  {SOONEST_SECONDS} s after the last; a `message`; and an `expectedCompletionTime`: when replacements are waited for no
+  longer, and then as long as members took last to save and leave (`status.exitSeconds`), or as long as they may
+  (`disruption.exitTimeoutSeconds`) where none have yet. With `VacateIfRoom` there is none. `completionTime` comes when
+  the pod has ended.
+* A job with `Ignore` for the row completes at once, with that reason, and others have their turn. So it is with a pod
+  on a node that was given up.
+* Kubernetes' own `imperative-eviction.k8s.io/evictor` comes last, after 20 minutes without a heartbeat, and the job's
+  budget refuses it while the member trains. So a member leaves also when the operator's turn is over, if the Eviction
+  goes on: it has missed it, then, for example because it did not run.
+
+The chart's value `evictionRequests: false` (`perdure-operator run --no-eviction-requests`) switches all of it off. The
+rights are `list` and `watch` of `evictions` and `patch` of `evictions/status`."""
 
 _CONFIGURED: Final = """## Rows of your own
 
@@ -136,6 +176,7 @@ def text() -> str:
         _DEADLINES,
         _LIMITS,
         _CLAIMS,
+        _REQUESTS,
         _CONFIGURED,
         _table(("Field", "Meaning"), fields),
         _JOBS,
@@ -150,6 +191,7 @@ def _row(row: SignalRow) -> Sequence[str]:
         Source.CORDON: "`spec.unschedulable`",
         Source.NODE_DELETION: "the Node object is deleted",
         Source.SILENCE: "condition `Ready` is not True",
+        Source.EVICTION: "an `Eviction` of a member, when it is the operator's turn",
     }.get(row.source, f"{_WORDS.get(row.source, '')} `{row.matched}`")
     return f"`{row.name}`", matched, _reaction(row), f"{row.set_by} ([source]({row.url}))", row.warning
 

@@ -6,6 +6,7 @@ with a uid or resourceVersion precondition, so that doing it twice, or late, doe
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -99,6 +100,19 @@ class Mark(Step):
     """Those that it is to have, and no others."""
 
 
+class Answer(Step):
+    """Say in the status of an Eviction how far it is; tests its uid and that the place is the operator's own."""
+
+    kind: Literal["Answer"] = "Answer"
+    name: str
+    uid: str
+    place: int
+    heartbeat: datetime
+    expected: datetime | None = None
+    completed: datetime | None = None
+    message: str
+
+
 class DeletePod(Step):
     """Delete with a uid precondition, never forced."""
 
@@ -125,6 +139,7 @@ Action = Annotated[
     | CreatePod
     | Assign
     | Mark
+    | Answer
     | DeletePod
     | DeleteJob,
     Field(discriminator="kind"),

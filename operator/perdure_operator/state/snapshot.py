@@ -156,6 +156,37 @@ class PodView(Model):
     """The watch said DELETED (or a live LIST no longer has it); the rest is its last known state."""
 
 
+class EvictionView(Model):
+    """An Eviction of one of the job's pods, as far as the operator is one of those that answer it."""
+
+    name: str
+    uid: str
+    pod: str
+    """The pod's uid."""
+    place: int
+    """Where in status.responders the operator's own answer belongs."""
+    state: str
+    """The operator's turn: Inactive, Active, Interrupted, Canceled or Completed."""
+    over: bool = False
+    """The pod was evicted, or nobody goes on trying."""
+    requesters: tuple[str, ...] = ()
+    """Who wants it; those who have withdrawn are left out."""
+    withdrawn: bool = False
+    """Whether all of them have."""
+    started: datetime | None = None
+    """Since when it is the operator's turn."""
+    heartbeat: datetime | None = None
+    """When the operator answered last."""
+    expected: datetime | None = None
+    """When it has said that the pod will have ended."""
+    completed: datetime | None = None
+    """When it has said that it is done."""
+    message: str = ""
+    """What it has said."""
+    tried: datetime | None = None
+    """The heartbeat of this process's newest answer, also of one that was refused."""
+
+
 class Budget(Model):
     """The job's PodDisruptionBudget."""
 
@@ -239,6 +270,9 @@ class Snapshot(Model):
     """True once a live LIST of nodes has been made: a node missing before that is unknown, not deleted."""
     signals: tuple[SignalRow, ...] = ()
     """The rows of the signal table that the operator's configuration has changed or added."""
+    evictions: tuple[EvictionView, ...] = ()
+    responds: bool = False
+    """Whether new pods are to name the operator as one that answers their Evictions."""
     budget: Budget | None = None
     foreign_budgets: tuple[str, ...] = ()
     """Names of other PodDisruptionBudgets whose selector matches our pods."""

@@ -91,6 +91,17 @@ class DyingApi:
         self._written(f"patch {resource.plural}")
         return raw
 
+    async def serves(self, resource: Resource) -> bool:
+        return await self.api.serves(resource)
+
+    async def patch_status(
+        self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]
+    ) -> Json:
+        self._require_life()
+        raw = await self.api.patch_status(resource, namespace, name, operations)
+        self._written(f"patch {resource.plural}/status")
+        return raw
+
     async def replace(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
         self._require_life()
         raw = await self.api.replace(resource, namespace, name, body)

@@ -49,6 +49,7 @@ to do: nothing; if it stays, `kubectl describe pod` shows what they wait for
           condition Saved: True, Checkpointed: run 1 ended at step 20: 0 steps lost
           phase: "Starting"
           step: 20
+          exitSeconds: 0.0
           replicas: 0
           commitSeq: 4
           current: removed

@@ -15,11 +15,12 @@ from typing import TypeVar
 
 from perdure.contract import LABEL_JOB
 from perdure_operator.api.signals import SignalRow
-from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, REVISIONS, Json, Resource
+from perdure_operator.cluster.protocol import BUDGETS, EVICTIONS, JOBS, NODES, PODS, REVISIONS, Json, Resource
 from perdure_operator.cluster.read import parse, records
 from perdure_operator.cluster.read.records import (
     AnyRecord,
     BudgetRecord,
+    EvictionRecord,
     JobRecord,
     Key,
     NodeRecord,
@@ -56,21 +57,27 @@ class Change:
 class Cache:
     """Not thread-safe: lives in the operator's event loop."""
 
-    def __init__(self, signals: tuple[SignalRow, ...] = ()) -> None:
-        """`signals`: the rows of the signal table that the configuration has changed or added."""
+    def __init__(self, signals: tuple[SignalRow, ...] = (), *, responds: bool = False) -> None:
+        """`signals`: the rows of the signal table that the configuration has changed or added.
+
+        `responds`: whether Evictions are answered.
+        """
         self.signals = signals
+        self.responds = responds
         self.signal_table = table(signals)
         self._jobs: dict[Key, JobRecord] = {}
         self._pods: dict[Key, PodRecord] = {}
         self._nodes: dict[Key, NodeRecord] = {}
         self._budgets: dict[Key, BudgetRecord] = {}
         self._revisions: dict[Key, RevisionRecord] = {}
+        self._evictions: dict[Key, EvictionRecord] = {}
         self._stores: Mapping[Resource, dict[Key, AnyRecord]] = {
             JOBS: self._jobs,  # type: ignore[dict-item]  # each holds its own kind only
             PODS: self._pods,  # type: ignore[dict-item]
             NODES: self._nodes,  # type: ignore[dict-item]
             BUDGETS: self._budgets,  # type: ignore[dict-item]
             REVISIONS: self._revisions,  # type: ignore[dict-item]
+            EVICTIONS: self._evictions,  # type: ignore[dict-item]
         }
         self._pods_of: dict[Key, dict[Key, PodRecord]] = defaultdict(dict)
         self._pods_on: dict[str, dict[Key, Key]] = defaultdict(dict)
@@ -81,6 +88,7 @@ class Cache:
         self._budgets_over: dict[tuple[str, str], dict[Key, BudgetRecord]] = defaultdict(dict)
         self._budgets_named: dict[Key, dict[Key, BudgetRecord]] = defaultdict(dict)
         self._revisions_named: dict[Key, dict[Key, RevisionRecord]] = defaultdict(dict)
+        self._evictions_of: dict[Key, dict[Key, EvictionRecord]] = defaultdict(dict)
         self._zones: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         self._names_of: dict[str, Key] = {}
         self._marks: dict[Resource, dict[Key, int]] = defaultdict(dict)
@@ -161,6 +169,16 @@ class Cache:
     def revisions_named(self, job: Key) -> list[RevisionRecord]:
         """Templates with the label of that job, or of an earlier one of its name."""
         return list(self._revisions_named.get(job, {}).values())
+
+    def evictions_of(self, pod: PodRecord) -> list[EvictionRecord]:
+        """The Evictions of that very pod that the operator answers."""
+        named = self._evictions_of.get(pod.key, {}).values() if self._evictions_of else ()
+        return [one for one in named if one.view is not None and one.view.pod == pod.uid]
+
+    def job_of(self, pod: Key) -> Key | None:
+        """The job whose label the pod of that name has."""
+        found = self._pods.get(pod)
+        return found.job if found is not None else None
 
     def budgets_over(self, namespace: str, uids: Iterable[str]) -> Iterator[BudgetRecord]:
         """Budgets that may cover pods with one of these job uids in their labels."""
@@ -257,6 +275,8 @@ class Cache:
                 self._budgets_named[key[0], record.labels.get(LABEL_JOB, "")][key] = record
             case RevisionRecord(key=key, job=job):
                 self._revisions_named[job][key] = record
+            case EvictionRecord(key=key, pod=pod):
+                self._evictions_of[pod][key] = record
             case NodeRecord(view=view):
                 self._count(view, 1)
 
@@ -294,6 +314,8 @@ class Cache:
                 _forget(self._budgets_named, (key[0], record.labels.get(LABEL_JOB, "")), key)
             case RevisionRecord(job=job):
                 _forget(self._revisions_named, job, key)
+            case EvictionRecord(pod=pod):
+                _forget(self._evictions_of, pod, key)
             case NodeRecord(view=view):
                 self._count(view, -1)
             case _:

@@ -16,6 +16,7 @@ from typing import Final
 from perdure.contract import LABEL_JOB
 from perdure_operator.cluster.protocol import (
     BUDGETS,
+    EVICTIONS,
     JOBS,
     NODES,
     PODS,
@@ -61,6 +62,7 @@ class Live:
         self._distrusted.clear()
         changes: list[Change] = []
         await self._list_revisions()
+        changes += await self._list_evictions()
         for resource in (NODES, BUDGETS, JOBS, PODS):
             changes += await self._list(resource)
         self.nodes_listed = True
@@ -101,6 +103,16 @@ class Live:
             await self._list(REVISIONS)
         except Forbidden as error:
             logger.warning("templates of jobs are not kept: %s", error)
+
+    async def _list_evictions(self) -> list[Change]:
+        """They are answered where that is possible, and nothing else rests on them."""
+        if not self._cache.responds:
+            return []
+        try:
+            return await self._list(EVICTIONS)
+        except (Forbidden, NotFound) as error:
+            logger.warning("evictions of members are not answered: %s", error)
+            return []
 
     async def _list(self, resource: Resource) -> list[Change]:
         """Page by page and slice by slice: a round that is due does not wait for a whole cluster to be read."""

@@ -36,6 +36,7 @@ from perdure_operator.cluster.read.live import Live
 from perdure_operator.cluster.read.records import BudgetRecord, JobRecord, Key, PodRecord
 from perdure_operator.state.snapshot import (
     Budget,
+    EvictionView,
     KeptTemplate,
     NodeView,
     PodView,
@@ -127,6 +128,8 @@ class Observer:
             zones=self._cache.zones(),
             nodes_complete=self._live.nodes_listed,
             signals=self._cache.signals,
+            evictions=self._evictions([*pods, *self._cache.gone(record.key)], memory),
+            responds=self._cache.responds,
             budget=budget,
             foreign_budgets=self._foreign_budgets(record, [pod for pod in pods if pod.key[1] in own]),
             foreign_pods=_foreign_pods(record, pods),
@@ -234,6 +237,12 @@ class Observer:
             return NodeView(name=name, exists=False, ready=False)
         self._cache.apply(NODES, raw)
         return parse.node(raw, self._cache.signal_table)
+
+    def _evictions(self, pods: Sequence[PodRecord], memory: Memory) -> tuple[EvictionView, ...]:
+        found = {one.uid: one for pod in pods for eviction in self._cache.evictions_of(pod) if (one := eviction.view)}
+        memory.answered = {uid: at for uid, at in memory.answered.items() if uid in found}
+        views = (one.model_copy(update={"tried": memory.answered.get(one.uid)}) for one in found.values())
+        return tuple(sorted(views, key=lambda one: (one.name, one.uid)))
 
     def _budget(self, record: JobRecord) -> Budget | None:
         """The job's own; another's of the same name is refused when ours is to be created."""

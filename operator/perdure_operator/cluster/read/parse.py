@@ -23,6 +23,7 @@ from perdure_operator.state.signals import SHIPPED_TABLE, SignalTable
 from perdure_operator.state.snapshot import (
     Budget,
     Device,
+    EvictionView,
     NodeCondition,
     NodeView,
     PodCondition,
@@ -217,6 +218,40 @@ def _altered(raw: Json) -> str:
     if spec.get("unhealthyPodEvictionPolicy") != names.EVICTION_POLICY:
         return "its unhealthyPodEvictionPolicy is another"
     return ""
+
+
+def eviction(raw: Json) -> EvictionView | None:
+    """An Eviction of a pod; None where the operator is not among those that answer it."""
+    target = ((raw.get("spec") or {}).get("target") or {}).get("pod") or {}
+    status = raw.get("status") or {}
+    answers: list[Json] = status.get("responders") or []
+    place = next((place for place, one in enumerate(answers) if one.get("name") == names.RESPONDER), None)
+    turn = next((one for one in status.get("targetResponders") or [] if one.get("name") == names.RESPONDER), None)
+    if place is None or turn is None:
+        return None
+    requesters: list[Json] = status.get("requesters") or []
+    wanted = sorted(str(one.get("name")) for one in requesters if one.get("intent") != "Withdrawn")
+    mine = answers[place]
+    return EvictionView(
+        name=meta(raw)["name"],
+        uid=uid(raw),
+        pod=str(target.get("uid", "")),
+        place=place,
+        state=str(turn.get("state", "")),
+        over=any((_condition(raw, kind) or {}).get("status") == "True" for kind in ("TargetEvicted", "Failed")),
+        requesters=tuple(wanted),
+        withdrawn=bool(requesters) and not wanted,
+        started=time(mine.get("startTime")),
+        heartbeat=time(mine.get("heartbeatTime")),
+        expected=time(mine.get("expectedCompletionTime")),
+        completed=time(mine.get("completionTime")),
+        message=str(mine.get("message") or ""),
+    )
+
+
+def evicted_pod(raw: Json) -> str:
+    """The name of the pod that an Eviction is about, "" where it is about something else."""
+    return str((((raw.get("spec") or {}).get("target") or {}).get("pod") or {}).get("name", ""))
 
 
 def kept_template(raw: Json) -> Json | None:

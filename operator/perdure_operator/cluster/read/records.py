@@ -17,11 +17,11 @@ from perdure_operator.api.names import LABEL_UID
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import TrainingJobStatus
 from perdure_operator.cluster import decode
-from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, REVISIONS, Json, Resource
+from perdure_operator.cluster.protocol import BUDGETS, EVICTIONS, JOBS, NODES, PODS, REVISIONS, Json, Resource
 from perdure_operator.cluster.read import parse, roots
 from perdure_operator.cluster.read.roots import Root
 from perdure_operator.state.signals import SHIPPED_TABLE, SignalTable
-from perdure_operator.state.snapshot import Budget, NodeView, PodView
+from perdure_operator.state.snapshot import Budget, EvictionView, NodeView, PodView
 
 Key = tuple[str, str]
 """namespace, name; the namespace of a node is ""."""
@@ -206,7 +206,20 @@ class RevisionRecord(Record):
         return (self.uid, self.owner, self.labels) == (other.uid, other.owner, other.labels)
 
 
-AnyRecord = JobRecord | PodRecord | NodeRecord | BudgetRecord | RevisionRecord
+@dataclass(frozen=True, slots=True)
+class EvictionRecord(Record):
+    """An Eviction of any pod."""
+
+    pod: Key
+    view: EvictionView | None
+    """None where the operator does not answer it."""
+
+    def tells_the_same(self, other: EvictionRecord) -> bool:
+        """See above."""
+        return (self.uid, self.pod, self.view) == (other.uid, other.pod, other.view)
+
+
+AnyRecord = JobRecord | PodRecord | NodeRecord | BudgetRecord | RevisionRecord | EvictionRecord
 
 
 def key_of(raw: Json) -> Key:
@@ -240,6 +253,8 @@ def read(
         return BudgetRecord(*base, parse.controller(raw), labels, raw.get("spec") or {}, parse.budget(raw))
     if resource == REVISIONS:
         return RevisionRecord(*base, parse.controller(raw), parse.meta(raw).get("labels") or {})
+    if resource == EVICTIONS:
+        return EvictionRecord(*base, (base[0][0], parse.evicted_pod(raw)), parse.eviction(raw))
     raise ValueError(f"nobody reads {resource.plural}")
 
 

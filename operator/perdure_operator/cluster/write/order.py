@@ -17,7 +17,7 @@ from typing import Final
 
 from perdure.contract import Role
 from perdure_operator.cluster.protocol import Unavailable
-from perdure_operator.state.decision import Action, Assign, CheckTemplate, CreatePod, DeletePod, Mark, SetBudget
+from perdure_operator.state.decision import Action, Answer, Assign, CheckTemplate, CreatePod, DeletePod, Mark, SetBudget
 from perdure_operator.state.snapshot import PodView
 
 AT_ONCE: Final = 16
@@ -31,7 +31,7 @@ def batches(actions: Iterable[Action]) -> Iterator[Sequence[Action]]:
     """Writes of one kind that follow each other; the dry run, which may take a webhook's patience, comes last."""
     in_turn = sorted(actions, key=lambda action: isinstance(action, CheckTemplate))
     for kind, group in groupby(in_turn, key=type):
-        alike, most = list(group), AT_ONCE if kind in (Assign, CreatePod, DeletePod, Mark) else 1
+        alike, most = list(group), AT_ONCE if kind in (Answer, Assign, CreatePod, DeletePod, Mark) else 1
         yield from (alike[first : first + most] for first in range(0, len(alike), most))
 
 

@@ -19,6 +19,7 @@ from perdure_operator.cluster import member
 from perdure_operator.cluster.memory import Memory
 from perdure_operator.cluster.protocol import (
     BUDGETS,
+    EVICTIONS,
     JOBS,
     PODS,
     REVISIONS,
@@ -38,6 +39,7 @@ from perdure_operator.cluster.read.records import Key
 from perdure_operator.cluster.write import manifests
 from perdure_operator.state.decision import (
     Action,
+    Answer,
     Assign,
     CheckTemplate,
     CreatePod,
@@ -92,6 +94,8 @@ class Writes:
                 await self._assign(work, action)
             case Mark():
                 await self._mark(job, action)
+            case Answer():
+                await self._answer(job, action, memory)
             case DeletePod():
                 await self._delete_pod(job, action, work.pods.get(action.uid))
             case DeleteJob(uid=uid):
@@ -210,6 +214,16 @@ class Writes:
             return
         self._cache.apply(PODS, written)
 
+    async def _answer(self, job: Snapshot, action: Answer, memory: Memory) -> None:
+        """Whoever evicts learns of it a little later: nothing rests on it, and the watch tells what has changed."""
+        memory.answered[action.uid] = action.heartbeat
+        try:
+            written = await self._api.patch_status(EVICTIONS, job.namespace, action.name, _answer_patch(action))
+        except (NotFound, Conflict, Forbidden, Invalid) as error:
+            logger.warning("eviction %s/%s: not answered: %s", job.namespace, action.name, error)
+            return
+        self._cache.apply(EVICTIONS, written)
+
     async def _delete_pod(self, job: Snapshot, action: DeletePod, seen: PodView | None) -> None:
         """A pod that has changed since may have been promoted by the next leader."""
         version = seen.resource_version if seen else ""
@@ -256,6 +270,25 @@ def _mark_patch(action: Mark) -> list[Json]:
         *({"op": "remove", "path": paths[name]} for name in action.old if name not in action.new),
         *({"op": "add", "path": paths[name], "value": value} for name, value in action.new.items()),
     ]
+
+
+def _answer_patch(action: Answer) -> list[Json]:
+    mine = f"/status/responders/{action.place}"
+    times = {
+        "heartbeatTime": action.heartbeat,
+        "expectedCompletionTime": action.expected,
+        "completionTime": action.completed,
+    }
+    return [
+        _test("/metadata/uid", action.uid),
+        _test(f"{mine}/name", names.RESPONDER),
+        *({"op": "add", "path": f"{mine}/{name}", "value": _stamp(at)} for name, at in times.items() if at),
+        {"op": "add", "path": f"{mine}/message", "value": action.message},
+    ]
+
+
+def _stamp(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _test(path: str, value: object) -> Json:

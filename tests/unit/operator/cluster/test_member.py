@@ -330,3 +330,40 @@ def test_a_class_of_its_own_takes_the_place_of_all_that_the_template_says_of_pri
     assert {key: joiner[key] for key in joiner if key not in others} == {
         key: before[key] for key in before if key not in others
     }
+
+
+def responders(**spec: Any) -> list[dict[str, Any]] | None:
+    """Of a pod that is made where Evictions are answered."""
+    raw = job(template=template() | {"spec": template()["spec"] | spec})["spec"]
+    made = snapshot(spec=TrainingJobSpec.model_validate(raw), responds=True)
+    found: list[dict[str, Any]] | None = member.pod(made, NAME)["spec"].get("evictionResponders")
+    return found
+
+
+OPERATOR = {"name": "perdure.dev/operator", "priority": 10000}
+OTHER = {"name": "example.com/other", "priority": 20000}
+
+
+def test_the_operator_is_named_where_evictions_are_answered_and_beside_whom_the_template_names() -> None:
+    assert "evictionResponders" not in of_spec()["spec"]
+    assert responders() == [OPERATOR]
+    assert responders(evictionResponders=[OTHER]) == [OTHER, OPERATOR]
+
+
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [
+        ({"evictionResponders": [OPERATOR | {"priority": 5000}]}, [OPERATOR | {"priority": 5000}]),
+        ({"evictionResponders": 10 * [OTHER]}, 10 * [OTHER]),
+        ({"schedulingGroup": {"podGroupName": "g"}}, None),
+    ],
+    ids=["named by the template", "no room", "a PodGroup, for which the API server refuses it"],
+)
+def test_what_the_api_server_would_refuse_is_not_written(spec: dict[str, Any], named: list[dict[str, Any]]) -> None:
+    assert responders(**spec) == named
+
+
+def test_whether_evictions_are_answered_makes_no_other_template() -> None:
+    """Else switching them on would replace members that start."""
+    with_answers, without = snapshot(responds=True), snapshot()
+    assert member.template_hash(with_answers) == member.template_hash(without)

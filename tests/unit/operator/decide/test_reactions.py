@@ -240,8 +240,16 @@ class TestDeadlines:
         assert {said.seconds for said in leaves(here.after(1).plan()).values()} == {55}
 
     def test_after_a_deadline_that_was_wrong_members_still_have_a_moment(self) -> None:
-        here = self._spot(added=300)
+        ours = row(source="Annotation", key="example.com/ends", reaction="VacateByDeadline", deadline_in_value=True)
+        here = job().running(world=2).having(signals=(ours,))
+        here = here.node("n1", annotations={"example.com/ends": "2026-08-01T11:57:00Z"})
         assert {said.seconds for said in leaves(here.plan()).values()} == {1}
+
+    def test_a_notice_that_was_over_before_it_was_seen_counts_from_the_first_sight(self) -> None:
+        here = self._spot(added=300, replacement_timeout_seconds=600).settle()
+        assert here.intent is not None
+        assert here.intent.ready_by == START + timedelta(seconds=60)
+        assert {said.seconds for said in leaves(here.after(60).plan()).values()} == {120 - 60 - 5}
 
     @pytest.mark.parametrize("value", ["1785585720", "2026-08-01T12:02:00Z"])
     def test_the_value_of_an_annotation_may_be_the_deadline(self, value: str) -> None:

@@ -10,7 +10,7 @@ from kopf._cogs.structs.references import Resource as KopfResource
 
 from perdure.contract import LABEL_JOB
 from perdure_operator.api.names import LABEL_UID
-from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, Json, Resource
+from perdure_operator.cluster.protocol import BUDGETS, EVICTIONS, JOBS, NODES, PODS, Json, Resource
 from perdure_operator.loop import watch
 from perdure_operator.loop.queue import Queue
 from tests.support.raw import job
@@ -166,6 +166,13 @@ def test_kopf_only_watches_and_leaves_nothing_behind() -> None:
         assert registry._watching.has_handlers(_kopf(resource))
         for others in (registry._changing, registry._spawning, registry._indexing):
             assert not others.has_handlers(_kopf(resource))
+
+
+def test_evictions_are_watched_only_where_they_are_served() -> None:
+    for evictions in (False, True):
+        registry = kopf.OperatorRegistry()
+        watch.register(registry, watch.Watch(Stage().cache, Queue()), evictions=evictions)
+        assert registry._watching.has_handlers(_kopf(EVICTIONS)) is evictions
 
 
 def test_kopf_asks_the_server_for_our_pods_only() -> None:

@@ -1,0 +1,115 @@
+"""What those are told who ask by an Eviction that a pod goes: that it is on its way, until when, and when it has gone.
+
+Kubernetes hands an Eviction that nobody has answered for 20 minutes on to others, and wants no answer more often than
+every 20 seconds. What has been said is in the Eviction itself: a new leader goes on from there.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from perdure_operator.api.status import Intent
+from perdure_operator.decide.draft import Draft, clock, later
+from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
+from perdure_operator.decide.facts import node_lost, own, patience
+from perdure_operator.decide.plans import request
+from perdure_operator.decide.signals import lets_go
+from perdure_operator.state.decision import Answer
+from perdure_operator.state.snapshot import EvictionView, PodView
+
+AGAIN_SECONDS: Final = 60
+SOONEST_SECONDS: Final = 20
+"""News wait so long, and an answer that was refused is not tried again before."""
+
+_TURN: Final = "Active"
+
+
+def answer(draft: Draft) -> Draft:
+    """Each Eviction of a pod of the job's, while it is the operator's turn."""
+    pods = {pod.uid: pod for pod in own(draft.snapshot).values()} if draft.snapshot.evictions else {}
+    for one in draft.snapshot.evictions:
+        if one.pod in pods and one.state == _TURN and not one.over and one.completed is None:
+            draft = _answer(draft, one, pods[one.pod])
+    return draft
+
+
+def _answer(draft: Draft, eviction: EvictionView, pod: PodView) -> Draft:
+    leaving, done = _leaving(draft, pod), _done(draft, pod)
+    if eviction.withdrawn and not (leaving or done):
+        return draft  # Kubernetes cancels it, and nobody goes
+    words, expected = (done, None) if done else _on_its_way(draft, pod, leaving)
+    due = _due(draft, eviction, words, done=bool(done))
+    if due > draft.now:
+        return draft.wake(due)
+    at = max(one for one in (draft.now.replace(microsecond=0), eviction.started, eviction.heartbeat) if one)
+    said = Answer(
+        name=eviction.name,
+        uid=eviction.uid,
+        place=eviction.place,
+        heartbeat=at,
+        expected=max(expected, at) if expected else None,
+        completed=at if done else None,
+        message=words,
+    )
+    return draft.act(words, said).wake(later(draft.now, AGAIN_SECONDS)).because(f"eviction {eviction.name}: {words}")
+
+
+def _due(draft: Draft, eviction: EvictionView, words: str, *, done: bool) -> datetime:
+    last, tried = eviction.heartbeat, eviction.tried
+    if tried and (last is None or last < tried):  # it was refused, or nobody knows what became of it
+        return later(tried, SOONEST_SECONDS)
+    if last is None or done:
+        return draft.now
+    return later(last, SOONEST_SECONDS if words != eviction.message else AGAIN_SECONDS)
+
+
+def _done(draft: Draft, pod: PodView) -> str:
+    """Why there is nothing more that the operator does for this Eviction, "" where there is."""
+    if pod.gone or pod.phase in ("Succeeded", "Failed"):
+        return f"{pod.name} has ended"
+    if not lets_go(draft.snapshot):
+        return "the job's members do not leave on request: see its spec.disruption.signals and the operator's signals"
+    if node_lost(draft, pod):
+        return f"node {pod.node} does not answer, so that nobody can ask {pod.name}: the job goes on without it"
+    return ""
+
+
+def _leaving(draft: Draft, pod: PodView) -> Intent | None:
+    """What the pod was asked to leave for, and how long it may take; None where it was not asked."""
+    current, previous, upcoming = draft.current, draft.status.previous, draft.status.next
+    if previous and any(member.uid == pod.uid for member in previous.members):
+        return previous.intent
+    if current is None or current.intent is None or all(member.uid != pod.uid for member in current.plan.members):
+        return None
+    if upcoming and upcoming.plan and pod.name in upcoming.plan.leavers:
+        return request(current.intent, upcoming.plan, draft.now)
+    return current.intent if current.intent.leave else None
+
+
+def _on_its_way(draft: Draft, pod: PodView, leaving: Intent | None) -> tuple[str, datetime | None]:
+    """In words, and when it will have ended, where anything is known of that."""
+    current, deadline = draft.current, leaving.deadline if leaving else None
+    if pod.deleting:
+        return f"{pod.name} is being deleted", pod.deletion_deadline
+    if leaving and deadline:
+        asked = later(deadline, -leaving.seconds - LATE_MARGIN_SECONDS)
+        ends = later(asked, _needs(draft, leaving.seconds))
+        words = f"{pod.name} was asked at {clock(asked)} to save and leave, and is deleted at {clock(deadline)}"
+        return words, ends if ends > draft.now else deadline
+    if current is None or all(member.uid != pod.uid for member in current.plan.members):
+        return f"{pod.name} is in no run: another pod takes its place", None
+    intent, seconds = current.intent, _needs(draft, draft.snapshot.spec.disruption.exit_timeout_seconds)
+    if intent is None or not intent.prepare:
+        begins = later(draft.now, patience(draft.snapshot, intent.disruption) if intent else 0)
+        return f"{pod.name} is about to be replaced", later(begins, seconds)
+    trains = f"{pod.name} trains on while another pod starts that takes its place"
+    if intent.ready_by is None:
+        return f"{trains}, without a time limit", None
+    return f"{trains}, until {clock(intent.ready_by)} at the latest", later(intent.ready_by, seconds)
+
+
+def _needs(draft: Draft, limit: int) -> float:
+    """How long members take to save and leave: as long as they took last, at most as long as they may."""
+    measured = draft.status.exit_seconds
+    return limit if measured is None else min(measured, limit)

@@ -1,0 +1,238 @@
+"""Evictions on a real API server of Kubernetes 1.37.0 with the feature gate EvictionRequestAPI.
+
+That version ships no controller for them: the test plays it, and the API server's own validation sees to it that the
+test and the operator write what each of them may.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.cluster.apiserver import ApiServer
+from perdure.contract import Leave, Train
+from perdure_operator.api.status import Intent
+from tests.api.conftest import Installed, apply_crd, audit_log, install_rights, new_namespace
+from tests.api.process import OperatorProcess
+from tests.api.scene import Scene, starts, until
+from tests.support import evictions
+from tests.support.evictions import Json
+
+pytestmark = pytest.mark.api
+
+GATES = ("--feature-gates=EvictionRequestAPI=true", "--runtime-config=lifecycle.k8s.io/v1alpha1=true")
+KIND = "evictions.lifecycle.k8s.io"
+PATIENT = {"replacementTimeoutSeconds": 600}
+
+
+@dataclass(frozen=True)
+class Eviction:
+    """One of a member, with the controller's part in the test's hands."""
+
+    scene: Scene
+    pod: str
+
+    def begin(self) -> None:
+        """Somebody asks for it, and the controller makes it the operator's turn."""
+        where, uid = self.scene.namespace, self._uid()
+        self.scene.kubectl("create", "-f", "-", stdin=json.dumps(evictions.request(where, self.pod, uid)))
+        self.scene.kubectl("create", "-f", "-", stdin=json.dumps(evictions.eviction(where, self.pod, uid)))
+        self.tell(lambda _: evictions.turn_of_the_operator(now()))
+
+    def tell(self, change: Callable[[Json], Json]) -> None:
+        """The controller writes the status; the API server refuses what is not allowed."""
+        while True:  # an answer of the operator may come in between
+            raw = self.raw()
+            body = json.dumps(raw | {"status": change(raw.get("status") or {})})
+            words = ("replace", "--subresource=status", f"--namespace={self.scene.namespace}", "-f", "-")
+            done = self.scene.server.kubectl(*words, input=body, check=False)
+            if done.returncode == 0:
+                return
+            assert "the object has been modified" in done.stderr, done.stderr
+
+    def answer(self) -> Json:
+        """What the operator has said."""
+        return evictions.answer_of(self.raw())
+
+    def heard(self) -> Json | None:
+        """The same, once it has said anything."""
+        said = self.answer()
+        return said if said.get("heartbeatTime") else None
+
+    def raw(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.scene.kubectl("get", KIND, self._name, "--output=json"))
+        return found
+
+    def delete(self) -> None:
+        self.scene.kubectl("delete", KIND, self._name)
+
+    @property
+    def _name(self) -> str:
+        return f"evict-{self.pod}"
+
+    def _uid(self) -> str:
+        return str(json.loads(self.scene.kubectl("get", "pod", self.pod, "--output=json"))["metadata"]["uid"])
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def intent(scene: Scene) -> Intent | None:
+    current = scene.status().current
+    return current.intent if current else None
+
+
+@pytest.fixture(scope="module")
+def gated(tools: dict[str, Path]) -> Iterator[ApiServer]:
+    """With the CRD, and with Evictions."""
+    with ApiServer(audit_log=audit_log(), extra=GATES) as server:
+        apply_crd(server)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def rights(gated: ApiServer, tools: dict[str, Path]) -> Installed:
+    return install_rights(gated, tools)
+
+
+@pytest.fixture
+def there(gated: ApiServer, rights: Installed, tmp_path: Path) -> Iterator[tuple[Scene, OperatorProcess]]:
+    """A namespace without a job, and an operator that leads."""
+    with OperatorProcess(rights.kubeconfig, tmp_path / "log") as process:
+        until("leading", lambda: process.leading)
+        yield Scene(gated, new_namespace(gated)), process
+
+
+def running(scene: Scene, **disruption: Any) -> list[str]:
+    """Two members that train, on two of three nodes."""
+    nodes = [scene.node(name) for name in ("n1", "n2")]
+    scene.apply(disruption=disruption)
+    return starts(scene, *nodes)
+
+
+def test_a_member_goes_on_request_and_whoever_asks_is_told_when(there: tuple[Scene, OperatorProcess]) -> None:
+    scene, _ = there
+    first = running(scene, **PATIENT)[0]
+    named = [pod["spec"]["evictionResponders"] for pod in scene.pods()]
+    assert named == 2 * [[{"name": evictions.OPERATOR, "priority": 10000}]]
+    eviction = Eviction(scene, first)
+    eviction.begin()
+    said = until("the first answer", eviction.heard)
+    assert said["message"] == f"{first} is about to be replaced"
+    assert datetime.fromisoformat(said["expectedCompletionTime"]) > now()
+    assert "completionTime" not in said
+
+    until("a new member", lambda: len(scene.names()) == 3)
+    seen = intent(scene)
+    assert seen is not None
+    assert seen.cause == f"{first} is to be evicted, asked for by {evictions.REQUESTER}"
+    assert all(isinstance(one, Train) for one in scene.assignments())
+
+    scene.run_pods(scene.node("n3"))
+    until("it is told to leave", lambda: any(isinstance(one, Leave) for one in scene.assignments()))
+    scene.save_all(1, 7)
+    done = until("completion", lambda: eviction.answer().get("completionTime") and eviction.answer())
+    assert done["message"] == f"{first} has ended"
+    eviction.tell(lambda status: evictions.evicted(status, now()))
+    until("it is gone", lambda: first not in scene.names())
+    assert scene.status().exit_seconds is not None
+
+
+def test_a_request_that_is_canceled_lets_the_new_member_go(there: tuple[Scene, OperatorProcess]) -> None:
+    scene, _ = there
+    members = running(scene, **PATIENT)
+    eviction = Eviction(scene, members[0])
+    eviction.begin()
+    until("a new member", lambda: len(scene.names()) == 3)
+    said = until("an answer", eviction.heard)
+    eviction.tell(lambda status: evictions.canceled(status, now()))
+    until("it is gone", lambda: scene.names() == members)
+    assert intent(scene) is None
+    assert eviction.answer()["heartbeatTime"] == said["heartbeatTime"]
+
+
+def test_one_that_is_deleted_was_withdrawn(there: tuple[Scene, OperatorProcess]) -> None:
+    scene, _ = there
+    members = running(scene, **PATIENT)
+    eviction = Eviction(scene, members[0])
+    eviction.begin()
+    until("a new member", lambda: len(scene.names()) == 3)
+    eviction.delete()
+    until("it is gone", lambda: scene.names() == members)
+
+
+def test_the_next_leader_goes_on_where_the_last_one_was_killed(
+    there: tuple[Scene, OperatorProcess], rights: Installed, tmp_path: Path
+) -> None:
+    scene, process = there
+    members = running(scene, replacementTimeoutSeconds=0)
+    eviction = Eviction(scene, members[0])
+    eviction.begin()
+    until("all leave", lambda: all(isinstance(one, Leave) for one in scene.assignments()))
+    said = until("an answer", eviction.heard)
+    process.kill()
+    scene.save_all(1, 7)
+    with OperatorProcess(rights.kubeconfig, tmp_path / "second", name="operator-1", lease_seconds=5):
+        done = until("completion", lambda: eviction.answer().get("completionTime") and eviction.answer())
+    assert done["startTime"] == said["startTime"]
+    assert done["heartbeatTime"] >= said["heartbeatTime"]
+
+
+def test_a_job_that_ignores_requests_passes_the_turn_on(there: tuple[Scene, OperatorProcess]) -> None:
+    scene, _ = there
+    members = running(scene, signals={"eviction-request": "Ignore"})
+    eviction = Eviction(scene, members[0])
+    eviction.begin()
+    done = until("completion", lambda: eviction.answer().get("completionTime") and eviction.answer())
+    assert "spec.disruption.signals" in done["message"]
+    eviction.tell(lambda status: evictions.handed_on(status, now(), "Completed"))
+    assert intent(scene) is None
+    assert scene.names() == members
+
+
+def test_the_operator_of_an_older_chart_says_that_it_lacks_the_right(
+    gated: ApiServer, tools: dict[str, Path], tmp_path: Path
+) -> None:
+    lacking = install_rights(gated, tools, "evictionRequests=false", namespace="older", release="older")
+    more = ("--lease-name=older-operator",)
+    with OperatorProcess(lacking.kubeconfig, tmp_path / "log", lease_namespace="older", more=more) as process:
+        until("leading", lambda: process.leading)
+        scene = Scene(gated, new_namespace(gated))
+        running(scene)
+        assert all("evictionResponders" not in pod["spec"] for pod in scene.pods())
+        log = process.log.read_text()
+    assert log.count("evictions.lifecycle.k8s.io/v1alpha1 are served, and may not be read") == 1
+
+
+def test_switched_off_the_operator_asks_for_nothing(gated: ApiServer, rights: Installed, tmp_path: Path) -> None:
+    before = len(calls(gated, rights.user))
+    with OperatorProcess(rights.kubeconfig, tmp_path / "log", more=("--no-eviction-requests",)) as process:
+        until("leading", lambda: process.leading)
+        scene = Scene(gated, new_namespace(gated))
+        running(scene)
+        assert all("evictionResponders" not in pod["spec"] for pod in scene.pods())
+    assert len(calls(gated, rights.user)) == before
+
+
+def test_where_kubernetes_has_no_evictions_nothing_is_asked(
+    scene: Scene, operator: OperatorProcess, installed: Installed
+) -> None:
+    running(scene)
+    assert calls(scene.server, installed.user) == []
+    assert all("evictionResponders" not in pod["spec"] for pod in scene.pods())
+    words = "the API server has no evictions.lifecycle.k8s.io/v1alpha1"
+    assert operator.log.read_text().count(words) == 1
+
+
+def calls(server: ApiServer, user: str) -> list[str]:
+    """What that user has done to Evictions."""
+    entries = [json.loads(line) for line in server.audit_log.read_text().splitlines()]
+    mine = [one for one in entries if one["user"]["username"] == user and one.get("objectRef")]
+    return [one["verb"] for one in mine if one["objectRef"].get("resource") == "evictions"]
