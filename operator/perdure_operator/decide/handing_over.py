@@ -22,7 +22,7 @@ from perdure_operator.decide.outcomes import read_end
 from perdure_operator.decide.plans import ATTEMPTS, succeed
 
 NEWS_SECONDS: Final = 30
-"""So long another move waits for evidence of the one before: most attempts are over by then."""
+"""So long another move that has time waits for evidence of the one before: most attempts are over by then."""
 
 _WHY_CHARACTERS: Final = 400
 """Of what a newcomer says of its end."""
@@ -108,10 +108,8 @@ def _move_on(draft: Draft, current: CurrentRun, plan: RunPlan, intent: Intent) -
     found = reason_to_end(after, after.current)
     if found is None:
         return draft
-    if found.disruption is Disruption.NODE_FAULT:
-        return after  # whichever trains is to stop
     patience = later(plan.assigned_time or draft.now, NEWS_SECONDS)
-    if draft.now >= patience:
+    if found.urgent or draft.now >= patience:
         return after
     held = f"then {found.cause}; that waits until {clock(patience)}, for no member tells before it ends how this ended"
     return draft.but(standbys_wait=Waiting(Reason(found.disruption), held)).wake(patience)

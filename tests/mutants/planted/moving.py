@@ -126,7 +126,7 @@ MOVING: Final = (
     Mutant(
         "during a hand-over nothing else makes a run end",
         _HANDING_OVER,
-        "    if draft.now >= patience:\n        return after\n    held",
+        "    if found.urgent or draft.now >= patience:\n        return after\n    held",
         "    held",
         ("second-reason", "drain", "scale"),
     ),

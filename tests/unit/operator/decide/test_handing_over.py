@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -25,9 +26,10 @@ from perdure.contract import (
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import Assigned, Disruption, LiveRefused, Phase, RunPlan, Takeover
 from perdure_operator.decide.stage import Stage, stage_of
-from perdure_operator.state.snapshot import NodeView, PodView, Terminated
+from perdure_operator.state.snapshot import NodeView, PodView, Taint, Terminated
 from tests.support.jobs import PATIENT, START, UID, Job, assigns, creates, deletes, job, killed, leaves, raised, trains
 
+SPOT = "aws-node-termination-handler/spot-itn"
 GONE = {"run": 1, "step": 20, "commit": (4, 10), "opened": 2}
 SAVED = {"run": 1, "step": 20, "commit": (4, 20)}
 
@@ -391,6 +393,29 @@ class TestNoEvidence:
         assert "then node n1 is cordoned; that waits until 12:00:31Z" in said
         moved = here.after(30).step().condition(ConditionType.RUNNING).message
         assert "whether it has taken over from run 1 nobody has told yet" in moved
+
+    def _grown(self) -> Job:
+        """A third member was offered the run; nobody of three ends by that."""
+        return _running().spec(replicas=3).settle().after(1).settle().ready().settle().after(2)
+
+    def test_a_node_that_ends_at_a_known_time_is_left_at_once(self) -> None:
+        """The notice of a spot node may be as short as the wait."""
+        here = self._grown().node("n1", taints=(Taint(key=SPOT, effect="NoSchedule"),)).settle()
+        assert here.now.current is not None
+        assert (here.now.current.run, here.now.current.unconfirmed) == (2, True)
+        assert here.intent is not None
+        assert here.intent.ready_by == here.snapshot.now + timedelta(seconds=PATIENT.replacement_timeout_seconds)
+        assert here.names() == ["0", "1", "2", "3"]
+        after = here.after(5).ready().settle()
+        assert (_plan(after).run, _plan(after).lost) == (3, ())
+        assert _offer_of_leaver(after, 0).run == 2
+
+    def test_the_others_follow_a_deleted_member_at_once(self) -> None:
+        here = self._grown().deleted(1, grace=30).settle()
+        assert here.now.current is not None
+        assert (here.now.current.run, here.now.current.unconfirmed) == (2, True)
+        assert here.intent is not None
+        assert here.intent.disruption is Disruption.MEMBER_DELETED
 
     def test_of_two_moves_without_evidence_in_a_row_the_second_is_offered_too(self) -> None:
         here = _running().spec(replicas=3).settle().after(1).settle().ready().settle()
