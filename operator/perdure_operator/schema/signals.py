@@ -29,8 +29,8 @@ table of such signals. A row says what the announcement looks like and what is d
 shows the first row that matches counts. Where a node shows several, a reaction that makes members leave wins over one
 that does not, and one with a deadline shortens the time of the others. Several nodes within a second cost one move, and
 a signal that is withdrawn before anybody was asked costs nothing. Where that has happened three times, each no more
-than ten minutes after the one before, the next signal without a deadline has to last 8 s, then 16 s, up to a minute;
-the condition `Disrupted` says so.
+than ten minutes after the one before, the next signal of these nodes without a deadline has to last 8 s, then 16 s, up
+to a minute; the condition `Disrupted` says so.
 
 ```
 perdure-operator signals                           # the table
@@ -45,7 +45,9 @@ kubectl annotate node n1 {VACATE_ANNOTATION}=true  # members leave, without a co
 _DEADLINES: Final = """With a deadline nothing is waited for that would cost the save its time: there is no quiet
 second, replacements are awaited for half of the notice at most (and `replacementTimeoutSeconds`), and not at all where
 the notice is below 30 s; then all save and leave, and their time ends 5 s before the deadline. A pod that tolerates a
-taint NoExecute for some seconds has a deadline as well: it is killed when they and its grace are over."""
+taint NoExecute for some seconds has a deadline as well: it is killed when they and its grace are over. A deadline that
+is over when it is seen tells only that the node should be gone: all save and leave at once, and have the time that they
+always have."""
 
 _LIMITS: Final = """Not every announcement keeps new pods off its node: a condition, a label or an annotation does not.
 A new member that lands there does not train; it stays, idle, and keeps its successors off the node, until the run goes

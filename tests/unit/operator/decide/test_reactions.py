@@ -239,8 +239,18 @@ class TestDeadlines:
         assert here.intent.ready_by == START + timedelta(seconds=60)
         assert {said.seconds for said in leaves(here.after(1).plan()).values()} == {55}
 
-    def test_after_a_deadline_that_was_wrong_members_still_have_a_moment(self) -> None:
-        here = self._spot(added=300)
+    def test_a_deadline_that_is_over_takes_no_time_from_the_save_of_a_node_that_is_still_there(self) -> None:
+        here = self._spot(added=300, exit_timeout_seconds=90)
+        assert {said.seconds for said in leaves(here.plan()).values()} == {90}
+
+    def test_and_none_from_a_save_that_began_before_another_node_outlived_its_deadline(self) -> None:
+        here = job().running(world=2).leaving("n2").after(10)
+        added = here.snapshot.now - timedelta(seconds=300)
+        here = here.node("n1", taints=(Taint(key=SPOT, effect="NoSchedule", added=added),))
+        assert leaves(here.plan()) == {}
+
+    def test_just_before_its_deadline_members_still_have_a_moment(self) -> None:
+        here = self._spot(added=119)
         assert {said.seconds for said in leaves(here.plan()).values()} == {1}
 
     @pytest.mark.parametrize("value", ["1785585720", "2026-08-01T12:02:00Z"])
@@ -277,8 +287,14 @@ class TestDeadlines:
         assert not here.intent.prepare  # the quiet second
         assert here.intent.deadline_seen is None
 
-    def test_a_claim_that_has_ended_leaves_a_moment_to_save(self) -> None:
-        assert {said.seconds for said in leaves(self._karpenter(-5).plan()).values()} == {1}
+    def test_a_claim_that_has_ended_takes_no_time_from_the_save(self) -> None:
+        assert {said.seconds for said in leaves(self._karpenter(-5).plan()).values()} == {600}
+
+    def test_of_two_deadlines_the_one_counts_that_is_not_over(self) -> None:
+        here = self._karpenter(-5)
+        spot = Taint(key=SPOT, effect="NoSchedule", added=START - timedelta(seconds=95))
+        here = here.node("n1", taints=(*here.snapshot.nodes[0].taints, spot), claim="c", claim_ends=START)
+        assert {said.seconds for said in leaves(here.plan()).values()} == {20}
 
     def test_a_job_that_takes_it_for_a_mere_wish_has_no_deadline(self) -> None:
         here = self._karpenter(120, signals={"karpenter": "VacateIfRoom"}).settle().after(1).settle()
@@ -401,6 +417,24 @@ class TestFlapping:
         assert quiet == "node n1 is cordoned"
         why = "signals like it were withdrawn 3 times in a row: it has to last 8 s before members leave"
         assert flapping == f"node n1 is cordoned; {why}"
+
+    def test_whoever_drains_another_node_does_not_wait_for_it(self) -> None:
+        here = self._flapping(9).uncordon("n1").settle().cordon("n2").settle()
+        assert here.condition(ConditionType.DISRUPTED).message == "node n2 is cordoned"
+        assert len(leaves(here.after(1).plan())) == 2
+
+    def test_the_node_that_flaps_leaves_with_one_that_does_not(self) -> None:
+        here = self._flapping(9).after(1).cordon("n2").settle()
+        assert leaves(here.plan()) == {}
+        assert len(leaves(here.after(1).plan())) == 2
+
+    def test_two_nodes_that_flap_in_turn_have_to_last_as_one_does(self) -> None:
+        here = job(disruption={"replacement_timeout_seconds": 0}).running(world=2)
+        for node in ("n1", "n2", "n1"):
+            here = here.cordon(node).settle().after(0.5).uncordon(node).settle().after(5)
+        here = here.cordon("n2").settle()
+        assert leaves(here.after(7.9).settle().plan()) == {}
+        assert len(leaves(here.after(8).plan())) == 2
 
     def test_after_ten_minutes_without_it_the_row_is_over(self) -> None:
         here = self._flapping(5, apart=300)
