@@ -92,6 +92,13 @@ class TestRows:
         roles = {pod.name: pod.role for pod in here.settle().snapshot.pods}
         assert roles["digits-ab12-0"] == "former"
 
+    def test_where_it_finds_no_other_node_the_message_says_what_the_scheduler_cannot(self) -> None:
+        here = sick(job().starting(world=2).ready().having(signals=(row(),))).settle()
+        here = here.pod(2, node="", unschedulable="0/2 nodes are available: anti-affinity").settle()
+        why = "no node for digits-ab12-2: 0/2 nodes are available: anti-affinity"
+        held = "pods of this job keep it off nodes to be left: node n1 has the condition GpuBroken=True"
+        assert here.condition(ConditionType.RUNNING).message.startswith(f"{why}; {held}; ")
+
 
 class TestAJobsOwnWord:
     @pytest.mark.parametrize(
@@ -330,7 +337,10 @@ class TestFault:
         here = self._faulty(job().running(world=2)).settle()
         ended = here.all_ended(ExitKind.STOPPED, step=25, commit=(3, 20)).settle()
         assert (ended.now.steps_lost, ended.now.step, ended.now.lost) == (5, 20, (1,))
-        assert ended.condition(ConditionType.SAVED).status == "False"
+        saved = ended.condition(ConditionType.SAVED)
+        assert (saved.status, saved.reason) == ("False", "NodeFault")
+        cause = "node n1 has the condition GpuBroken=True"
+        assert saved.message == f"run 1 ended at step 25: 5 steps lost; nothing was saved: {cause}"
         assert (ended.now.failures.code, ended.now.failures.infrastructure) == (0, 0)
         after = ended.ready().settle()
         assert after.run_plan is not None
