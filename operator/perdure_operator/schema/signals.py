@@ -59,7 +59,8 @@ the same.
 
 With `Avoid` nobody leaves. A new member that lands there does not train, as above, and members train there where no run
 is on, or one that has lost a member, or where others have to leave by some time: the operator cannot tell the scheduler
-to keep off (Karpenter would make no node for such a pod), and a job that waits is worse. A spare stays there. Of a row about a pod it is as `Ignore`.
+to keep off (Karpenter would make no node for such a pod), and a job that waits is worse. A spare stays there. Of a row
+about a pod it is as `Ignore`.
 
 With `Fault` the job goes on from the newest commit, which may be younger than the fault: how long a node was broken
 before somebody said so nobody knows. A save that members were asked for before is finished, and so is the grace of a
