@@ -150,7 +150,7 @@ STATUS = TrainingJobStatus(
             time=NOON,
         ),
     ),
-    withdrawals=Withdrawals(count=3, last_time=NOON),
+    withdrawals=Withdrawals(count=3, last_time=NOON, nodes=("n1",)),
     spares=Spares(names=("digits-3f2a-9",), replacements=ROW),
     growth=Growth(attempts=1, until=NOON, generation=3),
     gang=GangRest(attempts=1, until=NOON, generation=3),

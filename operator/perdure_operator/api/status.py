@@ -294,6 +294,8 @@ class Withdrawals(TolerantModel):
     """How many: the quiet time before the next move grows with it."""
     last_time: datetime
     """When the newest was withdrawn; the row ends ten minutes later."""
+    nodes: tuple[str, ...] = ()
+    """Which nodes they were about: what any other node announces does not wait."""
 
 
 class Growth(TolerantModel):

@@ -37,7 +37,9 @@ from perdure_operator.decide.history import amend, learn_from
 from perdure_operator.decide.outcomes import end_of, highest_opened, learn, read_end, told
 from perdure_operator.state.snapshot import PodView
 
-_SAVED: Final = frozenset({Reason.HANDED_OVER, Reason.CHECKPOINTED, Reason.NOTHING_TO_SAVE})
+_SAVED: Final = frozenset({Reason.HANDED_OVER, Reason.CHECKPOINTED, Reason.NOTHING_TO_SAVE, Reason.NODE_FAULT})
+"""Of what these cost everybody has told who could."""
+_BEFORE_A_STEP: Final = frozenset({Reason.NOTHING_TO_SAVE, Reason.NODE_FAULT, Reason.UNKNOWN_END})
 _MEASURED: Final = frozenset({Reason.HANDED_OVER, Reason.CHECKPOINTED})
 _EXPECTED: Final = _SAVED | {Reason.UNKNOWN_END}
 
@@ -155,6 +157,8 @@ def _account_for(draft: Draft, run: CurrentRun | PreviousRun) -> tuple[Draft, Ve
     status, intent = draft.status, run.intent
     planned = intent is not None and intent.disruption is not Disruption.MEMBER_LOST
     verdict = judge(run.outcomes, planned=planned, late=planned and _is_late(draft, intent))
+    if verdict.reason is Reason.NOTHING_TO_SAVE and intent and intent.disruption is Disruption.NODE_FAULT:
+        verdict = replace(verdict, reason=Reason.NODE_FAULT)  # there was something, and it was not to be saved
     verdict = replace(verdict, step=max([one.step for one in run.outcomes if one.run == run.run], default=0))
     kept = verdict.reason is Reason.HANDED_OVER and isinstance(run, PreviousRun)  # else nobody has gone on with them
     steps_lost = 0 if kept else _steps_lost(run, status.step or 0)
@@ -186,7 +190,7 @@ def _lose_the_one_before(draft: Draft, current: CurrentRun) -> Draft:
 def _keep_pace(draft: Draft, current: CurrentRun, verdict: Verdict, message: str) -> Draft:
     """A run that had to end before its first step is a replacement too: whatever ended it may do so again at once."""
     upcoming = draft.status.next
-    if upcoming is None or verdict.step or verdict.reason not in (Reason.NOTHING_TO_SAVE, Reason.UNKNOWN_END):
+    if upcoming is None or verdict.step or verdict.reason not in _BEFORE_A_STEP:
         return draft
     row = one_more(draft, current.replacements, message)
     return draft.update(next=upcoming.model_copy(update={"replacements": row}))
@@ -233,6 +237,8 @@ def _account(draft: Draft, current: CurrentRun | PreviousRun, verdict: Verdict, 
     elif steps_lost and (run := _goes_on_in_pods(draft, current)):
         cost = f"{steps_lost} steps are in no commit; whether who stays has kept them is told when run {run} ends"
     words = describe(verdict.blamed)
+    if verdict.reason is Reason.NODE_FAULT and current.intent:
+        words = f"nothing was saved: {current.intent.cause}"
     secret = draft.snapshot.spec.checkpoint.s3.credentials_secret if draft.snapshot.spec.checkpoint.s3 else ""
     if secret and verdict.blamed and verdict.blamed.error_kind == ErrorKind.STORAGE:
         words += f"\nThe keys for {draft.snapshot.spec.checkpoint.uri} come from the Secret {secret}"

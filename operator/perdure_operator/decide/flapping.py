@@ -18,34 +18,49 @@ ROW_SECONDS: Final = 600
 LONGEST_QUIET_SECONDS: Final = 60
 
 
-def withdrawn(draft: Draft, intent: Intent) -> Draft:
-    """With one withdrawal more, if it was a node that was to be left."""
+def withdrawn(draft: Draft, intent: Intent, nodes: tuple[str, ...]) -> Draft:
+    """With one withdrawal more, if these were nodes that were to be left."""
     if intent.disruption is not Disruption.NODE_LEAVING:
         return draft
-    return draft.update(withdrawals=Withdrawals(count=_count(draft) + 1, last_time=draft.now))
+    row = _row(draft)
+    nodes = tuple(sorted({*(row.nodes if row else ()), *nodes}))
+    return draft.update(withdrawals=Withdrawals(count=(row.count if row else 0) + 1, last_time=draft.now, nodes=nodes))
 
 
-def quiet_for(draft: Draft) -> timedelta:
-    """How long a signal has to last because of those that were withdrawn before it; zero where they were few."""
-    count = _count(draft)
+def quiet_for(draft: Draft, nodes: tuple[str, ...]) -> timedelta:
+    """How long a signal of these nodes has to last because of those withdrawn before it; zero where they were few."""
+    count = _count(draft, nodes)
     seconds = min(2**count, LONGEST_QUIET_SECONDS) if count >= FLAPPING else 0
     return timedelta(seconds=seconds)
 
 
-def settled_at(draft: Draft) -> datetime | None:
-    """Until when one that is withdrawn again and again makes no new member beside another that stays."""
-    row, quiet = draft.status.withdrawals, quiet_for(draft)
-    return row.last_time + quiet if row and quiet else None
+def restless(draft: Draft, nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of the nodes whose signals were withdrawn in this row."""
+    row = _row(draft)
+    return tuple(name for name in nodes if row and name in row.nodes)
 
 
-def told(draft: Draft) -> str:
+def settled_at(draft: Draft, nodes: tuple[str, ...]) -> datetime | None:
+    """Until when signals of these nodes, withdrawn again and again, make no new member beside another that stays."""
+    row, quiet = draft.status.withdrawals, quiet_for(draft, nodes)
+    return row.last_time + quiet if nodes and row and quiet else None
+
+
+def told(draft: Draft, nodes: tuple[str, ...]) -> str:
     """In words, for the condition; "" where nothing flaps."""
-    count = _count(draft)
+    count, seconds = _count(draft, nodes), quiet_for(draft, nodes).seconds
     if count < FLAPPING:
         return ""
-    return f"signals like it were withdrawn {count} times in a row: it has to last {quiet_for(draft).seconds} s"
+    return f"signals like it were withdrawn {count} times in a row: it has to last {seconds} s"
 
 
-def _count(draft: Draft) -> int:
+def _count(draft: Draft, nodes: tuple[str, ...]) -> int:
+    """Nobody who drains a node waits because another one's sensor is loose."""
+    row = _row(draft)
+    return row.count if row and set(nodes) <= set(row.nodes) else 0
+
+
+def _row(draft: Draft) -> Withdrawals | None:
+    """The row that a withdrawal now would make longer."""
     row = draft.status.withdrawals
-    return row.count if row and draft.now < later(row.last_time, ROW_SECONDS) else 0
+    return row if row and draft.now < later(row.last_time, ROW_SECONDS) else None

@@ -37,7 +37,7 @@ from perdure_operator.decide.flapping import quiet_for, withdrawn
 from perdure_operator.decide.intents import commit
 from perdure_operator.decide.placement import grace_of
 from perdure_operator.decide.plans import GRACE_MARGIN_SECONDS, request
-from perdure_operator.decide.signals import signals_of_deletions, signals_of_nodes
+from perdure_operator.decide.signals import deadlines_ahead, signals_of_deletions
 from perdure_operator.state.decision import Assign, DeletePod
 from perdure_operator.state.snapshot import NodeView, PodView
 
@@ -111,11 +111,11 @@ def debounce(draft: Draft) -> Draft:
     found = reason_to_end(draft, draft.current)
     if found is None:
         words = f"no longer true: {intent.cause}; nobody was asked to leave"
-        return withdrawn(draft, intent).update_current(intent=None).tell(Reason.WITHDRAWN, words)
+        return withdrawn(draft, intent, intent.nodes).update_current(intent=None).tell(Reason.WITHDRAWN, words)
     newest = draft.now if set(found.nodes) - set(intent.nodes) else (intent.newest or intent.since)
     due = min(newest + QUIET, intent.since + QUIET_AT_MOST)
     if found.disruption is Disruption.NODE_LEAVING:
-        due = max(due, intent.since + quiet_for(draft))
+        due = max(due, intent.since + quiet_for(draft, found.nodes))
     if found.urgent or draft.now >= due:
         return commit(draft, draft.current, found)
     seen = {"disruption": found.disruption, "cause": found.cause, "nodes": found.nodes, "newest": newest}
@@ -244,8 +244,8 @@ def _shorten(draft: Draft, current: CurrentRun, intent: Intent) -> tuple[Draft, 
 def _ends_of_grace(draft: Draft) -> list[datetime]:
     """Until when each can still save that is deleted, and has only its own grace, or whose node has a deadline."""
     seen, running = draft.snapshot, still_running(draft)
-    signals = (*signals_of_deletions(seen, running), *signals_of_nodes(seen, running))
-    deadlines = [one.deadline for one in signals if one.deadline]
+    graces = [one.deadline for one in signals_of_deletions(seen, running) if one.deadline]
+    deadlines = [*graces, *deadlines_ahead(seen, running)]
     return [max(later(end, -GRACE_MARGIN_SECONDS), later(draft.now, 1)) for end in deadlines]
 
 

@@ -25,7 +25,6 @@ from perdure_operator.decide.facts import (
     refused_change,
     terminated,
 )
-from perdure_operator.decide.flapping import withdrawn
 from perdure_operator.decide.growth import lasts, most_with
 from perdure_operator.decide.history import begin
 from perdure_operator.decide.naming import new_names
@@ -75,8 +74,6 @@ def _let_go(draft: Draft) -> Draft:
         return draft
     kept = soonest(draft, had, wanted)
     draft = draft.allot(tuple(name for name in had if name in kept))
-    if draft.intent and draft.intent.prepare:  # one of several signals is there no more
-        draft = withdrawn(draft, draft.intent)
     return give_back(draft, tuple(name for name in had if name not in kept))
 
 

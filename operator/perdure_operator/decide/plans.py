@@ -29,7 +29,7 @@ from perdure_operator.decide.draft import Draft, later, next_run
 from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
 from perdure_operator.decide.facts import add_lost_run, own, runs_lost_with
 from perdure_operator.decide.history import amend, begin
-from perdure_operator.decide.signals import signals_of_nodes
+from perdure_operator.decide.signals import deadlines_ahead
 from perdure_operator.decide.succession import Succession
 from perdure_operator.state.snapshot import PodView
 
@@ -188,7 +188,7 @@ def _seconds(draft: Draft, heirs: Succession) -> int:
     seconds: float = draft.snapshot.spec.disruption.exit_timeout_seconds
     going = [pods[member.name] for member in heirs.leaves]
     ends = [pod.deletion_deadline for pod in going]
-    ends += [signal.deadline for signal in signals_of_nodes(draft.snapshot, going)]
+    ends += deadlines_ahead(draft.snapshot, going)
     for end in ends:
         if end:
             seconds = min(seconds, (end - draft.now).total_seconds() - GRACE_MARGIN_SECONDS)

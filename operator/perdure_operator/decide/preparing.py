@@ -17,7 +17,7 @@ from perdure_operator.decide.disruptions import final_reason, reason_to_end
 from perdure_operator.decide.draft import Draft, Waiting, clock, next_run
 from perdure_operator.decide.exit_problems import await_leavers
 from perdure_operator.decide.facts import joined, made_from_another, own, refused, size_of, unexpected, wanted_size
-from perdure_operator.decide.flapping import settled_at, told, withdrawn
+from perdure_operator.decide.flapping import restless, settled_at, told, withdrawn
 from perdure_operator.decide.growth import give_up_growing, lasts, most_with
 from perdure_operator.decide.intents import commit_to_leave, fall_back, limited, may_prepare, ready_by
 from perdure_operator.decide.placement import can_start, can_train
@@ -49,12 +49,14 @@ def reconsider(draft: Draft) -> Draft:
         return draft
     if found is None:
         words = f"no longer true: {intent.cause}; nobody was asked to leave"
-        draft = withdrawn(give_back(draft, draft.next_members), intent)
+        draft = withdrawn(give_back(draft, draft.next_members), intent, intent.nodes)
         return draft.update_current(intent=None).update(next=None).tell(Reason.WITHDRAWN, words)
     if found.disruption is not intent.disruption:
         draft = draft.tell(Reason(found.disruption), found.cause)
     if not may_prepare(draft, current, found):
         return commit_to_leave(draft, current, found)
+    if gone := tuple(name for name in intent.nodes if name not in found.nodes):  # one of several is there no more
+        draft = withdrawn(draft, intent, gone)
     draft = draft.update_current(intent=limited(draft, current, found))
     if upcoming is None:
         return draft
@@ -63,12 +65,15 @@ def reconsider(draft: Draft) -> Draft:
 
 def let_settle(draft: Draft) -> Draft:
     """A signal that comes and goes beside one that stays makes no new member each time it comes."""
-    intent, until = draft.intent, settled_at(draft)
-    if until is None or draft.now >= until or len(draft.next_members) >= succession(draft).joins:
-        return draft
+    intent = draft.intent
     if intent is None or intent.disruption is not Disruption.NODE_LEAVING or intent.deadline_seen:
         return draft
-    words = f"the next member is made at {clock(until)}: {told(draft)}"
+    nodes = restless(draft, intent.nodes)
+    until, heirs, pods = settled_at(draft, nodes), succession(draft), own(draft.snapshot)
+    waiting = sum(1 for one in heirs.leaves if pods[one.name].node in nodes)
+    if until is None or draft.now >= until or len(draft.next_members) not in range(heirs.joins - waiting, heirs.joins):
+        return draft
+    words = f"the next member is made at {clock(until)}: {told(draft, nodes)}"
     return draft.block(Reason.REPLACING_MEMBERS, words, until)
 
 

@@ -105,7 +105,7 @@ def signal_of_node(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> S
         pod=pod.name,
         cause=(faults or must or shown)[0].words,
         node=pod.node if of_node else "",
-        deadline=min(deadlines, default=None),
+        deadline=min((at for at in deadlines if at > snapshot.now), default=min(deadlines, default=None)),
         if_room=not must,
         fault=bool(faults),
     )
@@ -126,6 +126,15 @@ def signals_of_nodes(snapshot: Snapshot, pods: Iterable[PodView]) -> list[Signal
     here = sorted(pods, key=lambda pod: (pod.node, pod.name))
     found = [signal_of_node(snapshot, nodes.get(pod.node), pod) for pod in here]
     return [signal for signal in found if signal]
+
+
+def deadlines_ahead(snapshot: Snapshot, pods: Iterable[PodView]) -> list[datetime]:
+    """When these pods are gone, as far as that is not over already.
+
+    Whoever outlives a deadline may be there for as long as any: the announcement is stale, or a clock is wrong.
+    """
+    deadlines = (signal.deadline for signal in signals_of_nodes(snapshot, pods))
+    return [at for at in deadlines if at and at > snapshot.now]
 
 
 def signals_of_deletions(snapshot: Snapshot, pods: Iterable[PodView]) -> list[Signal]:

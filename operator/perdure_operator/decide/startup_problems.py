@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from perdure.contract import Role
 from perdure_operator.api.reasons import Reason
 from perdure_operator.decide.draft import Draft
-from perdure_operator.decide.facts import joined, listed, own, refused
+from perdure_operator.decide.facts import joined, listed, own, refused, terminated
+from perdure_operator.decide.placement import unusable_node
 from perdure_operator.state.snapshot import PodView, RefusalKind
 
 _IMAGE: Final = frozenset(
@@ -53,7 +55,17 @@ def what_keeps(draft: Draft, names: tuple[str, ...]) -> tuple[Reason, str] | Non
         if found:
             return found
     stuck = [pod for pod in here if pod.unschedulable]
-    return (Reason.UNSCHEDULABLE, f"no node for {listed(stuck)}: {stuck[0].unschedulable}") if stuck else None
+    if not stuck:
+        return None
+    return Reason.UNSCHEDULABLE, f"no node for {listed(stuck)}: {stuck[0].unschedulable}{_held(draft)}"
+
+
+def _held(draft: Draft) -> str:
+    """The scheduler sees only that the job's own pods are on a node; why nobody may train there it cannot tell."""
+    pods = sorted(own(draft.snapshot).values(), key=lambda pod: pod.node)
+    formers = [pod for pod in pods if pod.role == Role.FORMER and not terminated(pod)]
+    causes = [why for pod in formers if (why := unusable_node(draft, pod))]
+    return f"; pods of this job keep it off nodes to be left: {joined(list(dict.fromkeys(causes)))}" if causes else ""
 
 
 def _agent(pods: list[PodView]) -> tuple[Reason, str] | None:

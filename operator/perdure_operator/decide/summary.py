@@ -143,7 +143,7 @@ def _move(draft: Draft, cause: str) -> str:
     if intent is None:
         return cause
     if not intent.prepare and not intent.leave:
-        flaps = told(draft) if intent.disruption is Disruption.NODE_LEAVING else ""
+        flaps = told(draft, intent.nodes) if intent.disruption is Disruption.NODE_LEAVING else ""
         return f"{cause}; {flaps} before members leave" if flaps else cause
     if intent.fell:
         return f"{cause}; {intent.fell}"

@@ -31,8 +31,9 @@ table of such signals. A row says what the announcement looks like and what is d
 shows the first row that matches counts. Where a node shows several, a reaction that makes members leave wins over one
 that does not, and one with a deadline shortens the time of the others. Several nodes within a second cost one move, and
 a signal that is withdrawn before anybody was asked costs nothing. Where that has happened three times, each no more
-than ten minutes after the one before, the next signal without a deadline has to last 8 s, then 16 s, up to a minute;
-the condition `Disrupted` says so. One that comes and goes beside another that stays gets no new member before that.
+than ten minutes after the one before, the next signal of these nodes without a deadline has to last 8 s, then 16 s, up
+to a minute; the condition `Disrupted` says so. One that comes and goes beside another that stays
+gets no new member before that.
 
 ```
 perdure-operator signals                           # the table
@@ -49,7 +50,8 @@ second, replacements are awaited for half of the notice at most (and `replacemen
 the notice is below 30 s; then all save and leave, and their time ends 5 s before the deadline. When a notice began
 tells the clock of the node, or of whoever has set it: one that lies ahead, or was over before anybody saw it while
 the node is there, counts from the first sight. A pod that tolerates a taint NoExecute for some seconds has a deadline
-as well: it is killed when they and its grace are over."""
+as well: it is killed when they and its grace are over. A deadline that is over when it is seen tells only that the
+node should be gone: all save and leave at once, and have the time that they always have."""
 
 _LIMITS: Final = """Not every announcement keeps new pods off its node: a condition, a label or an annotation does not.
 A new member that lands there does not train; it stays, idle, and keeps its successors off the node, until the run goes
@@ -61,8 +63,8 @@ the same.
 
 With `Avoid` nobody leaves. A new member that lands there does not train, as above, and members train there where no run
 is on, or one that has lost a member, or where others have to leave by some time: the operator cannot tell the scheduler
-to keep off (Karpenter would make no node for such a pod), and a job that waits is worse. A spare stays there. Of a
-row about a pod it is as `Ignore`.
+to keep off (Karpenter would make no node for such a pod), and a job that waits is worse. A spare stays there. Of a row
+about a pod it is as `Ignore`.
 
 With `Fault` the job goes on from the newest commit, which may be younger than the fault: how long a node was broken
 before somebody said so nobody knows. A save that members were asked for before is finished, and so is the grace of a

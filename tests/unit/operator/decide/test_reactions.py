@@ -92,6 +92,13 @@ class TestRows:
         roles = {pod.name: pod.role for pod in here.settle().snapshot.pods}
         assert roles["digits-ab12-0"] == "former"
 
+    def test_where_it_finds_no_other_node_the_message_says_what_the_scheduler_cannot(self) -> None:
+        here = sick(job().starting(world=2).ready().having(signals=(row(),))).settle()
+        here = here.pod(2, node="", unschedulable="0/2 nodes are available: anti-affinity").settle()
+        why = "no node for digits-ab12-2: 0/2 nodes are available: anti-affinity"
+        held = "pods of this job keep it off nodes to be left: node n1 has the condition GpuBroken=True"
+        assert here.condition(ConditionType.RUNNING).message.startswith(f"{why}; {held}; ")
+
 
 class TestAJobsOwnWord:
     @pytest.mark.parametrize(
@@ -239,10 +246,20 @@ class TestDeadlines:
         assert here.intent.ready_by == START + timedelta(seconds=60)
         assert {said.seconds for said in leaves(here.after(1).plan()).values()} == {55}
 
-    def test_after_a_deadline_that_was_wrong_members_still_have_a_moment(self) -> None:
+    def test_a_deadline_that_is_over_takes_no_time_from_the_save_of_a_node_that_is_still_there(self) -> None:
         ours = row(source="Annotation", key="example.com/ends", reaction="VacateByDeadline", deadline_in_value=True)
-        here = job().running(world=2).having(signals=(ours,))
+        here = job(disruption={"exitTimeoutSeconds": 90}).running(world=2).having(signals=(ours,))
         here = here.node("n1", annotations={"example.com/ends": "2026-08-01T11:57:00Z"})
+        assert {said.seconds for said in leaves(here.plan()).values()} == {90}
+
+    def test_and_none_from_a_save_that_began_before_another_node_outlived_its_deadline(self) -> None:
+        ours = row(source="Annotation", key="example.com/ends", reaction="VacateByDeadline", deadline_in_value=True)
+        here = job().running(world=2).having(signals=(ours,)).leaving("n2").after(10)
+        here = here.node("n1", annotations={"example.com/ends": "2026-08-01T11:57:00Z"})
+        assert leaves(here.plan()) == {}
+
+    def test_just_before_its_deadline_members_still_have_a_moment(self) -> None:
+        here = self._spot(added=119)
         assert {said.seconds for said in leaves(here.plan()).values()} == {1}
 
     def test_a_notice_that_was_over_before_it_was_seen_counts_from_the_first_sight(self) -> None:
@@ -285,8 +302,14 @@ class TestDeadlines:
         assert not here.intent.prepare  # the quiet second
         assert here.intent.deadline_seen is None
 
-    def test_a_claim_that_has_ended_leaves_a_moment_to_save(self) -> None:
-        assert {said.seconds for said in leaves(self._karpenter(-5).plan()).values()} == {1}
+    def test_a_claim_that_has_ended_takes_no_time_from_the_save(self) -> None:
+        assert {said.seconds for said in leaves(self._karpenter(-5).plan()).values()} == {600}
+
+    def test_of_two_deadlines_the_one_counts_that_is_not_over(self) -> None:
+        here = self._karpenter(-5)
+        spot = Taint(key=SPOT, effect="NoSchedule", added=START - timedelta(seconds=95))
+        here = here.node("n1", taints=(*here.snapshot.nodes[0].taints, spot), claim="c", claim_ends=START)
+        assert {said.seconds for said in leaves(here.plan()).values()} == {20}
 
     def test_a_job_that_takes_it_for_a_mere_wish_has_no_deadline(self) -> None:
         here = self._karpenter(120, signals={"karpenter": "VacateIfRoom"}).settle().after(1).settle()
@@ -322,7 +345,10 @@ class TestFault:
         here = self._faulty(job().running(world=2)).settle()
         ended = here.all_ended(ExitKind.STOPPED, step=25, commit=(3, 20)).settle()
         assert (ended.now.steps_lost, ended.now.step, ended.now.lost) == (5, 20, (1,))
-        assert ended.condition(ConditionType.SAVED).status == "False"
+        saved = ended.condition(ConditionType.SAVED)
+        assert (saved.status, saved.reason) == ("False", "NodeFault")
+        cause = "node n1 has the condition GpuBroken=True"
+        assert saved.message == f"run 1 ended at step 25: 5 steps lost; nothing was saved: {cause}"
         assert (ended.now.failures.code, ended.now.failures.infrastructure) == (0, 0)
         after = ended.ready().settle()
         assert after.run_plan is not None
@@ -409,6 +435,24 @@ class TestFlapping:
         assert quiet == "node n1 is cordoned"
         why = "signals like it were withdrawn 3 times in a row: it has to last 8 s before members leave"
         assert flapping == f"node n1 is cordoned; {why}"
+
+    def test_whoever_drains_another_node_does_not_wait_for_it(self) -> None:
+        here = self._flapping(9).uncordon("n1").settle().cordon("n2").settle()
+        assert here.condition(ConditionType.DISRUPTED).message == "node n2 is cordoned"
+        assert len(leaves(here.after(1).plan())) == 2
+
+    def test_the_node_that_flaps_leaves_with_one_that_does_not(self) -> None:
+        here = self._flapping(9).after(1).cordon("n2").settle()
+        assert leaves(here.plan()) == {}
+        assert len(leaves(here.after(1).plan())) == 2
+
+    def test_two_nodes_that_flap_in_turn_have_to_last_as_one_does(self) -> None:
+        here = job(disruption={"replacement_timeout_seconds": 0}).running(world=2)
+        for node in ("n1", "n2", "n1"):
+            here = here.cordon(node).settle().after(0.5).uncordon(node).settle().after(5)
+        here = here.cordon("n2").settle()
+        assert leaves(here.after(7.9).settle().plan()) == {}
+        assert len(leaves(here.after(8).plan())) == 2
 
     def test_after_ten_minutes_without_it_the_row_is_over(self) -> None:
         here = self._flapping(5, apart=300)
