@@ -37,6 +37,7 @@ from perdure.contract import (
     Standby,
     Train,
     read_assignment,
+    read_result,
     write_assignment,
 )
 from perdure.words import fitting
@@ -167,6 +168,13 @@ class Committed:
 
 
 @dataclass(frozen=True)
+class Resulted:
+    """The script's result, as it is now; None where it has taken it back."""
+
+    result: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
 class Voting:
     """This process is about to vote for run `next` to take over `run`, once the agent has acknowledged this."""
 
@@ -226,12 +234,15 @@ class Exiting:
     """Epochs that are finished; None where it is not told."""
 
 
-Report = Attached | Opened | Stepped | Committed | Voting | TookOver | HandoverEnded | Imaging | Imaged | Exiting
+Report = (
+    Attached | Opened | Stepped | Committed | Resulted | Voting | TookOver | HandoverEnded | Imaging | Imaged | Exiting
+)
 _NAMES = {
     Attached: "attached",
     Opened: "opened",
     Stepped: "step",
     Committed: "committed",
+    Resulted: "result",
     Voting: "voting",
     TookOver: "took-over",
     HandoverEnded: "handover-ended",
@@ -240,7 +251,7 @@ _NAMES = {
     Exiting: "ending",
 }
 _UNWOUND: Final = b'{"report": "unwound"}'
-_MATTER = Exiting | Voting | TookOver | HandoverEnded | Imaging | Imaged
+_MATTER = Exiting | Resulted | Voting | TookOver | HandoverEnded | Imaging | Imaged
 """Reports that nothing repeats: they wait for room."""
 
 
@@ -316,6 +327,8 @@ def read_report(line: str | bytes) -> Report | None:
                 return Stepped(step, _epoch(body))
             case {"report": "committed", "commit": {"seq": int(seq), "step": int(step)}}:
                 return Committed(CommitRef(seq, step), body.get("goal") is True)
+            case {"report": "result"}:
+                return Resulted(read_result(body.get("result")))
             case {"report": "voting" | "took-over" | "handover-ended"}:
                 return _of_handover(body)
             case {"report": "imaging" | "imaged"}:

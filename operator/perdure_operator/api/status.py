@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from pydantic import Field
 
@@ -474,6 +475,8 @@ class TrainingJobStatus(TolerantModel):
     """Step of the last commit an outcome has told."""
     epoch: int | None = None
     """Epochs finished by the trainer that has told of that commit, when it ended."""
+    result: dict[str, Any] | None = None
+    """What the script has given as its result, `session.result`: told when a run ends, by the newest that has one."""
     steps_lost: int = 0
     """Steps done but not committed when a run ended, summed over the job's life."""
     log_lost: LostLog | None = None

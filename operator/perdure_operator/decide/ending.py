@@ -33,7 +33,7 @@ from perdure_operator.decide.facts import (
     told_saved,
 )
 from perdure_operator.decide.history import amend, learn_from
-from perdure_operator.decide.outcomes import end_of, highest_opened, learn, read_end, told
+from perdure_operator.decide.outcomes import end_of, highest_opened, learn, learn_result, read_end, told
 from perdure_operator.state.snapshot import PodView
 
 _SAVED: Final = frozenset({Reason.HANDED_OVER, Reason.CHECKPOINTED, Reason.NOTHING_TO_SAVE})
@@ -75,14 +75,15 @@ def _new_outcomes(
         if outcome:
             draft = learn(draft, outcome).because(f"{member.name} ended: {outcome.outcome or 'no outcome'}")
             found.append(outcome)
-            draft = _learn_live(draft, pods.get(member.name))
+            draft = _learn_more(draft, pods.get(member.name))
     return draft, found
 
 
-def _learn_live(draft: Draft, pod: PodView | None) -> Draft:
-    """A script that cannot be handed over alive is not asked again to, before its template changes."""
+def _learn_more(draft: Draft, pod: PodView | None) -> Draft:
+    """What the script has come to; and one that cannot be handed over alive is not asked to again, before its template
+    changes."""
     said = told(pod) if pod else None
-    draft = learn_from(draft, said) if said else draft
+    draft = learn_result(learn_from(draft, said), said) if said else draft
     if pod is None or said is None or said.live is not False:
         return draft
     return draft.update(live_refused=LiveRefused(template=pod.template_hash, why=said.live_why))
@@ -101,11 +102,18 @@ def complete(draft: Draft) -> Draft:
     if not done or not (draft.snapshot.spec.completion is Completion.LOG or _all_done(draft.current)):
         return draft
     for outcome in done:
-        draft = learn(draft, outcome)
+        draft = _learn_result_of(learn(draft, outcome), outcome)
     step = draft.status.step
     message = f"run {done[0].run} has reached its goal" + ("" if step is None else f" at step {step}")
     draft = draft.condition(ConditionType.SAVED, True, Reason.COMPLETED, message)
     return draft.update(completion_time=draft.now).finish(ConditionType.COMPLETED, Reason.COMPLETED, message)
+
+
+def _learn_result_of(draft: Draft, one: MemberOutcome) -> Draft:
+    """Also where its member was written off before it was done."""
+    pod = own(draft.snapshot).get(one.name)
+    said = told(pod) if pod and pod.uid == one.uid else None
+    return learn_result(draft, said) if said else draft
 
 
 def _newest_begun(draft: Draft) -> int:

@@ -5,6 +5,7 @@ Questions only. A container writes the termination message itself: any bytes may
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import datetime
 from typing import Final
@@ -95,6 +96,14 @@ def learn(draft: Draft, outcome: MemberOutcome) -> Draft:
     epoch = status.epoch if outcome.epoch is None else outcome.epoch
     newest = {"commit_seq": outcome.commit_seq, "step": outcome.commit_step, "epoch": epoch}
     return draft.update(**newest, failures=failures, root_problem=None, log_looks=0)
+
+
+def learn_result(draft: Draft, outcome: Outcome) -> Draft:
+    """The script's result, unless somebody has told of a newer commit; who has none takes nothing back."""
+    newest = outcome.commit.seq if outcome.commit else 0
+    if outcome.result is None or newest < draft.status.commit_seq:
+        return draft
+    return draft.update(result=json.loads(_printable(json.dumps(outcome.result, ensure_ascii=False))))
 
 
 def _silent(name: str, uid: str, why: str, died: datetime | None) -> MemberOutcome:

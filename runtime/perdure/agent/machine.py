@@ -52,6 +52,7 @@ from perdure.channel import (
     Imaging,
     Opened,
     Report,
+    Resulted,
     Stepped,
     TookOver,
     Voting,
@@ -214,6 +215,8 @@ def _told(process: Process, run: int, report: Report, now: float) -> Process:
             return replace(process, attached=True, opened_at=opened_at, step=step, epoch=epoch)
         case Committed(commit, goal):
             return replace(process, commit=commit, goal=goal)
+        case Resulted(result):
+            return replace(process, result=result)
         case Exiting():
             known = replace(process, attached=True, ending=report, told_at=now)
             return replace(known, opened_at=opened_at) if report.opened == run else known
@@ -222,11 +225,15 @@ def _told(process: Process, run: int, report: Report, now: float) -> Process:
             return replace(known, opened_at=opened_at, took_over=report)
         case Voting() | HandoverEnded():
             return replace(process, attached=True)
-        case Imaging(size):
-            return replace(process, image_due=now + size / IMAGE_BYTES_PER_SECOND)
-        case Imaged():
-            return replace(process, imaged=report)
+        case Imaging() | Imaged():
+            return _told_of_image(process, report, now)
     assert_never(report)
+
+
+def _told_of_image(process: Process, report: Imaging | Imaged, now: float) -> Process:
+    if isinstance(report, Imaging):
+        return replace(process, image_due=now + report.size / IMAGE_BYTES_PER_SECOND)
+    return replace(process, imaged=report)
 
 
 def _of_images(state: State, process: Process, report: Report) -> Noted:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from perdure.agent.memory import OutOfMemory
 from perdure.channel import Exiting, Imaged, Report, TookOver, Voting
@@ -81,6 +81,8 @@ class Process:
     """Whether that commit is the last of the training."""
     highest: int = 0
     """The highest run it has seen opened in the log."""
+    result: Mapping[str, Any] | None = None
+    """What its script has given as its result."""
     ending: Exiting | None = None
     told_at: float = 0.0
     """When it told its ending."""

@@ -65,6 +65,7 @@ from perdure.contract.reading import (
     UnsupportedVersion,
     read_commit,
 )
+from perdure.contract.result import RESULT_BYTES, read_result, write_result
 from perdure.contract.wanted import Wanted
 
 __all__ = [
@@ -84,6 +85,7 @@ __all__ = [
     "LINGER_SECONDS",
     "OPENED_AT_MOST",
     "OUTCOME_BYTES",
+    "RESULT_BYTES",
     "TERMINATION_LOG",
     "VERSION",
     "WAIT_MARGIN_SECONDS",
@@ -112,8 +114,10 @@ __all__ = [
     "read_handover",
     "read_outcome",
     "read_ranks",
+    "read_result",
     "write_assignment",
     "write_handover",
     "write_outcome",
     "write_ranks",
+    "write_result",
 ]

@@ -20,6 +20,7 @@ from perdure.contract.reading import (
     read_commit,
     string,
 )
+from perdure.contract.result import read_result
 from perdure.words import fitting
 
 OUTCOME_BYTES: Final = 2048
@@ -138,6 +139,8 @@ class Outcome:
     """Why it cannot."""
     rescue: Rescue | None = None
     """What the trainer's own run began with, if that was in no commit."""
+    result: Mapping[str, Any] | None = None
+    """What the script has given as its result, by rank 0; beside an error there is no room for it."""
 
     @property
     def infrastructure(self) -> bool:
@@ -163,7 +166,10 @@ def write_outcome(outcome: Outcome) -> str:
         body |= {"live": outcome.live, "liveWhy": outcome.live_why[:WHY_CHARACTERS]}
     if outcome.rescue:
         body["rescue"] = {"run": outcome.rescue.run, "steps": outcome.rescue.steps, "of": outcome.rescue.of}
-    if records := _those_that_fit(outcome.handovers, HANDOVERS_BYTES):
+    if outcome.result is not None and not outcome.error:
+        body["result"] = read_result(outcome.result)
+    room = OUTCOME_BYTES - len(_compact(body)) if "result" in body else HANDOVERS_BYTES
+    if records := _those_that_fit(outcome.handovers, min(room, HANDOVERS_BYTES)):
         body["handovers"] = records
     if outcome.error:
         body["error"] = {"kind": outcome.error.kind.value, "name": outcome.error.name[:_NAME_CHARACTERS], "tail": ""}
@@ -205,6 +211,7 @@ def read_outcome(text: str) -> Outcome:
         live=live if isinstance(live := doc.get("live"), bool) else None,
         live_why=str(doc.get("liveWhy") or "")[:WHY_CHARACTERS],
         rescue=_rescue(doc.get("rescue")),
+        result=read_result(doc.get("result")),
     )
 
 

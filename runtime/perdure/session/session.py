@@ -191,6 +191,19 @@ class Session:
         """
         return self._run.user_state
 
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """What the training has come to, in a few figures: a JSON object of at most 1 KiB, or None.
+
+        In a cluster it ends in the job's `status.result`, once the run ends. It is saved and restored with the
+        training. Rank 0's counts. What is read is a copy: set it whole. UserError for what does not fit.
+        """
+        return self._run.result.value
+
+    @result.setter
+    def result(self, value: Mapping[str, Any] | None) -> None:
+        self._run.set_result(value)
+
     @overload
     def on(self, name: str) -> Callable[[Hook], Hook]: ...
 

@@ -33,7 +33,7 @@ from perdure.agent.state import (
     Unreadable,
     Warmed,
 )
-from perdure.channel import Attached, Committed, Exiting, Imaged, Imaging, Opened, Report, Stepped, TookOver
+from perdure.channel import Attached, Committed, Exiting, Imaged, Imaging, Opened, Report, Resulted, Stepped, TookOver
 from perdure.contract import (
     CommitRef,
     Completion,
@@ -385,6 +385,14 @@ class TestNewerRuns:
         assert pod.sees(reported(Opened(2))) == ()
         assert pod.sees(reported(told)) == (ForgetImages(),)
         assert pod.sees(reported(Stepped(122))) == ()
+
+    def test_its_outcome_tells_the_newest_result_whatever_it_ends_of(self) -> None:
+        pod = training()
+        pod.sees(reported(Resulted({"best": 1})), reported(Resulted({"best": 2})))
+        assert told(pod, ExitKind.COMPLETED).outcome(ProcessEnded(0, 0)).result == {"best": 2}
+        pod = training()
+        pod.sees(reported(Resulted({"best": 2})), reported(Resulted(None)))
+        assert pod.outcome(ProcessEnded(0, -9)).result is None
 
     def test_its_outcome_tells_what_the_run_has_begun_with(self) -> None:
         pod = training()
