@@ -46,6 +46,8 @@ IMAGE_MAGIC: Final = b"perdure1"
 """The first bytes of an image, written last."""
 SIGTERM: Final = "SIGTERM"
 """The cause of a request where nobody tells another."""
+WHY_BYTES: Final = 1000
+"""Of a report's reason, once JSON has escaped it."""
 ENDING_SECONDS: Final = 5
 """How long what no later report tells again waits for room in the pipe: an ending, a hand-over."""
 
@@ -168,6 +170,15 @@ class Committed:
 
 
 @dataclass(frozen=True)
+class SaveFailed:
+    """A periodic checkpoint could not be made, and training goes on, or ends of it."""
+
+    failures: int
+    """How many have failed in a row."""
+    why: str
+
+
+@dataclass(frozen=True)
 class Resulted:
     """The script's result, as it is now; None where it has taken it back."""
 
@@ -235,13 +246,25 @@ class Exiting:
 
 
 Report = (
-    Attached | Opened | Stepped | Committed | Resulted | Voting | TookOver | HandoverEnded | Imaging | Imaged | Exiting
+    Attached
+    | Opened
+    | Stepped
+    | Committed
+    | SaveFailed
+    | Resulted
+    | Voting
+    | TookOver
+    | HandoverEnded
+    | Imaging
+    | Imaged
+    | Exiting
 )
 _NAMES = {
     Attached: "attached",
     Opened: "opened",
     Stepped: "step",
     Committed: "committed",
+    SaveFailed: "save-failed",
     Resulted: "result",
     Voting: "voting",
     TookOver: "took-over",
@@ -251,7 +274,7 @@ _NAMES = {
     Exiting: "ending",
 }
 _UNWOUND: Final = b'{"report": "unwound"}'
-_MATTER = Exiting | Resulted | Voting | TookOver | HandoverEnded | Imaging | Imaged
+_MATTER = Exiting | SaveFailed | Resulted | Voting | TookOver | HandoverEnded | Imaging | Imaged
 """Reports that nothing repeats: they wait for room."""
 
 
@@ -301,6 +324,8 @@ def _line(report: Report) -> str:
     if type(report) is Stepped:  # the only one of each step, and of numbers alone
         return _step_line(report.step, report.epoch)
     body: dict[str, Any] = {"report": _NAMES[type(report)], **asdict(report)}
+    if isinstance(report, SaveFailed):
+        body["why"] = fitting(body["why"], WHY_BYTES)
     error = body.get("error")
     if error:
         tail, error["tail"], error["name"] = error["tail"], "", error["name"][:200]
@@ -327,8 +352,8 @@ def read_report(line: str | bytes) -> Report | None:
                 return Stepped(step, _epoch(body))
             case {"report": "committed", "commit": {"seq": int(seq), "step": int(step)}}:
                 return Committed(CommitRef(seq, step), body.get("goal") is True)
-            case {"report": "result"}:
-                return Resulted(read_result(body.get("result")))
+            case {"report": "save-failed" | "result"}:
+                return _of_keeping(body)
             case {"report": "voting" | "took-over" | "handover-ended"}:
                 return _of_handover(body)
             case {"report": "imaging" | "imaged"}:
@@ -341,6 +366,12 @@ def read_report(line: str | bytes) -> Report | None:
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
     return None
+
+
+def _of_keeping(body: Mapping[str, Any]) -> SaveFailed | Resulted:
+    if body["report"] == "result":
+        return Resulted(read_result(body.get("result")))
+    return SaveFailed(int(body["failures"]), str(body.get("why") or ""))
 
 
 def _of_handover(body: Mapping[str, Any]) -> Report | None:

@@ -243,6 +243,10 @@ class MemberOutcome(TolerantModel):
     """When it died: by its kubelet's clock, else the earliest moment at which that can have been."""
     infrastructure: bool = False
     """True where the pod or its node vanished, or the container was killed from outside."""
+    unsaved: int = 0
+    """Periodic checkpoints that had failed in a row by then."""
+    unsaved_why: str = ""
+    """Why the last of them did, for the first member that ended in this way."""
     pause: float | None = None
     """Seconds from the last step of the run to the first batch of the one that has taken over from it alive."""
 

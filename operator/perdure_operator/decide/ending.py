@@ -206,7 +206,9 @@ def _brief(outcomes: list[MemberOutcome]) -> tuple[MemberOutcome, ...]:
     for one in sorted(outcomes, key=order_of_death):
         speakers.setdefault((one.outcome, one.infrastructure), one)
     first = {id(one) for one in speakers.values()}
-    return tuple(one if id(one) in first else one.model_copy(update={"error_tail": ""}) for one in outcomes)
+    return tuple(
+        one if id(one) in first else one.model_copy(update={"error_tail": "", "unsaved_why": ""}) for one in outcomes
+    )
 
 
 def _all_outcomes(draft: Draft) -> list[MemberOutcome]:
@@ -235,11 +237,22 @@ def _account(draft: Draft, current: CurrentRun | PreviousRun, verdict: Verdict, 
         cost = f"{steps_lost} steps lost"
     elif steps_lost and (run := _goes_on_in_pods(draft, current)):
         cost = f"{steps_lost} steps are in no commit; whether who stays has kept them is told when run {run} ends"
+    cost += _unsaved(current)
     words = describe(verdict.blamed)
     secret = draft.snapshot.spec.checkpoint.s3.credentials_secret if draft.snapshot.spec.checkpoint.s3 else ""
     if secret and verdict.blamed and verdict.blamed.error_kind == ErrorKind.STORAGE:
         words += f"\nThe keys for {draft.snapshot.spec.checkpoint.uri} come from the Secret {secret}"
     return f"run {current.run} ended{where}: {cost}" + (f"; {words}" if words else "")
+
+
+def _unsaved(current: CurrentRun | PreviousRun) -> str:
+    """Checkpoints that had failed by the end of the run: whoever has to act learns it no sooner."""
+    mine = [one for one in current.outcomes if one.run == current.run and one.unsaved]
+    if not mine:
+        return ""
+    most, why = max(one.unsaved for one in mine), next((one.unsaved_why for one in mine if one.unsaved_why), "")
+    checkpoints = "its last checkpoint had failed" if most == 1 else f"its last {most} checkpoints had failed"
+    return f"; {checkpoints}" + (f": {why}" if why else "")
 
 
 def _goes_on_in_pods(draft: Draft, ended: CurrentRun | PreviousRun) -> int:

@@ -53,6 +53,7 @@ from perdure.channel import (
     Opened,
     Report,
     Resulted,
+    SaveFailed,
     Stepped,
     TookOver,
     Voting,
@@ -70,6 +71,7 @@ from perdure.contract import (
     Rescue,
     Standby,
     Train,
+    Unsaved,
 )
 
 Noted = tuple[State, list[Action]]
@@ -214,9 +216,9 @@ def _told(process: Process, run: int, report: Report, now: float) -> Process:
         case Stepped(step, epoch):
             return replace(process, attached=True, opened_at=opened_at, step=step, epoch=epoch)
         case Committed(commit, goal):
-            return replace(process, commit=commit, goal=goal)
-        case Resulted(result):
-            return replace(process, result=result)
+            return replace(process, commit=commit, goal=goal, unsaved=None)
+        case SaveFailed() | Resulted():
+            return _told_of_keeping(process, report)
         case Exiting():
             known = replace(process, attached=True, ending=report, told_at=now)
             return replace(known, opened_at=opened_at) if report.opened == run else known
@@ -228,6 +230,12 @@ def _told(process: Process, run: int, report: Report, now: float) -> Process:
         case Imaging() | Imaged():
             return _told_of_image(process, report, now)
     assert_never(report)
+
+
+def _told_of_keeping(process: Process, report: SaveFailed | Resulted) -> Process:
+    if isinstance(report, Resulted):
+        return replace(process, result=report.result)
+    return replace(process, unsaved=Unsaved(report.failures, report.why))
 
 
 def _told_of_image(process: Process, report: Imaging | Imaged, now: float) -> Process:

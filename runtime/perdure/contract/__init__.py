@@ -54,6 +54,7 @@ from perdure.contract.outcome import (
     Failure,
     Outcome,
     Rescue,
+    Unsaved,
     read_outcome,
     write_outcome,
 )
@@ -107,6 +108,7 @@ __all__ = [
     "Role",
     "Standby",
     "Train",
+    "Unsaved",
     "UnsupportedVersion",
     "Wanted",
     "read_assignment",

@@ -116,6 +116,7 @@ def _checkpointer(run: Run, opening: Opening) -> Checkpointer:
         timings=run.timings,
         read=run.state,
         member=run.settings.member,
+        limit=run.max_save_failures,
     )
 
 

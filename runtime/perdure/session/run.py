@@ -96,6 +96,8 @@ class Run:
         """Why ranks may have come apart, where there is more to say than to anybody."""
         self.seed = 0
         """For random states that cannot be resumed."""
+        self.max_save_failures: int | None = None
+        """How many periodic checkpoints may fail in a row."""
         self.timeout = 0.0
         """How long a collective may wait for a rank."""
         self.replicas: list[Replica] = []

@@ -21,6 +21,7 @@ from perdure.channel import (
     Imaging,
     Opened,
     Resulted,
+    SaveFailed,
     TookOver,
     Voting,
 )
@@ -98,6 +99,7 @@ Event = (
     | Stepped
     | Committed
     | Reported
+    | SaveFailed
     | Resulted
     | RequestSeen
     | Voting

@@ -14,6 +14,7 @@ from perdure.channel import (
     Imaging,
     Opened,
     Resulted,
+    SaveFailed,
     TookOver,
     Voting,
 )
@@ -40,6 +41,7 @@ class AgentPipe:
                 Attached()
                 | Opened()
                 | Committed()
+                | SaveFailed()
                 | Resulted()
                 | Voting()
                 | TookOver()

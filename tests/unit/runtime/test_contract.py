@@ -30,6 +30,7 @@ from perdure.contract import (
     Rescue,
     Standby,
     Train,
+    Unsaved,
     UnsupportedVersion,
     read_assignment,
     read_outcome,
@@ -271,6 +272,20 @@ class TestResult:
             assert len(text.encode()) <= OUTCOME_BYTES
             assert read_outcome(text).result == most
         assert read_outcome(write_outcome(whole)).handovers[-1].run == 8
+
+
+class TestUnsaved:
+    def test_it_is_read_as_it_was_written_in_few_bytes(self) -> None:
+        unsaved = Unsaved(7, "no route to the store")
+        assert read_outcome(write_outcome(Outcome(ExitKind.FAILED, 1, 0, unsaved=unsaved))).unsaved == unsaved
+        error = Failure(ErrorKind.STORAGE, "StorageError", "x" * 3000)
+        text = write_outcome(Outcome(ExitKind.FAILED, 1, 0, error=error, unsaved=Unsaved(7, "😀" * 500)))
+        assert len(text.encode()) <= OUTCOME_BYTES
+        assert len(read_outcome(text).error.tail) > 1000  # type: ignore[union-attr]
+
+    @pytest.mark.parametrize("value", [3, [], {"failures": 0}, {"failures": "x"}, {"why": "no route"}])
+    def test_what_is_none_is_ignored_and_the_rest_is_read(self, value: Any) -> None:
+        assert read_outcome(json.dumps(OUTCOME | {"unsaved": value})) == read_outcome(json.dumps(OUTCOME))
 
 
 class TestFailure:
