@@ -37,6 +37,7 @@ from perdure.contract import (
     Standby,
     Train,
     read_assignment,
+    read_result,
     write_assignment,
 )
 from perdure.words import fitting
@@ -45,6 +46,8 @@ IMAGE_MAGIC: Final = b"perdure1"
 """The first bytes of an image, written last."""
 SIGTERM: Final = "SIGTERM"
 """The cause of a request where nobody tells another."""
+WHY_BYTES: Final = 1000
+"""Of a report's reason, once JSON has escaped it."""
 ENDING_SECONDS: Final = 5
 """How long what no later report tells again waits for room in the pipe: an ending, a hand-over."""
 
@@ -167,6 +170,22 @@ class Committed:
 
 
 @dataclass(frozen=True)
+class SaveFailed:
+    """A periodic checkpoint could not be made, and training goes on, or ends of it."""
+
+    failures: int
+    """How many have failed in a row."""
+    why: str
+
+
+@dataclass(frozen=True)
+class Resulted:
+    """The script's result, as it is now; None where it has taken it back."""
+
+    result: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
 class Voting:
     """This process is about to vote for run `next` to take over `run`, once the agent has acknowledged this."""
 
@@ -226,12 +245,27 @@ class Exiting:
     """Epochs that are finished; None where it is not told."""
 
 
-Report = Attached | Opened | Stepped | Committed | Voting | TookOver | HandoverEnded | Imaging | Imaged | Exiting
+Report = (
+    Attached
+    | Opened
+    | Stepped
+    | Committed
+    | SaveFailed
+    | Resulted
+    | Voting
+    | TookOver
+    | HandoverEnded
+    | Imaging
+    | Imaged
+    | Exiting
+)
 _NAMES = {
     Attached: "attached",
     Opened: "opened",
     Stepped: "step",
     Committed: "committed",
+    SaveFailed: "save-failed",
+    Resulted: "result",
     Voting: "voting",
     TookOver: "took-over",
     HandoverEnded: "handover-ended",
@@ -240,7 +274,7 @@ _NAMES = {
     Exiting: "ending",
 }
 _UNWOUND: Final = b'{"report": "unwound"}'
-_MATTER = Exiting | Voting | TookOver | HandoverEnded | Imaging | Imaged
+_MATTER = Exiting | SaveFailed | Resulted | Voting | TookOver | HandoverEnded | Imaging | Imaged
 """Reports that nothing repeats: they wait for room."""
 
 
@@ -290,6 +324,8 @@ def _line(report: Report) -> str:
     if type(report) is Stepped:  # the only one of each step, and of numbers alone
         return _step_line(report.step, report.epoch)
     body: dict[str, Any] = {"report": _NAMES[type(report)], **asdict(report)}
+    if isinstance(report, SaveFailed):
+        body["why"] = fitting(body["why"], WHY_BYTES)
     error = body.get("error")
     if error:
         tail, error["tail"], error["name"] = error["tail"], "", error["name"][:200]
@@ -316,6 +352,8 @@ def read_report(line: str | bytes) -> Report | None:
                 return Stepped(step, _epoch(body))
             case {"report": "committed", "commit": {"seq": int(seq), "step": int(step)}}:
                 return Committed(CommitRef(seq, step), body.get("goal") is True)
+            case {"report": "save-failed" | "result"}:
+                return _of_keeping(body)
             case {"report": "voting" | "took-over" | "handover-ended"}:
                 return _of_handover(body)
             case {"report": "imaging" | "imaged"}:
@@ -328,6 +366,12 @@ def read_report(line: str | bytes) -> Report | None:
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
     return None
+
+
+def _of_keeping(body: Mapping[str, Any]) -> SaveFailed | Resulted:
+    if body["report"] == "result":
+        return Resulted(read_result(body.get("result")))
+    return SaveFailed(int(body["failures"]), str(body.get("why") or ""))
 
 
 def _of_handover(body: Mapping[str, Any]) -> Report | None:

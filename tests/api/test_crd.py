@@ -84,6 +84,8 @@ ENDED = MemberOutcome(
     error_tail="ValueError: no",
     time=NOON,
     infrastructure=True,
+    unsaved=2,
+    unsaved_why="no space left",
     pause=0.04,
 )
 OFFER = HandoverOffer(run=6, world=2, joins=(0,), leavers=(0,), master="10.0.0.1:29606", limit=300, token="ab12")
@@ -109,6 +111,7 @@ STATUS = TrainingJobStatus(
     phase=Phase.VACATING,
     run=8,
     epoch=3,
+    result={"accuracy": 0.93, "by class": [0.9, None]},
     replicas=2,
     selector="perdure.dev/job=digits",
     next_member=4,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from pydantic import Field
 
@@ -242,6 +243,10 @@ class MemberOutcome(TolerantModel):
     """When it died: by its kubelet's clock, else the earliest moment at which that can have been."""
     infrastructure: bool = False
     """True where the pod or its node vanished, or the container was killed from outside."""
+    unsaved: int = 0
+    """Periodic checkpoints that had failed in a row by then."""
+    unsaved_why: str = ""
+    """Why the last of them did, for the first member that ended in this way."""
     pause: float | None = None
     """Seconds from the last step of the run to the first batch of the one that has taken over from it alive."""
 
@@ -476,6 +481,8 @@ class TrainingJobStatus(TolerantModel):
     """Step of the last commit an outcome has told."""
     epoch: int | None = None
     """Epochs finished by the trainer that has told of that commit, when it ended."""
+    result: dict[str, Any] | None = None
+    """What the script has given as its result, `session.result`: told when a run ends, by the newest that has one."""
     steps_lost: int = 0
     """Steps done but not committed when a run ended, summed over the job's life."""
     log_lost: LostLog | None = None

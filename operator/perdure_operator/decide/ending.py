@@ -34,7 +34,7 @@ from perdure_operator.decide.facts import (
     told_saved,
 )
 from perdure_operator.decide.history import amend, learn_from
-from perdure_operator.decide.outcomes import end_of, highest_opened, learn, read_end, told
+from perdure_operator.decide.outcomes import end_of, highest_opened, learn, learn_result, read_end, told
 from perdure_operator.state.snapshot import PodView
 
 _SAVED: Final = frozenset({Reason.HANDED_OVER, Reason.CHECKPOINTED, Reason.NOTHING_TO_SAVE, Reason.NODE_FAULT})
@@ -79,14 +79,15 @@ def _new_outcomes(
         if outcome:
             draft = learn(draft, outcome).because(f"{member.name} ended: {outcome.outcome or 'no outcome'}")
             found.append(outcome)
-            draft = _learn_live(draft, pods.get(member.name))
+            draft = _learn_more(draft, pods.get(member.name))
     return draft, found
 
 
-def _learn_live(draft: Draft, pod: PodView | None) -> Draft:
-    """A script that cannot be handed over alive is not asked again to, before its template changes."""
+def _learn_more(draft: Draft, pod: PodView | None) -> Draft:
+    """What the script has come to; and one that cannot be handed over alive is not asked to again, before its template
+    changes."""
     said = told(pod) if pod else None
-    draft = learn_from(draft, said) if said else draft
+    draft = learn_result(learn_from(draft, said), said) if said else draft
     if pod is None or said is None or said.live is not False:
         return draft
     return draft.update(live_refused=LiveRefused(template=pod.template_hash, why=said.live_why))
@@ -105,11 +106,18 @@ def complete(draft: Draft) -> Draft:
     if not done or not (draft.snapshot.spec.completion is Completion.LOG or _all_done(draft.current)):
         return draft
     for outcome in done:
-        draft = learn(draft, outcome)
+        draft = _learn_result_of(learn(draft, outcome), outcome)
     step = draft.status.step
     message = f"run {done[0].run} has reached its goal" + ("" if step is None else f" at step {step}")
     draft = draft.condition(ConditionType.SAVED, True, Reason.COMPLETED, message)
     return draft.update(completion_time=draft.now).finish(ConditionType.COMPLETED, Reason.COMPLETED, message)
+
+
+def _learn_result_of(draft: Draft, one: MemberOutcome) -> Draft:
+    """Also where its member was written off before it was done."""
+    pod = own(draft.snapshot).get(one.name)
+    said = told(pod) if pod and pod.uid == one.uid else None
+    return learn_result(draft, said) if said else draft
 
 
 def _newest_begun(draft: Draft) -> int:
@@ -207,7 +215,9 @@ def _brief(outcomes: list[MemberOutcome]) -> tuple[MemberOutcome, ...]:
     for one in sorted(outcomes, key=order_of_death):
         speakers.setdefault((one.outcome, one.infrastructure), one)
     first = {id(one) for one in speakers.values()}
-    return tuple(one if id(one) in first else one.model_copy(update={"error_tail": ""}) for one in outcomes)
+    return tuple(
+        one if id(one) in first else one.model_copy(update={"error_tail": "", "unsaved_why": ""}) for one in outcomes
+    )
 
 
 def _all_outcomes(draft: Draft) -> list[MemberOutcome]:
@@ -236,6 +246,7 @@ def _account(draft: Draft, current: CurrentRun | PreviousRun, verdict: Verdict, 
         cost = f"{steps_lost} steps lost"
     elif steps_lost and (run := _goes_on_in_pods(draft, current)):
         cost = f"{steps_lost} steps are in no commit; whether who stays has kept them is told when run {run} ends"
+    cost += _unsaved(current)
     words = describe(verdict.blamed)
     if verdict.reason is Reason.NODE_FAULT and current.intent:
         words = f"nothing was saved: {current.intent.cause}"
@@ -243,6 +254,16 @@ def _account(draft: Draft, current: CurrentRun | PreviousRun, verdict: Verdict, 
     if secret and verdict.blamed and verdict.blamed.error_kind == ErrorKind.STORAGE:
         words += f"\nThe keys for {draft.snapshot.spec.checkpoint.uri} come from the Secret {secret}"
     return f"run {current.run} ended{where}: {cost}" + (f"; {words}" if words else "")
+
+
+def _unsaved(current: CurrentRun | PreviousRun) -> str:
+    """Checkpoints that had failed by the end of the run: whoever has to act learns it no sooner."""
+    mine = [one for one in current.outcomes if one.run == current.run and one.unsaved]
+    if not mine:
+        return ""
+    most, why = max(one.unsaved for one in mine), next((one.unsaved_why for one in mine if one.unsaved_why), "")
+    checkpoints = "its last checkpoint had failed" if most == 1 else f"its last {most} checkpoints had failed"
+    return f"; {checkpoints}" + (f": {why}" if why else "")
 
 
 def _goes_on_in_pods(draft: Draft, ended: CurrentRun | PreviousRun) -> int:

@@ -5,6 +5,7 @@ Questions only. A container writes the termination message itself: any bytes may
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import datetime
 from typing import Final
@@ -22,6 +23,7 @@ NOTICED_AFTER_SECONDS: Final = 60
 _NAME_LENGTH: Final = 100
 """As the agent writes it; an image without our agent may leave anything."""
 _TAIL_LENGTH: Final = 2000
+_WHY_LENGTH: Final = 300
 _CHATTER: Final = re.compile(r"(\[rank\d+\]:\s*)?(\[[WI]\d{4} [^\]]*\.(cpp|h|hpp|cc|cu):\d+\]|\[Gloo\] Rank )")
 """Notes and warnings of torch's native code, in the form of glog: `[W1121 12:00:00.123 socket.cpp:200] [c10d] ...`."""
 
@@ -58,6 +60,8 @@ def end_of(pod: PodView) -> MemberOutcome:
         error_name=_error_name(pod, _printable(error.name)[:_NAME_LENGTH] if error else ""),
         error_tail=_own_words(_printable(error.tail)) if error else "",
         time=died,
+        unsaved=outcome.unsaved.failures if outcome.unsaved else 0,
+        unsaved_why=_printable(outcome.unsaved.why)[:_WHY_LENGTH] if outcome.unsaved else "",
         pause=_pause(outcome),
         infrastructure=outcome.infrastructure or (outcome.outcome is ExitKind.FAILED and _killed(pod)),
     )
@@ -95,6 +99,14 @@ def learn(draft: Draft, outcome: MemberOutcome) -> Draft:
     epoch = status.epoch if outcome.epoch is None else outcome.epoch
     newest = {"commit_seq": outcome.commit_seq, "step": outcome.commit_step, "epoch": epoch}
     return draft.update(**newest, failures=failures, root_problem=None, log_looks=0)
+
+
+def learn_result(draft: Draft, outcome: Outcome) -> Draft:
+    """The script's result, unless somebody has told of a newer commit; who has none takes nothing back."""
+    newest = outcome.commit.seq if outcome.commit else 0
+    if outcome.result is None or newest < draft.status.commit_seq:
+        return draft
+    return draft.update(result=json.loads(_printable(json.dumps(outcome.result, ensure_ascii=False))))
 
 
 def _silent(name: str, uid: str, why: str, died: datetime | None) -> MemberOutcome:

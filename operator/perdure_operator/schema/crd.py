@@ -69,6 +69,7 @@ _COLUMNS: Final = (
 )
 _WIDE: Final = (
     ("Epoch", "integer", ".status.epoch", "Epochs finished when that commit was told."),
+    ("Result", "string", ".status.result", "What the script has given as its result, once a run of it has ended."),
     ("Message", "string", f"{_RUNNING}.message", "The same in words: whom, until when, what to do."),
 )
 """Columns of `kubectl get --output wide` alone."""

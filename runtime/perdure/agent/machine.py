@@ -52,6 +52,8 @@ from perdure.channel import (
     Imaging,
     Opened,
     Report,
+    Resulted,
+    SaveFailed,
     Stepped,
     TookOver,
     Voting,
@@ -69,6 +71,7 @@ from perdure.contract import (
     Rescue,
     Standby,
     Train,
+    Unsaved,
 )
 
 Noted = tuple[State, list[Action]]
@@ -213,7 +216,9 @@ def _told(process: Process, run: int, report: Report, now: float) -> Process:
         case Stepped(step, epoch):
             return replace(process, attached=True, opened_at=opened_at, step=step, epoch=epoch)
         case Committed(commit, goal):
-            return replace(process, commit=commit, goal=goal)
+            return replace(process, commit=commit, goal=goal, unsaved=None)
+        case SaveFailed() | Resulted():
+            return _told_of_keeping(process, report)
         case Exiting():
             known = replace(process, attached=True, ending=report, told_at=now)
             return replace(known, opened_at=opened_at) if report.opened == run else known
@@ -222,11 +227,21 @@ def _told(process: Process, run: int, report: Report, now: float) -> Process:
             return replace(known, opened_at=opened_at, took_over=report)
         case Voting() | HandoverEnded():
             return replace(process, attached=True)
-        case Imaging(size):
-            return replace(process, image_due=now + size / IMAGE_BYTES_PER_SECOND)
-        case Imaged():
-            return replace(process, imaged=report)
+        case Imaging() | Imaged():
+            return _told_of_image(process, report, now)
     assert_never(report)
+
+
+def _told_of_keeping(process: Process, report: SaveFailed | Resulted) -> Process:
+    if isinstance(report, Resulted):
+        return replace(process, result=report.result)
+    return replace(process, unsaved=Unsaved(report.failures, report.why))
+
+
+def _told_of_image(process: Process, report: Imaging | Imaged, now: float) -> Process:
+    if isinstance(report, Imaging):
+        return replace(process, image_due=now + report.size / IMAGE_BYTES_PER_SECOND)
+    return replace(process, imaged=report)
 
 
 def _of_images(state: State, process: Process, report: Report) -> Noted:

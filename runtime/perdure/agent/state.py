@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from perdure.agent.memory import OutOfMemory
 from perdure.channel import Exiting, Imaged, Report, TookOver, Voting
@@ -26,6 +26,7 @@ from perdure.contract import (
     Outcome,
     Rescue,
     Train,
+    Unsaved,
 )
 
 
@@ -81,6 +82,10 @@ class Process:
     """Whether that commit is the last of the training."""
     highest: int = 0
     """The highest run it has seen opened in the log."""
+    unsaved: Unsaved | None = None
+    """Checkpoints of it that have failed since the newest commit."""
+    result: Mapping[str, Any] | None = None
+    """What its script has given as its result."""
     ending: Exiting | None = None
     told_at: float = 0.0
     """When it told its ending."""

@@ -61,6 +61,8 @@ def judge(trainer: Trainer, process: Process, end: ProcessEnded) -> Outcome:
         error=error,
         epoch=_highest(told.epoch if told else None, process.epoch),
         rescue=process.rescue,
+        result=process.result,
+        unsaved=process.unsaved,
     )
 
 
@@ -117,6 +119,8 @@ def pod_outcome(trainer: Trainer) -> Outcome:
         opened=max(outcome.opened for outcome in outcomes),
         epoch=_highest(*(outcome.epoch for outcome in outcomes)),
         rescue=next((outcome.rescue for outcome in outcomes if outcome.rescue), None),
+        unsaved=next((outcome.unsaved for outcome in outcomes if outcome.unsaved), None),
+        result=next((outcome.result for outcome in outcomes if outcome.result is not None), None),
         seconds=speaker.seconds or next((outcome.seconds for outcome in outcomes if outcome.seconds), {}),
     )
 

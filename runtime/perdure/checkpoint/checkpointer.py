@@ -69,6 +69,12 @@ class Checkpointer:
     """Where this rank runs."""
     hint: str = ""
     """Ends what is said of ranks that have come apart."""
+    limit: int | None = None
+    """How many periodic saves may fail in a row; None: as many as do."""
+    failures: int = 0
+    """How many have, up to now."""
+    trouble: str = ""
+    """Why the last of them did."""
     _staging: float = 0.0
     """Seconds that it took to stage last."""
     _told: set[str] = field(default_factory=set)
@@ -126,6 +132,7 @@ class Checkpointer:
                 member=self.member,
                 staging=self._staging,
             )
+        self.failures, self.trouble = 0, ""
         self.commit, self.pin, self.made = saved.commit, None, self._told_in_full(saved, position)
         self.timings.note(saved.seconds)
 
@@ -136,17 +143,27 @@ class Checkpointer:
         return Commit(made.seq, step, epoch, self.store.uri, self.peers.world, members, seconds, slowest)
 
     def periodic(self, position: Position, reason: str) -> bool:
-        """Saves, or says why not."""
+        """Saves, or says why not. StorageError, on all ranks, where as many as are allowed have failed in a row."""
         self._try_to_flush_trace()
         try:
             self.commit_staged(self.stage(self._read_together()), position, final=False, reason=reason)
         except StorageError as error:
-            pinned = f", so nothing is pinned as {self.pin!r}" if self.pin else ""
-            say(f"checkpoint of step {position.step} failed, training goes on{pinned}: {error}")
-            self.pin = None
+            pin, self.pin = self.pin, None
+            self._count_failure(position, error, f", so nothing is pinned as {pin!r}" if pin else "")
             return False
         self.retire()
         return True
+
+    def _count_failure(self, position: Position, error: StorageError, more: str) -> None:
+        """All ranks count alike; one that has joined since does not know of earlier ones."""
+        self.failures, self.trouble = max(self.peers.gather(self.failures)) + 1, str(error)
+        if self.limit is not None and self.failures >= self.limit:
+            raise type(error)(
+                f"{self.failures} checkpoints in a row have failed, max_save_failures is {self.limit}; the last, of "
+                f"step {position.step}: {error}"
+            ) from error
+        row = "" if self.failures == 1 else f" as the {self.failures - 1} before it"
+        say(f"checkpoint of step {position.step} failed{row}, training goes on{more}: {error}")
 
     def final(self, position: Position, reason: str, left: Left) -> None:
         """Saves, trying again until the first rank's time is up; then StorageError. StorageRefused at once.

@@ -54,6 +54,7 @@ from perdure.contract.outcome import (
     Failure,
     Outcome,
     Rescue,
+    Unsaved,
     read_outcome,
     write_outcome,
 )
@@ -65,6 +66,7 @@ from perdure.contract.reading import (
     UnsupportedVersion,
     read_commit,
 )
+from perdure.contract.result import RESULT_BYTES, read_result, write_result
 from perdure.contract.wanted import Wanted
 
 __all__ = [
@@ -84,6 +86,7 @@ __all__ = [
     "LINGER_SECONDS",
     "OPENED_AT_MOST",
     "OUTCOME_BYTES",
+    "RESULT_BYTES",
     "TERMINATION_LOG",
     "VERSION",
     "WAIT_MARGIN_SECONDS",
@@ -105,6 +108,7 @@ __all__ = [
     "Role",
     "Standby",
     "Train",
+    "Unsaved",
     "UnsupportedVersion",
     "Wanted",
     "read_assignment",
@@ -112,8 +116,10 @@ __all__ = [
     "read_handover",
     "read_outcome",
     "read_ranks",
+    "read_result",
     "write_assignment",
     "write_handover",
     "write_outcome",
     "write_ranks",
+    "write_result",
 ]

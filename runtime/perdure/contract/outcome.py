@@ -20,6 +20,7 @@ from perdure.contract.reading import (
     read_commit,
     string,
 )
+from perdure.contract.result import read_result
 from perdure.words import fitting
 
 OUTCOME_BYTES: Final = 2048
@@ -34,6 +35,9 @@ HANDOVERS_KEPT: Final = 4
 
 HANDOVERS_BYTES: Final = 800
 """What they may take of an outcome: how it ended and why matters more."""
+
+UNSAVED_BYTES: Final = 300
+"""Of why the last checkpoint failed, once JSON has escaped it."""
 
 _NAME_CHARACTERS: Final = 100
 """Of an error's name; escaped, a character is at most twelve bytes long."""
@@ -113,6 +117,16 @@ class Rescue:
 
 
 @dataclass(frozen=True)
+class Unsaved:
+    """Checkpoints that have failed in a row, and none was made since."""
+
+    failures: int
+    """How many."""
+    why: str = ""
+    """Why the last of them did."""
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What a pod's agent leaves behind as the termination message."""
 
@@ -138,6 +152,10 @@ class Outcome:
     """Why it cannot."""
     rescue: Rescue | None = None
     """What the trainer's own run began with, if that was in no commit."""
+    unsaved: Unsaved | None = None
+    """Checkpoints that had failed when the trainer ended; None where the last was made."""
+    result: Mapping[str, Any] | None = None
+    """What the script has given as its result, by rank 0; beside an error there is no room for it."""
 
     @property
     def infrastructure(self) -> bool:
@@ -163,7 +181,12 @@ def write_outcome(outcome: Outcome) -> str:
         body |= {"live": outcome.live, "liveWhy": outcome.live_why[:WHY_CHARACTERS]}
     if outcome.rescue:
         body["rescue"] = {"run": outcome.rescue.run, "steps": outcome.rescue.steps, "of": outcome.rescue.of}
-    if records := _those_that_fit(outcome.handovers, HANDOVERS_BYTES):
+    if outcome.unsaved:
+        body["unsaved"] = {"failures": outcome.unsaved.failures, "why": fitting(outcome.unsaved.why, UNSAVED_BYTES)}
+    if outcome.result is not None and not outcome.error:
+        body["result"] = read_result(outcome.result)
+    room = OUTCOME_BYTES - len(_compact(body)) if "result" in body else HANDOVERS_BYTES
+    if records := _those_that_fit(outcome.handovers, min(room, HANDOVERS_BYTES)):
         body["handovers"] = records
     if outcome.error:
         body["error"] = {"kind": outcome.error.kind.value, "name": outcome.error.name[:_NAME_CHARACTERS], "tail": ""}
@@ -205,6 +228,8 @@ def read_outcome(text: str) -> Outcome:
         live=live if isinstance(live := doc.get("live"), bool) else None,
         live_why=str(doc.get("liveWhy") or "")[:WHY_CHARACTERS],
         rescue=_rescue(doc.get("rescue")),
+        unsaved=_unsaved(doc.get("unsaved")),
+        result=read_result(doc.get("result")),
     )
 
 
@@ -234,6 +259,16 @@ def _rescue(value: Any) -> Rescue | None:
         return Rescue(
             *(integer({"of": 0, **value}, key, least) for key, least in (("run", 1), ("steps", 1), ("of", 0)))
         )
+    except ContractError:
+        return None
+
+
+def _unsaved(value: Any) -> Unsaved | None:
+    """Only shown: an absurd one is ignored."""
+    if not isinstance(value, dict):
+        return None
+    try:
+        return Unsaved(integer(value, "failures", 1), string(value, "why", ""))
     except ContractError:
         return None
 

@@ -14,6 +14,7 @@ import contextlib
 import time
 from typing import Any, Final, NoReturn
 
+from perdure.channel import SaveFailed
 from perdure.checkpoint.opening import say
 from perdure.checkpoint.pins import check_pin
 from perdure.data.source import Source
@@ -207,12 +208,21 @@ class Boundary:
     def save(self, reason: str) -> None:
         """Makes a checkpoint; a store that fails is reported, and training goes on."""
         run = self._run
-        with run.pulse.paused():
-            done = run.checkpointer.periodic(self._progress.position(), reason)
+        try:
+            with run.pulse.paused():
+                done = run.checkpointer.periodic(self._progress.position(), reason)
+        finally:
+            self._tell_failures()
         if done:
             self._progress.saved = True
             run.schedule.saved()
             run.tell_commit()
+
+    def _tell_failures(self) -> None:
+        """The agent is told of checkpoints that have failed in a row, also where training ends of it."""
+        pen = self._run.checkpointer
+        if pen.failures:
+            self._run.tell(SaveFailed(pen.failures, pen.trouble))
 
     # What the ranks say.
 

@@ -370,6 +370,7 @@ class Effects:
         run = self.run
         if self._kept:
             run.registry.load(self._kept)
+            run.tell_result()
         run.schedule.take_over(run.rank, header.age)
 
     def _own_part(self) -> tuple[tuple[Any, Any, State] | None, State | None]:

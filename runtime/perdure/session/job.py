@@ -184,7 +184,9 @@ class Job:
         wait_for_all(run)
         run.pulse.stop()
         run.tell(GoalReached(self._progress.step))
-        if any(run.peers.gather(status is Status.UNKNOWN)):
+        told = run.peers.gather({"unknown": status is Status.UNKNOWN, "result": run.result.value})
+        run.share_result(told[0]["result"])
+        if any(found["unknown"] for found in told):
             self._say_not_recorded()
         else:
             run.checkpointer.complete(self._reached, self._progress.position(), left)

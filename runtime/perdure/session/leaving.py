@@ -42,10 +42,13 @@ def save_finally(run: Run) -> None:
     request, position = run.requests.current, run.progress.position()
     if request:
         run.timings.note({"agree": time.monotonic() - request.at})
-    told = run.peers.gather({"cause": request.cause if request else "", "place": place(position)})
+    told = run.peers.gather(
+        {"cause": request.cause if request else "", "place": place(position), "result": run.result.value}
+    )
     check_places([found["place"] for found in told])
     cause = next((found["cause"] for found in told if found["cause"]), "a rank was asked to exit")
     run.tell(Leaving(position.step, cause))
+    run.share_result(told[0].get("result"))
     run.checkpointer.final(position, cause, run.requests.left)
     run.progress.saved = True
     run.tell_commit()

@@ -35,6 +35,13 @@ def checked(*beyond: Callable[..., Any]) -> Callable[[Callable[P, T]], Callable[
     return wrapped
 
 
+def read_limit(count: int | None) -> int | None:
+    """How many checkpoints may fail in a row. UserError for what is no such number."""
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+        raise UserError(f"max_save_failures is {count!r}: give a whole number of 1 or more, or None for no limit")
+    return count
+
+
 def _options(function: Callable[..., Any]) -> Iterable[str]:
     for name, parameter in inspect.signature(function).parameters.items():
         named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)

@@ -116,6 +116,7 @@ def _checkpointer(run: Run, opening: Opening) -> Checkpointer:
         timings=run.timings,
         read=run.state,
         member=run.settings.member,
+        limit=run.max_save_failures,
     )
 
 
@@ -124,6 +125,7 @@ def _go_on_from(run: Run, state: State, position: Position, world: int, seed: in
     run.registry.load(state)
     if run.registry.kept and run.rank == 0:
         say(f"not in the checkpoint, so as the script has made it: {', '.join(run.registry.kept)}")
+    run.tell_result()
     same_world = world == run.world
     if same_world and state.rank:
         run.stopping.resume_asked(state.rank["asked"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from perdure.channel import Committed, Exiting
+from perdure.channel import Committed, Exiting, Resulted
 from perdure.checkpoint.checkpointer import Checkpointer
 from perdure.checkpoint.opening import Opening
 from perdure.checkpoint.schedule import CheckpointSchedule
@@ -28,6 +28,7 @@ from perdure.session.registry import Registry
 from perdure.session.reporting import Reporter
 from perdure.session.reports import Reports, read_values
 from perdure.session.requests import Requests
+from perdure.session.result import Result
 from perdure.session.stopping import Stopping
 from perdure.session.userstate import UserState
 from perdure.session.wrapping import Replica
@@ -41,7 +42,24 @@ from perdure.telemetry.trace import NoTrace, Trace
 OWN_VALUES: Final = "session"
 """The name under which a checkpoint holds the script's own values."""
 OWN_STOPPING: Final = "session_stopping"
-"""... and what counts towards the end of a loop."""
+"""... and what the session itself keeps: what counts towards the end of a loop, and what came to that since."""
+
+
+class Kept:
+    """What the session itself keeps, under one name: a checkpoint of before holds a part of it."""
+
+    def __init__(self, *kept: Stopping | Result) -> None:
+        """No two of them have a value of one name."""
+        self._kept = kept
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of it."""
+        return {name: value for one in self._kept for name, value in one.state_dict().items()}
+
+    def load_state_dict(self, saved: Mapping[str, Any], /) -> None:
+        """Each takes its own."""
+        for one in self._kept:
+            one.load_state_dict(saved)
 
 
 class Run:
@@ -68,7 +86,9 @@ class Run:
         self.images = Images(self)
         self.user_state = UserState()
         self.registry.add(OWN_VALUES, self.user_state)
-        self.registry.add(OWN_STOPPING, self.stopping, loose=True)
+        self.result = Result()
+        self._told_result: dict[str, Any] | None = None
+        self.registry.add(OWN_STOPPING, Kept(self.stopping, self.result), loose=True)
         self.joining = settings.handover is not None
         """Whether this process is to join a living run, and is no rank of it yet."""
         self.old_groups = OldGroups()
@@ -76,6 +96,8 @@ class Run:
         """Why ranks may have come apart, where there is more to say than to anybody."""
         self.seed = 0
         """For random states that cannot be resumed."""
+        self.max_save_failures: int | None = None
+        """How many periodic checkpoints may fail in a row."""
         self.timeout = 0.0
         """How long a collective may wait for a rank."""
         self.replicas: list[Replica] = []
@@ -135,6 +157,25 @@ class Run:
         self.tell(reported)
         with rng.untouched():
             self.hooks.run(HookName.REPORTED, reported)
+
+    def set_result(self, value: Mapping[str, Any] | None) -> None:
+        """What the script gives as its result. UserError for what is none."""
+        self.result.set(value)
+        if self.rank == 0:
+            self.tell_result()
+
+    def share_result(self, of_rank_0: Mapping[str, Any] | None) -> None:
+        """The run ends: each rank passes on rank 0's, so that whichever pod is asked says the same."""
+        if self.rank != 0 and of_rank_0 != self.result.value:
+            self.result.set(of_rank_0)
+        self.tell_result()
+
+    def tell_result(self) -> None:
+        """Tells the agent of it, where it does not know."""
+        value = self.result.value
+        if value != self._told_result:
+            self._told_result = value
+            self.tell(Resulted(value))
 
     def ending(self, outcome: ExitKind) -> Exiting:
         """How this process is about to end, as far as it is known."""

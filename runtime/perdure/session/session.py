@@ -50,7 +50,7 @@ from perdure.session.ending import tell_failed
 from perdure.session.hooks import HookName, read_name
 from perdure.session.job import Job, Status
 from perdure.session.joining import attach, meet, meet_in_place
-from perdure.session.options import checked
+from perdure.session.options import checked, read_limit
 from perdure.session.progress import RESERVED
 from perdure.session.reporting import Watch, classify, exit_status, explained, tell_error
 from perdure.session.resuming import receive, resume
@@ -81,6 +81,7 @@ class Session:
         timeout_seconds: float = COLLECTIVE_SECONDS,
         exit_signals: Sequence[int] = (signal.SIGTERM,),
         exit_file: str | Path | None = None,
+        max_save_failures: int | None = None,
     ) -> Session:
         """Joins the run this process was started for; returns when all its ranks are connected.
 
@@ -91,10 +92,16 @@ class Session:
         `exit_signals` ask to save and leave, as SIGTERM and Ctrl-C do in any case; UserError for one that cannot, such
         as SIGKILL. So does `exit_file`, JSON whose key "GracefulExit" equals 1: it is looked at in each step, on each
         rank, and it is enough if one rank sees it. One that is missing or wrong asks for nothing.
+
+        With the last of `max_save_failures` periodic checkpoints that fail in a row training ends, by StorageError.
+        None: it goes on, as ending it would lose what may still be saved later. UserError for a number below 1.
         """
+        limit = read_limit(max_save_failures)
         asked = ask_signals(exit_signals), None if exit_file is None else ExitFile(Path(exit_file))
         settings = read_settings(os.environ, root)
-        return cls(settings, deterministic=deterministic, seed=seed, timeout=timeout_seconds, asked=asked)
+        session = cls(settings, deterministic=deterministic, seed=seed, timeout=timeout_seconds, asked=asked)
+        session._run.max_save_failures = limit
+        return session
 
     def __init__(
         self,
@@ -179,6 +186,11 @@ class Session:
         return seen
 
     @property
+    def save_failures(self) -> int:
+        """Periodic checkpoints that have failed in a row, up to now; 0 again with the next that is made."""
+        return self._run.checkpointer.failures
+
+    @property
     def exhausted(self) -> bool:
         """Whether some rank has said `step(exhausted=True)`: for scripts that bring samples of their own."""
         return self._boundary.exhausted
@@ -190,6 +202,19 @@ class Session:
         A value that a checkpoint cannot hold is refused when it is set (UserError). Rank 0's values are the saved ones.
         """
         return self._run.user_state
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """What the training has come to, in a few figures: a JSON object of at most 1 KiB, or None.
+
+        In a cluster it ends in the job's `status.result`, once the run ends. It is saved and restored with the
+        training. Rank 0's counts. What is read is a copy: set it whole. UserError for what does not fit.
+        """
+        return self._run.result.value
+
+    @result.setter
+    def result(self, value: Mapping[str, Any] | None) -> None:
+        self._run.set_result(value)
 
     @overload
     def on(self, name: str) -> Callable[[Hook], Hook]: ...

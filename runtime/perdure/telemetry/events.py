@@ -12,7 +12,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from perdure.channel import Attached, Committed, Exiting, HandoverEnded, Imaged, Imaging, Opened, TookOver, Voting
+from perdure.channel import (
+    Attached,
+    Committed,
+    Exiting,
+    HandoverEnded,
+    Imaged,
+    Imaging,
+    Opened,
+    Resulted,
+    SaveFailed,
+    TookOver,
+    Voting,
+)
 from perdure.telemetry.lines import warn
 
 
@@ -87,6 +99,8 @@ Event = (
     | Stepped
     | Committed
     | Reported
+    | SaveFailed
+    | Resulted
     | RequestSeen
     | Voting
     | TookOver

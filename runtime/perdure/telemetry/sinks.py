@@ -5,7 +5,19 @@ from __future__ import annotations
 import logging
 
 from perdure import channel
-from perdure.channel import Attached, Committed, Exiting, HandoverEnded, Imaged, Imaging, Opened, TookOver, Voting
+from perdure.channel import (
+    Attached,
+    Committed,
+    Exiting,
+    HandoverEnded,
+    Imaged,
+    Imaging,
+    Opened,
+    Resulted,
+    SaveFailed,
+    TookOver,
+    Voting,
+)
 from perdure.telemetry.events import Event, Leaving, Reported, Stepped
 from perdure.telemetry.lines import say, speak_as
 
@@ -25,7 +37,18 @@ class AgentPipe:
             channel.write_step(self._fd, event.step, event.epoch)
             return
         match event:
-            case Attached() | Opened() | Committed() | Voting() | TookOver() | HandoverEnded() | Imaging() | Imaged():
+            case (
+                Attached()
+                | Opened()
+                | Committed()
+                | SaveFailed()
+                | Resulted()
+                | Voting()
+                | TookOver()
+                | HandoverEnded()
+                | Imaging()
+                | Imaged()
+            ):
                 channel.write_report(self._fd, event)
             case Exiting():
                 self._ended = True

@@ -1,6 +1,7 @@
 """Assignments and outcomes: written strictly, read tolerantly."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from perdure.contract import (
     LARGEST,
     OPENED_AT_MOST,
     OUTCOME_BYTES,
+    RESULT_BYTES,
     VERSION,
     Assignment,
     CommitRef,
@@ -28,6 +30,7 @@ from perdure.contract import (
     Rescue,
     Standby,
     Train,
+    Unsaved,
     UnsupportedVersion,
     read_assignment,
     read_outcome,
@@ -237,6 +240,52 @@ class TestHandover:
     def test_an_older_agents_outcome_says_nothing_of_it(self) -> None:
         outcome = read_outcome(json.dumps(OUTCOME))
         assert (outcome.handovers, outcome.live, outcome.live_why) == ((), None, "")
+
+
+class TestResult:
+    def test_it_is_read_as_it_was_written(self) -> None:
+        given = {"accuracy": 0.93, "steps": 2**60, "by": {"class": [1, None, "é"]}, "done": True}
+        assert read_outcome(write_outcome(Outcome(ExitKind.COMPLETED, 1, 0, result=given))).result == given
+
+    def test_an_outcome_without_one_does_not_name_it(self) -> None:
+        assert "result" not in json.loads(write_outcome(Outcome(ExitKind.COMPLETED, 1, 0)))
+        assert read_outcome(json.dumps(OUTCOME)).result is None
+
+    @pytest.mark.parametrize("value", [3, [], "text", {"a": "x" * RESULT_BYTES}, {"a": {"b": float("nan")}}])
+    def test_what_is_none_is_ignored_and_the_rest_is_read(self, value: Any) -> None:
+        read = read_outcome(json.dumps(OUTCOME | {"result": value}))
+        assert read == read_outcome(json.dumps(OUTCOME))
+
+    def test_beside_an_error_there_is_no_room_for_it(self) -> None:
+        error = Failure(ErrorKind.EXCEPTION, "ValueError", "x" * 600)
+        read = read_outcome(write_outcome(Outcome(ExitKind.FAILED, 1, 0, error=error, result={"best": 1})))
+        assert (read.result, read.error) == (None, error)
+
+    def test_the_largest_is_whole_and_attempts_take_what_is_left(self) -> None:
+        most = {"text": "x" * (RESULT_BYTES - len('{"text":""}'))}
+        records = tuple(HandoverRecord(run, HandoverWord.GO, parts={"pause": 0.04}) for run in range(1, 9))
+        records += (HandoverRecord(9, HandoverWord.ABORT, "😀" * 500),)
+        seconds = {f"part {number}": 1234.567 for number in range(8)}
+        whole = Outcome(ExitKind.COMPLETED, 1, 0, step=LARGEST, result=most, handovers=records[:8], seconds=seconds)
+        for outcome in (whole, replace(whole, handovers=records)):
+            text = write_outcome(outcome)
+            assert len(text.encode()) <= OUTCOME_BYTES
+            assert read_outcome(text).result == most
+        assert read_outcome(write_outcome(whole)).handovers[-1].run == 8
+
+
+class TestUnsaved:
+    def test_it_is_read_as_it_was_written_in_few_bytes(self) -> None:
+        unsaved = Unsaved(7, "no route to the store")
+        assert read_outcome(write_outcome(Outcome(ExitKind.FAILED, 1, 0, unsaved=unsaved))).unsaved == unsaved
+        error = Failure(ErrorKind.STORAGE, "StorageError", "x" * 3000)
+        text = write_outcome(Outcome(ExitKind.FAILED, 1, 0, error=error, unsaved=Unsaved(7, "😀" * 500)))
+        assert len(text.encode()) <= OUTCOME_BYTES
+        assert len(read_outcome(text).error.tail) > 1000  # type: ignore[union-attr]
+
+    @pytest.mark.parametrize("value", [3, [], {"failures": 0}, {"failures": "x"}, {"why": "no route"}])
+    def test_what_is_none_is_ignored_and_the_rest_is_read(self, value: Any) -> None:
+        assert read_outcome(json.dumps(OUTCOME | {"unsaved": value})) == read_outcome(json.dumps(OUTCOME))
 
 
 class TestFailure:

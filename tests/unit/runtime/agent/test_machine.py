@@ -33,7 +33,19 @@ from perdure.agent.state import (
     Unreadable,
     Warmed,
 )
-from perdure.channel import Attached, Committed, Exiting, Imaged, Imaging, Opened, Report, Stepped, TookOver
+from perdure.channel import (
+    Attached,
+    Committed,
+    Exiting,
+    Imaged,
+    Imaging,
+    Opened,
+    Report,
+    Resulted,
+    SaveFailed,
+    Stepped,
+    TookOver,
+)
 from perdure.contract import (
     CommitRef,
     Completion,
@@ -46,6 +58,7 @@ from perdure.contract import (
     Rescue,
     Standby,
     Train,
+    Unsaved,
 )
 
 ONE = Settings()
@@ -385,6 +398,22 @@ class TestNewerRuns:
         assert pod.sees(reported(Opened(2))) == ()
         assert pod.sees(reported(told)) == (ForgetImages(),)
         assert pod.sees(reported(Stepped(122))) == ()
+
+    def test_its_outcome_tells_the_newest_result_whatever_it_ends_of(self) -> None:
+        pod = training()
+        pod.sees(reported(Resulted({"best": 1})), reported(Resulted({"best": 2})))
+        assert told(pod, ExitKind.COMPLETED).outcome(ProcessEnded(0, 0)).result == {"best": 2}
+        pod = training()
+        pod.sees(reported(Resulted({"best": 2})), reported(Resulted(None)))
+        assert pod.outcome(ProcessEnded(0, -9)).result is None
+
+    def test_its_outcome_tells_of_checkpoints_that_have_failed_since_the_last_that_was_made(self) -> None:
+        pod = training()
+        pod.sees(reported(SaveFailed(1, "no route")), reported(SaveFailed(2, "no space left")))
+        assert pod.outcome(ProcessEnded(0, -9)).unsaved == Unsaved(2, "no space left")
+        pod = training()
+        pod.sees(reported(SaveFailed(1, "no route")), reported(Committed(COMMIT)))
+        assert pod.outcome(ProcessEnded(0, -9)).unsaved is None
 
     def test_its_outcome_tells_what_the_run_has_begun_with(self) -> None:
         pod = training()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,49 @@ def test_an_exit_save_that_is_refused_for_ever_is_not_tried_again(saver: Checkpo
 def test_a_periodic_save_that_is_refused_leaves_training_alone(saver: Checkpointer, store: Unreliable) -> None:
     store.error, store.refusals = StorageRefused, 1
     assert not saver.periodic(Position(7, 0), "cadence")
+
+
+def test_saves_that_fail_are_counted_until_one_is_made(
+    saver: Checkpointer, store: Unreliable, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store.refusals = 2
+    counted = []
+    for step in (7, 8, 9):
+        saver.periodic(Position(step, 0), "cadence")
+        counted.append((saver.failures, "no route" in saver.trouble))
+    assert counted == [(1, True), (2, True), (0, False)]
+    first, second = capfd.readouterr().err.splitlines()
+    assert "checkpoint of step 7 failed, training goes on" in first
+    assert "checkpoint of step 8 failed as the 1 before it, training goes on" in second
+
+
+@pytest.mark.parametrize("error", [StorageError, StorageRefused])
+def test_the_last_that_may_fail_in_a_row_ends_the_training_and_says_why(
+    saver: Checkpointer, store: Unreliable, error: type[StorageError]
+) -> None:
+    saver.limit, store.refusals, store.error = 2, 1, error
+    assert not saver.periodic(Position(7, 0), "cadence")
+    assert saver.periodic(Position(8, 0), "cadence")
+    store.refusals = 2
+    assert not saver.periodic(Position(9, 0), "cadence")
+    with pytest.raises(error, match=r"2 checkpoints in a row have failed, .* is 2; the last, of step 10: .*no route"):
+        saver.periodic(Position(10, 0), "cadence")
+
+
+def test_all_ranks_count_alike_also_with_one_that_has_joined_since(store: Unreliable) -> None:
+    pen = opened(store, uid="local")
+    store.refusals = 1000
+
+    def counts(peers: Peers) -> list[int]:
+        writer = pen if peers.rank == 0 else None
+        read = partial(State, {"w": torch.ones(2)}, {}, {})
+        saver = Checkpointer(store, peers, writer, 1, 3, NoTrace(), Timings(), read, limit=5)
+        saver.failures = 0 if peers.rank else 2
+        saver.periodic(Position(7, 0), "cadence")
+        saver.periodic(Position(8, 0), "cadence")
+        return [saver.failures]
+
+    assert on_ranks(2, counts) == [[4], [4]]
 
 
 def test_a_trace_that_cannot_be_written_does_not_hold_the_commit_up(saver: Checkpointer, store: Unreliable) -> None:

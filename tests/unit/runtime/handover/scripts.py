@@ -103,6 +103,8 @@ def train(
                     optimizer.zero_grad()
                     session.weighted(cross_entropy(wrapped(inputs), labels)).backward()
                     optimizer.step()
+                    if session.rank == 0 and session.result is None:
+                        session.result = {"began": session.run}
                     if session.run in count_in and session.run not in counted:
                         counted[session.run] = threads_and_files(session)
                     if wait_for_end and session.steps_done == wait_at:
@@ -123,6 +125,7 @@ def train(
             "buffers": digest(net.buffers()),
             "optimizer": digest(value["exp_avg"] for value in optimizer.state_dict()["state"].values()),
             "rate": optimizer.param_groups[0]["lr"],
+            "result": session.result,
             "random": torch.rand(1).item(),
             "told": told,
             "own": own is not None,

@@ -138,6 +138,12 @@ def test_a_run_of_another_size_goes_on_with_every_sample_once(nursery: Nursery, 
     assert worlds == {at: move.old if at <= step else move.new for at in worlds}
 
 
+@pytest.mark.parametrize("name", ["rank-0-of-2", "3-to-2-without-rank-0"])
+def test_the_result_goes_over_to_the_newer_runs_rank_0(nursery: Nursery, name: str) -> None:
+    _, results = played(nursery, f"{name}-result", {**EQUAL, **OTHER}[name])
+    assert [found["result"] for found in results.values() if found.get("rank") == 0] == [{"began": 1}]
+
+
 def test_a_run_grows_and_shrinks_again(nursery: Nursery) -> None:
     job = Job(nursery, "2-to-3-to-2", 2).offered_again(("old0", "old1", "new2"), (0,)).offered(3, (2,), ()).begin()
     results = job.end()

@@ -205,7 +205,9 @@ def life(root: str, *, ask: int | None = None, leave: int | None = None) -> dict
                     session.step()
         except Exit:
             return {"told": told, "steps": session.steps_done, "made": made}
-    return {"told": told, "steps": session.steps_done, "rank": session.state["rank"], "made": made}
+        session.result = {"of": session.rank}
+    found = {"told": told, "steps": session.steps_done, "rank": session.state["rank"], "made": made}
+    return found | {"result": session.result}
 
 
 def evaluate(session: Session, net: nn.Module) -> None:

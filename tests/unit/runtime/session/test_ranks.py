@@ -242,6 +242,10 @@ def test_hooks_are_told_of_a_resume_by_other_ranks_and_rank_0_alone_collects(pla
     assert [found["rank"] for found in played["life-three"]] == [0, 0, 0]
 
 
+def test_at_the_end_every_rank_has_the_result_of_rank_0(played: Results) -> None:
+    assert [found["result"] for found in played["life-three"]] == [{"of": 0}] * 3
+
+
 def test_every_rank_is_told_of_a_commit_who_made_it_and_the_log_who_began(played: Results, folder: Path) -> None:
     for name, world in (("life-two", 2), ("life-three", 3)):
         told = [found["made"] for found in played[name]]
@@ -252,7 +256,10 @@ def test_every_rank_is_told_of_a_commit_who_made_it_and_the_log_who_began(played
             assert own[commit["slowest"]] == max(own)
             assert [sorted(seconds) for seconds in commit["seconds"][1:]] == [["stage", "upload"]] * (world - 1)
             assert commit["seconds"][0]["commit"] > 0
-    assert [(commit["step"], commit["epoch"]) for commit in played["life-two"][0]["made"]] == [(1, 0)]
+    keys = ("seq", "step", "epoch")
+    recorded = [[entry[key] for key in keys] for entry in log(folder / "life") if entry["kind"] == "Committed"]
+    told_of = [[commit[key] for key in keys] for run in ("life-two", "life-three") for commit in played[run][0]["made"]]
+    assert told_of == recorded
     named = [entry["members"]["key"] for entry in log(folder / "life") if entry["kind"] == "Opened"]
     found = [json.loads((folder / "life" / key).read_text())["members"] for key in named]
     assert [[member["name"] for member in members] for members in found] == [
