@@ -14,9 +14,9 @@ from typing import Final
 from perdure.words import shortened
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome, NextRun, RunPlan
-from perdure_operator.decide.disruptions import final_reason, known_by, reason_to_end
+from perdure_operator.decide.disruptions import Found, final_reason, known_by, reason_to_end
 from perdure_operator.decide.draft import Draft, Waiting, clock, doubled, later, next_run
-from perdure_operator.decide.facts import joined, own
+from perdure_operator.decide.facts import joined, own, still_running
 from perdure_operator.decide.growth import grow_by
 from perdure_operator.decide.outcomes import read_end
 from perdure_operator.decide.plans import ATTEMPTS, succeed
@@ -109,7 +109,18 @@ def _move_on(draft: Draft, current: CurrentRun, plan: RunPlan, intent: Intent) -
     if found is None:
         return draft
     patience = later(plan.assigned_time or draft.now, NEWS_SECONDS)
-    if found.urgent or draft.now >= patience:
+    if draft.now >= patience or _has_no_time(draft, plan, found):
         return after
     held = f"then {found.cause}; that waits until {clock(patience)}, for no member tells before it ends how this ended"
     return draft.but(standbys_wait=Waiting(Reason(found.disruption), held)).wake(patience)
+
+
+def _has_no_time(draft: Draft, plan: RunPlan, found: Found) -> bool:
+    """Whether that cannot wait: a node with a deadline, damaged hardware, a member of the older run that is deleted.
+
+    A newcomer that is deleted tells by its end which run trains; where that is the newer one it has all save by itself.
+    """
+    if found.disruption is not Disruption.MEMBER_DELETED:
+        return found.urgent
+    go_on = {member.name for member in plan.members}
+    return any(pod.deleting and pod.name in go_on for pod in still_running(draft))

@@ -137,7 +137,7 @@ def take_over_with_fewer(draft: Draft) -> Draft:
     draft, due = _goes_on_with(draft, current, intent, heirs, size)
     if not due:
         return draft
-    if _offered_in_vain(draft, intent) and not joins:
+    if _cannot_train_on(draft, current, intent) and not joins:
         draft = give_up_growing(draft)
     leaves = (*heirs.leaves, *(one for one in heirs.stays if one not in stays))
     fewer = Succession(stays, leaves, len(joins))
@@ -157,7 +157,7 @@ def _goes_on_with(
         due = size > 0
     elif intent.disruption is Disruption.SIZE_CHANGE and not heirs.leaves:
         draft, due = lasts(draft, size if size > have else 0)
-        due = due or (size > 0 and _offered_in_vain(draft, intent))
+        due = due or (size > 0 and _cannot_train_on(draft, current, intent))
     else:
         due = size > 0 and (size >= have or (until is not None and draft.now >= until))
     return draft.wake(begins), due and draft.now >= begins
@@ -165,20 +165,21 @@ def _goes_on_with(
 
 def _of_fixed_size(draft: Draft, current: CurrentRun, intent: Intent) -> int:
     """The size that the run has, where a job of a fixed size was to be larger and a run was offered in vain; else 0."""
-    if draft.snapshot.spec.elastic or not only_grows(draft) or not _offered_in_vain(draft, intent):
+    if draft.snapshot.spec.elastic or not only_grows(draft) or not _cannot_train_on(draft, current, intent):
         return 0
     return len(current.plan.members)
 
 
-def _offered_in_vain(draft: Draft, intent: Intent) -> bool:
-    """Whether the time for new members is over, and nobody has told which run trains since one was offered.
+def _cannot_train_on(draft: Draft, current: CurrentRun, intent: Intent) -> bool:
+    """Whether the time for new members of a larger run is over, and that of those that there are cannot just go on.
 
-    Another run of those that are there ends that: they may be waiting for members that never come.
+    A run was offered, and nobody has told since which one trains: another one ends that, as they may be waiting for
+    members that never come. Or an edit has left a smaller size and not the one that it has.
     """
-    upcoming = draft.status.next
-    if intent.grow_by is None or upcoming is None or not upcoming.attempts:
+    upcoming, have = draft.status.next, len(current.plan.members)
+    if intent.grow_by is None or upcoming is None or draft.now < intent.grow_by:
         return False
-    return draft.now >= intent.grow_by
+    return upcoming.attempts > 0 or 0 < most_with(draft, have) < have
 
 
 def _has_no_root(draft: Draft) -> bool:

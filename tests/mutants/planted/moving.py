@@ -126,7 +126,7 @@ MOVING: Final = (
     Mutant(
         "during a hand-over nothing else makes a run end",
         _HANDING_OVER,
-        "    if found.urgent or draft.now >= patience:\n        return after\n    held",
+        "    if draft.now >= patience or _has_no_time(draft, plan, found):\n        return after\n    held",
         "    held",
         ("second-reason", "drain", "scale"),
     ),

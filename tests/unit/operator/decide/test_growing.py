@@ -229,6 +229,33 @@ class TestGrowing:
         assert not [one for plan in here.history for one in plan.events if one.reason == Reason.GROWTH_GIVEN_UP]
 
 
+class TestARunWhoseSizeIsNoneAnyMore:
+    """Five members train, and an edit leaves 2, 4 and 6: six are wanted, and nobody finds room."""
+
+    def _edited(self, **fields: Any) -> Job:
+        here = _job().running(5).after(SETTLING_SECONDS).spec(elastic=_elastic(**fields), replicas=6).settle()
+        return here.after(1).settle()
+
+    @pytest.mark.parametrize("fields", [{"sizes": (2, 4, 6)}, {"global_batch_size": 12}])
+    def test_comes_down_to_one_when_growing_is_given_up(self, fields: dict[str, Any]) -> None:
+        here = self._edited(**fields)
+        assert len(here.after(TIMEOUT - 1).settle().members) == 5
+        here = here.after(TIMEOUT).settle()
+        assert len(here.members) == 4
+        assert here.now.growth is not None
+        assert here.now.growth.attempts == 1
+
+    def test_grows_where_there_is_room(self) -> None:
+        here = self._edited(sizes=(2, 4, 6)).ready().settle()
+        assert len(here.members) == 6
+
+    def test_trains_on_where_no_size_is_small_enough(self) -> None:
+        """Fewer than the smallest size would be nobody."""
+        here = self._edited(min_replicas=6).after(TIMEOUT).settle()
+        assert len(here.members) == 5
+        assert here.now.phase is Phase.RUNNING
+
+
 class TestAFixedSizeThatWasOfferedALargerRunInVain:
     """Two members are to be three; the third's process has ended, and a fourth finds no room.
 

@@ -417,6 +417,15 @@ class TestNoEvidence:
         assert here.intent is not None
         assert here.intent.disruption is Disruption.MEMBER_DELETED
 
+    def test_a_newcomer_that_is_deleted_has_its_end_awaited(self) -> None:
+        """Where it trains it has all save by itself; where it does not the others train on, and none is to save."""
+        here = self._grown().deleted(2, grace=30).settle()
+        assert _stage(here) is Stage.HANDING_OVER
+        here = here.after(1).ended(2, ExitKind.HANDOVER_FAILED, run=2).settle()
+        assert here.now.current is not None
+        assert here.now.current.run == 1
+        assert _stage(here) is Stage.PREPARING
+
     def test_of_two_moves_without_evidence_in_a_row_the_second_is_offered_too(self) -> None:
         here = _running().spec(replicas=3).settle().after(1).settle().ready().settle()
         here = here.after(30).spec(replicas=4).settle().after(1).settle().ready().settle()
