@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from perdure_operator.api import shipped
+from perdure_operator.api import names, shipped
 from perdure_operator.api.signals import Reaction, SignalRow, Source
 from perdure_operator.api.spec import DisruptionPolicy
 from perdure_operator.decide.draft import later
+from perdure_operator.state import asked
 from perdure_operator.state.signals import SignalTable, table
 from perdure_operator.state.snapshot import NodeView, PodView, Snapshot, Taint, Toleration
 
@@ -82,14 +83,11 @@ _newest: Final = _Newest()
 
 def signal_of_node(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> Signal | None:
     """Why the pod has to leave this node; None where it may stay."""
-    quiet = node is None or _shows_nothing(node)
-    if quiet and not (pod.conditions or pod.devices):
+    if _quiet(snapshot, node) and not (pod.conditions or pod.devices):
         return None
     in_force = table_of(snapshot)
-    of_node = (
-        [] if node is None or quiet else [one for one in _shown(in_force, node, pod) if one.row.reaction in _LEAVE]
-    )
-    shown = [*of_node, *(one for one in _shown_by_pod(in_force, pod) if one.row.reaction in _LEAVE)]
+    of_node = [one for one in _of_node(snapshot, in_force, node, pod) if one.row.reaction in _LEAVE]
+    shown = of_node + [one for one in _of_pod(snapshot, in_force, pod) if one.row.reaction in _LEAVE]
     if not shown:
         return None
     must = [one for one in shown if one.row.reaction is not Reaction.VACATE_IF_ROOM]
@@ -107,9 +105,9 @@ def signal_of_node(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> S
 
 def avoided(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> Signal | None:
     """Why nobody new is to train on this node, where whoever trains there stays; None where nothing says so."""
-    if node is None or _shows_nothing(node):
+    if _quiet(snapshot, node):
         return None
-    shown = (one for one in _shown(table_of(snapshot), node, pod) if one.row.reaction is Reaction.AVOID)
+    shown = (one for one in _of_node(snapshot, table_of(snapshot), node, pod) if one.row.reaction is Reaction.AVOID)
     first = next(shown, None)
     return Signal(pod.name, first.words, pod.node, if_room=True) if first else None
 
@@ -159,10 +157,28 @@ def tolerates(pod: PodView, taint: Taint) -> bool:
     return any(one.toleration_seconds is None or one.toleration_seconds > 0 for one in found)
 
 
+def _quiet(snapshot: Snapshot, node: NodeView | None) -> bool:
+    """Whether nobody says anything of this node."""
+    return (node is None or _shows_nothing(node)) and not snapshot.vacate
+
+
 def _shows_nothing(node: NodeView) -> bool:
     """Most nodes, most of the time."""
     going = node.deleting or not node.exists or node.cordoned
     return not (going or node.taints or node.conditions or node.labels or node.annotations)
+
+
+def _of_node(snapshot: Snapshot, in_force: SignalTable, node: NodeView | None, pod: PodView) -> Iterator[_Shown]:
+    """What the pod's node shows, and what a person wants of it."""
+    if node is not None:
+        yield from _shown(in_force, node, pod)
+    yield from _asked_of_node(snapshot, in_force, pod)
+
+
+def _of_pod(snapshot: Snapshot, in_force: SignalTable, pod: PodView) -> Iterator[_Shown]:
+    """What it shows itself, and what a person wants of it."""
+    yield from _asked_of_pod(snapshot, in_force, pod)
+    yield from _shown_by_pod(in_force, pod)
 
 
 def _shown(in_force: SignalTable, node: NodeView, pod: PodView | None) -> Iterator[_Shown]:
@@ -222,6 +238,26 @@ def _shown_by_pod(in_force: SignalTable, pod: PodView) -> Iterator[_Shown]:
         if row := in_force.find(Source.DEVICE, device.resource, device.health):
             words = f"{pod.name}: {device.resource} {device.id} is {device.health}"
             yield _told_of_pod(row, pod, words, device.health)
+
+
+def _asked_of_node(snapshot: Snapshot, in_force: SignalTable, pod: PodView) -> Iterator[_Shown]:
+    """A person wants the job off this node."""
+    row = _by_hand(snapshot, in_force)
+    if row and pod.node in asked.named(snapshot.vacate):
+        yield _Shown(row, f"the job's annotation {shipped.VACATE_ANNOTATION} names node {pod.node}")
+
+
+def _asked_of_pod(snapshot: Snapshot, in_force: SignalTable, pod: PodView) -> Iterator[_Shown]:
+    """A person wants this one moved, or all that there were."""
+    row, everybody = _by_hand(snapshot, in_force), snapshot.status.vacate
+    if row and pod.name in asked.named(snapshot.vacate):
+        yield _Shown(row, f"the job's annotation {shipped.VACATE_ANNOTATION} names {pod.name}")
+    elif row and everybody and asked.moves_all(snapshot.vacate) and names.member_number(pod.name) < everybody.below:
+        yield _Shown(row, f"the job has the annotation {shipped.VACATE_ANNOTATION}")
+
+
+def _by_hand(snapshot: Snapshot, in_force: SignalTable) -> SignalRow | None:
+    return in_force.find(Source.JOB) if snapshot.vacate and not snapshot.deleting else None
 
 
 def _told_of_pod(row: SignalRow, pod: PodView, words: str, value: str, since: datetime | None = None) -> _Shown:

@@ -39,7 +39,8 @@ kubectl get node n1 -o yaml > n1.yaml
 perdure-operator signals --node n1.yaml            # what this node causes
 kubectl get pod p1 -o yaml > p1.yaml
 perdure-operator signals --pod p1.yaml             # what this pod causes by itself
-kubectl annotate node n1 {VACATE_ANNOTATION}=true  # members leave, without a cordon
+kubectl annotate node n1 {VACATE_ANNOTATION}=true  # members of all jobs leave it, without a cordon
+kubectl annotate trainingjob digits {VACATE_ANNOTATION}=n1  # those of one job
 ```"""
 
 _DEADLINES: Final = """With a deadline nothing is waited for that would cost the save its time: there is no quiet
@@ -57,7 +58,8 @@ the same.
 
 With `Avoid` nobody leaves. A new member that lands there does not train, as above, and members train there where no run
 is on, or one that has lost a member, or where others have to leave by some time: the operator cannot tell the scheduler
-to keep off (Karpenter would make no node for such a pod), and a job that waits is worse. A spare stays there. Of a row about a pod it is as `Ignore`.
+to keep off (Karpenter would make no node for such a pod), and a job that waits is worse. A spare stays there. Of a row
+about a pod it is as `Ignore`.
 
 With `Fault` the job goes on from the newest commit, which may be younger than the fault: how long a node was broken
 before somebody said so nobody knows. A save that members were asked for before is finished, and so is the grace of a
@@ -75,6 +77,25 @@ else. With the chart's value `nodeClaims: true` (`perdure-operator run --node-cl
 NodeClaims, and gets the one to which a node belongs once that has Karpenter's taint; it lists and watches none. Without
 it, or where the right is missing, members leave as with `Vacate`, which is enough as long as Karpenter respects the
 job's budget: it does until the deadline less a pod's own grace period, and then deletes the pod."""
+
+_BY_HAND: Final = f"""## Moving a job by hand
+
+Whoever may edit a job can move its members by the annotation `{VACATE_ANNOTATION}` of the TrainingJob, without any
+right on nodes. They move as in a drain: new members start elsewhere, and the run goes over to them. Its value is
+
+* names of nodes and of pods, with commas between them: members leave these nodes, and none trains there as long as they
+  are named; the pods that are named leave, and where their successors go the scheduler decides. A pod's name never
+  comes again, so it can stay in the list.
+* `true`: all pods leave that the job has when the operator sees it, spares too. Those made since stay; for another time
+  take the annotation away first.
+
+```
+kubectl annotate trainingjob digits {VACATE_ANNOTATION}=n1,digits-ab12-3
+kubectl annotate trainingjob digits {VACATE_ANNOTATION}-    # withdrawn, while nobody was asked to leave
+```
+
+A name that is neither a node nor a member is told in the condition `SpecUnderstood`. In the table this is the row
+`vacate-job`, so the configuration and a job can give it another reaction."""
 
 _CONFIGURED: Final = """## Rows of your own
 
@@ -135,6 +156,7 @@ def text() -> str:
         _DEADLINES,
         _LIMITS,
         _CLAIMS,
+        _BY_HAND,
         _CONFIGURED,
         _table(("Field", "Meaning"), fields),
         _JOBS,
@@ -149,6 +171,7 @@ def _row(row: SignalRow) -> Sequence[str]:
         Source.CORDON: "`spec.unschedulable`",
         Source.NODE_DELETION: "the Node object is deleted",
         Source.SILENCE: "condition `Ready` is not True",
+        Source.JOB: f"annotation `{VACATE_ANNOTATION}` of the TrainingJob",
     }.get(row.source, f"{_WORDS.get(row.source, '')} `{row.matched}`")
     return f"`{row.name}`", matched, _reaction(row), f"{row.set_by} ([source]({row.url}))", row.warning
 
