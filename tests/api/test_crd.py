@@ -37,6 +37,7 @@ from perdure_operator.api.status import (
     Takeover,
     TrainingJobStatus,
     Unready,
+    Vacating,
     Withdrawals,
 )
 from perdure_operator.cluster.member import template_hash
@@ -154,6 +155,7 @@ STATUS = TrainingJobStatus(
         ),
     ),
     withdrawals=Withdrawals(count=3, last_time=NOON, nodes=("n1",)),
+    vacate=Vacating(below=3),
     spares=Spares(names=("digits-3f2a-9",), replacements=ROW),
     growth=Growth(attempts=1, until=NOON, generation=3),
     gang=GangRest(attempts=1, until=NOON, generation=3),

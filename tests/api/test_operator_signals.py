@@ -64,6 +64,48 @@ def test_a_person_clears_a_node_by_an_annotation(scene: Scene) -> None:
     assert seen.cause == f"node {nodes[0]} has the annotation perdure.dev/vacate"
 
 
+def test_a_user_of_the_namespace_moves_the_job_off_a_node_and_thinks_better_of_it(scene: Scene) -> None:
+    nodes = [scene.node(name) for name in ("n1", "n2")]
+    scene.apply(disruption={"replacementTimeoutSeconds": 600})
+    members = starts(scene, *nodes)
+    scene.kubectl("annotate", "trainingjob", scene.name, f"perdure.dev/vacate={nodes[0]},nowhere")
+    until("a new member", lambda: len(scene.names()) == 3)
+    seen = intent(scene)
+    assert seen is not None
+    assert (seen.cause, seen.nodes) == (f"the job's annotation perdure.dev/vacate names node {nodes[0]}", (nodes[0],))
+    until("the word that means nothing is told", lambda: scene.shows("UnknownFields"))
+    scene.kubectl("annotate", "trainingjob", scene.name, "perdure.dev/vacate-")
+    until("the new one is gone", lambda: scene.names() == members)
+    assert intent(scene) is None
+
+
+def test_a_user_moves_all_members_once(scene: Scene) -> None:
+    nodes = [scene.node(name) for name in ("n1", "n2")]
+    scene.apply(disruption={"replacementTimeoutSeconds": 0})
+    members = starts(scene, *nodes)
+    scene.kubectl("annotate", "trainingjob", scene.name, "perdure.dev/vacate=true")
+    until("all leave", lambda: all(isinstance(said, Leave) for said in scene.assignments()))
+    scene.save_all(1, 20)
+    until("others are there", lambda: len(set(scene.names()) - set(members)) == 2)
+    scene.run_pods(*nodes)
+    until("they train", lambda: scene.status().current and scene.status().run == 2)
+    assert scene.status().vacate is not None
+    assert intent(scene) is None
+
+
+def test_a_pod_that_is_about_to_be_taken_says_by_whom(scene: Scene) -> None:
+    nodes = [scene.node(name) for name in ("n1", "n2")]
+    scene.apply(disruption={"replacementTimeoutSeconds": 0})
+    members = starts(scene, *nodes)
+    one = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": "for another"}
+    patch = json.dumps({"status": {"conditions": [one]}})
+    scene.kubectl("patch", "pod", members[0], "--subresource=status", "--type=strategic", f"--patch={patch}")
+    until("all leave", lambda: all(isinstance(said, Leave) for said in scene.assignments()))
+    seen = intent(scene)
+    assert seen is not None
+    assert seen.cause == f"the scheduler takes the place of {members[0]} for a pod of higher priority"
+
+
 def test_a_broken_gpu_ends_the_run_without_a_save_where_the_job_says_so(scene: Scene) -> None:
     nodes = [scene.node(name) for name in ("n1", "n2")]
     scene.apply(disruption={"signals": {"nvsentinel-xid": "Fault"}})

@@ -11,15 +11,18 @@ import random
 from functools import partial
 from typing import Final
 
+from perdure_operator.api.shipped import VACATE_ANNOTATION
 from perdure_operator.api.signals import SignalRow, Source
 from tests.simulation.controllers import evict
 from tests.simulation.objects import (
+    JOBS,
     NODES,
     PODS,
     Json,
     Refused,
     condition,
     key_of,
+    owner_of,
     set_condition,
     terminal,
     terminating,
@@ -28,8 +31,8 @@ from tests.simulation.objects import (
 from tests.simulation.world import World
 
 PATIENCE_SECONDS: Final = 600.0
-SHOWN: Final = frozenset({Source.TAINT, Source.CONDITION, Source.LABEL, Source.ANNOTATION, Source.POD_CONDITION})
-"""What a node, or each pod there, shows for as long as somebody wants it to."""
+SHOWN: Final = frozenset(Source) - {Source.CORDON, Source.NODE_DELETION, Source.SILENCE, Source.DEVICE}
+"""What a node, each pod there, or their jobs show for as long as somebody wants it to."""
 AUTOSCALER: Final = {"key": "ToBeDeletedByClusterAutoscaler", "value": "1", "effect": "NoSchedule"}
 KARPENTER: Final = {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}
 
@@ -164,7 +167,7 @@ def taint(world: World, node: str, what: Json, on: bool) -> None:
 
 
 def announce(world: World, node: str, row: SignalRow, on: bool) -> None:
-    """Show on the node, or on what runs there, what the row matches, or take it back."""
+    """Show on the node, or on what has to do with it, what the row matches, or take it back."""
     if world.node(node) is None:
         return
     key, says = row.key.replace("*", "Any"), row.value or "True"
@@ -180,6 +183,8 @@ def announce(world: World, node: str, row: SignalRow, on: bool) -> None:
         for pod in world.pods_on(node):
             if not (terminal(pod) or terminating(pod)):
                 world.server.change_status(PODS, *key_of(pod), shown, by="monitor")
+    elif row.source is Source.JOB:
+        _ask_jobs(world, node, on)
     else:
         marks = "labels" if row.source is Source.LABEL else "annotations"
 
@@ -188,6 +193,20 @@ def announce(world: World, node: str, row: SignalRow, on: bool) -> None:
             raw["metadata"][marks] = others | ({key: says} if on else {})
 
         world.server.change(NODES, "", node, mark, by="monitor")
+
+
+def _ask_jobs(world: World, node: str, on: bool) -> None:
+    """By the annotation of each job: off this node, or one of its pods there, or all together."""
+    for job in world.server.all(JOBS):
+        mine = [key_of(pod)[1] for pod in world.pods_on(node) if owner_of(pod) == uid_of(job)]
+        words = (node, f"{node},{mine[0]}" if mine else node, "true")[len(mine) % 3]
+        text = words if on else ""
+
+        def mark(raw: Json, text: str = text) -> None:
+            others = raw["metadata"].get("annotations") or {}
+            raw["metadata"]["annotations"] = others | {VACATE_ANNOTATION: text}
+
+        world.server.change(JOBS, *key_of(job), mark, by="kubectl")
 
 
 def delete_node(world: World, node: str) -> None:

@@ -376,6 +376,14 @@ _OTHERS: Final = (
         url="https://kubernetes.io/docs/reference/kubectl/generated/kubectl_annotate/",
     ),
 )
+_JOB: Final = SignalRow(
+    name="vacate-job",
+    source=Source.JOB,
+    reaction=Reaction.VACATE,
+    set_by=f"whoever may edit the job: kubectl annotate trainingjob NAME {VACATE_ANNOTATION}=NODE,POD or =true",
+    warning="as long as that person waits",
+    url="https://kubernetes.io/docs/reference/kubectl/generated/kubectl_annotate/",
+)
 _PODS: Final = tuple(
     SignalRow(
         name=name,
@@ -489,6 +497,7 @@ SHIPPED: Final = (
     *_DETECTOR_ROWS,
     *_SENTINEL_ROWS,
     *_OTHERS,
+    _JOB,
     *_PODS,
     *_DEVICES,
     *_PRESSURES,

@@ -30,6 +30,7 @@ class Source(StrEnum):
     ANNOTATION = "Annotation"
     POD_CONDITION = "PodCondition"
     DEVICE = "DeviceHealth"  # of a device that a container of the pod has
+    JOB = "JobAnnotation"  # perdure.dev/vacate of the job itself
 
 
 class Reaction(StrEnum):
@@ -70,10 +71,16 @@ BAD: Final = {Source.CONDITION: "True", Source.POD_CONDITION: "True", Source.DEV
 
 _CONDITIONS: Final = frozenset({Source.CONDITION, Source.POD_CONDITION})
 _KEYED: Final = frozenset({Source.TAINT, Source.LABEL, Source.ANNOTATION}) | _CONDITIONS | {Source.DEVICE}
-READY: Final = "Ready"
+WELL: Final[Mapping[Source, frozenset[str]]] = {
+    Source.CONDITION: frozenset({"Ready"}),
+    Source.POD_CONDITION: frozenset(
+        {"Ready", "ContainersReady", "Initialized", "PodScheduled", "PodReadyToStartContainers"}
+    ),
+}
+"""Conditions that are True of whatever is well: no `*` stands for them."""
 _EFFECTS: Final = frozenset({"", "NoSchedule", "PreferNoSchedule", "NoExecute"})
 _STATUSES: Final = frozenset({None, "True", "False", "Unknown"})
-_BUILT_IN: Final = frozenset({Source.CORDON, Source.NODE_DELETION, Source.SILENCE, Source.EVICTION})
+_BUILT_IN: Final = frozenset({Source.CORDON, Source.NODE_DELETION, Source.SILENCE, Source.EVICTION, Source.JOB})
 """One row each, the shipped one: there is nothing to match."""
 
 
@@ -86,7 +93,7 @@ class SignalRow(Model):
     """Where it is seen."""
     key: str = Field(default="", max_length=317)
     """Of the taint, label or annotation, or the condition's type, or the device's resource; `*` stands for any
-    characters, but never for a node's condition Ready, which is True on every node that is well."""
+    characters, but never for a condition that is True of whatever is well, such as Ready."""
     value: str | None = None
     """Of the taint, label or annotation, or the condition's status, or the device's health; absent: any, of a condition
     True, of a device Unhealthy."""
@@ -139,8 +146,13 @@ class SignalRow(Model):
                 f'value {self.value!r} is no status of a condition: say "True", "False" or "Unknown"',
             ),
             (
-                self.source is Source.CONDITION and self.value in (None, "True") and self.key == READY,
-                f'condition {READY} is True on every node that is well: set value "False", or leave it to node-silence',
+                self.source is Source.CONDITION and self._says_well,
+                f'condition {self.key} is True on every node that is well: set value "False", or leave it to '
+                "node-silence",
+            ),
+            (
+                self.source is Source.POD_CONDITION and self._says_well,
+                f'condition {self.key} is True of every pod that is well: set value "False"',
             ),
             (
                 self.reasons and self.source not in _CONDITIONS,
@@ -184,6 +196,10 @@ class SignalRow(Model):
             if wrong:
                 raise ValueError(words)
         return self
+
+    @property
+    def _says_well(self) -> bool:
+        return self.value in (None, "True") and self.key in WELL[self.source]
 
     @property
     def matched(self) -> str:

@@ -303,6 +303,13 @@ class Withdrawals(TolerantModel):
     """Which nodes they were about: what any other node announces does not wait."""
 
 
+class Vacating(TolerantModel):
+    """What the job's annotation perdure.dev/vacate=true asks for: all members that there were when it was seen."""
+
+    below: int
+    """Members with a lower number leave; those made since stay."""
+
+
 class Growth(TolerantModel):
     """Attempts at a larger run that were given up in a row."""
 
@@ -527,6 +534,8 @@ class TrainingJobStatus(TolerantModel):
     """Its number in the log: a higher one is a new commit, and new commits reset the backoff."""
     withdrawals: Withdrawals | None = None
     """Set from a signal of a node that was withdrawn; see there."""
+    vacate: Vacating | None = None
+    """Set from the first sight of the annotation perdure.dev/vacate=true until it is taken away."""
     growth: Growth | None = None
     """Set from an attempt at a larger run that was given up until the run has the wanted size."""
     gang: GangRest | None = None

@@ -73,6 +73,7 @@ from perdure_operator.decide.stage import Stage, stage_of
 from perdure_operator.decide.summary import summarise
 from perdure_operator.decide.template import check_template, keep_template, try_template, warn_of_sidecars
 from perdure_operator.decide.times import correct_times
+from perdure_operator.decide.vacating import note_vacate
 from perdure_operator.state.decision import CheckTemplate, Decision
 from perdure_operator.state.snapshot import Snapshot
 
@@ -80,6 +81,7 @@ Policy = Callable[[Draft], Draft]
 
 ALWAYS: Final[tuple[Policy, ...]] = (
     correct_times,  # nothing in status is ahead of now
+    note_vacate,  # whom a person wants moved
     track_unready_nodes,  # since when is each node under a pod unreachable
     record_outcomes,  # how members ended
     record_leavers,  # and those who do not go on with the run that is on

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from perdure_operator.api import shipped
+from perdure_operator.api import names, shipped
 from perdure_operator.api.signals import Reaction, SignalRow, Source
 from perdure_operator.api.spec import DisruptionPolicy
 from perdure_operator.decide.draft import later
+from perdure_operator.state import asked
 from perdure_operator.state.signals import SignalTable, table
 from perdure_operator.state.snapshot import EvictionView, NodeView, PodView, Snapshot, Taint, Toleration
 
@@ -87,15 +88,13 @@ _newest: Final = _Newest()
 
 def signal_of_node(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> Signal | None:
     """Why the pod has to leave this node; None where it may stay."""
-    quiet, asked = node is None or _shows_nothing(node), asked_for(snapshot, pod)
-    if quiet and not (pod.conditions or pod.devices or asked):
+    evictions = asked_for(snapshot, pod)
+    if _quiet(snapshot, node) and not (pod.conditions or pod.devices or evictions):
         return None
     in_force = table_of(snapshot)
-    of_node = (
-        [] if node is None or quiet else [one for one in _shown(in_force, node, pod) if one.row.reaction in _LEAVE]
-    )
-    of_pod = (*_shown_by_pod(in_force, pod), *_requested(in_force, pod, asked))
-    shown = [*of_node, *(one for one in of_pod if one.row.reaction in _LEAVE)]
+    of_node = [one for one in _of_node(snapshot, in_force, node, pod) if one.row.reaction in _LEAVE]
+    of_pod = (*_of_pod(snapshot, in_force, pod), *_requested(in_force, pod, evictions))
+    shown = of_node + [one for one in of_pod if one.row.reaction in _LEAVE]
     if not shown:
         return None
     must = [one for one in shown if one.row.reaction is not Reaction.VACATE_IF_ROOM]
@@ -113,9 +112,9 @@ def signal_of_node(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> S
 
 def avoided(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> Signal | None:
     """Why nobody new is to train on this node, where whoever trains there stays; None where nothing says so."""
-    if node is None or _shows_nothing(node):
+    if _quiet(snapshot, node):
         return None
-    shown = (one for one in _shown(table_of(snapshot), node, pod) if one.row.reaction is Reaction.AVOID)
+    shown = (one for one in _of_node(snapshot, table_of(snapshot), node, pod) if one.row.reaction is Reaction.AVOID)
     first = next(shown, None)
     return Signal(pod.name, first.words, pod.node, if_room=True) if first else None
 
@@ -190,10 +189,28 @@ def tolerates(pod: PodView, taint: Taint) -> bool:
     return any(one.toleration_seconds is None or one.toleration_seconds > 0 for one in found)
 
 
+def _quiet(snapshot: Snapshot, node: NodeView | None) -> bool:
+    """Whether nobody says anything of this node."""
+    return (node is None or _shows_nothing(node)) and not snapshot.vacate
+
+
 def _shows_nothing(node: NodeView) -> bool:
     """Most nodes, most of the time."""
     going = node.deleting or not node.exists or node.cordoned
     return not (going or node.taints or node.conditions or node.labels or node.annotations)
+
+
+def _of_node(snapshot: Snapshot, in_force: SignalTable, node: NodeView | None, pod: PodView) -> Iterator[_Shown]:
+    """What the pod's node shows, and what a person wants of it."""
+    if node is not None:
+        yield from _shown(in_force, node, pod)
+    yield from _asked_of_node(snapshot, in_force, pod)
+
+
+def _of_pod(snapshot: Snapshot, in_force: SignalTable, pod: PodView) -> Iterator[_Shown]:
+    """What it shows itself, and what a person wants of it."""
+    yield from _asked_of_pod(snapshot, in_force, pod)
+    yield from _shown_by_pod(in_force, pod)
 
 
 def _shown(in_force: SignalTable, node: NodeView, pod: PodView | None) -> Iterator[_Shown]:
@@ -255,13 +272,33 @@ def _shown_by_pod(in_force: SignalTable, pod: PodView) -> Iterator[_Shown]:
             yield _told_of_pod(row, pod, words, device.health)
 
 
-def _requested(in_force: SignalTable, pod: PodView, asked: Iterable[EvictionView]) -> Iterator[_Shown]:
-    for eviction in asked:
+def _requested(in_force: SignalTable, pod: PodView, evictions: Iterable[EvictionView]) -> Iterator[_Shown]:
+    for eviction in evictions:
         if row := in_force.find(Source.EVICTION):
-            names = eviction.requesters
-            others = [f"{len(names) - _REQUESTERS} others"] if len(names) > _REQUESTERS else []
-            by = f", asked for by {', '.join([*names[:_REQUESTERS], *others])}" if names else ""
-            yield _told_of_pod(row, pod, f"{pod.name} is to be evicted{by}", "", eviction.started)
+            by = eviction.requesters
+            others = [f"{len(by) - _REQUESTERS} others"] if len(by) > _REQUESTERS else []
+            asking = f", asked for by {', '.join([*by[:_REQUESTERS], *others])}" if by else ""
+            yield _told_of_pod(row, pod, f"{pod.name} is to be evicted{asking}", "", eviction.started)
+
+
+def _asked_of_node(snapshot: Snapshot, in_force: SignalTable, pod: PodView) -> Iterator[_Shown]:
+    """A person wants the job off this node."""
+    row = _by_hand(snapshot, in_force)
+    if row and pod.node in asked.named(snapshot.vacate):
+        yield _Shown(row, f"the job's annotation {shipped.VACATE_ANNOTATION} names node {pod.node}")
+
+
+def _asked_of_pod(snapshot: Snapshot, in_force: SignalTable, pod: PodView) -> Iterator[_Shown]:
+    """A person wants this one moved, or all that there were."""
+    row, everybody = _by_hand(snapshot, in_force), snapshot.status.vacate
+    if row and pod.name in asked.named(snapshot.vacate):
+        yield _Shown(row, f"the job's annotation {shipped.VACATE_ANNOTATION} names {pod.name}")
+    elif row and everybody and asked.moves_all(snapshot.vacate) and names.member_number(pod.name) < everybody.below:
+        yield _Shown(row, f"the job has the annotation {shipped.VACATE_ANNOTATION}")
+
+
+def _by_hand(snapshot: Snapshot, in_force: SignalTable) -> SignalRow | None:
+    return in_force.find(Source.JOB) if snapshot.vacate and not snapshot.deleting else None
 
 
 def _told_of_pod(row: SignalRow, pod: PodView, words: str, value: str, since: datetime | None = None) -> _Shown:

@@ -42,7 +42,8 @@ kubectl get node n1 -o yaml > n1.yaml
 perdure-operator signals --node n1.yaml            # what this node causes
 kubectl get pod p1 -o yaml > p1.yaml
 perdure-operator signals --pod p1.yaml             # what this pod causes by itself
-kubectl annotate node n1 {VACATE_ANNOTATION}=true  # members leave, without a cordon
+kubectl annotate node n1 {VACATE_ANNOTATION}=true  # members of all jobs leave it, without a cordon
+kubectl annotate trainingjob digits {VACATE_ANNOTATION}=n1  # those of one job
 ```"""
 
 _DEADLINES: Final = """With a deadline nothing is waited for that would cost the save its time: there is no quiet
@@ -119,6 +120,25 @@ every five minutes, and starts anew where the answer has changed. Where it does:
 The chart's value `evictionRequests: false` (`perdure-operator run --no-eviction-requests`) switches all of it off. The
 rights are `list` and `watch` of `evictions` and `patch` of `evictions/status`."""
 
+_BY_HAND: Final = f"""## Moving a job by hand
+
+Whoever may edit a job can move its members by the annotation `{VACATE_ANNOTATION}` of the TrainingJob, without any
+right on nodes. They move as in a drain: new members start elsewhere, and the run goes over to them. Its value is
+
+* names of nodes and of pods, with commas between them: members leave these nodes, and none trains there as long as they
+  are named; the pods that are named leave, and where their successors go the scheduler decides. A pod's name never
+  comes again, so it can stay in the list.
+* `true`: all pods leave that the job has when the operator sees it, spares too. Those made since stay; for another time
+  take the annotation away first.
+
+```
+kubectl annotate trainingjob digits {VACATE_ANNOTATION}=n1,digits-ab12-3
+kubectl annotate trainingjob digits {VACATE_ANNOTATION}-    # withdrawn, while nobody was asked to leave
+```
+
+A name that is neither a node nor a member is told in the condition `SpecUnderstood`. In the table this is the row
+`vacate-job`, so the configuration and a job can give it another reaction."""
+
 _CONFIGURED: Final = """## Rows of your own
 
 The chart's value `signals` is a list of rows. One with the name of a shipped row changes what it says of that row; any
@@ -178,6 +198,7 @@ def text() -> str:
         _DEADLINES,
         _LIMITS,
         _CLAIMS,
+        _BY_HAND,
         _REQUESTS,
         _CONFIGURED,
         _table(("Field", "Meaning"), fields),
@@ -194,6 +215,7 @@ def _row(row: SignalRow) -> Sequence[str]:
         Source.NODE_DELETION: "the Node object is deleted",
         Source.SILENCE: "condition `Ready` is not True",
         Source.EVICTION: "an `Eviction` of a member, when it is the operator's turn",
+        Source.JOB: f"annotation `{VACATE_ANNOTATION}` of the TrainingJob",
     }.get(row.source, f"{_WORDS.get(row.source, '')} `{row.matched}`")
     return f"`{row.name}`", matched, _reaction(row), f"{row.set_by} ([source]({row.url}))", row.warning
 

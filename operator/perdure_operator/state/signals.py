@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Final
 
 from perdure_operator.api.shipped import SHIPPED
-from perdure_operator.api.signals import BAD, READY, Reaction, SignalRow, Source
+from perdure_operator.api.signals import BAD, WELL, Reaction, SignalRow, Source
 
 
 class SignalTable:
@@ -44,7 +44,7 @@ class SignalTable:
         return any(True for _ in self._matching(source, key, value, "", reason))
 
     def _matching(self, source: Source, key: str, value: str, effect: str, reason: str) -> Iterator[SignalRow]:
-        patterns = () if (source, key) == (Source.CONDITION, READY) else self._patterns.get(source, ())
+        patterns = () if key in WELL.get(source, ()) else self._patterns.get(source, ())
         found = [row for pattern, row in patterns if pattern.fullmatch(key)]
         for _, row in sorted([*found, *self._exact.get((source, key), ())], key=lambda one: one[0]):
             wanted = row.value if row.value is not None else BAD.get(source)

@@ -256,6 +256,8 @@ class Snapshot(Model):
     resource_version: str = ""
     deleting: bool = False
     spec: TrainingJobSpec
+    vacate: str = ""
+    """The job's annotation perdure.dev/vacate."""
     unknown_fields: tuple[str, ...] = ()
     """Paths below spec that this operator does not know, or cannot read, and ignores."""
     status: TrainingJobStatus = TrainingJobStatus()

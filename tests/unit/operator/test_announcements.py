@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from perdure_operator.api.shipped import SHIPPED
-from perdure_operator.api.signals import Source
+from perdure_operator.api.signals import Reaction, SignalRow, Source
 from perdure_operator.cluster.read import parse
 from perdure_operator.decide.signals import rows_shown
-from perdure_operator.state.signals import SHIPPED_TABLE
+from perdure_operator.state.signals import SHIPPED_TABLE, table
 from perdure_operator.state.snapshot import NodeView
 from tests.support.jobs import Job, job
 
@@ -240,7 +240,8 @@ def seen_as(raw: Json, here: Job | None = None) -> Job:
 
 def test_every_row_has_an_object() -> None:
     asked_for = {row.name for row in SHIPPED if row.source is Source.EVICTION}  # its object: decide/test_answering.py
-    assert set(WRITTEN) | set(PODS) | asked_for == {row.name for row in SHIPPED}
+    by_a_person = {"vacate-job"}  # test_vacating
+    assert set(WRITTEN) | set(PODS) | asked_for | by_a_person == {row.name for row in SHIPPED}
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -276,6 +277,12 @@ def test_of_a_pod_only_what_some_row_is_about_is_kept() -> None:
     assert (ended.conditions, ended.evicted) == ((), True)
 
 
+def test_a_row_for_any_condition_of_pods_does_not_mean_those_of_one_that_is_well() -> None:
+    everything = SignalRow(name="any", source=Source.POD_CONDITION, key="*", reaction=Reaction.VACATE)
+    seen = parse.pod(doomed("Whatever"), table((everything,)))
+    assert [one.type for one in seen.conditions] == ["DisruptionTarget"]
+
+
 def test_the_devices_of_a_claim_are_read_as_those_of_a_plugin() -> None:
     (device,) = parse.pod(gpus("Unhealthy", name="claim:gpu/one")).devices
     assert (device.resource, device.id, device.health) == ("claim:gpu/one", "GPU-0", "Unhealthy")
@@ -294,7 +301,8 @@ def test_a_condition_that_is_unknown_announces_nothing(kind: str) -> None:
 def test_no_two_rows_have_one_name_and_every_source_without_a_key_has_one_row() -> None:
     assert len({row.name for row in SHIPPED}) == len(SHIPPED)
     keyless = [row.source for row in SHIPPED if not row.key]
-    assert sorted(keyless) == sorted([Source.CORDON, Source.NODE_DELETION, Source.SILENCE, Source.EVICTION])
+    built_in = [Source.CORDON, Source.NODE_DELETION, Source.SILENCE, Source.EVICTION, Source.JOB]
+    assert sorted(keyless) == sorted(built_in)
     assert all(re.fullmatch(r"[a-z0-9-]+", row.name) for row in SHIPPED)
 
 

@@ -78,6 +78,10 @@ def test_a_deadline_goes_with_the_reaction_that_has_one(tmp_path: Path) -> None:
             ["effect 'NoSchedul' is none that a taint can have: say NoSchedule, PreferNoSchedule or NoExecute"],
         ),
         ({**OURS, "value": "true"}, ["value 'true' is no status of a condition", '"False" or "Unknown"']),
+        (
+            {**OURS, "source": "PodCondition", "key": "ContainersReady"},
+            ["condition ContainersReady is True of every pod that is well: set value"],
+        ),
         ({**OURS, "key": "Ready"}, ["condition Ready is True on every node that is well: set value"]),
         (
             {"name": "gke-scheduled-maintenance", "value": "soon", "enabled": True},

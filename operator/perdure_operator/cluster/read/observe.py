@@ -15,6 +15,7 @@ from typing import Final
 from perdure.errors import UserError
 from perdure_operator.api import names
 from perdure_operator.api.names import LABEL_UID
+from perdure_operator.api.shipped import VACATE_ANNOTATION
 from perdure_operator.api.signals import Source
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import TrainingJobStatus
@@ -34,6 +35,7 @@ from perdure_operator.cluster.read.cache import Cache, Change
 from perdure_operator.cluster.read.claims import Claims
 from perdure_operator.cluster.read.live import Live
 from perdure_operator.cluster.read.records import BudgetRecord, JobRecord, Key, PodRecord
+from perdure_operator.state import asked
 from perdure_operator.state.snapshot import (
     Budget,
     EvictionView,
@@ -120,7 +122,13 @@ class Observer:
             resource_version=record.resource_version,
             deleting=record.deleting,
             spec=spec,
-            unknown_fields=(*(f"spec.{field}" for field in record.unknown), *record.left_out, *self._unknown(spec)),
+            vacate=record.vacate,
+            unknown_fields=(
+                *(f"spec.{field}" for field in record.unknown),
+                *record.left_out,
+                *self._unknown(spec),
+                *self._unknown_places(record, status),
+            ),
             status=status,
             pods=tuple(sorted(views, key=lambda pod: (pod.name, pod.uid))),
             pods_complete=self._live.knows_pods_of(record),
@@ -153,6 +161,14 @@ class Observer:
         """Signals that the table does not have, or that no job may change."""
         rows = self._cache.signal_table.choices
         return [f"spec.disruption.signals.{name}" for name in sorted(spec.disruption.signals) if name not in rows]
+
+    def _unknown_places(self, record: JobRecord, status: TrainingJobStatus) -> list[str]:
+        """What somebody wants vacated that is no node, and was never a pod of the job."""
+        ours = names.base(record.key[1], record.uid) + "-"
+        wanted = asked.named(record.vacate) if record.vacate and self._live.nodes_listed else ()
+        pods = (name.startswith(ours) and 0 <= names.member_number(name) < status.next_member for name in wanted)
+        unknown = [name for name, pod in zip(wanted, pods, strict=True) if not pod and self._cache.node(name) is None]
+        return [f"{VACATE_ANNOTATION}={name} (neither a node nor a member)" for name in unknown]
 
     async def _vanished(self, record: JobRecord, there: set[str]) -> list[PodView]:
         """Pods that the watch does not show any more, as they were.

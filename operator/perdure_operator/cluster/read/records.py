@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from perdure.contract import LABEL_JOB, LABEL_ROLE, ContractError, Role, Standby, read_assignment
 from perdure_operator.api.names import LABEL_UID
+from perdure_operator.api.shipped import VACATE_ANNOTATION
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import TrainingJobStatus
 from perdure_operator.cluster import decode
@@ -57,6 +58,8 @@ class JobRecord(Record):
     root: Root | None
     members: frozenset[str]
     """The pods that status names."""
+    vacate: str = ""
+    """Its annotation perdure.dev/vacate."""
 
     @property
     def is_new(self) -> bool:
@@ -131,7 +134,7 @@ class JobRecord(Record):
     @property
     def _told(self) -> tuple[object, ...]:
         problems = (self.fault, self.unknown, self.left_out)
-        return self.uid, self.generation, self.deleting, problems, self.spec, self.status
+        return self.uid, self.generation, self.deleting, problems, self.spec, self.status, self.vacate
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +308,7 @@ def _job(base: tuple[Key, str, int], raw: Json, known: JobRecord | None) -> JobR
         fault=fault,
         root=root,
         members=_members(status) if status is not None else frozenset(),
+        vacate=(metadata.get("annotations") or {}).get(VACATE_ANNOTATION, ""),
     )
 
 

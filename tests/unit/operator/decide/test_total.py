@@ -21,7 +21,7 @@ from perdure.contract import (
     write_outcome,
 )
 from perdure_operator.api.reasons import ConditionType, Reason
-from perdure_operator.api.spec import Checkpoint, DisruptionPolicy, Elastic, FailurePolicy, TrainingJobSpec
+from perdure_operator.api.spec import Checkpoint, DisruptionPolicy, Elastic, FailurePolicy, JobReaction, TrainingJobSpec
 from perdure_operator.api.status import (
     Assigned,
     Condition,
@@ -36,12 +36,15 @@ from perdure_operator.api.status import (
     RunPlan,
     TrainingJobStatus,
     Unready,
+    Vacating,
 )
 from perdure_operator.decide import decide
 from perdure_operator.state.decision import Assign, CheckTemplate, Decision
 from perdure_operator.state.snapshot import (
     Budget,
+    Device,
     NodeView,
+    PodCondition,
     PodView,
     Refusal,
     RefusalKind,
@@ -130,12 +133,28 @@ PODS = _with(
     ),
     unschedulable=TEXT,
     evicted=BOOLS,
+    conditions=_some(
+        _with(
+            PodCondition,
+            {"type": st.just("DisruptionTarget"), "status": st.sampled_from(["True", "False"])},
+            reason=st.sampled_from(["", "PreemptionByScheduler"]),
+        ),
+        1,
+    ),
+    devices=_some(st.just(Device(resource="nvidia.com/gpu", id="GPU-0", health="Unhealthy")), 1),
     tolerations=_some(TOLERATIONS, 1),
     template_hash=st.sampled_from(["", "t1", "t2"]),
     gone=BOOLS,
 )
 NODE_VIEWS = _with(
-    NodeView, {"name": NODES}, exists=BOOLS, cordoned=BOOLS, deleting=BOOLS, ready=BOOLS, taints=_some(TAINTS)
+    NodeView,
+    {"name": NODES},
+    exists=BOOLS,
+    cordoned=BOOLS,
+    deleting=BOOLS,
+    ready=BOOLS,
+    taints=_some(TAINTS),
+    claim_ends=st.none() | TIMES,
 )
 MEMBERS = _with(Assigned, {"name": NAMES, "uid": st.sampled_from(["u1", "u2"]), "rank": st.integers(0, 3)})
 PLANS = _with(
@@ -205,6 +224,7 @@ STATUSES = _fields(
     phase=st.sampled_from(Phase),
     run=RUNS,
     next_member=st.integers(0, 5),
+    vacate=st.none() | st.builds(Vacating, below=st.integers(0, 5)),
     current=st.none() | CURRENT,
     next=st.none() | NEXT,
     lost=_some(RUNS, 40),
@@ -222,6 +242,7 @@ STATUSES = _fields(
     template_checked=st.sampled_from(["", "t1"]),
     conditions=st.lists(CONDITIONS, max_size=4, unique_by=lambda condition: condition.type).map(tuple),
 )
+WARY = {"device-unhealthy": JobReaction.FAULT, "karpenter": JobReaction.VACATE_IF_ROOM}
 SPECS = _with(
     TrainingJobSpec,
     {"checkpoint": st.just(Checkpoint(uri="s3://b/p"))},
@@ -233,7 +254,7 @@ SPECS = _with(
         sizes=st.none() | st.sampled_from([(), (1, 2, 4), (2, 4), (4, 2), (9,)]),
     ),
     processes_per_replica=st.integers(1, 2),
-    disruption=SECONDS.map(lambda s: DisruptionPolicy(exit_timeout_seconds=s)),
+    disruption=SECONDS.map(lambda s: DisruptionPolicy(exit_timeout_seconds=s, signals=WARY if s == 15 else {})),
     failure=SECONDS.map(lambda s: FailurePolicy(lost_node_seconds=s, max_code_failures=min(s, 3))),
     suspend=BOOLS,
     active_deadline_seconds=st.none() | SECONDS,
@@ -255,6 +276,7 @@ SNAPSHOTS = _with(
         "nodes_complete": st.just(True) | BOOLS,
     },
     deleting=st.just(False) | BOOLS,
+    vacate=st.sampled_from(["", "true", "n1", "n2,digits-ab12-1", ",", "odd"]),
     budget=st.none() | _with(Budget, {"min_available": st.integers(0, 5), "uid": st.just("b")}),
     foreign_budgets=_some(TEXT, 1),
     same_uri=_some(TEXT, 1),

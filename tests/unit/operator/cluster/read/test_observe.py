@@ -606,3 +606,36 @@ def test_younger_jobs_that_hold_nodes_in_vain_or_have_let_go_of_them_are_counted
     _gang(made, "digits", next=holds)
     made.cluster.remove(JOBS, *KEY)
     assert _other(made, "another").younger_gangs == 0
+
+
+def annotate(made: Stage, text: str) -> None:
+    made.cluster.change(JOBS, *KEY, lambda raw: raw["metadata"].update(annotations={"perdure.dev/vacate": text}))
+
+
+def test_a_word_of_a_person_on_the_job_is_a_reason_to_look_at_it() -> None:
+    made = Stage()
+    for name in ("n1", "n2", "n3"):
+        made.node(name)
+    made.apply()
+    made.start()
+    made.run_pods(["n1", "n2"])
+    made.settle()
+    annotate(made, "n1")
+    made.settle()
+    current = made.status().current
+    assert current is not None
+    assert current.intent is not None
+    assert current.intent.cause == "the job's annotation perdure.dev/vacate names node n1"
+
+
+def test_what_is_to_be_vacated_and_is_neither_a_node_nor_a_member_is_told() -> None:
+    made = Stage()
+    made.node("n1")
+    made.apply()
+    made.start()
+    member = made.names()[0]
+    past = f"{member.rpartition('-')[0]}-99"
+    annotate(made, f"n1,{member},{past},n9,digits-0")
+    assert [word.partition(" ")[0] for word in look(made).unknown_fields] == [
+        f"perdure.dev/vacate={name}" for name in (past, "n9", "digits-0")
+    ]

@@ -1,0 +1,18 @@
+"""What a job's annotation perdure.dev/vacate says. Pure."""
+
+from __future__ import annotations
+
+_NOTHING = frozenset({"", "false"})
+_ALL = "true"
+
+
+def moves_all(text: str) -> bool:
+    """Whether all members are meant."""
+    return text.strip().lower() == _ALL
+
+
+def named(text: str) -> tuple[str, ...]:
+    """The pods and nodes that it names."""
+    if moves_all(text):
+        return ()
+    return tuple(dict.fromkeys(name for name in text.replace(",", " ").split() if name.lower() not in _NOTHING))
