@@ -112,7 +112,7 @@ STATUS = TrainingJobStatus(
     phase=Phase.VACATING,
     run=8,
     epoch=3,
-    result={"accuracy": 0.93, "by class": [0.9, None]},
+    result={"accuracy": 0.93, "by class": [0.9, 0.5]},
     replicas=2,
     selector="perdure.dev/job=digits",
     next_member=4,
