@@ -73,9 +73,10 @@ def train(
     deterministic: bool = False,
     terminate: tuple[int, int] | None = None,
     fault: tuple[int, int] | None = None,
+    resume_from: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Trains to the end, or until rank terminate[0] gets SIGTERM right before its step terminate[1] is told."""
-    with joined(root, deterministic=deterministic) as session:
+    with joined(root, deterministic=deterministic, resume_from=resume_from) as session:
         net = network()
         torch.manual_seed(session.rank)  # dropout of its own on every rank
         random.seed(DRAWN_ALIKE)
