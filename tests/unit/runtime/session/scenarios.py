@@ -263,6 +263,7 @@ def uneven(root: str) -> None:
 def pins(root: str, *, unlike: bool = False) -> list[int]:
     """Every third step is saved under a name; `unlike`: by rank 0 alone, while rank 1 saves without one."""
     with joined(root) as session:
+        torch.manual_seed(0)
         session.register(model=nn.Linear(1, 1))
         for _ in session.epochs(2):
             for i in session.steps(7):
