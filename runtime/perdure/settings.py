@@ -11,11 +11,11 @@ import json
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from perdure.contract import CommitRef, Env, Handover, read_commit, read_handover
+from perdure.contract import CommitRef, Env, Handover, ResumeFrom, read_commit, read_handover, read_resume_from
 from perdure.errors import UserError
 
 LOCAL_UID: Final = "local"
@@ -66,6 +66,8 @@ class Settings:
     lost: tuple[int, ...] = ()
     floor: CommitRef | None = None
     """The newest commit known to be in the log."""
+    resume_from: ResumeFrom | None = None
+    """Where to begin, once, instead of the newest commit of the root."""
     wait: float = 0.0
     rank: int = 0
     world: int = 1
@@ -102,18 +104,25 @@ class Settings:
     member: Member = NOBODY
 
 
-def read_settings(environ: Mapping[str, str], root: str | Path | None = None) -> Settings:
-    """The settings in an environment; `root` counts where PERDURE_ROOT is not set. UserError names a bad variable."""
+def read_settings(
+    environ: Mapping[str, str], root: str | Path | None = None, resume_from: Mapping[str, Any] | None = None
+) -> Settings:
+    """The settings in an environment; `root` and `resume_from` count where PERDURE_ROOT and PERDURE_FROM are not set.
+
+    UserError names a bad variable.
+    """
     rank = _number(environ, "RANK", 0)
     world = _number(environ, "WORLD_SIZE", 1, least=1)
     if rank >= world:
         raise UserError(f"RANK is {rank} and WORLD_SIZE is {world}: ranks count from 0 to WORLD_SIZE - 1")
+    own = environ.get(Env.ROOT) or as_uri(root or DEFAULT_ROOT)
     return Settings(
-        root=environ.get(Env.ROOT) or as_uri(root or DEFAULT_ROOT),
+        root=own,
         uid=environ.get(Env.UID) or LOCAL_UID,
         run=_optional(environ, Env.RUN, 1),
         lost=_lost(environ),
         floor=_floor(environ),
+        resume_from=_resume_from(environ, resume_from, own),
         wait=_number(environ, Env.WAIT, 0.0),
         rank=rank,
         world=world,
@@ -185,6 +194,21 @@ def _floor(environ: Mapping[str, str]) -> CommitRef | None:
         return read_commit(json.loads(environ.get(Env.FLOOR) or "null"))
     except ValueError:
         raise UserError(f"{Env.FLOOR} is {environ[Env.FLOOR]!r}: give a JSON object with seq and step") from None
+
+
+def _resume_from(environ: Mapping[str, str], given: Mapping[str, Any] | None, own: str) -> ResumeFrom | None:
+    text = environ.get(Env.FROM)
+    try:
+        found = json.loads(text) if text else given
+    except ValueError:
+        raise UserError(f'{Env.FROM} is {text!r}: give a JSON object such as {{"epoch": 3}}') from None
+    if found is None:
+        return None
+    wish = read_resume_from(found)
+    other = as_uri(wish.uri) if wish.uri else own
+    if other == own and not wish.wanted.given:
+        raise UserError(f"resume_from: {other} is this training's own root: name a commit of it, by epoch say")
+    return replace(wish, uri=None if other == own else other)
 
 
 def _handover(environ: Mapping[str, str]) -> Handover | None:

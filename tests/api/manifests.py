@@ -59,17 +59,20 @@ def full(name: str = "full") -> Json:
         },
         processesPerReplica=8,
         startTimeoutSeconds=900,
-        checkpoint=checkpoint(
-            s3={
-                "endpoint": "https://minio.example:9000",
-                "region": "eu-central-1",
-                "pathStyle": True,
-                "credentialsSecret": "bucket-keys",
-            },
-            everySteps=500,
-            keep=5,
-            resumeAnyway=True,
-        ),
+        checkpoint={
+            **checkpoint(
+                s3={
+                    "endpoint": "https://minio.example:9000",
+                    "region": "eu-central-1",
+                    "pathStyle": True,
+                    "credentialsSecret": "bucket-keys",
+                },
+                everySteps=500,
+                keep=5,
+                resumeAnyway=True,
+            ),
+            "from": {"uri": "s3://bucket/earlier", "epoch": 3},
+        },
         completion="ExitCode",
         disruption={
             "exitTimeoutSeconds": 120,

@@ -359,10 +359,36 @@ def test_the_checkpoint_root_cannot_be_changed(jobs: Jobs) -> None:
     assert "create another job" in refused.stderr
 
 
+@pytest.mark.parametrize(("was", "then"), [(None, {"epoch": 3}), ({"epoch": 3}, None), ({"epoch": 3}, {"epoch": 4})])
+def test_where_a_job_begins_cannot_be_changed(jobs: Jobs, was: Json | None, then: Json | None) -> None:
+    jobs.create(job(checkpoint={**checkpoint(), "from": was}))
+    refused = jobs.patch("digits", {"spec": {"checkpoint": {"from": then}}})
+    assert refused.returncode != 0
+    assert "spec.checkpoint.from: Forbidden: checkpoint.from cannot be changed" in refused.stderr
+    jobs.patch("digits", {"spec": {"checkpoint": {"keep": 7}}})
+    assert jobs.get("digits")["spec"]["checkpoint"]["keep"] == 7
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"epoch": 0},
+        {"step": 40},
+        {"seq": 1},
+        {"pin": "best-2.1_x"},
+        {"uri": "s3://bucket/other"},
+        {"uri": "s3://bucket/other", "pin": "best"},
+    ],
+)
+def test_a_job_may_begin_from_a_commit_of_its_own_or_another_root(jobs: Jobs, chosen: Json) -> None:
+    assert jobs.create(job(checkpoint={**checkpoint(), "from": chosen}))["spec"]["checkpoint"]["from"] == chosen
+
+
 def test_every_other_field_can_be_changed(jobs: Jobs) -> None:
     jobs.create(job())
     changed = full("digits")
     changed["spec"]["checkpoint"]["uri"] = "s3://bucket/digits"
+    del changed["spec"]["checkpoint"]["from"]
     jobs.kubectl("apply", "-f", "-", given=changed)
     assert jobs.get("digits")["spec"] == changed["spec"]
 

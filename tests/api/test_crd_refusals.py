@@ -40,6 +40,11 @@ def elastic_batch(batch: int, least: int, most: int, sizes: list[int] | None = N
     return manifest
 
 
+def begins(**chosen: Any) -> Json:
+    """A job that is to begin from this commit."""
+    return job(checkpoint={**checkpoint(), "from": chosen})
+
+
 def _trainer(**fields: Any) -> Json:
     return template(fields)
 
@@ -184,6 +189,19 @@ BAD = (
         job(checkpoint=checkpoint("file:///ckpt", s3={"region": "eu-central-1"})),
         "spec.checkpoint.s3",
         "remove it",
+    ),
+    Bad("from nowhere", begins(), "spec.checkpoint.from", "checkpoint.from is empty: name a commit by epoch"),
+    Bad("from two places", begins(epoch=1, seq=2), "spec.checkpoint.from", "exclude each other: keep one of them"),
+    Bad("from a whole bucket", begins(uri="s3://b"), "spec.checkpoint.from.uri", "checkpoint.from.uri must be s3://"),
+    Bad("from a folder", begins(uri="file:///a"), "spec.checkpoint.from", "in a store of the same kind"),
+    Bad("from an epoch below 0", begins(epoch=-1), "spec.checkpoint.from.epoch", "checkpoint.from.epoch must be 0 or"),
+    Bad("from a step below 0", begins(step=-1), "spec.checkpoint.from.step", "checkpoint.from.step must be 0 or more"),
+    Bad("from entry 0", begins(seq=0), "spec.checkpoint.from.seq", "checkpoint.from.seq must be 1 or more"),
+    Bad(
+        "from a pin that is none",
+        begins(pin="my best"),
+        "spec.checkpoint.from.pin",
+        "checkpoint.from.pin must be a name",
     ),
     Bad(
         "an endpoint without scheme",

@@ -71,6 +71,52 @@ class S3(Model):
     operator never reads them. Absent: the pod's own identity."""
 
 
+class From(Model):
+    """A commit to begin from: of another root, or an earlier one of this; at most one of epoch, step, seq and pin."""
+
+    model_config = ConfigDict(
+        json_schema_extra=checked(
+            Rule(
+                "[has(self.epoch), has(self.step), has(self.seq), has(self.pin)].filter(set, set).size() <= 1",
+                "checkpoint.from: epoch, step, seq and pin exclude each other: keep one of them",
+            ),
+            Rule(
+                "has(self.uri) || has(self.epoch) || has(self.step) || has(self.seq) || has(self.pin)",
+                "checkpoint.from is empty: name a commit by epoch, step, seq or pin, or another root by uri",
+            ),
+        )
+    )
+
+    uri: str | None = Field(
+        default=None,
+        max_length=512,
+        json_schema_extra=checked(
+            Rule(
+                f"self.matches(r'{_ROOT}')",
+                "checkpoint.from.uri must be s3://bucket/prefix, or file:///folder, without a slash at its end",
+            )
+        ),
+    )
+    """Another root, read with the endpoint and the credentials of the job's own. Absent: the job's own."""
+    epoch: int | None = Field(default=None, json_schema_extra=at_least("checkpoint.from.epoch", 0))
+    """The newest commit of so many finished epochs, and no batch more."""
+    step: int | None = Field(default=None, json_schema_extra=at_least("checkpoint.from.step", 0))
+    """The newest commit of so many optimizer steps."""
+    seq: int | None = Field(default=None, json_schema_extra=at_least("checkpoint.from.seq", 1))
+    """The commit with this number in the log, as `perdure log` shows it."""
+    pin: str | None = Field(
+        default=None,
+        max_length=32,
+        json_schema_extra=checked(
+            Rule(
+                "self.matches('^[A-Za-z0-9][A-Za-z0-9._-]*$')",
+                "checkpoint.from.pin must be a name that the script has given to session.save(pin=...)",
+            )
+        ),
+    )
+    """The commit that the script has pinned under this name."""
+
+
 class Checkpoint(Model):
     """Where and how often the state of training is stored.
 
@@ -88,6 +134,19 @@ class Checkpoint(Model):
             Rule(
                 "[has(self.everySteps), has(self.everySeconds), has(self.everyEpochs)].filter(set, set).size() <= 1",
                 "checkpoint.everySteps, everySeconds and everyEpochs exclude each other: keep one of them",
+            ),
+            Rule(
+                "!has(self.from) || !has(self.from.uri) || "
+                "self.from.uri.startsWith('s3://') == self.uri.startsWith('s3://')",
+                "checkpoint.from.uri must be in a store of the same kind as checkpoint.uri: copy the other root there",
+                ".from",
+            ),
+            Rule(
+                "has(self.from) == has(oldSelf.from) && (!has(self.from) || self.from == oldSelf.from)",
+                "checkpoint.from cannot be changed, it counts in the job's first run alone: create another job, whose "
+                "checkpoint.from names this one's root",
+                ".from",
+                forbids=True,
             ),
         )
     )
@@ -109,6 +168,9 @@ class Checkpoint(Model):
     """This job's own root, shared with no other job: s3://bucket/prefix. Or file:///folder for a job of one replica, on
     a volume that every node has on which that replica may run."""
     s3: S3 | None = None
+    from_: From | None = Field(default=None, alias="from")
+    """Where the job's first run begins, instead of the newest commit under uri. It counts once: later runs go on from
+    what the job has saved, and commits newer than the chosen one are no part of its training. Absent: the newest."""
     every_steps: int | None = Field(default=None, json_schema_extra=at_least("checkpoint.everySteps", 1))
     """Checkpoint after this many optimizer steps."""
     every_seconds: int | None = Field(default=None, json_schema_extra=at_least("checkpoint.everySeconds", 1))

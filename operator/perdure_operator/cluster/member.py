@@ -13,10 +13,10 @@ import json
 from typing import Any, Final
 
 from perdure import contract
-from perdure.contract import Env
+from perdure.contract import Env, ResumeFrom, Wanted
 from perdure_operator.api import names
 from perdure_operator.api.marks import marks
-from perdure_operator.api.spec import Checkpoint
+from perdure_operator.api.spec import Checkpoint, From
 from perdure_operator.cluster.protocol import JOBS, Json
 from perdure_operator.state.snapshot import KeptTemplate, Snapshot
 
@@ -198,6 +198,7 @@ def _env(job: Snapshot, name: str, spec: Json, given: list[Json]) -> list[Json]:
 
 def _checkpoint_env(checkpoint: Checkpoint) -> dict[str, str]:
     values: dict[str, Any] = {
+        Env.FROM: _from(checkpoint.from_),
         Env.KEEP: checkpoint.keep,
         Env.EVERY_STEPS: checkpoint.every_steps,
         Env.EVERY_SECONDS: checkpoint.every_seconds,
@@ -217,6 +218,13 @@ def _told_its_node(spec: Json) -> Json:
     trainer, *others = spec["containers"]
     node = {"name": Env.NODE, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "spec.nodeName"}}}
     return spec | {"containers": [trainer | {"env": [node, *trainer["env"]]}, *others]}
+
+
+def _from(chosen: From | None) -> str | None:
+    if chosen is None:
+        return None
+    wanted = Wanted(chosen.epoch, chosen.step, chosen.seq, chosen.pin)
+    return ResumeFrom(wanted, chosen.uri).write()
 
 
 def _credentials(checkpoint: Checkpoint) -> list[Json]:

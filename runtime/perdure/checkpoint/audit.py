@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from perdure.checkpoint.entry import Committed
-from perdure.checkpoint.log import Commits, Head, Log
+from perdure.checkpoint.entry import Committed, Entry
+from perdure.checkpoint.log import EveryCommit, Head, Log
 from perdure.checkpoint.manifest import FOLDER, manifest_key
 from perdure.errors import LogLost
 
@@ -62,21 +62,21 @@ def doubts(log: Log, head: Head) -> Iterator[str]:
     newest = log.slot(entry.newest_commit) if entry.newest_commit else None
     event = newest.entry.event if newest and newest.entry else None
     last = (newest.entry.run, event.step) if newest and newest.entry and isinstance(event, Committed) else (0, -1)
-    for folder in sorted(_unnamed(log, entry.newest_commit, last)):
+    for folder in sorted(_unnamed(log, entry, last)):
         yield (
             f"{folder} holds a whole checkpoint that no log entry names: its entry was deleted, or its writer was "
             f"killed before it could append one"
         )
 
 
-def _unnamed(log: Log, newest: int | None, last: tuple[int, int]) -> set[str]:
+def _unnamed(log: Log, entry: Entry, last: tuple[int, int]) -> set[str]:
     """Folders with a manifest, of a later run or step than the newest commit, that none of the newest commits names."""
     whole = {
         found[0]
         for key in log.store.list("data/")
         if (found := FOLDER.match(key)) and key == manifest_key(found[0]) and _place(found) > last
     }
-    for slot in islice(Commits(log, newest), LOOKED_AT):
+    for slot, _ in islice(EveryCommit(log, entry.newest_commit, entry.newest_opened), LOOKED_AT):
         if not whole:
             break
         if slot.entry and isinstance(slot.entry.event, Committed):

@@ -56,8 +56,22 @@ class ImageRef:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Where a run begins because somebody has chosen it."""
+
+    wish: str
+    """In whose words: what has been chosen once is not chosen again."""
+    seq: int
+    """The commit's entry."""
+    uri: str | None = None
+    """The root that it is in; None: this one."""
+    bypasses: int | None = None
+    """The newest commit of this root before that: it and what is above the chosen one are no part of the training."""
+
+
+@dataclass(frozen=True)
 class Opened:
-    """A run begins with `world` ranks; `resumes` is the newest commit at that moment.
+    """A run begins with `world` ranks; `resumes` is the newest commit at that moment, or the one that was chosen.
 
     With `takes_over` this entry is a live hand-over: that run was alive, and it trains on as this one from `step`. With
     `image` the run begins there, beyond that commit, and its first commit will hold it. `members` is the object that
@@ -70,6 +84,7 @@ class Opened:
     step: int | None = None
     image: ImageRef | None = None
     members: ObjectRef | None = None
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True)
@@ -127,7 +142,7 @@ class Entry:
     run: int
     writer: str
     last_commit: int | None
-    """Seq of the newest Committed before this entry."""
+    """Seq of the newest Committed before this entry, but for those that a chosen origin bypasses."""
     last_opened: int | None
     """Seq of the newest Opened before this entry: finds the runs of a uid without reading every commit."""
     time: str
@@ -229,11 +244,12 @@ def read_entry(seq: int, data: bytes) -> Entry:
 def _fields(entry: Entry) -> dict[str, Any]:
     """What the entry's kind has of its own. What came with later versions is there only where it says something."""
     match entry.event:
-        case Opened(world, resumes, takes_over, step, image, members):
+        case Opened(world, resumes, takes_over, step, image, members, origin):
             fields: dict[str, Any] = {"world": world, "resumes": resumes}
             fields |= {} if takes_over is None else {"takesOver": takes_over, "step": step}
             fields |= {} if image is None else {"image": asdict(image)}
             fields |= {} if members is None else {"members": asdict(members)}
+            fields |= {} if origin is None else {"from": {k: v for k, v in asdict(origin).items() if v is not None}}
         case Committed() as event:
             fields = {name: value for name, value in asdict(event).items() if value or name not in _PINNING}
         case event:
@@ -263,7 +279,8 @@ def _event(body: Mapping[str, Any]) -> Event:
             if taken is not None:
                 return Opened(int(body["world"]), body["resumes"], int(taken), int(body["step"]), members=members)
             begun = ImageRef(int(image["run"]), int(image["step"])) if image else None
-            return Opened(int(body["world"]), body["resumes"], image=begun, members=members)
+            origin = _origin(body)
+            return Opened(int(body["world"]), body["resumes"], image=begun, members=members, origin=origin)
         case "Refused":
             return Refused(int(body["refuses"]))
         case "Committed":
@@ -277,6 +294,15 @@ def _event(body: Mapping[str, Any]) -> Event:
         case "Completed":
             return Completed(body["goal"], int(body["step"]), int(body["epoch"]))
     raise ValueError(f"unknown kind {body['kind']!r}")
+
+
+def _origin(body: Mapping[str, Any]) -> Origin | None:
+    found = body.get("from")
+    if found is None:
+        return None
+    bypasses = _seq_below(int(body["seq"]), found.get("bypasses"))
+    uri = None if found.get("uri") is None else str(found["uri"])
+    return Origin(str(found["wish"]), int(found["seq"]), uri, bypasses)
 
 
 def _pinned(committed: Committed, body: Mapping[str, Any]) -> Committed:

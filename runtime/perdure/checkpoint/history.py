@@ -11,7 +11,7 @@ from typing import Final
 
 from perdure.checkpoint.audit import refuse_data_without_log, refuse_unreadable_end
 from perdure.checkpoint.entry import Committed, Opened
-from perdure.checkpoint.log import Commits, Head, Log
+from perdure.checkpoint.log import EveryCommit, Head, Log
 from perdure.checkpoint.manifest import FOLDER, manifest_key
 from perdure.checkpoint.pins import Pins, pins_after
 from perdure.contract import Wanted
@@ -45,6 +45,8 @@ class Commit:
     """Whether no epoch was begun that was not finished."""
     pins: tuple[str, ...] = ()
     """What it is pinned as."""
+    bypassed: bool = False
+    """Whether the training has gone back to an older commit since, and is no continuation of this one."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,8 @@ def find(store: Store, wanted: Wanted) -> Listed:
 
 def choose(listed: Sequence[Listed], wanted: Wanted, where: str) -> Listed:
     """The first of `listed` that is meant. UserError, which names some of what `where` has, if there is none."""
-    fitting = (one for one in listed if _fits(one.commit, wanted))
-    if found := next(fitting, None):
+    fitting = [one for one in listed if _fits(one.commit, wanted)]
+    if found := next(iter(sorted(fitting, key=lambda one: one.commit.bypassed)), None):
         return found
     if not listed:
         raise UserError(f"{where} has no commit: no run has saved anything there yet")
@@ -108,14 +110,16 @@ def _listed(log: Log, head: Head) -> Iterator[Listed]:
     present = _manifests(log.store)
     worlds: dict[int | None, int | None] = {None: None}
     pins: Pins | None = None
-    for slot in Commits(log, head.entry.newest_commit if head.entry else None):
+    entry = head.entry
+    commits = EveryCommit(log, entry.newest_commit if entry else None, entry.newest_opened if entry else None)
+    for slot, bypassed in commits:
         if not present:
             return
         if slot.entry is None or not isinstance(slot.entry.event, Committed):
             warn(f"{log.store.uri}: {slot.problem}")
             continue
         entry, event = slot.entry, slot.entry.event
-        pins = pins_after(entry.seq, event) if pins is None else pins
+        pins = pins_after(entry.seq, event) if pins is None and not bypassed else pins
         if event.manifest.key not in present:
             continue
         present.remove(event.manifest.key)
@@ -124,7 +128,16 @@ def _listed(log: Log, head: Head) -> Iterator[Listed]:
         between = between_epochs(event)
         world = worlds[entry.last_opened]
         commit = Commit(
-            entry.seq, event.step, event.epoch, entry.run, world, entry.time, event.reason, between, pins.of(entry.seq)
+            entry.seq,
+            event.step,
+            event.epoch,
+            entry.run,
+            world,
+            entry.time,
+            event.reason,
+            between,
+            pins.of(entry.seq) if pins else (),
+            bypassed,
         )
         yield Listed(commit, event)
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 
 from perdure.checkpoint.audit import doubts, refuse_data_without_log
 from perdure.checkpoint.download import read_blocks
-from perdure.checkpoint.entry import Closed, Committed, Completed, Entry, Event, Opened, Refused
-from perdure.checkpoint.log import Commits, Head, Log, Slot
+from perdure.checkpoint.entry import Closed, Committed, Completed, Entry, Event, Opened, Origin, Refused
+from perdure.checkpoint.log import EveryCommit, Head, Log, Slot
 from perdure.checkpoint.manifest import Item, Manifest, fetch_manifest
 from perdure.checkpoint.members import fetch_members
 from perdure.checkpoint.pins import Pins, pins_after
@@ -69,14 +69,15 @@ def verify(uri: str, environ: Mapping[str, str]) -> Iterator[str]:
     yield f"log: {head.seq if head else 0} entries, {len(damaged)} damaged"
     yield from damaged
     commits = list(_commits(store))
-    present = [store.head(committed.manifest.key) is not None for _, committed in commits]
-    pins = next((pins_after(slot.seq, committed) for slot, committed in commits), Pins())
+    present = [store.head(committed.manifest.key) is not None for _, committed, _ in commits]
+    pins = next((pins_after(slot.seq, committed) for slot, committed, bypassed in commits if not bypassed), Pins())
     spared = {*pins.held, *pins.released}
-    for number, (slot, committed) in enumerate(commits):
+    for number, (slot, committed, bypassed) in enumerate(commits):
         what = f"commit {slot.seq} of step {committed.step}"
         # Retention begins with the oldest that is not pinned and never takes the newest.
         older = zip(commits[number:], present[number:], strict=True)
-        if number and not any(here for (one, _), here in older if one.seq not in spared or one is slot):
+        gone = number and not any(here for (one, *_), here in older if one.seq not in spared or one is slot)
+        if gone or (bypassed and not present[number]):
             yield f"{what}: retired"
             continue
         try:
@@ -117,10 +118,11 @@ def _line(entry: Entry) -> str:
 
 def _what(event: Event) -> str:
     match event:
-        case Opened(world, resumes, takes_over, step, image, members):
+        case Opened(world, resumes, takes_over, step, image, members, origin):
             more = "" if takes_over is None else f" takes over run {takes_over} at step {step}"
             more += f" begins from the image of run {image.run}, step {image.step}" if image else ""
             more += f" members={members.key}" if members else ""
+            more += f" goes back: {_of(origin)}" if origin else ""
             return f"Opened world={world} resumes={'nothing' if resumes is None else f'entry {resumes}'}{more}"
         case Refused(refuses):
             return f"Refused run {refuses}"
@@ -133,14 +135,23 @@ def _what(event: Event) -> str:
             return f"Completed goal={json.dumps(goal)} step={step} epoch={epoch}"
 
 
-def _commits(store: Store) -> Iterator[tuple[Slot, Committed]]:
+def _of(origin: Origin) -> str:
+    bypassed = f", bypassing what lies between up to entry {origin.bypasses}" if origin.bypasses else ""
+    return f"from entry {origin.seq}{f' of {origin.uri}' if origin.uri else ''}{bypassed}"
+
+
+def _commits(store: Store) -> Iterator[tuple[Slot, Committed, bool]]:
+    """Newest first, and whether each is bypassed."""
     head = Log(store).head()
-    for slot in Commits(Log(store), head.entry.newest_commit if head and head.entry else None):
+    entry = head.entry if head else None
+    newest, opened = (entry.newest_commit, entry.newest_opened) if entry else (None, None)
+    for slot, bypassed in EveryCommit(Log(store), newest, opened):
         if slot.entry and isinstance(slot.entry.event, Committed):
-            yield slot, slot.entry.event
+            yield slot, slot.entry.event, bypassed
 
 
 def _newest(store: Store, uri: str) -> tuple[Slot, Manifest]:
-    for slot, committed in _commits(store):
-        return slot, fetch_manifest(store, committed)
+    for slot, committed, bypassed in _commits(store):
+        if not bypassed:
+            return slot, fetch_manifest(store, committed)
     raise UserError(f"{uri} has no commit: nothing to show")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from perdure.checkpoint.entry import PREFIX, Committed, Entry, checksum, key_of, read_entry, seq_of
+from perdure.checkpoint.entry import PREFIX, Committed, Entry, Opened, checksum, key_of, read_entry, seq_of
 from perdure.errors import Corrupt
 from perdure.store import NoSuchKey, Store
 
@@ -72,6 +72,38 @@ class Commits:
                 yield slot
             # Where a link is lost, the entries below are tried one by one.
             seq = slot.entry.last_commit if slot.entry else seq - 1
+
+
+@dataclass(frozen=True)
+class EveryCommit:
+    """The same with those that a chosen origin has bypassed: newest first, and whether each is one of these."""
+
+    log: Log
+    newest: int | None
+    opened: int | None
+    """The newest Opened."""
+
+    def __iter__(self) -> Iterator[tuple[Slot, bool]]:
+        linked, line, opened = self.newest or 0, self.newest or 0, self.opened
+        while seq := max(linked, self._bypassed(opened, linked)):
+            slot = self.log.linked(seq)
+            if slot.entry is None or isinstance(slot.entry.event, Committed):
+                yield slot, seq > line
+            linked = (slot.entry.last_commit or 0) if slot.entry else seq - 1
+            line = linked if seq <= line else line
+            opened = slot.entry.last_opened if slot.entry else opened
+
+    def _bypassed(self, opened: int | None, above: int) -> int:
+        """The newest commit that an Opened above this number has bypassed; 0 if none has."""
+        while opened and opened > above:
+            slot = self.log.slot(opened)
+            entry = slot.entry if slot else None
+            if entry is None:
+                return 0
+            if isinstance(entry.event, Opened) and entry.event.origin and entry.event.origin.bypasses:
+                return entry.event.origin.bypasses
+            opened = entry.last_opened
+        return 0
 
 
 class Log:

@@ -6,22 +6,24 @@ Called once by the session's `restore`.
 from __future__ import annotations
 
 import math
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeVar
 
-from perdure.checkpoint.entry import Committed, ImageRef
+from perdure.checkpoint.entry import Committed, ImageRef, Origin
+from perdure.checkpoint.history import find
 from perdure.checkpoint.image import Offer
 from perdure.checkpoint.load import Receiver, load
-from perdure.checkpoint.log import Log
+from perdure.checkpoint.log import Log, Slot
 from perdure.checkpoint.state import Loaded
 from perdure.checkpoint.writer import NotYet, Resume, Writer
-from perdure.errors import StorageError, StorageRefused
+from perdure.errors import Corrupt, StorageError, StorageRefused
 from perdure.group.collectives import on_rank0
 from perdure.group.peers import Peers
 from perdure.settings import Member, Settings
-from perdure.store import Store
+from perdure.store import Store, open_store
 from perdure.telemetry import lines
 
 ASK_AGAIN_SECONDS: Final = 0.2
@@ -45,6 +47,8 @@ class Opening:
     """What it begins from, beyond the newest commit."""
     rescued: int = 0
     """How many steps beyond."""
+    origin: Origin | None = None
+    """The commit of another root that it begins from."""
 
 
 def open_run(
@@ -56,7 +60,15 @@ def open_run(
     """
     writer = None
     if peers.rank == 0:
-        writer = Writer(Log(store), uid=settings.uid, run=settings.run, lost=settings.lost, floor=settings.floor)
+        writer = Writer(
+            Log(store),
+            uid=settings.uid,
+            run=settings.run,
+            lost=settings.lost,
+            floor=settings.floor,
+            resume_from=settings.resume_from,
+            find=lambda wish: find(_root_of(wish.uri, store), wish.wanted).commit.seq,
+        )
 
     def act() -> dict[str, Any]:
         return _told(_wait_for_turn(writer, settings, give_up, images, members)) if writer else {}
@@ -65,18 +77,26 @@ def open_run(
     told = on_rank0(peers, act)
     image = ImageRef(**told["image"]) if told["image"] else None
     rescued = image.step - told["committed"] if image else 0
-    return Opening(told["run"], told["run"], told["goal"], writer, image, rescued)
+    origin = Origin(**told["origin"]) if told["origin"] else None
+    return Opening(told["run"], told["run"], told["goal"], writer, image, rescued, origin)
+
+
+def _root_of(uri: str | None, own: Store) -> Store:
+    return open_store(uri, os.environ) if uri else own
 
 
 def _told(resume: Resume) -> dict[str, Any]:
     for skipped in resume.skipped:
         say(f"log: {skipped}")
+    if resume.returns:
+        say("goes back to the commit that was asked for; newer ones in this root are no part of the training any more")
     if resume.no_image:
         say(f"the newest commit counts: {resume.no_image}")
     goal = resume.completed.goal if resume.completed else None
+    told = {"run": resume.run, "goal": goal, "origin": asdict(resume.origin) if resume.origin else None}
     if resume.image is None:
-        return {"run": resume.run, "goal": goal, "image": None}
-    return {"run": resume.run, "goal": goal, "image": asdict(resume.image), "committed": _newest_step(resume)}
+        return {**told, "image": None}
+    return {**told, "image": asdict(resume.image), "committed": _newest_step(resume)}
 
 
 def _newest_step(resume: Resume) -> int:
@@ -135,10 +155,29 @@ def load_newest(
     settings: Settings, store: Store, peers: Peers, writer: Writer | None, into: Receiver | None = None
 ) -> Loaded | None:
     """The newest usable commit, on all ranks, its tensors those of `into`; None if there never was one."""
+    return _load(settings, store, peers, lambda: writer.commits() if writer else None, into)
+
+
+def load_origin(settings: Settings, peers: Peers, origin: Origin, into: Receiver) -> Loaded:
+    """The commit of another root, in the same way. Corrupt if it is damaged."""
+    store = open_store(origin.uri or settings.root, os.environ)
+    loaded = _load(settings, store, peers, lambda: [Log(store).linked(origin.seq)], into)
+    if loaded is None:
+        raise Corrupt(f"entry {origin.seq} of {origin.uri} is no commit any more: restore it there")
+    return loaded
+
+
+def _load(
+    settings: Settings,
+    store: Store,
+    peers: Peers,
+    commits: Callable[[], Iterable[Slot] | None],
+    into: Receiver | None,
+) -> Loaded | None:
     begun = time.monotonic()
     while True:
         try:
-            loaded = load(store, peers, writer.commits() if writer else None, into)
+            loaded = load(store, peers, commits() if peers.rank == 0 else None, into)
         except StorageRefused:
             raise
         except StorageError as error:
@@ -149,7 +188,7 @@ def load_newest(
             time.sleep(STORE_AGAIN_SECONDS)
         else:
             if peers.rank == 0:
-                _say_where_from(loaded, settings.root)
+                _say_where_from(loaded, store.uri)
             return loaded
 
 

@@ -3,7 +3,8 @@
 The manifest goes first and the data after it, so that what is half deleted is never taken for a checkpoint; the
 oldest goes first, so that below a retired commit there are only retired ones, and those that are or were pinned. Never
 the log (a deleted entry would give its number to a zombie), never the newest usable commit, never one that is pinned.
-Called by rank 0 after a commit.
+What somebody has bypassed by going back to an older commit is kept until so many newer ones are made. Called by rank 0
+after a commit.
 
 What a killed process had uploaded is in no log entry. Older runs cannot append any more, so what they left and no
 commit names is nobody's; so is, whoever began it, what no commit names after a day. Each run looks for it once a day.
@@ -60,16 +61,18 @@ def _victims(store: Store, writer: Writer, keep: int) -> tuple[list[Committed], 
     victims: dict[int, Committed] = {}
     kept: set[int] = set()
     usable, pinned = False, writer.pins.held
-    for seq, committed in _committed(writer.commits()):
+    for seq, committed, bypassed in _committed(writer.every_commit()):
         present = store.head(committed.manifest.key) is not None
-        if present and (len(kept) < keep or not usable):
+        if bypassed and (len(kept) < keep or not usable):
+            continue
+        if present and not bypassed and (len(kept) < keep or not usable):
             kept.add(seq)
             usable = usable or _usable(store, committed)
         elif seq in pinned:
             continue
         elif present or store.list(committed.manifest.folder, limit=1):
             victims[seq] = committed
-        elif kept:
+        elif kept and not bypassed:
             break
     released = set(writer.pins.released) - kept - pinned
     for seq in released - victims.keys():
@@ -96,7 +99,7 @@ def _orphaned(store: Store, writer: Writer, retired: Collection[str]) -> list[st
         if _run_of(folder) < writer.run or _is_litter(store, inside)
     }
     unnamed = {folder for folder, whole in complete.items() if whole}
-    for slot in writer.commits():
+    for slot, _ in writer.every_commit():
         if not unnamed:
             break
         match slot:
@@ -118,11 +121,11 @@ def _is_litter(store: Store, keys: Iterable[str]) -> bool:
     return all(info and info.modified is not None and info.modified < limit for info in infos)
 
 
-def _committed(slots: Iterable[Slot]) -> Iterator[tuple[int, Committed]]:
-    for slot in slots:
+def _committed(slots: Iterable[tuple[Slot, bool]]) -> Iterator[tuple[int, Committed, bool]]:
+    for slot, bypassed in slots:
         match slot:
             case Slot(entry=Entry(event=Committed() as committed)):
-                yield slot.seq, committed
+                yield slot.seq, committed, bypassed
 
 
 def _usable(store: Store, committed: Committed) -> bool:

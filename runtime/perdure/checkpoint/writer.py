@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import takewhile
 from typing import Any, Final, Never
@@ -28,6 +28,7 @@ from perdure.checkpoint.entry import (
     ManifestRef,
     ObjectRef,
     Opened,
+    Origin,
     Refused,
     checksum,
     key_of,
@@ -35,13 +36,13 @@ from perdure.checkpoint.entry import (
 )
 from perdure.checkpoint.floor import refuse_older
 from perdure.checkpoint.image import Begun, Choice, Offer, choose
-from perdure.checkpoint.log import Commits, Head, Log, Place, Slot, place_of
+from perdure.checkpoint.log import Commits, EveryCommit, Head, Log, Place, Slot, place_of
 from perdure.checkpoint.members import put_members
 from perdure.checkpoint.pins import Pins, pins_after
 from perdure.checkpoint.state import Position
-from perdure.contract import CommitRef
+from perdure.contract import CommitRef, ResumeFrom
 from perdure.errors import Fenced, HandoverRefused, RootTakenOver, StorageError, UserError
-from perdure.settings import Member
+from perdure.settings import LOCAL_UID, Member
 from perdure.store import KeyExists, Store
 
 OPENING_TRIES: Final = 8
@@ -63,6 +64,10 @@ class Resume:
     """What it begins from instead: it commits this before it trains, or ends."""
     no_image: str = ""
     """Why an image that was offered is not used."""
+    origin: Origin | None = None
+    """A commit of another root, from which the run begins: none of this one belongs to the training yet."""
+    returns: bool = False
+    """Whether this run goes back to a commit that somebody has chosen."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +93,19 @@ class Writer:
     """
 
     def __init__(
-        self, log: Log, *, uid: str, run: int | None, lost: Collection[int] = (), floor: CommitRef | None = None
+        self,
+        log: Log,
+        *,
+        uid: str,
+        run: int | None,
+        lost: Collection[int] = (),
+        floor: CommitRef | None = None,
+        resume_from: ResumeFrom | None = None,
+        find: Callable[[ResumeFrom], int] | None = None,
     ) -> None:
         """`run` None means one more than the highest there is: outside Kubernetes nobody else counts.
 
-        `floor` is the newest commit that is known to be there.
+        `floor` is the newest commit that is known to be there. `resume_from` counts once; `find` tells its number.
         """
         self.log = log
         self.run = run or 0
@@ -114,6 +127,8 @@ class Writer:
         self._members: tuple[int, ObjectRef | None] = 0, None
         self._sent: set[str] = set()
         self._pins: Pins | None = None
+        self._resume_from = resume_from
+        self._find = find
 
     @property
     def id(self) -> str:
@@ -146,10 +161,14 @@ class Writer:
                 else:
                     refuse_unreadable_end(self.log, head)
                 self._stand_behind(head)
-                choice = self._choose(own, images)
+                origin = self._chosen(own)
+                if origin:
+                    self._place = replace(self._place, last_commit=None if origin.uri else origin.seq)
+                choice = Choice() if origin else self._choose(own, images)
                 try:
                     known = self._recorded(members)
-                    own = self._append(Opened(world, self._place.last_commit, image=choice.image, members=known))
+                    event = Opened(world, self._place.last_commit, image=choice.image, members=known, origin=origin)
+                    own = self._append(event)
                 except _Taken:
                     continue
             elif head.seq != own.seq:
@@ -159,9 +178,11 @@ class Writer:
                 self._stand_behind(head)
             self.opened = max(self.opened, self.run)
             found = (*head.skipped, *doubts(self.log, head))
-            image = own.event.image if isinstance(own.event, Opened) else None
             skipped = tuple(dict.fromkeys(found))
-            return Resume(self.run, self.commits(), self._completed(head), skipped, image, choice.why)
+            begun = own.event if isinstance(own.event, Opened) else Opened(world, None)
+            completed = None if begun.origin else self._completed(head)
+            origin, returns = self._origin(own), begun.origin is not None
+            return Resume(self.run, self.commits(), completed, skipped, begun.image, choice.why, origin, returns)
         return NotYet("others keep appending to the log")
 
     def _recorded(self, members: Sequence[Member]) -> ObjectRef | None:
@@ -200,6 +221,10 @@ class Writer:
     def forget_released(self, seqs: Collection[int]) -> None:
         """Retention has seen to commits that a pin has left."""
         self._pins = self.pins.without(seqs)
+
+    def every_commit(self) -> EveryCommit:
+        """Those, and what this training or one before it has bypassed."""
+        return EveryCommit(self.log, self._place.last_commit, self._place.last_opened)
 
     def commit(
         self, position: Position, manifest: ManifestRef, *, final: bool, reason: str, pin: str | None = None
@@ -272,6 +297,42 @@ class Writer:
             step = committed.entry.event.step
         return choose(images, uid=self._uid, line=list(self._line(own)), committed=step)
 
+    def _chosen(self, own: Entry | None) -> Origin | None:
+        """Where this run begins instead of the newest commit. UserError if there is no such commit.
+
+        What somebody wishes counts once: for a job, if it is its first run; outside Kubernetes, if it is another wish
+        than the last one. `own` is the newest entry of this uid.
+        """
+        wish = self._resume_from
+        if wish is None or self._find is None:
+            return None
+        last = self._last_origin(own)
+        if own and (self._uid != LOCAL_UID or (last and last.wish == wish.write())):
+            return None
+        return Origin(wish.write(), self._find(wish), wish.uri, self._newest_commit())
+
+    def _newest_commit(self) -> int | None:
+        """By number, also where it is bypassed already."""
+        return next((slot.seq for slot, _ in self.every_commit()), None)
+
+    def _origin(self, own: Entry) -> Origin | None:
+        """The commit of another root that this training begins from, if it has made none of its own yet."""
+        last = None if self._place.last_commit else self._last_origin(own)
+        return last if last and last.uri else None
+
+    def _last_origin(self, own: Entry | None) -> Origin | None:
+        """What was chosen last for this uid."""
+        seq = own.newest_opened if own else None
+        while seq:
+            slot = self.log.slot(seq)
+            entry = slot.entry if slot else None
+            if not entry or entry.uid != self._uid or not isinstance(entry.event, Opened):
+                return None
+            if entry.event.origin:
+                return entry.event.origin
+            seq = entry.last_opened
+        return None
+
     def _line(self, own: Entry | None) -> Iterator[Begun]:
         """The runs of this uid, the one that opened last first, as far down as it leads on from them and they can be
         read: by taking over, or from an image."""
@@ -293,9 +354,15 @@ class Writer:
 
     def _completed(self, head: Head) -> Completed | None:
         """The newest Completed, unless a commit is newer. Walks only over entries that are not commits."""
-        above = takewhile(lambda slot: slot.seq > (self._place.last_commit or 0), self.log.entries(head.seq))
+        above = takewhile(self._is_above_commits, self.log.entries(head.seq))
         events = (slot.entry.event for slot in above if slot.entry)
         return next((event for event in events if isinstance(event, Completed)), None)
+
+    def _is_above_commits(self, slot: Slot) -> bool:
+        """Whether the entry lies above all that this training has committed, or begun from."""
+        event = slot.entry.event if slot.entry else None
+        returns = isinstance(event, Opened) and event.origin is not None
+        return slot.seq > (self._place.last_commit or 0) and not returns
 
     def _append_or_fence(self, event: Event) -> Entry:
         try:

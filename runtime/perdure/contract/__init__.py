@@ -67,7 +67,7 @@ from perdure.contract.reading import (
     read_commit,
 )
 from perdure.contract.result import RESULT_BYTES, read_result, write_result
-from perdure.contract.wanted import Wanted
+from perdure.contract.wanted import ResumeFrom, Wanted, read_resume_from
 
 __all__ = [
     "ANNOTATION_ASSIGNMENT",
@@ -105,6 +105,7 @@ __all__ = [
     "Leave",
     "Outcome",
     "Rescue",
+    "ResumeFrom",
     "Role",
     "Standby",
     "Train",
@@ -117,6 +118,7 @@ __all__ = [
     "read_outcome",
     "read_ranks",
     "read_result",
+    "read_resume_from",
     "write_assignment",
     "write_handover",
     "write_outcome",

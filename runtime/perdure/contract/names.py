@@ -41,6 +41,7 @@ class Env:
     NODE: Final = "PERDURE_NODE"  # the node it runs on
     PROCESSES: Final = "PERDURE_PROCESSES"  # processesPerReplica
     GRACE_SECONDS: Final = "PERDURE_GRACE_SECONDS"  # terminationGracePeriodSeconds
+    FROM: Final = "PERDURE_FROM"  # checkpoint.from as a JSON object; absent without one
     KEEP: Final = "PERDURE_KEEP"  # checkpoint.keep
     EVERY_STEPS: Final = "PERDURE_EVERY_STEPS"
     EVERY_SECONDS: Final = "PERDURE_EVERY_SECONDS"

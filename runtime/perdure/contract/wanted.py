@@ -1,8 +1,11 @@
-"""Which commit of a root somebody means: by finished epochs, by step, or by its number in the log."""
+"""Which commit of a root somebody means: by finished epochs, by step, by its number in the log, or by a pin."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 from perdure.errors import UserError
 
@@ -40,3 +43,30 @@ class Wanted:
 
     def __str__(self) -> str:
         return next((f"{name} {value}" for name, value in self.given.items()), "the newest commit")
+
+
+@dataclass(frozen=True)
+class ResumeFrom:
+    """Where a training is to begin, instead of the newest commit of its own root."""
+
+    wanted: Wanted
+    uri: str | None = None
+    """Another root than its own."""
+
+    def write(self) -> str:
+        """As JSON; always the same text for the same wish."""
+        return json.dumps({**({"uri": self.uri} if self.uri else {}), **self.wanted.given}, sort_keys=True)
+
+
+def read_resume_from(given: Mapping[str, Any]) -> ResumeFrom:
+    """A wish with the keys `uri`, and one of those of Wanted. UserError for any other, or none."""
+    names = [field.name for field in fields(Wanted)]
+    if not isinstance(given, Mapping) or not given or not given.keys() <= {"uri", *names}:
+        raise UserError(f"resume_from is {given!r}: give one of {', '.join(names)}, and uri for another root")
+    uri = given.get("uri")
+    if uri is not None and not (isinstance(uri, str) and uri):
+        raise UserError(f"resume_from: uri is {uri!r}: give a folder or s3://bucket/prefix")
+    wanted = Wanted(**{name: given.get(name) for name in names})
+    if uri is None and not wanted.given:
+        raise UserError(f"resume_from names no commit: give one of {', '.join(names)}, or uri for another root")
+    return ResumeFrom(wanted, uri)

@@ -11,7 +11,7 @@ from perdure.channel import Opened
 from perdure.checkpoint.checkpointer import Checkpointer
 from perdure.checkpoint.codec import decode
 from perdure.checkpoint.inherit import Inheritance
-from perdure.checkpoint.opening import Opening, load_newest, open_run, say
+from perdure.checkpoint.opening import Opening, load_newest, load_origin, open_run, say
 from perdure.checkpoint.save import stage_together
 from perdure.checkpoint.state import Loaded, Position, State
 from perdure.contract import CommitRef
@@ -37,7 +37,10 @@ def resume(run: Run, *, seed: int) -> None:
         lost_world = None
         if opening.image:
             lost_world = inheritance.commit(opening.image, run.checkpointer, of_lost_rank, settings.rendezvous)
-        loaded = load_newest(settings, run.store, run.peers, opening.writer, run.registry)
+        if opening.origin:
+            loaded: Loaded | None = load_origin(settings, run.peers, opening.origin, run.registry)
+        else:
+            loaded = load_newest(settings, run.store, run.peers, opening.writer, run.registry)
         if loaded and lost_world:
             loaded = replace(loaded, world=lost_world)
         if loaded:
@@ -45,8 +48,10 @@ def resume(run: Run, *, seed: int) -> None:
             if state.rank is None:
                 state = replace(state, rank=decode(of_other_world(loaded.ranks)))
             _go_on_from(run, state, loaded.position, loaded.world, seed)
-            run.checkpointer.commit = loaded.commit
+            run.checkpointer.commit = None if opening.origin else loaded.commit
         run.checkpointer.rehearse()
+        if opening.origin and loaded:  # its own from here on: the other root may retire that commit
+            run.checkpointer.periodic(loaded.position, f"from {opening.origin.uri}")
         run.images.begin()
     rescued_of = opening.image.run if opening.image else 0
     run.tell(Opened(opening.run, run.checkpointer.commit, opening.rescued, rescued_of))

@@ -82,6 +82,7 @@ class Session:
         exit_signals: Sequence[int] = (signal.SIGTERM,),
         exit_file: str | Path | None = None,
         max_save_failures: int | None = None,
+        resume_from: Mapping[str, Any] | None = None,
     ) -> Session:
         """Joins the run this process was started for; returns when all its ranks are connected.
 
@@ -95,10 +96,14 @@ class Session:
 
         With the last of `max_save_failures` periodic checkpoints that fail in a row training ends, by StorageError.
         None: it goes on, as ending it would lose what may still be saved later. UserError for a number below 1.
+
+        `resume_from` says where to begin instead of the newest commit: one of `epoch`, `step`, `seq` and `pin`, as
+        `perdure.load` takes them, and `uri` for a commit of another root. It counts once: the same words in a later run
+        change nothing, and the commits that were bypassed stay bypassed. UserError where there is no such commit.
         """
         limit = read_limit(max_save_failures)
         asked = ask_signals(exit_signals), None if exit_file is None else ExitFile(Path(exit_file))
-        settings = read_settings(os.environ, root)
+        settings = read_settings(os.environ, root, resume_from)
         session = cls(settings, deterministic=deterministic, seed=seed, timeout=timeout_seconds, asked=asked)
         session._run.max_save_failures = limit
         return session

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from perdure.contract import (
     TERMINATION_LOG,
     Standby,
     read_assignment,
+    read_resume_from,
 )
+from perdure.settings import read_settings
 from perdure.store.credentials import keys_in_folder
 from perdure_operator.api.names import LABEL_UID
 from perdure_operator.api.spec import TrainingJobSpec
@@ -181,6 +184,16 @@ def test_the_environment_tells_the_contract_and_what_is_set() -> None:
         "PERDURE_S3_PATH_STYLE": "true",
         "TMPDIR": "/dev/shm",  # noqa: S108 - the one writable folder
     }
+
+
+@pytest.mark.parametrize(
+    "chosen", [{"epoch": 3}, {"step": 0}, {"seq": 7, "uri": "s3://b/other"}, {"pin": "best"}, {"uri": "s3://b/other"}]
+)
+def test_where_the_job_begins_is_told_to_each_member_as_the_runtime_reads_it(chosen: dict[str, Any]) -> None:
+    values = env(of_spec(checkpoint={"uri": "s3://b/p", "from": chosen}))
+    assert json.loads(values["PERDURE_FROM"]) == chosen
+    read = read_settings({"PERDURE_ROOT": values["PERDURE_ROOT"], "PERDURE_FROM": values["PERDURE_FROM"]}).resume_from
+    assert read == read_resume_from(chosen)
 
 
 def test_keys_come_from_the_secret_that_the_operator_never_reads() -> None:

@@ -73,9 +73,10 @@ def train(
     deterministic: bool = False,
     terminate: tuple[int, int] | None = None,
     fault: tuple[int, int] | None = None,
+    resume_from: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Trains to the end, or until rank terminate[0] gets SIGTERM right before its step terminate[1] is told."""
-    with joined(root, deterministic=deterministic) as session:
+    with joined(root, deterministic=deterministic, resume_from=resume_from) as session:
         net = network()
         torch.manual_seed(session.rank)  # dropout of its own on every rank
         random.seed(DRAWN_ALIKE)
@@ -262,6 +263,7 @@ def uneven(root: str) -> None:
 def pins(root: str, *, unlike: bool = False) -> list[int]:
     """Every third step is saved under a name; `unlike`: by rank 0 alone, while rank 1 saves without one."""
     with joined(root) as session:
+        torch.manual_seed(0)
         session.register(model=nn.Linear(1, 1))
         for _ in session.epochs(2):
             for i in session.steps(7):

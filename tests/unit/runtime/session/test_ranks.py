@@ -59,6 +59,8 @@ def scenes(root: Path) -> list[Scene]:
         train("two-second", 2, "two-parts"),
         train("two-again", 2, "two-parts"),
         train("two-more", 2, "two-parts", epochs=5),
+        train("from-first", 2, "from", terminate=(1, 23), resume_from={"uri": str(root / "two"), "step": 20}),
+        train("from-second", 2, "from", resume_from={"uri": str(root / "two"), "step": 20}),
         train("three", 3, "three", **three),
         train("three-first", 3, "three-parts", **three, terminate=(2, 5)),
         train("three-second", 3, "three-parts", **three),
@@ -149,6 +151,14 @@ def test_ranks_that_poll_unequally_get_the_same_named_error(played: Results) -> 
 def test_ranks_that_would_leave_at_different_places_get_the_same_named_error(played: Results) -> None:
     assert [result["raised"] for result in played["uneven"]] == ["UserError"] * 2
     assert all("leave at different places" in result["message"] for result in played["uneven"])
+
+
+def test_two_ranks_begin_from_a_commit_of_another_root_and_go_on_from_their_own(folder: Path, played: Results) -> None:
+    assert [result["begun"] for result in played["from-first"]] == [20, 20]
+    assert played["from-second"][0]["begun"] in range(23, 26)
+    assert steps(folder / "from")[0] == 20
+    for result, expected in zip(played["from-second"], played["two"], strict=True):
+        assert {**result, "begun": 0, "drawn": []} == {**expected, "begun": 0, "drawn": []}
 
 
 def test_two_ranks_pin_together(folder: Path, played: Results) -> None:

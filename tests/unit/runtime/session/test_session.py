@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 from collections import Counter
@@ -387,3 +388,51 @@ def test_a_script_that_has_changed_goes_on_from_where_the_older_one_was(
 def test_only_two_words_say_what_becomes_of_what_a_checkpoint_does_not_hold(join: Join) -> None:
     with pytest.raises(UserError, match=r"register\(absent='ignore'\): write absent='keep' or absent='refuse'"):
         join().register(absent="ignore", net=nn.Linear(1, 1))  # type: ignore[arg-type]
+
+
+def test_a_script_that_asks_for_an_earlier_commit_goes_back_once(
+    join: Join, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = Training(join(EVERY_EPOCHS="1")).run()
+    back = {"resume_from": {"epoch": 1}}
+    again = Training(join(back)).left(stop=7)
+    assert "goes back to the commit that was asked for" in capsys.readouterr().err
+    assert again.draws == first.draws[5:7]
+    rest = Training(join(back)).run()
+    assert rest.draws == first.draws[7:]
+    assert rest.weights == first.weights
+    found = [(one.step, one.bypassed) for one in perdure.history(tmp_path)]
+    assert found == [(10, False), (7, False), (10, True), (5, False)]
+    assert Training(join(back)).run().draws == []
+
+
+def test_a_training_begins_from_another_ones_commit_and_needs_it_no_more(
+    join: Join, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = tmp_path_factory.mktemp("other")
+    first = Training(Session.from_env(other))
+    first.session.on("epoch", lambda _: first.session.save())
+    first.run()
+    first.session.close()
+    options = {"resume_from": {"uri": str(other), "epoch": 1}}
+    begun = Training(join(options)).left(stop=6)
+    assert begun.draws == first.draws[5:6]
+    shutil.rmtree(other)
+    assert [(entry["step"], entry["reason"]) for entry in entries(tmp_path) if entry["kind"] == "Committed"] == [
+        (5, f"from file://{other}"),
+        (6, "SIGTERM"),
+    ]
+    rest = Training(join(options)).run()
+    assert (rest.draws, rest.weights) == (first.draws[6:], first.weights)
+
+
+def test_a_commit_that_there_is_not_is_refused_in_words_and_nothing_is_begun(join: Join, tmp_path: Path) -> None:
+    Training(join()).run()
+    before = kinds(tmp_path)
+    with pytest.raises(UserError, match=r"has no commit of epoch 9: there are entry 2 \(step 10, epoch 2\)"):
+        Training(join({"resume_from": {"epoch": 9}})).run()
+    with pytest.raises(UserError, match="is this training's own root: name a commit of it"):
+        join({"resume_from": {"uri": str(tmp_path)}})
+    with pytest.raises(UserError, match="nothing was ever trained there"):
+        Training(join({"resume_from": {"uri": str(tmp_path / "typo")}})).run()
+    assert kinds(tmp_path) == before

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perdure.agent.environ import Place, process_environment
-from perdure.contract import CommitRef, Env, Train
+from perdure.contract import CommitRef, Env, ResumeFrom, Train, Wanted
 from perdure.errors import UserError
 from perdure.session.liveness import obstacle
 from perdure.session.run import Run
@@ -90,3 +90,25 @@ def test_a_start_in_the_future_is_of_another_machine() -> None:
 def test_a_variable_that_makes_no_sense_is_named(environ: dict[str, str], names: str) -> None:
     with pytest.raises(UserError, match=names):
         read_settings(environ)
+
+
+def test_where_to_begin_is_said_by_the_environment_before_the_script() -> None:
+    by_script = read_settings({}, "/own", {"epoch": 3}).resume_from
+    assert by_script == ResumeFrom(Wanted(epoch=3))
+    environ = {Env.ROOT: "s3://bucket/own", Env.FROM: '{"uri": "s3://bucket/other", "step": 40}'}
+    found = read_settings(environ, None, {"epoch": 3}).resume_from
+    assert found == ResumeFrom(Wanted(step=40), "s3://bucket/other")
+    assert read_settings({}).resume_from is None
+
+
+def test_a_root_that_is_named_as_another_one_is_still_its_own() -> None:
+    assert read_settings({}, "/own", {"uri": "file:///own", "seq": 4}).resume_from == ResumeFrom(Wanted(seq=4))
+    with pytest.raises(UserError, match="file:///own is this training's own root: name a commit of it"):
+        read_settings({}, "/own", {"uri": "/own"})
+    assert read_settings({}, "/own", {"uri": "/other"}).resume_from == ResumeFrom(Wanted(), "file:///other")
+
+
+@pytest.mark.parametrize("text", ["{", '{"epochs": 3}', "[]", '{"epoch": -1}'])
+def test_a_place_to_begin_that_makes_no_sense_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match=r"PERDURE_FROM is|resume_from is|epoch is -1"):
+        read_settings({Env.FROM: text})
