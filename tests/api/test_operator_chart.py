@@ -57,6 +57,13 @@ def test_the_operators_pods_pass_restricted_pod_security(
     api_server.kubectl("apply", "--dry-run=server", "-f", "-", input=yaml.safe_dump(pod))
 
 
+def test_why_the_operator_did_not_start_is_told_by_its_pod(tools: dict[str, Path]) -> None:
+    """A wrong row of signals is one line on stderr: kubectl describe shows it."""
+    (deployment,) = of_kind(rendered(tools), "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
 def test_every_object_is_taken_by_the_api_server(
     tools: dict[str, Path], api_server: ApiServer, installed: Installed
 ) -> None:
