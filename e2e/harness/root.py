@@ -41,8 +41,8 @@ class Root:
         return sorted(entries, key=lambda entry: entry.seq)
 
     def saved(self, run: int) -> set[int]:
-        """The steps of which this run has stored anything, committed or not."""
-        return {int(folder.name.partition("-")[0]) for folder in self._folder.glob(f"data/{run}/*")}
+        """The steps of whose state this run has stored anything, committed or not."""
+        return {int(folder.name.partition("-")[0]) for folder in self._folder.glob(f"data/{run}/[0-9]*-*")}
 
     def wait_for_commit(self, *, seconds: float) -> Entry:
         """The first commit."""
