@@ -52,7 +52,7 @@ def _answer(draft: Draft, eviction: EvictionView, pod: PodView) -> Draft:
         completed=at if done else None,
         message=words,
     )
-    return draft.act(words, said).wake(later(draft.now, AGAIN_SECONDS)).because(f"eviction {eviction.name}: {words}")
+    return draft.act(words, said).because(f"eviction {eviction.name}: {words}")
 
 
 def _due(draft: Draft, eviction: EvictionView, words: str, *, done: bool) -> datetime:

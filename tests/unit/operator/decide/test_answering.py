@@ -8,6 +8,8 @@ import pytest
 
 from perdure.contract import ExitKind
 from perdure_operator.api.reasons import ConditionType
+from perdure_operator.api.shipped import SHIPPED
+from perdure_operator.api.signals import Reaction
 from perdure_operator.api.spec import DisruptionPolicy, JobReaction
 from perdure_operator.api.status import Disruption
 from perdure_operator.cluster.read import parse
@@ -232,8 +234,8 @@ class TestAnswer:
         here = asked(job().running(world=2), FIRST).settle().after(1).settle()
         late = here.after(DisruptionPolicy().exit_timeout_seconds + 5)
         (answer,) = answers(late)
-        assert answer.expected is not None
-        assert answer.expected >= late.snapshot.now.replace(microsecond=0)
+        assert late.intent is not None
+        assert answer.expected == late.intent.deadline  # what still runs then is deleted
 
     def test_once_saves_were_measured_the_answer_tells_what_they_took(self) -> None:
         here = job().running(world=2).leaving("n1").after(7)
@@ -273,6 +275,11 @@ class TestAnswer:
         here = changed(here, withdrawn=True, requesters=()).after(60)
         assert len(answers(here)) == 1
 
+    def test_what_is_over_is_not_answered(self) -> None:
+        here = changed(asked(job().running(world=2), FIRST), over=True)
+        assert here.plan().status is None
+        assert here.plan().actions == ()
+
     def test_a_finished_job_completes_what_is_open(self) -> None:
         here = asked(job().running(world=2), FIRST).all_ended(ExitKind.COMPLETED, step=20, commit=(4, 20)).settle()
         assert here.now.finished_at is not None
@@ -283,6 +290,14 @@ class TestAnswer:
         assert [one.message for one in answers(here) if one.completed] == [f"{FIRST} has ended"]
 
 
+def test_a_deadline_of_the_configuration_counts_from_when_it_was_the_operators_turn() -> None:
+    (row,) = (one for one in SHIPPED if one.name == "eviction-request")
+    by_deadline = row.model_copy(update={"reaction": Reaction.VACATE_BY_DEADLINE, "deadline_seconds": 120})
+    here = job().running(world=2).having(signals=(by_deadline,))
+    here = asked(here, FIRST, started=here.snapshot.now - timedelta(seconds=60))
+    assert {said.seconds for said in leaves(here.plan()).values()} == {55}
+
+
 def test_many_requesters_are_not_all_named() -> None:
     here = changed(asked(job().running(world=2), FIRST), requesters=tuple(f"example.com/{n}" for n in range(9)))
     intent = here.settle().intent
@@ -291,8 +306,6 @@ def test_many_requesters_are_not_all_named() -> None:
 
 
 def test_the_words_of_the_configuration_count() -> None:
-    from perdure_operator.api.shipped import SHIPPED
-
     (row,) = (one for one in SHIPPED if one.name == "eviction-request")
     here = job().running(world=2).having(signals=(row.model_copy(update={"says": "sent away from {node}"}),))
     intent = asked(here, FIRST).settle().intent

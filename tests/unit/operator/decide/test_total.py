@@ -43,6 +43,7 @@ from perdure_operator.state.decision import Assign, CheckTemplate, Decision
 from perdure_operator.state.snapshot import (
     Budget,
     Device,
+    EvictionView,
     NodeView,
     PodCondition,
     PodView,
@@ -260,6 +261,25 @@ SPECS = _with(
     active_deadline_seconds=st.none() | SECONDS,
     ttl_seconds_after_finished=st.none() | SECONDS,
 )
+EVICTIONS = _with(
+    EvictionView,
+    {
+        "name": st.just("e"),
+        "uid": st.sampled_from(["e1", "e2"]),
+        "pod": st.sampled_from(["u1", "u2"]),
+        "place": st.integers(0, 1),
+        "state": st.sampled_from(["Active", "Active", "Inactive", "Interrupted", "Canceled", "Completed", "new"]),
+    },
+    over=BOOLS,
+    requesters=_some(TEXT),
+    withdrawn=BOOLS,
+    started=st.none() | TIMES,
+    heartbeat=st.none() | TIMES,
+    expected=st.none() | TIMES,
+    completed=st.none() | TIMES,
+    message=TEXT,
+    tried=st.none() | TIMES,
+)
 SNAPSHOTS = _with(
     Snapshot,
     {
@@ -277,6 +297,7 @@ SNAPSHOTS = _with(
     },
     deleting=st.just(False) | BOOLS,
     vacate=st.sampled_from(["", "true", "n1", "n2,digits-ab12-1", ",", "odd"]),
+    evictions=_some(EVICTIONS, 2),
     budget=st.none() | _with(Budget, {"min_available": st.integers(0, 5), "uid": st.just("b")}),
     foreign_budgets=_some(TEXT, 1),
     same_uri=_some(TEXT, 1),
