@@ -75,15 +75,15 @@ def _ask(here: Job, pod: str) -> Job:
 
 def _change(here: Job, one: EvictionView, what: str) -> Job:
     """What the controller, or the last requester, writes."""
-    fields: dict[str, Any] = {
+    written: dict[str, dict[str, Any]] = {
         "cancel": {"state": "Canceled", "over": True},
         "withdraw": {"withdrawn": True, "requesters": ()},
         "hand on": {"state": "Completed" if one.completed else "Interrupted"},
         "over": {"state": "Completed" if one.completed else one.state, "over": one.completed is not None},
-    }[what]
+    }
     if one.state != "Active":
         return here
-    views = (other.model_copy(update=fields) if other is one else other for other in here.snapshot.evictions)
+    views = (other.model_copy(update=written[what]) if other is one else other for other in here.snapshot.evictions)
     return here.having(evictions=tuple(views))
 
 

@@ -376,3 +376,15 @@ def test_the_status_of_200_members_that_all_raise_stays_small(words: list[str]) 
     assert status.current is not None
     assert len(status.current.outcomes) == 199
     assert len(status.model_dump_json(by_alias=True).encode()) < STATUS_BYTES
+
+
+@settings(max_examples=10, deadline=None)
+@given(SECONDS)
+def test_an_intent_of_any_length_is_carried_out(seconds: int) -> None:
+    """Status is the operator's own, and anybody who may write it may have."""
+    here = job().running(world=2).leaving("n1")
+    assert here.now.current is not None
+    assert here.intent is not None
+    changed = here.intent.model_copy(update={"seconds": seconds})
+    here = here.status(current=here.now.current.model_copy(update={"intent": changed}))
+    assert here.settle().all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle().now.exit_seconds is not None
