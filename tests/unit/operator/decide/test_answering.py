@@ -17,7 +17,7 @@ from perdure_operator.state.decision import Answer, DeletePod
 from perdure_operator.state.snapshot import EvictionView, NodeCondition
 from tests.support import evictions
 from tests.support.evictions import Json
-from tests.support.jobs import PATIENT, Job, job, leaves
+from tests.support.jobs import PATIENT, START, Job, job, leaves
 
 FIRST = "digits-ab12-0"
 SECOND = "digits-ab12-1"
@@ -285,9 +285,41 @@ class TestAnswer:
         assert here.now.finished_at is not None
         assert said(here).completed is not None
 
-    def test_a_pod_that_is_gone_before_it_could_be_answered_for_is_answered_for_all_the_same(self) -> None:
-        here = asked(job().running(world=2), FIRST).settle().pod(FIRST, gone=True)
-        assert [one.message for one in answers(here) if one.completed] == [f"{FIRST} has ended"]
+
+class TestRead:
+    """The status as the controller leaves it."""
+
+    def _seen(self, status: Json) -> EvictionView:
+        return view(job().running(world=2), FIRST, status)
+
+    def test_the_turn_of_the_operator(self) -> None:
+        seen = self._seen(evictions.turn_of_the_operator(START))
+        assert (seen.state, seen.place, seen.started, seen.requesters) == ("Active", 0, START, (evictions.REQUESTER,))
+        assert (seen.over, seen.withdrawn) == (False, False)
+        assert (seen.heartbeat, seen.expected, seen.completed, seen.message) == (None, None, None, "")
+
+    def test_canceled(self) -> None:
+        seen = self._seen(evictions.canceled(evictions.turn_of_the_operator(START), START))
+        assert (seen.state, seen.over, seen.withdrawn, seen.requesters) == ("Canceled", True, True, ())
+
+    def test_evicted(self) -> None:
+        seen = self._seen(evictions.evicted(evictions.turn_of_the_operator(START), START))
+        assert (seen.over, seen.withdrawn) == (True, False)
+
+    def test_one_of_two_has_withdrawn(self) -> None:
+        status = evictions.turn_of_the_operator(START)
+        status["requesters"].append({"name": "example.com/other", "intent": "Withdrawn"})
+        assert self._seen(status) == self._seen(evictions.turn_of_the_operator(START))
+
+    def test_what_the_operator_has_said_and_where(self) -> None:
+        status = evictions.turn_of_the_operator(START)
+        told = {"heartbeatTime": "2026-08-01T12:01:00Z", "expectedCompletionTime": "2026-08-01T12:02:00Z"}
+        told |= {"completionTime": "2026-08-01T12:03:00Z", "message": "so far"}
+        status["responders"] = [status["responders"][1], status["responders"][0] | told]
+        seen = self._seen(status)
+        times = [START + timedelta(minutes=minutes) for minutes in (1, 2, 3)]
+        assert [seen.heartbeat, seen.expected, seen.completed] == times
+        assert (seen.place, seen.message) == (1, "so far")
 
 
 def test_a_deadline_of_the_configuration_counts_from_when_it_was_the_operators_turn() -> None:
