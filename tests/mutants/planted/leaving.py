@@ -166,7 +166,7 @@ LEAVING: Final = (
     Mutant(
         "an intent is never withdrawn, though nothing was said yet",
         _LEAVING,
-        "return withdrawn(draft, intent).update_current(intent=None).tell(Reason.WITHDRAWN, words)",
+        "return withdrawn(draft, intent, intent.nodes).update_current(intent=None).tell(Reason.WITHDRAWN, words)",
         "return draft.because(words)",
         ("cordon-for-a-moment",),
     ),
