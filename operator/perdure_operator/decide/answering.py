@@ -52,7 +52,7 @@ def _answer(draft: Draft, eviction: EvictionView, pod: PodView) -> Draft:
         completed=at if done else None,
         message=words,
     )
-    return draft.act(words, said).wake(later(draft.now, AGAIN_SECONDS)).because(f"eviction {eviction.name}: {words}")
+    return draft.act(words, said).because(f"eviction {eviction.name}: {words}")
 
 
 def _due(draft: Draft, eviction: EvictionView, words: str, *, done: bool) -> datetime:
@@ -66,7 +66,7 @@ def _due(draft: Draft, eviction: EvictionView, words: str, *, done: bool) -> dat
 
 def _done(draft: Draft, pod: PodView) -> str:
     """Why there is nothing more that the operator does for this Eviction, "" where there is."""
-    if pod.gone or pod.phase in ("Succeeded", "Failed"):
+    if pod.phase in ("Succeeded", "Failed"):  # of one that is deleted Kubernetes knows by itself
         return f"{pod.name} has ended"
     if not lets_go(draft.snapshot):
         return "the job's members do not leave on request: see its spec.disruption.signals and the operator's signals"

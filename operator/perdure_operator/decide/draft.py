@@ -32,7 +32,7 @@ _SOONEST: Final = 0.05
 
 def later(moment: datetime, seconds: float) -> datetime:
     """`moment` + `seconds`, for any number a user may have written."""
-    return moment + timedelta(seconds=min(seconds, _FOREVER))
+    return moment + timedelta(seconds=max(-_FOREVER, min(seconds, _FOREVER)))
 
 
 def doubled(since: datetime, times: int) -> datetime:

@@ -123,7 +123,9 @@ class TestAnswers:
     @pytest.mark.parametrize(
         "error", [Conflict("changed"), Invalid("not your turn"), Forbidden("no"), NotFound("gone")]
     )
-    def test_an_answer_that_is_refused_holds_up_nothing_and_is_not_tried_at_once(self, error: ApiError) -> None:
+    def test_an_answer_that_is_refused_holds_up_nothing_and_is_not_tried_at_once(
+        self, error: ApiError, caplog: pytest.LogCaptureFixture
+    ) -> None:
         cluster = Refusing(answers=error)
         stage = training(cluster)
         ask(stage, stage.names()[0])
@@ -134,6 +136,8 @@ class TestAnswers:
         assert cluster.asked == 1
         stage.wait(20)
         assert cluster.asked == 2
+        assert caplog.text.count("not answered") == 2
+        assert "again in" not in caplog.text  # no round has failed
 
     def test_without_the_watch_for_them_nothing_is_known_of_requests(self) -> None:
         stage = Stage()

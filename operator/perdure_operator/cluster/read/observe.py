@@ -136,7 +136,7 @@ class Observer:
             zones=self._cache.zones(),
             nodes_complete=self._live.nodes_listed,
             signals=self._cache.signals,
-            evictions=self._evictions([*pods, *self._cache.gone(record.key)], memory),
+            evictions=self._evictions(pods, memory),
             responds=self._cache.responds,
             budget=budget,
             foreign_budgets=self._foreign_budgets(record, [pod for pod in pods if pod.key[1] in own]),

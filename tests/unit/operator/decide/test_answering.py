@@ -8,6 +8,8 @@ import pytest
 
 from perdure.contract import ExitKind
 from perdure_operator.api.reasons import ConditionType
+from perdure_operator.api.shipped import SHIPPED
+from perdure_operator.api.signals import Reaction
 from perdure_operator.api.spec import DisruptionPolicy, JobReaction
 from perdure_operator.api.status import Disruption
 from perdure_operator.cluster.read import parse
@@ -15,7 +17,7 @@ from perdure_operator.state.decision import Answer, DeletePod
 from perdure_operator.state.snapshot import EvictionView, NodeCondition
 from tests.support import evictions
 from tests.support.evictions import Json
-from tests.support.jobs import PATIENT, Job, job, leaves
+from tests.support.jobs import PATIENT, START, Job, job, leaves
 
 FIRST = "digits-ab12-0"
 SECOND = "digits-ab12-1"
@@ -232,8 +234,8 @@ class TestAnswer:
         here = asked(job().running(world=2), FIRST).settle().after(1).settle()
         late = here.after(DisruptionPolicy().exit_timeout_seconds + 5)
         (answer,) = answers(late)
-        assert answer.expected is not None
-        assert answer.expected >= late.snapshot.now.replace(microsecond=0)
+        assert late.intent is not None
+        assert answer.expected == late.intent.deadline  # what still runs then is deleted
 
     def test_once_saves_were_measured_the_answer_tells_what_they_took(self) -> None:
         here = job().running(world=2).leaving("n1").after(7)
@@ -273,14 +275,59 @@ class TestAnswer:
         here = changed(here, withdrawn=True, requesters=()).after(60)
         assert len(answers(here)) == 1
 
+    def test_what_is_over_is_not_answered(self) -> None:
+        here = changed(asked(job().running(world=2), FIRST), over=True)
+        assert here.plan().status is None
+        assert here.plan().actions == ()
+
     def test_a_finished_job_completes_what_is_open(self) -> None:
         here = asked(job().running(world=2), FIRST).all_ended(ExitKind.COMPLETED, step=20, commit=(4, 20)).settle()
         assert here.now.finished_at is not None
         assert said(here).completed is not None
 
-    def test_a_pod_that_is_gone_before_it_could_be_answered_for_is_answered_for_all_the_same(self) -> None:
-        here = asked(job().running(world=2), FIRST).settle().pod(FIRST, gone=True)
-        assert [one.message for one in answers(here) if one.completed] == [f"{FIRST} has ended"]
+
+class TestRead:
+    """The status as the controller leaves it."""
+
+    def _seen(self, status: Json) -> EvictionView:
+        return view(job().running(world=2), FIRST, status)
+
+    def test_the_turn_of_the_operator(self) -> None:
+        seen = self._seen(evictions.turn_of_the_operator(START))
+        assert (seen.state, seen.place, seen.started, seen.requesters) == ("Active", 0, START, (evictions.REQUESTER,))
+        assert (seen.over, seen.withdrawn) == (False, False)
+        assert (seen.heartbeat, seen.expected, seen.completed, seen.message) == (None, None, None, "")
+
+    def test_canceled(self) -> None:
+        seen = self._seen(evictions.canceled(evictions.turn_of_the_operator(START), START))
+        assert (seen.state, seen.over, seen.withdrawn, seen.requesters) == ("Canceled", True, True, ())
+
+    def test_evicted(self) -> None:
+        seen = self._seen(evictions.evicted(evictions.turn_of_the_operator(START), START))
+        assert (seen.over, seen.withdrawn) == (True, False)
+
+    def test_one_of_two_has_withdrawn(self) -> None:
+        status = evictions.turn_of_the_operator(START)
+        status["requesters"].append({"name": "example.com/other", "intent": "Withdrawn"})
+        assert self._seen(status) == self._seen(evictions.turn_of_the_operator(START))
+
+    def test_what_the_operator_has_said_and_where(self) -> None:
+        status = evictions.turn_of_the_operator(START)
+        told = {"heartbeatTime": "2026-08-01T12:01:00Z", "expectedCompletionTime": "2026-08-01T12:02:00Z"}
+        told |= {"completionTime": "2026-08-01T12:03:00Z", "message": "so far"}
+        status["responders"] = [status["responders"][1], status["responders"][0] | told]
+        seen = self._seen(status)
+        times = [START + timedelta(minutes=minutes) for minutes in (1, 2, 3)]
+        assert [seen.heartbeat, seen.expected, seen.completed] == times
+        assert (seen.place, seen.message) == (1, "so far")
+
+
+def test_a_deadline_of_the_configuration_counts_from_when_it_was_the_operators_turn() -> None:
+    (row,) = (one for one in SHIPPED if one.name == "eviction-request")
+    by_deadline = row.model_copy(update={"reaction": Reaction.VACATE_BY_DEADLINE, "deadline_seconds": 120})
+    here = job().running(world=2).having(signals=(by_deadline,))
+    here = asked(here, FIRST, started=here.snapshot.now - timedelta(seconds=60))
+    assert {said.seconds for said in leaves(here.plan()).values()} == {55}
 
 
 def test_many_requesters_are_not_all_named() -> None:
@@ -291,8 +338,6 @@ def test_many_requesters_are_not_all_named() -> None:
 
 
 def test_the_words_of_the_configuration_count() -> None:
-    from perdure_operator.api.shipped import SHIPPED
-
     (row,) = (one for one in SHIPPED if one.name == "eviction-request")
     here = job().running(world=2).having(signals=(row.model_copy(update={"says": "sent away from {node}"}),))
     intent = asked(here, FIRST).settle().intent

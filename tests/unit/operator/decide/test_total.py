@@ -43,6 +43,7 @@ from perdure_operator.state.decision import Assign, CheckTemplate, Decision
 from perdure_operator.state.snapshot import (
     Budget,
     Device,
+    EvictionView,
     NodeView,
     PodCondition,
     PodView,
@@ -260,6 +261,25 @@ SPECS = _with(
     active_deadline_seconds=st.none() | SECONDS,
     ttl_seconds_after_finished=st.none() | SECONDS,
 )
+EVICTIONS = _with(
+    EvictionView,
+    {
+        "name": st.just("e"),
+        "uid": st.sampled_from(["e1", "e2"]),
+        "pod": st.sampled_from(["u1", "u2"]),
+        "place": st.integers(0, 1),
+        "state": st.sampled_from(["Active", "Active", "Inactive", "Interrupted", "Canceled", "Completed", "new"]),
+    },
+    over=BOOLS,
+    requesters=_some(TEXT),
+    withdrawn=BOOLS,
+    started=st.none() | TIMES,
+    heartbeat=st.none() | TIMES,
+    expected=st.none() | TIMES,
+    completed=st.none() | TIMES,
+    message=TEXT,
+    tried=st.none() | TIMES,
+)
 SNAPSHOTS = _with(
     Snapshot,
     {
@@ -277,6 +297,7 @@ SNAPSHOTS = _with(
     },
     deleting=st.just(False) | BOOLS,
     vacate=st.sampled_from(["", "true", "n1", "n2,digits-ab12-1", ",", "odd"]),
+    evictions=_some(EVICTIONS, 2),
     budget=st.none() | _with(Budget, {"min_available": st.integers(0, 5), "uid": st.just("b")}),
     foreign_budgets=_some(TEXT, 1),
     same_uri=_some(TEXT, 1),
@@ -355,3 +376,15 @@ def test_the_status_of_200_members_that_all_raise_stays_small(words: list[str]) 
     assert status.current is not None
     assert len(status.current.outcomes) == 199
     assert len(status.model_dump_json(by_alias=True).encode()) < STATUS_BYTES
+
+
+@settings(max_examples=10, deadline=None)
+@given(SECONDS)
+def test_an_intent_of_any_length_is_carried_out(seconds: int) -> None:
+    """Status is the operator's own, and anybody who may write it may have."""
+    here = job().running(world=2).leaving("n1")
+    assert here.now.current is not None
+    assert here.intent is not None
+    changed = here.intent.model_copy(update={"seconds": seconds})
+    here = here.status(current=here.now.current.model_copy(update={"intent": changed}))
+    assert here.settle().all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle().now.exit_seconds is not None
