@@ -11,7 +11,7 @@ import random
 from functools import partial
 from typing import Final
 
-from perdure_operator.api.shipped import VACATE_ANNOTATION
+from perdure_operator.api.shipped import SHIPPED, VACATE_ANNOTATION
 from perdure_operator.api.signals import SignalRow, Source
 from tests.simulation.controllers import evict
 from tests.simulation.objects import (
@@ -33,6 +33,7 @@ from tests.simulation.world import World
 PATIENCE_SECONDS: Final = 600.0
 SHOWN: Final = frozenset(Source) - {Source.CORDON, Source.NODE_DELETION, Source.SILENCE, Source.DEVICE}
 """What a node, each pod there, or their jobs show for as long as somebody wants it to."""
+_CONDITIONS: Final = frozenset({Source.CONDITION, Source.POD_CONDITION})
 AUTOSCALER: Final = {"key": "ToBeDeletedByClusterAutoscaler", "value": "1", "effect": "NoSchedule"}
 KARPENTER: Final = {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}
 
@@ -193,6 +194,26 @@ def announce(world: World, node: str, row: SignalRow, on: bool) -> None:
             raw["metadata"][marks] = others | ({key: says} if on else {})
 
         world.server.change(NODES, "", node, mark, by="monitor")
+
+
+def announce_nothing(world: World) -> None:
+    """What whoever watches has announced, and a person has asked for, is taken back."""
+    for kind in (NODES, PODS):
+        for raw in world.server.all(kind):
+            said = [one["type"] for one in (raw.get("status") or {}).get("conditions") or () if one["status"] == "True"]
+            for word in sorted({one.key for one in SHIPPED if one.source in _CONDITIONS} & set(said)):
+                if not (kind == PODS and (terminal(raw) or terminating(raw))):
+                    well = partial(set_condition, kind=word, status="False", at=world.now)
+                    world.server.change_status(kind, *key_of(raw), well, by="monitor")
+    for kind in (NODES, JOBS):
+        for raw in world.server.all(kind):
+            if VACATE_ANNOTATION in (raw["metadata"].get("annotations") or {}):
+                world.server.change(kind, *key_of(raw), _withdraw, by="kubectl")
+
+
+def _withdraw(raw: Json) -> None:
+    others = raw["metadata"]["annotations"]
+    raw["metadata"]["annotations"] = {name: text for name, text in others.items() if name != VACATE_ANNOTATION}
 
 
 def _ask_jobs(world: World, node: str, on: bool) -> None:

@@ -11,7 +11,7 @@ from tests.simulation.apiserver import Change
 from tests.simulation.autoscaler import PREFIX as LAUNCHED
 from tests.simulation.autoscaler import Autoscaler
 from tests.simulation.controllers import Budgets, Garbage, NodeLifecycle
-from tests.simulation.drains import cordon
+from tests.simulation.drains import announce_nothing, cordon
 from tests.simulation.interface import Behaviour, MemberExit, MemberHost, RunMember
 from tests.simulation.kubelet import Kubelet
 from tests.simulation.link import CallFaults, Link, WatchFaults
@@ -235,6 +235,7 @@ class Scene:
             behaviour.exits_without_session = False
         for name, kubelet in self.kubelets.items():
             self._heal_node(name, kubelet)
+        announce_nothing(world)
         self._remove_strangers()
         if self.autoscaler and self.pool:
             self.autoscaler.limit = self.pool.limit

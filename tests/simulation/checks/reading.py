@@ -71,6 +71,20 @@ def condition(status: Json, kind: str) -> Json:
     return next((one for one in status.get("conditions") or () if one.get("type") == kind), {})
 
 
+def announces(raw: Json) -> bool:
+    """Whether a node or a pod says that something is wrong with it, or a person wants the node left."""
+    said = (raw.get("status") or {}).get("conditions") or ()
+    return bool(vacate(raw)) or any(one.get("status") == "True" and one["type"] not in _OF_THE_WELL for one in said)
+
+
+def vacate(raw: Json) -> str:
+    """What a person wants left, by an annotation of a node or a job."""
+    return str((raw["metadata"].get("annotations") or {}).get("perdure.dev/vacate") or "")
+
+
+_OF_THE_WELL: Final = frozenset({"Ready", "PodScheduled"})
+
+
 def current(status: Json) -> Json:
     """The run that is on, {} between two."""
     return status.get("current") or {}

@@ -9,7 +9,7 @@ from typing import Final
 
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise, by_operator
-from tests.simulation.checks.reading import intent, plan_of, status_of, terminated, upcoming
+from tests.simulation.checks.reading import announces, intent, plan_of, status_of, terminated, upcoming, vacate
 from tests.simulation.objects import (
     JOBS,
     NODES,
@@ -49,7 +49,7 @@ class Replacing(Promise):
             self._troubled[key_of(change.raw)[1]] = self._case.now
         if change.kind != JOBS or change.old is None:
             return
-        if change.raw["spec"] != change.old["spec"]:
+        if change.raw["spec"] != change.old["spec"] or vacate(change.raw) or vacate(change.old):
             self._edited[uid_of(change.raw)] = self._case.now
         if not by_operator(change) or change.event == "DELETED" or intent(status_of(change.old)).get("prepare"):
             return
@@ -88,7 +88,7 @@ class Replacing(Promise):
                 self._case.fail("groundless", f"{name} is replaced, and nothing is wrong with it")
 
     def _is_fit(self, pod: Json) -> bool:
-        if terminating(pod) or terminated(pod):
+        if terminating(pod) or terminated(pod) or announces(pod):
             return False
         young = self._case.now - seconds_of(pod["metadata"]["creationTimestamp"]) < NEWS_SECONDS
         return not young and not (node_of(pod) and self._is_recent(self._troubled, node_of(pod)))
@@ -99,4 +99,5 @@ class Replacing(Promise):
 
 def _is_well(node: Json) -> bool:
     spec = node.get("spec") or {}
-    return is_ready(node) and not spec.get("unschedulable") and not spec.get("taints") and not terminating(node)
+    going = spec.get("unschedulable") or spec.get("taints") or terminating(node) or announces(node)
+    return is_ready(node) and not going

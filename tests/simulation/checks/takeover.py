@@ -11,6 +11,7 @@ from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise, by_operator
 from tests.simulation.checks.reading import (
     ROLE,
+    announces,
     assignment,
     current,
     finished,
@@ -22,6 +23,7 @@ from tests.simulation.checks.reading import (
     status_of,
     terminated,
     upcoming,
+    vacate,
     wanted,
 )
 from tests.simulation.objects import (
@@ -63,12 +65,12 @@ class Takeover(Promise):
         if change.kind == NODES and not (_is_well(raw) and change.event != "DELETED"):
             self._troubled[key_of(raw)[1]] = self._case.now
         elif change.kind == PODS:
-            if terminating(raw) or terminated(raw) or not is_ready(raw):
+            if terminating(raw) or terminated(raw) or not is_ready(raw) or announces(raw):
                 self._troubled[uid_of(raw)] = self._case.now
             if by_operator(change) and old is not None and change.event == "MODIFIED":
                 self._check_pod(raw, old)
         elif change.kind == JOBS and old is not None and change.event != "DELETED":
-            if raw["spec"] != old["spec"] or terminating(raw):
+            if raw["spec"] != old["spec"] or terminating(raw) or vacate(raw) or vacate(old):
                 self._edited[uid_of(raw)] = self._case.now
             if by_operator(change) and not finished(raw) and not self._case.fired(*_UNSURE):
                 for check, words in self._broken(raw, status_of(old), status_of(raw)):
@@ -155,4 +157,5 @@ class Takeover(Promise):
 
 def _is_well(node: Json) -> bool:
     spec = node.get("spec") or {}
-    return is_ready(node) and not spec.get("unschedulable") and not spec.get("taints") and not terminating(node)
+    going = spec.get("unschedulable") or spec.get("taints") or terminating(node) or announces(node)
+    return is_ready(node) and not going
