@@ -20,7 +20,7 @@ THREE = Config(members=3, batch=48, epochs=12)
 ELASTIC = Trouble(
     environ=PACE | {"PACED_RUNS": "9"},
     spec={
-        "elastic": {"minReplicas": 2, "maxReplicas": 4, "growAfterSeconds": 5},
+        "elastic": {"minReplicas": 2, "maxReplicas": 4, "growAfterSeconds": 120},  # all that find room come at once
         "disruption": {"replacementTimeoutSeconds": 10},
     },
 )
@@ -61,19 +61,22 @@ def test_a_training_follows_the_nodes_that_its_pool_may_have(
             nodes.removes(leaves)
             log.wait("PACE run 2: 4 steps", seconds=START_SECONDS)
             nodes.loses(leaves, seconds=LEAVE_SECONDS)
-            nodes.allows(3)
+            training.scales(replicas=4)
+            nodes.allows(4)
             log.wait("PACE run 3: 4 steps", seconds=START_SECONDS)
             grown = nodes.nodes()
             training.scales(replicas=2)
             log.wait("PACE run 4: 4 steps", seconds=START_SECONDS)
         training.has_pods(2)
-        (emptied,) = grown - training.nodes()
-        nodes.loses(emptied, seconds=CONSOLIDATION_SECONDS)
+        emptied = grown - training.nodes()
+        for node in emptied:
+            nodes.loses(node, seconds=CONSOLIDATION_SECONDS)
         nodes.says(f"DisruptionBlocked: Pdb .*{training.job.namespace}/", stays, seconds=BLOCKED_SECONDS)
         finishes(training)
     verdict = training.verdict()
     lost = (verdict.steps_lost, verdict.samples_lost, verdict.samples_repeated, verdict.steps_without_evidence)
-    assert training.worlds() == [3, 2, 3, 2]
+    assert len(emptied) == 2
+    assert training.worlds() == [3, 2, 4, 2]
     assert training.ways() == [Way.LIVE] * 3
     assert lost == (0, 0, 0, 0)
     assert training.batches() == undisturbed(replace(THREE, members=2)).batches  # the same in every size

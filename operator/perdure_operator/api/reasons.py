@@ -32,9 +32,10 @@ CONDITION_TYPES: Final[Mapping[ConditionType, str]] = {
     "otherwise says what is awaited, from whom and until when.",
     ConditionType.DISRUPTED: "True from the first signal that the run has to end until its successor is planned.",
     ConditionType.SAVED: "How the last run ended: True where its last step is in a commit, False where steps are lost.",
-    ConditionType.PROTECTED: "True while the job's PodDisruptionBudget, and no other, covers its members.",
+    ConditionType.PROTECTED: "True while the job's PodDisruptionBudget, and no other, covers its members; "
+    "absent while it has none.",
     ConditionType.SIZED: "True while the run has the wanted size; says how many members that is, and why, and how many "
-    "spares are warm; only of jobs with spec.elastic.",
+    "spares are warm; only of jobs with spec.elastic, while a run is on.",
     ConditionType.TEMPLATE_ACCEPTED: "False while the API server would refuse pods of spec.template; absent while "
     "nothing was ever wrong with it.",
     ConditionType.SPEC_UNDERSTOOD: "False while the spec has fields that this operator ignores; absent where it never "

@@ -137,7 +137,9 @@ def _resized(draft: Draft, current: CurrentRun) -> Found | None:
         return None
     if rests_until(draft, current):
         return None
-    cause = f"{wanted.members} replicas of {draft.snapshot.spec.processes_per_replica} processes are wanted"
+    processes = draft.snapshot.spec.processes_per_replica
+    each = "" if current.plan.world == len(current.plan.members) * processes else f" of {processes} processes"
+    cause = f"{wanted.members} members{each} are wanted"
     return Found(Disruption.SIZE_CHANGE, cause, urgent=False)
 
 

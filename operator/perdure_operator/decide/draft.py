@@ -186,6 +186,11 @@ class Draft:
         others = [condition for condition in self.status.conditions if condition.type != kind]
         return self.update(conditions=tuple(sorted([*others, new], key=_weight)))
 
+    def without(self, kind: ConditionType) -> Draft:
+        """Without this condition: there is nothing any more that it could tell of."""
+        left = tuple(one for one in self.status.conditions if one.type != kind)
+        return self if left == self.status.conditions else self.update(conditions=left)
+
     def finish(self, kind: ConditionType, reason: Reason, message: str) -> Draft:
         """The job is Completed or Failed, for good: no run is on and none follows."""
         draft = self.update(current=None, previous=None, next=None, spares=None).condition(kind, True, reason, message)

@@ -6,6 +6,7 @@ Outcomes go to status before the pods are deleted: status is the only memory of 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 from typing import Final
 
 from perdure.contract import Completion, ErrorKind, ExitKind
@@ -35,6 +36,7 @@ from perdure_operator.decide.facts import (
 )
 from perdure_operator.decide.history import amend, learn_from
 from perdure_operator.decide.outcomes import end_of, highest_opened, learn, learn_result, read_end, told
+from perdure_operator.decide.plans import succeed
 from perdure_operator.state.snapshot import PodView
 
 _SAVED: Final = frozenset({Reason.HANDED_OVER, Reason.CHECKPOINTED, Reason.NOTHING_TO_SAVE, Reason.NODE_FAULT})
@@ -107,6 +109,7 @@ def complete(draft: Draft) -> Draft:
         return draft
     for outcome in done:
         draft = _learn_result_of(learn(draft, outcome), outcome)
+    draft = _begun_at_last(draft, done[0].run)
     step = draft.status.step
     message = f"run {done[0].run} has reached its goal" + ("" if step is None else f" at step {step}")
     draft = draft.condition(ConditionType.SAVED, True, Reason.COMPLETED, message)
@@ -118,6 +121,16 @@ def _learn_result_of(draft: Draft, one: MemberOutcome) -> Draft:
     pod = own(draft.snapshot).get(one.name)
     said = told(pod) if pod and pod.uid == one.uid else None
     return learn_result(draft, said) if said else draft
+
+
+def _begun_at_last(draft: Draft, run: int) -> Draft:
+    """The run that was offered has taken over: it is the one that has completed, and nobody has told before."""
+    current, intent, upcoming = draft.current, draft.intent, draft.status.next
+    if current is None or intent is None or upcoming is None or upcoming.plan is None or upcoming.plan.run != run:
+        return draft
+    draft, pods = succeed(draft, current, upcoming.plan, intent), own(draft.snapshot)
+    members = (one for one in upcoming.plan.members if one.name in pods and pods[one.name].uid == one.uid)
+    return reduce(learn_from, (end for one in members if (end := told(pods[one.name]))), draft)
 
 
 def _newest_begun(draft: Draft) -> int:

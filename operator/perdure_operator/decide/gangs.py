@@ -37,7 +37,7 @@ def let_go(draft: Draft) -> Draft:
     first = lets_go(since, timeout, 0)
     draft = draft.wake(first if now < first else min(due, later(now, RECHECK_SECONDS)))
     if draft.waiting and draft.waiting.reason in _ROOMLESS:
-        held = f"{draft.waiting.message}; nodes that others hold for it, {gang.placed}, are let go at {clock(due)}"
+        held = f"{draft.waiting.message}; the nodes that other members hold ({gang.placed}) are let go at {clock(due)}"
         draft = draft.but(waiting=Waiting(draft.waiting.reason, held))
     return draft
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from perdure.contract import HandoverWord, Outcome, Rescue
+from perdure.contract import HandoverRecord, HandoverWord, Outcome, Rescue
 from perdure.words import shortened
 from perdure_operator.api.status import HistoryEntry, RunPlan, Takeover
 from perdure_operator.decide.draft import Draft
@@ -51,10 +51,17 @@ def learn_from(draft: Draft, outcome: Outcome) -> Draft:
     for record in outcome.handovers:
         if record.word is HandoverWord.GO:
             draft = _all_kept(draft, record.run)
-            draft = amend(draft, record.run, how=Takeover.LIVE, why="", pause=record.parts.get("pause"))
+            draft = amend(draft, record.run, how=Takeover.LIVE, why="", pause=_longest(draft, record))
         elif record.word is HandoverWord.RESTART:
             draft = amend(draft, record.run, how=Takeover.IN_PLACE, why=shortened(record.why, WORDS))
     return _rescued(draft, outcome.rescue) if outcome.rescue else draft
+
+
+def _longest(draft: Draft, record: HandoverRecord) -> float | None:
+    """As far as it is known: newcomers have no step before, and tell of no pause."""
+    known = next((one.pause for one in draft.status.history if one.run == record.run), None)
+    told = (one for one in (known, record.parts.get("pause")) if one is not None)
+    return max(told, default=None)
 
 
 def _all_kept(draft: Draft, run: int) -> Draft:

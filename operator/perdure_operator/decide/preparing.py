@@ -95,15 +95,19 @@ def take_over(draft: Draft) -> Draft:
     if draft.status.previous:
         return await_leavers(draft, draft.status.previous)
     found = reason_to_end(draft, current)
-    if found and _all_from_another_template(draft, heirs):
+    if found and _all_go_elsewhere(draft, heirs):
         return commit_to_leave(draft, current, found, fell="all members are made from another template").allot(())
     return _planned(draft, current, intent, heirs)
 
 
-def _all_from_another_template(draft: Draft, heirs: Succession) -> bool:
-    """What has changed may be the root itself: whoever has members there has a claim, so they all go first."""
+def _all_go_elsewhere(draft: Draft, heirs: Succession) -> bool:
+    """Where all are new their root may be, too: whoever has members there has a claim, so the old ones go first."""
     pods = own(draft.snapshot)
-    return not heirs.stays and any(made_from_another(draft, pods[one.name]) for one in heirs.leaves)
+    if heirs.stays or not any(made_from_another(draft, pods[one.name]) for one in heirs.leaves):
+        return False
+    names = (*(one.name for one in heirs.leaves), *draft.next_members)
+    roots = {pods[name].root for name in names if name in pods}
+    return len(roots) > 1 or "" in roots
 
 
 def _nobody_trains(draft: Draft, current: CurrentRun, intent: Intent) -> bool:
@@ -127,7 +131,7 @@ def take_over_with_fewer(draft: Draft) -> Draft:
     if current is None or intent is None or not intent.prepare or _has_no_root(draft):
         return draft
     heirs, pods = succession(draft), own(draft.snapshot)
-    if _all_from_another_template(draft, heirs) or not all(can_train(draft, pods[one.name]) for one in heirs.stays):
+    if _all_go_elsewhere(draft, heirs) or not all(can_train(draft, pods[one.name]) for one in heirs.stays):
         return draft
     ready = tuple(name for name in draft.next_members if name in pods and can_train(draft, pods[name]))
     size = most_with(draft, len(heirs.stays) + len(ready)) or _of_fixed_size(draft, current, intent)
@@ -246,7 +250,8 @@ def _planned(draft: Draft, current: CurrentRun, intent: Intent, heirs: Successio
     lost = intent.disruption is Disruption.MEMBER_LOST
     plan = plan_in_place(draft, heirs, lost=lost)
     why = why or "an assignment has no room for more"
-    ends = "is lost, whoever is left goes on in its pod" if lost else "saves and they go on in their pods"
+    saves = "saves and they go on in their pods" if heirs.stays else "saves and leaves"
+    ends = "is lost, whoever is left goes on in its pod" if lost else saves
     how = f"run {current.run} {ends}: {why}"
     return succeed(draft, current, plan, intent, why=why).tell(Reason.RUN_PLANNED, _words(plan, heirs, how))
 

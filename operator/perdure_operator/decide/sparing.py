@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final
 
 from perdure_operator.api.reasons import Reason
-from perdure_operator.api.status import CurrentRun, Replacements, Spares
+from perdure_operator.api.status import Replacements, RunPlan, Spares
 from perdure_operator.decide.blame import backoff_until
 from perdure_operator.decide.draft import PAUSE_AT_MOST_SECONDS, Draft, clock, later
 from perdure_operator.decide.facts import joined, one_more, own
@@ -21,6 +21,8 @@ from perdure_operator.state.snapshot import RefusalKind
 
 BEGINNING_SECONDS: Final = 5
 """So long after its plan a run begins: a pod that imports meanwhile would take CPU from trainers that start."""
+CHANGED_SECONDS: Final = 30
+"""So long after a run was offered most attempts are over, whether or not anybody can tell."""
 FORGOTTEN_SECONDS: Final = 2 * PAUSE_AT_MOST_SECONDS
 """A spare that was good for so long after the last one was replaced begins another row."""
 
@@ -59,14 +61,15 @@ def _one_more(draft: Draft, cause: str) -> Replacements:
 
 
 def _fill(draft: Draft) -> Draft:
-    """New ones for those that are missing, beside a run that trains and is left alone."""
+    """New ones for those that are missing, beside a run that trains and is left alone, or has most likely changed."""
     current, elastic = draft.current, draft.snapshot.spec.elastic
     missing = (elastic.spares if elastic else 0) - len(draft.spares)
-    if missing <= 0 or current is None or current.intent or current.outcomes or not current.warm:
+    if missing <= 0 or current is None or current.outcomes or not current.warm:
         return draft
-    if draft.snapshot.deleting or draft.blocked:
+    offered = _offered(draft)
+    if draft.snapshot.deleting or draft.blocked or (current.intent and not offered):
         return draft
-    begun = _begins(draft, current)
+    begun = _begins(draft, offered, CHANGED_SECONDS) if offered else _begins(draft, current.plan, BEGINNING_SECONDS)
     pauses = (begun, paused_until(draft), backoff_until(draft.status.failures))
     if until := max((until for until in pauses if until and draft.now < until), default=None):
         return draft.wake(until).because(f"the next spares are created at {clock(until)}")
@@ -74,7 +77,12 @@ def _fill(draft: Draft) -> Draft:
     return draft.set_aside((*draft.spares, *new))
 
 
-def _begins(draft: Draft, current: CurrentRun) -> datetime | None:
+def _offered(draft: Draft) -> RunPlan | None:
+    """The plan of a run that all members were told of: for a larger one nobody may tell for long that it is on."""
+    return draft.status.next.plan if draft.status.next else None
+
+
+def _begins(draft: Draft, plan: RunPlan, seconds: int) -> datetime | None:
     """None where a clock was set back since its plan, whose time never changes: all its members are warm."""
-    planned = current.plan.assigned_time
-    return later(planned, BEGINNING_SECONDS) if planned and planned <= draft.now else None
+    planned = plan.assigned_time
+    return later(planned, seconds) if planned and planned <= draft.now else None

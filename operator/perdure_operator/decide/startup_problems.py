@@ -44,7 +44,8 @@ def not_ready(draft: Draft, names: tuple[str, ...]) -> Draft:
         return draft.wait(*found)
     # The same words for each of them: a status that named who is missing still would be written once for each pod.
     members = draft.next_members
-    return draft.wait(Reason.STARTING_MEMBERS, f"waiting until all {len(members)} are Ready: {joined(list(members))}")
+    whom = f"{members[0]} is Ready" if len(members) == 1 else f"all {len(members)} are Ready: {joined(list(members))}"
+    return draft.wait(Reason.STARTING_MEMBERS, f"waiting until {whom}")
 
 
 def what_keeps(draft: Draft, names: tuple[str, ...]) -> tuple[Reason, str] | None:

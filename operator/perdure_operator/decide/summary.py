@@ -157,7 +157,8 @@ def _move(draft: Draft, cause: str) -> str:
         return cause
     limit = intent.ready_by or intent.grow_by
     until = f"until {clock(limit)}" if limit else _NO_LIMIT
-    return f"{cause}; {_meanwhile(draft)} while new members start, {until}: {draft.standbys_wait.message}"
+    held = draft.standbys_wait.message.removesuffix(f": {cause}")
+    return f"{cause}; {_meanwhile(draft)} while new members start, {until}: {held}"
 
 
 def _meanwhile(draft: Draft) -> str:
@@ -171,13 +172,13 @@ def _meanwhile(draft: Draft) -> str:
 
 def _protected(draft: Draft) -> Draft:
     if draft.status.finished_at:
-        return draft
+        return draft if draft.snapshot.budget else draft.without(ConditionType.PROTECTED)
     foreign, strangers = draft.snapshot.foreign_budgets, draft.snapshot.foreign_pods
     if not foreign:
         if draft.current is None and (
             draft.snapshot.budget is None or draft.status.find(ConditionType.PROTECTED) is None
         ):
-            return draft  # there is nobody to protect yet
+            return draft.without(ConditionType.PROTECTED)  # there is nobody to protect
         if draft.snapshot.budget is None:
             return draft.condition(ConditionType.PROTECTED, False, Reason.BUDGET_MISSING, "no PodDisruptionBudget yet")
         if strangers:
@@ -224,12 +225,12 @@ def _counts_strangers(draft: Draft, strangers: tuple[str, ...]) -> Draft:
 def _sized(draft: Draft) -> Draft:
     """What an autoscaler asks for and what the job has are two numbers: people are told both."""
     spec, plan = draft.snapshot.spec, draft.newest_plan
+    if plan is None:
+        return draft.without(ConditionType.SIZED)  # the size of nothing
     if spec.elastic is None:
         known = draft.status.find(ConditionType.SIZED) is not None
         words = f"spec.elastic is not set: {spec.replicas} members are wanted, and no other number"
         return draft.condition(ConditionType.SIZED, True, Reason.FIXED_SIZE, words) if known else draft
-    if plan is None:
-        return draft  # the size of nothing
     have, wanted = len(plan.members), wanted_size(draft.snapshot).members
     alive = [pod for pod in own(draft.snapshot).values() if not terminated(pod)]
     warning, spares = warn_of_priority(spec.elastic, alive), _spares(draft, spec.elastic.spares)
@@ -237,12 +238,15 @@ def _sized(draft: Draft) -> Draft:
     if have == wanted:
         words = f"{have} members: {why_so_many(spec)}{more}"
         return draft.condition(ConditionType.SIZED, True, Reason.WANTED_SIZE, words)
-    words = f"{have} members, {wanted} are wanted: {why_so_many(spec)}{_how_it_grows(draft)}{more}"
+    words = f"{have} members, {wanted} are wanted: {why_so_many(spec)}{_how_it_grows(draft, have < wanted)}{more}"
     return draft.condition(ConditionType.SIZED, False, Reason.OTHER_SIZE, words)
 
 
-def _how_it_grows(draft: Draft) -> str:
+def _how_it_grows(draft: Draft, grows: bool) -> str:
+    """Until when others are awaited; of those that an offered run has nobody is."""
     growth = draft.status.growth
+    if not grows or _offers(draft):
+        return ""
     if draft.intent and draft.intent.grow_by:
         return f"; new members are awaited until {clock(draft.intent.grow_by)}"
     again = growth is not None and growth.generation == draft.snapshot.generation and draft.now < growth.until
@@ -263,6 +267,8 @@ def _spares(draft: Draft, asked: int) -> str:
         return f"{words}, others are made at {clock(until)}: {row.cause}"
     if held := what_keeps(draft, draft.spares):
         return f"{words}: {held[1]}"
+    if draft.intent and len(draft.spares) < asked:
+        return f"{words}, others are made when this change is over"
     there = [pods[name] for name in draft.spares if name in pods and not terminated(pods[name])]
     idle = [f"{pod.name}: {why}" for pod in there if (why := unusable_node(draft, pod))]
     return f"{words}: {idle[0]}" if idle else words
@@ -307,5 +313,6 @@ def _phase(draft: Draft) -> Phase:
     if _all_assigned(draft):
         return Phase.RUNNING
     reason = draft.waiting.reason if draft.waiting else None
-    begins = reason is Reason.ASSIGNING or (reason is Reason.STARTING_MEMBERS and not draft.intent)
+    grows = draft.intent is None or draft.intent.disruption is Disruption.SIZE_CHANGE
+    begins = reason is Reason.ASSIGNING or (reason is Reason.STARTING_MEMBERS and grows)
     return Phase.STARTING if begins else Phase.RECOVERING

@@ -146,6 +146,8 @@ class PodView(Model):
     """Never, or PreemptLowerPriority, which is meant where it is absent."""
     template_hash: str = ""
     """Hash of the pod template it was created from, "" where unknown: a standby of an older one is replaced."""
+    root: str = ""
+    """Where it writes to: the same text is the same place, "" is unknown."""
     conditions: tuple[PodCondition, ...] = ()
     """Those alone that some row of the signal table matches."""
     devices: tuple[Device, ...] = ()

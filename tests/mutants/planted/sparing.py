@@ -78,8 +78,8 @@ SPARING: Final = (
     Mutant(
         "spares are made before the run has begun",
         _SPARING,
-        "current.intent or current.outcomes or not current.warm:",
-        "current.intent or current.outcomes:",
+        "current is None or current.outcomes or not current.warm:",
+        "current is None or current.outcomes:",
     ),
     Mutant(
         "the pod of a spare is deleted as nobody's",

@@ -19,6 +19,7 @@ from perdure_operator.api.marks import MARKS
 from perdure_operator.api.signals import Source
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.cluster.protocol import Json
+from perdure_operator.cluster.read import roots
 from perdure_operator.state.signals import SHIPPED_TABLE, SignalTable
 from perdure_operator.state.snapshot import (
     Budget,
@@ -178,6 +179,7 @@ def pod(raw: Json, signals: SignalTable = SHIPPED_TABLE) -> PodView:
         preemption_policy=spec.get("preemptionPolicy") or "",
         tolerations=_tolerations(*map(_toleration, spec.get("tolerations") or [])),
         template_hash=annotations.get(names.ANNOTATION_TEMPLATE, ""),
+        root=roots.of_pod(spec),
         conditions=tuple(PodCondition(**one) for one in _told(raw, Source.POD_CONDITION, signals)),
         devices=tuple(dict.fromkeys(_devices(status, signals))),
         marks={name: annotations[name] for name in MARKS if name in annotations},

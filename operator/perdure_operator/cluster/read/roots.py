@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from perdure.contract import Env
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.cluster.protocol import Json
 
@@ -27,6 +28,21 @@ def of(namespace: str, spec: TrainingJobSpec) -> Root | None:
     if not uri.startswith("file://"):
         return "s3", _endpoint(spec), uri
     return _folder(namespace, spec.template, PurePosixPath(uri.removeprefix("file://")))
+
+
+def of_pod(spec: Json) -> str:
+    """Where a member writes to that was made with this spec, "" where that is not told by the pod alone.
+
+    A folder is told by its volume too, and a variable whose value is elsewhere is not asked for.
+    """
+    trainer = next(_items(spec, "containers"), {})
+    given = {one.get("name"): one for one in _items(trainer, "env")}
+    uri = str(given.get(Env.ROOT, {}).get("value") or "")
+    endpoint = next((given[name] for name in (Env.S3_ENDPOINT, *_ENDPOINT_VARIABLES) if name in given), None)
+    elsewhere = "value" not in endpoint if endpoint else bool(trainer.get("envFrom"))
+    if not uri.startswith("s3://") or elsewhere:
+        return ""
+    return f"{uri} {str(endpoint['value']).rstrip('/') if endpoint else ''}"
 
 
 def _endpoint(spec: TrainingJobSpec) -> str:

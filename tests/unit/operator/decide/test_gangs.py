@@ -34,8 +34,9 @@ class TestHoldingOn:
     def test_it_says_what_is_held_and_until_when(self) -> None:
         told = _stuck().condition(ConditionType.RUNNING)
         assert told.reason == "Unschedulable"
-        assert f"nodes that others hold for it, 2, are let go at {START + timedelta(seconds=TIMEOUT):%H:%M:%S}Z" in (
-            told.message
+        assert (
+            f"the nodes that other members hold (2) are let go at {START + timedelta(seconds=TIMEOUT):%H:%M:%S}Z"
+            in (told.message)
         )
 
     def test_it_holds_on_so_long_and_no_longer(self) -> None:

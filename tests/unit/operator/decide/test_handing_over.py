@@ -688,6 +688,31 @@ class TestHistory:
         late = here.ended(2, ExitKind.FAILED, run=2, opened=2, handovers=went, error=killed()).settle()
         assert (late.now.history[-1].how, late.now.history[-1].pause) == (Takeover.LIVE, 0.04)
 
+    def test_one_who_knows_of_no_pause_does_not_take_back_what_others_have_told(self) -> None:
+        """A newcomer was in no step before it, and tells of none."""
+        here = _running().spec(replicas=4).settle().after(1).settle().ready().settle().after(1245).settle()
+        for member, parts in ((1, {"pause": 0.05}), (0, {"pause": 0.04}), (3, {})):
+            told = (HandoverRecord(2, HandoverWord.GO, parts=parts),)
+            here = here.ended(member, ExitKind.FAILED, run=2, opened=2, handovers=told, error=killed()).step()
+        (entry,) = [one for one in here.now.history if one.run == 2]
+        assert (entry.how, entry.pause) == (Takeover.LIVE, 0.05)
+
+    @pytest.mark.parametrize(("first", "parts"), [(0, {"pause": 0.05}), (2, {})])
+    def test_a_run_that_nobody_told_of_before_it_had_completed_is_in_it(
+        self, first: int, parts: dict[str, float]
+    ) -> None:
+        """Whoever tells of it first, one that was in the run before or a newcomer."""
+        here = _running().spec(replicas=3).settle().after(1).settle().ready().settle()
+        went = (HandoverRecord(2, HandoverWord.GO, parts=parts),)
+        done = {"run": 2, "step": 30, "commit": (5, 30), "opened": 2}
+        here = here.ended(first, ExitKind.COMPLETED, handovers=went, **done).settle()
+        assert here.now.phase is Phase.COMPLETED
+        assert [(one.run, one.size, one.how) for one in here.now.history] == [
+            (1, 2, Takeover.START),
+            (2, 3, Takeover.LIVE),
+        ]
+        assert here.now.how is Takeover.LIVE
+
     def test_a_leaver_that_died_before_it_could_tell_has_lost_nothing(self) -> None:
         dead = {"run": 1, "step": 20, "commit": (4, 10), "opened": 1, "error": killed()}
         here = _offered().ended(1, ExitKind.FAILED, **dead).settle()

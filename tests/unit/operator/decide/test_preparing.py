@@ -130,6 +130,16 @@ class TestStandbys:
         left = left.ended(0, ExitKind.CHECKPOINTED, **SAVED).ended(1, ExitKind.CHECKPOINTED, **SAVED).settle()
         assert set(_ranks(left.ready().settle())) == {"5", "6"}
 
+    def test_those_of_another_template_that_write_to_the_same_place_take_over_as_they_are(self) -> None:
+        here = _preparing().having(template_hash="t2").settle()
+        for number in (0, 1, 3, 4):
+            here = here.pod(number, root="s3://bucket/a http://store")
+        assert set(_ranks(here.ready().settle())) == {"3", "4"}
+        other = here.pod(4, root="s3://bucket/a http://elsewhere").ready().settle()
+        assert _stage(other) is Stage.LEAVING
+        assert other.now.next is not None
+        assert other.now.next.members == ()
+
     def test_one_that_a_quota_refuses_is_named_and_in_the_end_all_leave(self) -> None:
         here = _running().refused(2).cordon("n2").settle().after(1).step().step()
         assert "exceeded quota" in here.condition(ConditionType.DISRUPTED).message

@@ -12,7 +12,7 @@ from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.spec import Elastic
 from perdure_operator.api.status import Failures, LiveRefused, Phase
 from perdure_operator.decide.growth import SETTLING_SECONDS
-from perdure_operator.decide.sparing import BEGINNING_SECONDS
+from perdure_operator.decide.sparing import BEGINNING_SECONDS, CHANGED_SECONDS
 from perdure_operator.decide.stage import Stage, stage_of
 from perdure_operator.state.decision import CreatePod
 from perdure_operator.state.snapshot import NodeView
@@ -199,6 +199,22 @@ class TestTakingTheirPlace:
         assert stage_of(here.now) is Stage.HANDING_OVER
         assert _numbers(_next(here)) == ["2"]
         assert here.spares() == ()
+
+    def test_after_a_growth_that_nobody_tells_the_end_of_they_are_filled_up_all_the_same(self) -> None:
+        """Who lives tells nothing: it may be twenty minutes until that run is known to be on."""
+        here = _spared().status(live_refused=None).after(SETTLING_SECONDS).spec(replicas=3).settle().after(1).settle()
+        assert stage_of(here.now) is Stage.HANDING_OVER
+        here = here.after(CHANGED_SECONDS - 1).settle()
+        assert here.spares() == ()
+        assert _sized(here).endswith("0 of 1 spares are warm, others are made when this change is over")
+        here = here.after(1).settle()
+        assert stage_of(here.now) is Stage.HANDING_OVER
+        assert _numbers(here.spares()) == ["3"]
+        here = here.ready().settle()
+        assert _sized(here).endswith("1 of 1 spares are warm")
+        here = here.exited(1, code=137).settle()
+        assert here.run_plan is not None
+        assert here.name(3) in {member.name for member in here.run_plan.members}
 
     def test_a_spare_on_a_node_that_leaves_takes_no_place(self) -> None:
         here = _spared().cordon("n2", "n3").settle().after(1).settle()

@@ -71,7 +71,7 @@ class TestAScaleDown:
         here = here.spec(replicas=3).settle().after(1).settle()
         assert len(nodes_of(here)) == 3
         assert here.run_plan is not None
-        assert here.run_plan.cause.startswith("3 replicas")
+        assert here.run_plan.cause.startswith("3 members")
 
     def test_the_member_that_is_to_leave_goes_first(self) -> None:
         here = wished(3, elastic=self.ELASTIC).spec(replicas=2).settle().after(1).settle()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from perdure.contract import ErrorKind, ExitKind
 from perdure_operator.api.reasons import ConditionType
-from perdure_operator.api.spec import S3, Checkpoint
+from perdure_operator.api.spec import S3, Checkpoint, Elastic
 from perdure_operator.api.status import Phase
 from perdure_operator.decide.draft import MESSAGE_LENGTH
 from perdure_operator.state.snapshot import TemplateCheck, TemplateVerdict
-from tests.support.jobs import START, UID, Job, job, raised
+from tests.support.jobs import PATIENT, START, UID, Job, job, raised
 
 
 def _running(here: Job) -> tuple[str, str, str]:
@@ -32,6 +32,77 @@ class TestRunning:
     def test_the_last_commit_known_is_said(self) -> None:
         here = job().running(world=2).leaving("n1").all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20))
         assert _running(here.settle().ready().settle())[2].endswith("; the last commit known is of step 20")
+
+
+class TestWithoutMembers:
+    """What is true of a run is not said of a job that has none."""
+
+    @staticmethod
+    def _elastic() -> Job:
+        return job(elastic=Elastic(min_replicas=2, max_replicas=4, spares=1)).running(world=2)
+
+    def test_a_finished_job_has_no_size_and_once_its_budget_is_gone_no_protection(self) -> None:
+        here = self._elastic().all_ended(ExitKind.COMPLETED, step=100, commit=(9, 100)).settle()
+        assert here.snapshot.budget is None
+        told = {condition.type for condition in here.now.conditions if condition.status == "True"}
+        assert told == {"Saved", "Completed"}
+        assert here.now.find(ConditionType.SIZED) is None
+        assert here.now.find(ConditionType.PROTECTED) is None
+
+    def test_as_long_as_members_are_on_their_way_out_they_are_protected(self) -> None:
+        here = self._elastic().ended(0, ExitKind.COMPLETED, step=100, commit=(9, 100)).settle()
+        assert here.condition(ConditionType.PROTECTED).status == "True"
+
+    def test_nor_has_one_that_is_suspended(self) -> None:
+        here = self._elastic().spec(suspend=True).settle()
+        assert here.condition(ConditionType.SIZED).status == "True", "they train until they have saved"
+        here = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
+        assert here.now.phase is Phase.SUSPENDED
+        assert here.now.find(ConditionType.SIZED) is None
+
+
+class TestSizes:
+    """An autoscaler asks for replicas, and the job has members: the two are told apart."""
+
+    @staticmethod
+    def _asked(replicas: int, here: Job | None = None) -> Job:
+        elastic = Elastic(min_replicas=2, max_replicas=4, sizes=(2, 4))
+        begun = here or job(disruption=PATIENT, elastic=elastic).running(world=2)
+        return begun.spec(replicas=replicas).settle().after(1).settle()
+
+    def test_the_cause_names_the_size_that_was_asked_for_in_members(self) -> None:
+        said = self._asked(4).condition(ConditionType.DISRUPTED).message
+        assert said.startswith("4 members are wanted; the run trains on")
+
+    def test_with_processes_only_where_their_number_changes(self) -> None:
+        here = job().running(world=2).spec(processes_per_replica=2).settle()
+        assert here.condition(ConditionType.DISRUPTED).message.startswith("2 members of 2 processes are wanted")
+
+    def test_what_is_awaited_is_said_once(self) -> None:
+        here = self._asked(4).ready().settle()
+        assert here.condition(ConditionType.DISRUPTED).message.count("are wanted") == 1
+
+    def test_a_run_that_is_too_large_awaits_nobody(self) -> None:
+        grown = self._asked(4).after(30).settle().ready().settle()
+        assert len(grown.now.next.plan.members if grown.now.next and grown.now.next.plan else ()) == 4
+        smaller = self._asked(2, grown)
+        assert smaller.condition(ConditionType.SIZED).message == "4 members, 2 are wanted: spec.replicas is 2"
+
+    def test_one_member_is_no_all(self) -> None:
+        here = job(disruption=PATIENT, elastic=Elastic(min_replicas=2, max_replicas=4)).running(world=2)
+        said = self._asked(3, here).condition(ConditionType.DISRUPTED).message
+        assert said.endswith("waiting until digits-ab12-2 is Ready")
+
+    def test_a_job_that_begins_small_and_grows_is_starting(self) -> None:
+        here = job(disruption=PATIENT, elastic=Elastic(min_replicas=2, max_replicas=4), replicas=4).starting(4)
+        for number in (0, 1):
+            here = here.pod(number, phase="Running", ip=f"10.0.0.{number + 1}", ready=True)
+        here = here.settle().after(10).step()
+        for number in (0, 1):
+            here = here.pod(number, ready=False)
+        here = here.settle().after(1).settle()
+        assert here.intent is not None
+        assert here.now.phase is Phase.STARTING
 
 
 class TestUnknownFields:

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from perdure.contract import Env
 from perdure_operator.api.spec import TrainingJobSpec
-from perdure_operator.cluster.read import roots
+from perdure_operator.cluster import member
+from perdure_operator.cluster.read import parse, roots
 from perdure_operator.cluster.read.roots import Root
-from tests.support.raw import template
+from tests.support.raw import snapshot, template
 
 HOST = {"hostPath": {"path": "/mnt/ckpt"}}
 
@@ -39,6 +41,32 @@ def test_a_bucket_is_another_one_at_another_endpoint() -> None:
 def test_an_endpoint_may_also_be_in_the_environment() -> None:
     assert s3(env=[{"name": "AWS_ENDPOINT_URL", "value": "http://a"}]) == s3(endpoint="http://a")
     assert s3(env=[{"name": "AWS_ENDPOINT_URL", "value": "http://a"}]) != s3()
+
+
+def place(uri: str = "s3://bucket/a", env: list[dict[str, Any]] | None = None, **fields: Any) -> str:
+    """What a member that the operator has made tells."""
+    spec = {"checkpoint": {"uri": uri} | ({"s3": fields} if fields else {}), "template": template(env=env or [])}
+    made = member.pod(snapshot(spec=TrainingJobSpec.model_validate(spec)), "digits-3f2a-0")
+    return parse.pod(made | {"metadata": made["metadata"] | {"uid": "u"}}).root
+
+
+def test_a_member_tells_where_it_writes_to_in_the_same_way() -> None:
+    here = place(endpoint="http://a")
+    assert (
+        here
+        == place(endpoint="http://a/", region="eu")
+        == place(env=[{"name": "AWS_ENDPOINT_URL", "value": "http://a"}])
+    )
+    assert len({here, place(), place(endpoint="http://b"), place("s3://bucket/b", endpoint="http://a")}) == 4
+    assert "" not in {here, place()}
+
+
+def test_where_a_member_writes_to_is_unknown_where_its_pod_alone_does_not_tell() -> None:
+    secret = {"name": "AWS_ENDPOINT_URL", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
+    assert place(env=[secret]) == ""
+    assert place("file:///ckpt") == ""
+    assert roots.of_pod({"containers": [{"env": [{"name": Env.ROOT, "value": "s3://b/a"}], "envFrom": [{}]}]}) == ""
+    assert roots.of_pod({}) == ""
 
 
 def test_a_folder_is_that_of_the_claim_in_its_namespace() -> None:
