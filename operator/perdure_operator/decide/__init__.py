@@ -67,6 +67,7 @@ from perdure_operator.decide.preparing import (
 )
 from perdure_operator.decide.replacing import pace, replace_unfit
 from perdure_operator.decide.resting import rest
+from perdure_operator.decide.saving import ask_for_save
 from perdure_operator.decide.spares import take_spares
 from perdure_operator.decide.sparing import keep_spares
 from perdure_operator.decide.stage import Stage, stage_of
@@ -157,6 +158,7 @@ WRITES: Final[tuple[Policy, ...]] = (
     discard,  # pods without a run
     protect,  # the budget before pods and labels
     create,
+    ask_for_save,  # with the ranks
     assign,  # ranks to the pods
     tell_leavers,  # of the run before
     relax,
