@@ -310,6 +310,8 @@ class Vacating(TolerantModel):
 
     below: int
     """Members with a lower number leave; those made since stay."""
+
+
 class SavesAsked(TolerantModel):
     """Saves that were asked for because of what nodes show, while the run trains on."""
 
