@@ -123,6 +123,7 @@ STATUS = TrainingJobStatus(
         intent=MOVING,
         outcomes=(ENDED,),
         unconfirmed=True,
+        saves=2,
         replacements=ROW,
     ),
     next=NextRun(

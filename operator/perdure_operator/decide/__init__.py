@@ -156,9 +156,9 @@ WRITES: Final[tuple[Policy, ...]] = (
     ask_to_leave,
     keep_spares,
     discard,  # pods without a run
+    ask_for_save,  # it is told with the ranks
     protect,  # the budget before pods and labels
     create,
-    ask_for_save,  # with the ranks
     assign,  # ranks to the pods
     tell_leavers,  # of the run before
     relax,
