@@ -5,7 +5,8 @@ lines of several threads never mix. Agent to trainer: one request file (path in 
 place *before* SIGTERM is sent, so that a trainer that was told by either finds the other. The file carries
 `"GracefulExit": 1`, the name a MindSpore script with its own exit callback looks for. A hand-over is offered by another
 file (PERDURE_HANDOVER_FILE), an assignment as it stands in the annotation, without a signal: the trainer trains on and
-looks for it when its ranks agree anyway. What a trainer that can neither go on nor save leaves behind, its image, is a
+looks for it when its ranks agree anyway. So it does for a third file, beside the first, that asks it to save and train
+on. What a trainer that can neither go on nor save leaves behind, its image, is a
 file that the agent keeps (PERDURE_IMAGE) and shows to the next trainer (PERDURE_HELD_IMAGE); it begins with IMAGE_MAGIC
 once it is whole.
 
@@ -96,6 +97,23 @@ def read_offer(path: Path) -> Train | Leave | None:
     except (OSError, ValueError, ContractError):
         return None
     return assignment if not isinstance(assignment, Standby) and assignment.handover else None
+
+
+def ask_for_save(path: Path, word: str) -> None:
+    """Asks the trainer to save and train on, once for each other word; `path` is that of a request to leave."""
+    write_whole(_save_file(path), word)
+
+
+def save_asked(path: Path) -> str:
+    """The newest word by which a save was asked for, "" where there was none: never an error."""
+    try:
+        return _save_file(path).read_text()
+    except (OSError, ValueError):
+        return ""
+
+
+def _save_file(path: Path) -> Path:
+    return path.with_name(f"{path.name}.save")
 
 
 def acknowledge_vote(path: Path, run: int) -> None:

@@ -33,6 +33,7 @@ from perdure_operator.api.status import (
     Replacements,
     RootProblem,
     RunPlan,
+    SavesAsked,
     Spares,
     Takeover,
     TrainingJobStatus,
@@ -122,6 +123,7 @@ STATUS = TrainingJobStatus(
         intent=MOVING,
         outcomes=(ENDED,),
         unconfirmed=True,
+        saves=2,
         replacements=ROW,
     ),
     next=NextRun(
@@ -156,6 +158,7 @@ STATUS = TrainingJobStatus(
     ),
     withdrawals=Withdrawals(count=3, last_time=NOON, nodes=("n1",)),
     vacate=Vacating(below=3),
+    saves=SavesAsked(shown=("n1 memory-pressure",), count=2, last_time=NOON),
     spares=Spares(names=("digits-3f2a-9",), replacements=ROW),
     growth=Growth(attempts=1, until=NOON, generation=3),
     gang=GangRest(attempts=1, until=NOON, generation=3),

@@ -117,7 +117,7 @@ BAD = (
         "a reaction that no job has",
         job(disruption={"signals": {"karpenter": "GiveUp"}}),
         "spec.disruption.signals",
-        "one of Vacate, VacateIfRoom, Fault, Avoid and Ignore",
+        "one of Vacate, VacateIfRoom, Fault, CheckpointNow, Avoid and Ignore",
     ),
     Bad(
         "too many signals",

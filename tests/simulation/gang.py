@@ -123,6 +123,8 @@ class Gang:
         self.arrived = Changes()
         self.offered = False
         """Whether any rank was ever offered a hand-over."""
+        self.save_asked = False
+        """Whether a rank was asked for a save that was not made since."""
         self._network, self._behaviour, self._told = network, behaviour, told
         self._said: dict[int, Any] = {}
         self._training = False
@@ -246,7 +248,8 @@ class Gang:
         goal = self.track.at_goal
         if agreed and not goal:
             return Verdict(exit=True)
-        due = "goal" if agreed else "cadence" if self._told.due(self.track.step) else ""
+        asked, self.save_asked = self.save_asked, False
+        due = "goal" if agreed else "cadence" if self._told.due(self.track.step) else "asked" if asked else ""
         return Verdict(save=due, goal=goal, attempt=0 if goal else attempt) if due or goal or attempt else None
 
     def _named(self) -> int:

@@ -24,6 +24,7 @@ from perdure.agent.state import (
     Acknowledge,
     Action,
     Ask,
+    AskForSave,
     AssignmentRead,
     Event,
     Finish,
@@ -198,7 +199,7 @@ class _Agent:
                 self._finish(outcome)
             case ForgetImages():
                 pass  # simulated trainers leave none
-            case Ask() | Offer() | Acknowledge() | Kill():
+            case Ask() | AskForSave() | Offer() | Acknowledge() | Kill():
                 for process in self._processes:
                     _act_on(process, action)
             case _:
@@ -252,10 +253,12 @@ class _Agent:
         self._exit = MemberExit(code, "Error" if code else "Completed", write_outcome(outcome))
 
 
-def _act_on(process: Process, action: Ask | Offer | Acknowledge | Kill) -> None:
+def _act_on(process: Process, action: Ask | AskForSave | Offer | Acknowledge | Kill) -> None:
     match action:
         case Ask(_, cause, deadline, _, again):
             process.ask(Request(cause, deadline), signal=not again)
+        case AskForSave():
+            process.ask_for_save()
         case Offer(_, assignment):
             process.offer(assignment)
         case Acknowledge(_, run):

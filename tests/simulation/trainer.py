@@ -118,6 +118,11 @@ class Process:
         if self._gang:
             self._gang.offered = True
 
+    def ask_for_save(self) -> None:
+        """The file is there: one rank that was asked is enough, and training goes on."""
+        if self._gang and not self.over:
+            self._gang.save_asked = True
+
     def acknowledge(self, run: int) -> None:
         """The agent knows of the vote; it tells by a file that is looked for all the time."""
         loop, seconds = asyncio.get_running_loop(), self.host.rng.uniform(0.001, 0.02)

@@ -128,6 +128,8 @@ class Reason(StrEnum):
     # events only
     RUN_PLANNED = "RunPlanned"
     WITHDRAWN = "Withdrawn"
+    SAVE_ASKED = "SaveAsked"
+    SAVE_NOT_ASKED = "SaveNotAsked"
     MEMBER_REPLACED = "MemberReplaced"
     STANDBYS_NOT_READY = "StandbysNotReady"
     HANDOVER_FAILED = "HandoverFailed"
@@ -389,6 +391,15 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     ),
     Reason.RUN_PLANNED: Explained("All members are Ready; they are told their ranks now."),
     Reason.WITHDRAWN: Explained("The signal went away before anybody was asked to leave: the run goes on."),
+    Reason.SAVE_ASKED: Explained(
+        "A node announces what may end its members without a notice: the run was asked to save and trains on. The "
+        "commit has the reason `asked` in the log.",
+    ),
+    Reason.SAVE_NOT_ASKED: Explained(
+        "A node announces what may end its members without a notice, and with completion ExitCode nobody can be asked "
+        "to save and train on.",
+        "Use a Session, or give the signal another reaction in disruption.signals.",
+    ),
     Reason.STANDBYS_NOT_READY: Explained(
         "New members for those that have to leave were not Ready in time: everybody saves and leaves, and the job "
         "starts anew.",

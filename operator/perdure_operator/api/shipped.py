@@ -455,7 +455,7 @@ _PRESSURES: Final = tuple(
     _condition(
         name,
         key,
-        Reaction.IGNORE,
+        Reaction.CHECKPOINT_NOW,
         set_by="the kubelet; it evicts pods by itself, a Guaranteed one last",
         warning="none, or eviction-soft-grace-period",
         url=_PRESSURE,

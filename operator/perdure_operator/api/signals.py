@@ -40,6 +40,7 @@ class Reaction(StrEnum):
     VACATE_BY_DEADLINE = "VacateByDeadline"
     VACATE_IF_ROOM = "VacateIfRoom"
     FAULT = "Fault"
+    CHECKPOINT_NOW = "CheckpointNow"
     AVOID = "Avoid"
     IGNORE = "Ignore"
     GIVE_UP = "GiveUp"
@@ -54,6 +55,7 @@ REACTIONS: Final = {
     "Ready elsewhere, without a time limit",
     Reaction.FAULT: "what members there have computed is suspect: all members stop without a save, and the job goes on "
     "elsewhere from its last commit; the steps since then are lost",
+    Reaction.CHECKPOINT_NOW: "nobody leaves: the run saves at once, and trains on",
     Reaction.AVOID: "members that train there stay, and nobody new trains there, as long as nobody has to: who makes a "
     "run larger, a spare, whoever takes the place of a member that need not leave",
     Reaction.IGNORE: "nothing",

@@ -207,6 +207,7 @@ class JobReaction(StrEnum):
     VACATE = "Vacate"
     VACATE_IF_ROOM = "VacateIfRoom"
     FAULT = "Fault"
+    CHECKPOINT_NOW = "CheckpointNow"
     AVOID = "Avoid"
     IGNORE = "Ignore"
 
@@ -262,13 +263,14 @@ class DisruptionPolicy(Model):
         json_schema_extra=checked(
             Rule(
                 f"self.all(name, self[name] in [{', '.join(repr(word.value) for word in JobReaction)}])",
-                "disruption.signals must give each signal's name one of Vacate, VacateIfRoom, Fault, Avoid and Ignore",
+                "disruption.signals must give each signal's name one of Vacate, VacateIfRoom, Fault, CheckpointNow, "
+                "Avoid and Ignore",
             )
         ),
     )
     """What this job does about what nodes announce, by the names of docs/signals.md, where that is not what the
-    operator's table says: Vacate, VacateIfRoom, Fault, Avoid or Ignore. A name that the table does not have is told in
-    the condition SpecUnderstood."""
+    operator's table says: Vacate, VacateIfRoom, Fault, CheckpointNow, Avoid or Ignore. A name that the table does not
+    have is told in the condition SpecUnderstood."""
 
     @property
     def reactions(self) -> tuple[tuple[str, Reaction], ...]:

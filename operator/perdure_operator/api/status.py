@@ -266,6 +266,8 @@ class CurrentRun(TolerantModel):
     """The row of replacements that led to it: it goes on if the run has to end before its first step."""
     unconfirmed: bool = False
     """True while nobody has told that it has taken over: the run before it may still be the one that trains."""
+    saves: int = 0
+    """How often its members were asked to save and train on."""
     warm: bool = False
     """Each of its members has been Ready: who ends from then on has not ended of its imports."""
 
@@ -308,6 +310,17 @@ class Vacating(TolerantModel):
 
     below: int
     """Members with a lower number leave; those made since stay."""
+
+
+class SavesAsked(TolerantModel):
+    """Saves that were asked for because of what nodes show, while the run trains on."""
+
+    shown: tuple[str, ...] = ()
+    """For what of what is shown now, at most 64: nodes and rows of the table."""
+    count: int = 0
+    """How many in a row: the pause before the next one grows with it."""
+    last_time: datetime | None = None
+    """When the newest was asked for; the row ends 20 minutes later."""
 
 
 class Growth(TolerantModel):
@@ -536,6 +549,8 @@ class TrainingJobStatus(TolerantModel):
     """Set from a signal of a node that was withdrawn; see there."""
     vacate: Vacating | None = None
     """Set from the first sight of the annotation perdure.dev/vacate=true until it is taken away."""
+    saves: SavesAsked | None = None
+    """Set from a node that shows enough to save at once; see there."""
     growth: Growth | None = None
     """Set from an attempt at a larger run that was given up until the run has the wanted size."""
     gang: GangRest | None = None

@@ -67,6 +67,7 @@ from perdure_operator.decide.preparing import (
 )
 from perdure_operator.decide.replacing import pace, replace_unfit
 from perdure_operator.decide.resting import rest
+from perdure_operator.decide.saving import ask_for_save
 from perdure_operator.decide.spares import take_spares
 from perdure_operator.decide.sparing import keep_spares
 from perdure_operator.decide.stage import Stage, stage_of
@@ -155,6 +156,7 @@ WRITES: Final[tuple[Policy, ...]] = (
     ask_to_leave,
     keep_spares,
     discard,  # pods without a run
+    ask_for_save,  # it is told with the ranks
     protect,  # the budget before pods and labels
     create,
     assign,  # ranks to the pods

@@ -25,21 +25,27 @@ from perdure_operator.api.status import Assigned, Intent, RunPlan
 _CAUSE_LENGTH: Final = 160
 
 
-def train(plan: RunPlan, member: Assigned) -> str:
-    """What a member of the run does."""
-    return _fitting(
-        Train(
-            run=plan.run,
-            rank=member.rank,
-            world=plan.world,
-            master=plan.master,
-            cause=_short(plan.cause),
-            seconds=plan.seconds,
-            wait=plan.wait,
-            lost=plan.lost,
-            floor=CommitRef(plan.floor.seq, plan.floor.step) if plan.floor else None,
-            handover=_block(plan),
-        )
+def train(plan: RunPlan, member: Assigned, saves: int = 0) -> str:
+    """What a member of the run does, and how often it was asked to save; where there is no room for both, the first."""
+    told = _train(plan, member)
+    try:
+        return write_assignment(replace(told, save=saves))
+    except ContractError:
+        return _fitting(told)
+
+
+def _train(plan: RunPlan, member: Assigned) -> Train:
+    return Train(
+        run=plan.run,
+        rank=member.rank,
+        world=plan.world,
+        master=plan.master,
+        cause=_short(plan.cause),
+        seconds=plan.seconds,
+        wait=plan.wait,
+        lost=plan.lost,
+        floor=CommitRef(plan.floor.seq, plan.floor.step) if plan.floor else None,
+        handover=_block(plan),
     )
 
 

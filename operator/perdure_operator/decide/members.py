@@ -9,7 +9,7 @@ from __future__ import annotations
 from perdure.contract import Role
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Takeover
-from perdure_operator.decide.assignments import run_told, shutdown, train
+from perdure_operator.decide.assignments import run_given, run_told, shutdown, train
 from perdure_operator.decide.draft import Draft, clock
 from perdure_operator.decide.exit_problems import await_leavers, await_told
 from perdure_operator.decide.facts import (
@@ -161,13 +161,14 @@ def assign(draft: Draft) -> Draft:
         pod = pods.get(member.name)
         if pod is None or pod.deleting or terminated(pod) or outcome_of(current, member.name):
             continue
-        text = train(plan, member)
+        text = train(plan, member, current.saves if plan is current.plan else 0)
         if run_told(pod.assignment) > plan.run:  # of an attempt that did not come about: nobody goes back
             text = pod.assignment
         if pod.assignment != text or pod.role != Role.MEMBER:
             told = Assign(name=pod.name, uid=pod.uid, role=Role.MEMBER, old=pod.assignment, new=text)
-            draft = draft.act(f"its rank in run {plan.run}", told)
-            untold.append(pod)
+            knows = run_given(pod.assignment) == plan.run and pod.role == Role.MEMBER and current.saves
+            draft = draft.act("asked to save and train on" if knows else f"its rank in run {plan.run}", told)
+            untold += [] if knows else [pod]
         elif not pod.ready:
             unready.append(pod)
     if untold:

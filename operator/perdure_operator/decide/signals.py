@@ -119,6 +119,21 @@ def avoided(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> Signal |
     return Signal(pod.name, first.words, pod.node, if_room=True) if first else None
 
 
+def saves_wanted(snapshot: Snapshot, pods: Iterable[PodView]) -> dict[str, str]:
+    """What these pods and their nodes show for which a run saves and trains on: by node, or pod, and row, in words."""
+    in_force, nodes, found = table_of(snapshot), {node.name: node for node in snapshot.nodes}, dict[str, str]()
+    for pod in pods:
+        node = nodes.get(pod.node)
+        if node is not None and not _shows_nothing(node):
+            found |= {f"{node.name} {one.row.name}": one.words for one in _saves(_shown(in_force, node, pod))}
+        found |= {f"{pod.name} {one.row.name}": one.words for one in _saves(_shown_by_pod(in_force, pod))}
+    return found
+
+
+def _saves(shown: Iterable[_Shown]) -> Iterator[_Shown]:
+    return (one for one in shown if one.row.reaction is Reaction.CHECKPOINT_NOW)
+
+
 def signals_of_nodes(snapshot: Snapshot, pods: Iterable[PodView]) -> list[Signal]:
     """One signal for each of these pods that has to leave its node, in the order of the nodes' names."""
     nodes = {node.name: node for node in snapshot.nodes}

@@ -30,6 +30,7 @@ def correct_times(draft: Draft) -> Draft:
         root_problem=_past(status.root_problem, now, "time") if status.root_problem else None,
         spares=_of_spares(status.spares, now) if status.spares else None,
         withdrawals=_past(status.withdrawals, now, "last_time") if status.withdrawals else None,
+        saves=_past(status.saves, now, "last_time") if status.saves else None,
         growth=_of_growth(status.growth, draft) if status.growth else None,
         gang=_of_gang(status.gang, draft) if status.gang else None,
         unready=tuple(_past(one, now, "since", "given_up") for one in status.unready),

@@ -67,6 +67,12 @@ is on, or one that has lost a member, or where others have to leave by some time
 to keep off (Karpenter would make no node for such a pod), and a job that waits is worse. A spare stays there. Of a row
 about a pod it is as `Ignore`.
 
+With `CheckpointNow` nobody leaves either. The ranks agree on a step and save, as they do from time to time anyway; the
+log's entry of that commit has the reason `asked`. It is asked for once each time that a node begins to show it, and for
+all that is shown by then: a second time 60 s later at the earliest, then 120 s, up to 10 min, and anew after 20 min
+without. Who has no Session cannot be asked: with `completion: ExitCode` an event says so, else the pod's log does. A
+trainer whose image has an older Perdure trains on as if nothing had been said.
+
 With `Fault` the job goes on from the newest commit, which may be younger than the fault: how long a node was broken
 before somebody said so nobody knows. A save that members were asked for before is finished, and so is the grace of a
 pod that somebody deletes. Rows with `Fault` are off: the operator takes each word for true, and a false alarm on every

@@ -19,6 +19,7 @@ from perdure.agent.state import (
     HOLDS_SEAT,
     Action,
     Ask,
+    AskForSave,
     AssignmentRead,
     Cleared,
     Event,
@@ -165,6 +166,9 @@ def _same_run(state: State, assignment: Train | Leave) -> Noted:
     """A run's plan never changes; only its deadline may come nearer."""
     if state.current is None or assignment == state.current:
         return state, []
+    if isinstance(assignment, Train) and isinstance(state.current, Train) and assignment.save != state.current.save:
+        saves = max(assignment.save, state.current.save)  # one that forgets what it has asked for asks for nothing new
+        return _same_run(replace(state, current=replace(state.current, save=saves)), replace(assignment, save=saves))
     if assignment.seconds < state.current.seconds:
         nearer = replace(state.current, seconds=assignment.seconds)
         return replace(state, current=nearer), [Say(f"run {nearer.run}: now {nearer.seconds} s to save")]
@@ -367,7 +371,8 @@ def _floor(state: State, train: Train) -> CommitRef | None:
 def _living(state: State, trainer: Trainer, now: float) -> Noted:
     """The newest request first, then what the stage allows."""
     trainer, actions = _requested(state, trainer, now)
-    state = replace(state, trainer=trainer)
+    trainer, asked = _asked_for_save(state, trainer)
+    state, actions = replace(state, trainer=trainer), [*actions, *asked]
     if newer := _follows_at_once(state, trainer):
         state, started = _start(state, newer)
         say = Say(f"run {trainer.run} is over here, and run {newer.run} begins beside its end")
@@ -464,6 +469,19 @@ def _offered(
     if word is None and offer and not trainer.request and (trainer.voting or now < handover.asked_at(state, offer)):
         return None, *handover.offer(trainer, offer)
     return newer, trainer, []
+
+
+def _asked_for_save(state: State, trainer: Trainer) -> tuple[Trainer, list[Action]]:
+    """The trainer of the newest run saves and trains on; who was asked to leave saves anyway."""
+    current = state.current
+    if not isinstance(current, Train) or trainer.run != current.run or trainer.request or trainer.completed:
+        return trainer, []
+    if not current.save or (current.run, current.save) <= trainer.saves:
+        return trainer, []
+    words = f"run {current.run} is asked to save and train on"
+    say = Say(words if trainer.attached else f"{words}: it can, once it has a Session; nobody else knows how to save")
+    trainer = replace(trainer, saves=(current.run, current.save))
+    return trainer, [say, AskForSave(trainer.origin, f"{current.run} {current.save}")]
 
 
 def _restarts(state: State, trainer: Trainer, newer: Train | Leave) -> bool:

@@ -31,6 +31,7 @@ from perdure.agent.state import (
     Acknowledge,
     Action,
     Ask,
+    AskForSave,
     AssignmentRead,
     Event,
     Finish,
@@ -49,7 +50,7 @@ from perdure.agent.state import (
     Warmed,
 )
 from perdure.agent.stop import StopMarker
-from perdure.channel import Request, acknowledge_vote, write_offer, write_request
+from perdure.channel import Request, acknowledge_vote, ask_for_save, write_offer, write_request
 from perdure.contract import CLEAN, ContractError, Outcome, Train, UnsupportedVersion, read_assignment, write_outcome
 
 POLL_SECONDS: Final = 0.05
@@ -204,10 +205,8 @@ class Agent:
                 self._start(train)
             case Ask():
                 self._ask(action)
-            case Offer(run, assignment):
-                self._put(f"the offer of run {assignment.run}", lambda: write_offer(self._offer_file(run), assignment))
-            case Acknowledge(run, following):
-                self._put("the acknowledgement of a vote", lambda: acknowledge_vote(self._offer_file(run), following))
+            case AskForSave() | Offer() | Acknowledge():
+                self._show(action)
             case ForgetImages():
                 self._images.forget()
             case Kill():
@@ -222,6 +221,16 @@ class Agent:
         self._put("the request", lambda: write_request(self._request_file(ask.run), request))
         if not ask.again:
             self._children.terminate(ask.sessions)
+
+    def _show(self, action: AskForSave | Offer | Acknowledge) -> None:
+        """What the trainer looks for as it trains."""
+        match action:
+            case AskForSave(run, word):
+                self._put("the request for a save", lambda: ask_for_save(self._request_file(run), word))
+            case Offer(run, assignment):
+                self._put(f"the offer of run {assignment.run}", lambda: write_offer(self._offer_file(run), assignment))
+            case Acknowledge(run, following):
+                self._put("the acknowledgement of a vote", lambda: acknowledge_vote(self._offer_file(run), following))
 
     def _put(self, what: str, write: Callable[[], None]) -> None:
         """A trainer that does not find what it looks for goes on without it."""

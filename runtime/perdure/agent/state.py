@@ -159,6 +159,8 @@ class Trainer:
     """The run that it was started for, once it trains another."""
     offered: tuple[Train | Leave, ...] = ()
     """Runs that were to take over its own, the newest last; each as it was shown to it."""
+    saves: tuple[int, int] = (0, 0)
+    """The run in which it was asked to save and train on, and how often."""
     voting: Voting | None = None
     """A vote of it may stand in the log already, and the word is not known here."""
 
@@ -368,6 +370,14 @@ class Offer:
 
 
 @dataclass(frozen=True)
+class AskForSave:
+    """Ask the trainer started for `run` to save and train on; each word is another request."""
+
+    run: int
+    word: str
+
+
+@dataclass(frozen=True)
 class Acknowledge:
     """Let the trainer started for `run` know that its vote for run `next` is known."""
 
@@ -392,7 +402,7 @@ class Finish:
     outcome: Outcome
 
 
-Action = Say | MarkWarm | Start | Ask | Offer | Acknowledge | ForgetImages | Kill | Finish
+Action = Say | MarkWarm | Start | Ask | AskForSave | Offer | Acknowledge | ForgetImages | Kill | Finish
 
 HOLDS_SEAT: Final = frozenset({ExitKind.CHECKPOINTED, ExitKind.STOPPED, ExitKind.PEER_LOST})
 """Ends that are no fault of this member: the operator may have a next run for its seat."""

@@ -34,6 +34,8 @@ class Train:
     """The newest commit known from outcomes: a run that finds an older log refuses to begin. None: any log will do."""
     handover: Handover | None = None
     """How to take over the living run; None where every trainer of it has to end first."""
+    save: int = 0
+    """How often the run was asked to save and train on: alone of all this grows within a run."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +67,12 @@ def write_assignment(assignment: Assignment) -> str:
         case Leave(run, cause, seconds, lost, handover):
             body |= {"run": run, "lost": list(lost), "leave": True, "cause": cause, "seconds": seconds}
             body |= _block(handover)
-        case Train(run, rank, world, master, cause, seconds, wait, lost, floor, handover):
+        case Train(run, rank, world, master, cause, seconds, wait, lost, floor, handover, save):
             body |= {"run": run, "lost": list(lost), "rank": rank, "world": world, "master": master}
             body |= {"cause": cause, "seconds": seconds, "wait": wait}
             if floor:
                 body["floor"] = asdict(floor)
-            body |= _block(handover)
+            body |= _block(handover) | ({"save": save} if save else {})
     text = json.dumps(body, separators=(",", ":"))
     if len(text.encode()) > ASSIGNMENT_BYTES:
         raise ContractError(
@@ -100,6 +102,7 @@ def read_assignment(text: str) -> Assignment:
     if rank >= world:
         raise ContractError(f"assignment: rank {rank} is not below world {world}")
     master, wait = string(doc, "master"), integer(doc, "wait", 0, default=0)
+    save = integer(doc, "save", 0, default=0)
     if not is_address(master):
         raise ContractError(f"assignment: master {master!r} is not ip:port")
-    return Train(run, rank, world, master, cause, seconds, wait, lost, read_commit(doc.get("floor")), handover)
+    return Train(run, rank, world, master, cause, seconds, wait, lost, read_commit(doc.get("floor")), handover, save)

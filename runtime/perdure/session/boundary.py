@@ -26,6 +26,7 @@ from perdure.session.leaving import Exit, save_and_leave
 from perdure.session.newcomer import Newcomer
 from perdure.session.requests import ExitRequest
 from perdure.session.run import Run
+from perdure.session.saving import SaveRequests
 from perdure.telemetry.events import RequestSeen, Stepped
 
 PRESSING: Final = 0.25
@@ -56,6 +57,9 @@ class Boundary:
         """While this process is to join a living run, and has not had its first batch."""
         self._due = ""
         """Why a checkpoint is due."""
+        self._saves = SaveRequests(run.settings.request_file, run.settings.check_seconds)
+        self._asked_for_save = False
+        """Whether this rank was asked for a save that is not due yet."""
         self._stepped = False
         self._request_traced = False
         self._lost: PeerLost | None = None
@@ -231,9 +235,9 @@ class Boundary:
         self._run.requests.look()
         self._trace_request()
         if not self.leaving and not self._run.joining and not self._lost:
-            by_the_clock = kind is _STEP and self._run.schedule.by_the_clock()
+            save = kind is _STEP and self._wants_save()
             wants_exit = self._wants_exit
-            votes = Votes(wants_exit, by_the_clock, exhausted) if wants_exit or by_the_clock or exhausted else NOTHING
+            votes = Votes(wants_exit, save, exhausted) if wants_exit or save or exhausted else NOTHING
             try:
                 self._note(self._run.agreement.check(self._progress.step, kind, votes, self.handing.look))
             except PeerLost as error:
@@ -251,6 +255,12 @@ class Boundary:
             votes = Votes(exit=self._wants_exit, attempt=self.handing.look())
             self._note(self._run.agreement.at_once(self._progress.step, kind, votes))
 
+    def _wants_save(self) -> bool:
+        """Said once: by the clock, or because this rank was asked for one."""
+        asked = self._saves.look()
+        self._asked_for_save = self._asked_for_save or asked
+        return self._run.schedule.by_the_clock() or asked
+
     @property
     def _wants_exit(self) -> bool:
         return self._run.requests.seen or self.handing.exit_wanted
@@ -259,7 +269,8 @@ class Boundary:
         self.leaving = agreed.exit
         self.exhausted = self.exhausted or agreed.exhausted
         if agreed.save:
-            self._due = self._due or "cadence"
+            self._due = self._due or ("asked" if self._asked_for_save else "cadence")
+            self._asked_for_save = False
 
     def _pressing(self) -> bool:
         """Whether the time of some rank's request is nearly over. Collective."""

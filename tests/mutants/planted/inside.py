@@ -20,6 +20,21 @@ _OF_LOG: Final = tuple(f"{_UNIT}checkpoint/test_{name}.py" for name in ("writer"
 
 INSIDE: Final = (
     Mutant(
+        "a run is asked for the same save again and again",
+        f"{_AGENT}machine.py",
+        "trainer = replace(trainer, saves=(current.run, current.save))",
+        "trainer = replace(trainer, saves=(current.run, current.save - 1))",
+        tests=(f"{_UNIT}agent/test_saves.py",),
+    ),
+    Mutant(
+        "a save that was asked for is made at each step",
+        f"{_SESSION}saving.py",
+        "return self._known != known",
+        "return bool(self._known)",
+        tests=(f"{_UNIT}session/test_saving.py",),
+        outside=_NO_STATE,
+    ),
+    Mutant(
         "a trainer that votes is killed when its time to save is over",
         f"{_AGENT}stage.py",
         "    elif stage is Stage.VOTING:\n        if state.shutdown:  #",

@@ -70,6 +70,13 @@ SPARING: Final = (
         tests=("tests/unit/operator/decide/test_avoiding.py", "tests/unit/operator/decide/test_wishes.py"),
     ),
     Mutant(
+        "a save is asked for in each round",
+        f"{_DECIDE}saving.py",
+        "new = [one for one in wanted if one not in kept] if len(kept) < MOST_SHOWN else []",
+        "new = list(wanted)",
+        tests=("tests/unit/operator/decide/test_saving.py",),
+    ),
+    Mutant(
         "the row of spares that were replaced never ends",
         _SPARING,
         "lately = old if old and draft.now < later(old.last_time, FORGOTTEN_SECONDS) else None",

@@ -64,6 +64,8 @@ TODAYS_ASSIGNMENTS: dict[str, Assignment] = {
     "train": Train(4, 1, 2, "10.9.0.1:29504", "node n2 is cordoned", 120, 135, (3,), floor=CommitRef(12, 96)),
     # To an older agent an offer is what it is without its block: a newer run, hence a request to save.
     "offer": Train(4, 1, 2, "10.9.0.1:29504", "node n2 is cordoned", 120, 135, (3,), handover=OFFER),
+    # And a request for a save, which it does not know, is none.
+    "save": Train(4, 1, 2, "10.9.0.1:29504", "node n2 is cordoned", 120, 135, (3,), save=2),
     "offer to leave": Leave(4, "node n2 is cordoned", 120, (3,), handover=OFFER),
 }
 
@@ -90,6 +92,14 @@ def test_an_older_agent_does_what_it_is_told_today(assignment: Assignment, reade
     assert type(understood).__name__ == type(assignment).__name__
     for name, value in vars(understood).items():
         assert (name, str(value)) == (name, str(getattr(assignment, name)))
+
+
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+def test_to_an_older_agent_a_request_for_a_save_is_the_assignment_that_it_has(reader: ModuleType) -> None:
+    known, asked = (
+        reader.read_assignment(write_assignment(Train(4, 1, 2, "10.9.0.1:29504", save=save))) for save in (0, 2)
+    )
+    assert known == asked
 
 
 @pytest.mark.parametrize(("reader", "kind"), UNDERSTOOD)

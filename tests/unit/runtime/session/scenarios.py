@@ -21,6 +21,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import perdure
+from perdure.channel import ask_for_save
 from perdure.checkpoint.image_file import Image
 from perdure.contract import Env
 from perdure.errors import PeerLost
@@ -74,8 +75,12 @@ def train(
     terminate: tuple[int, int] | None = None,
     fault: tuple[int, int] | None = None,
     resume_from: dict[str, Any] | None = None,
+    asked: tuple[int, int] | None = None,
 ) -> dict[str, Any]:
-    """Trains to the end, or until rank terminate[0] gets SIGTERM right before its step terminate[1] is told."""
+    """Trains to the end, or until rank terminate[0] gets SIGTERM right before its step terminate[1] is told.
+
+    Rank asked[0] is asked for a save right before its step asked[1] is told.
+    """
     with joined(root, deterministic=deterministic, resume_from=resume_from) as session:
         net = network()
         torch.manual_seed(session.rank)  # dropout of its own on every rank
@@ -98,6 +103,8 @@ def train(
                     optimizer.step()
                     if terminate and list(terminate) == [session.rank, session.steps_done + 1]:
                         os.kill(os.getpid(), signal.SIGTERM)
+                    if asked and list(asked) == [session.rank, session.steps_done + 1]:
+                        ask_for_save(Path(os.environ[Env.REQUEST_FILE]), "1 1")
                     drawn.append((session.steps_done, random.random()))  # noqa: S311
                     session.step()
                     scheduler.step()
@@ -113,6 +120,15 @@ def train(
             "random": torch.rand(1).item(),
             "drawn": drawn,
         }
+
+
+def asked_for_a_save(root: str, *, rank: int, step: int) -> dict[str, Any]:
+    """As `train`, and one rank alone is asked for a save."""
+    os.environ[Env.REQUEST_FILE] = f"{root}-request-{os.environ['RANK']}.json"
+    try:
+        return train(root, asked=(rank, step))
+    finally:
+        del os.environ[Env.REQUEST_FILE]
 
 
 class Fragile:

@@ -55,6 +55,13 @@ def scenes(root: Path) -> list[Scene]:
         Scene("subgroup", "subgroup", 3, {"root": str(root / "subgroup")}),
         Scene("thaw", "thaw", 2, {"root": str(root / "thaw")}),
         train("two", 2, "two"),
+        Scene(
+            "two-asked",
+            "asked_for_a_save",
+            2,
+            {"root": str(root / "two-asked"), "rank": 1, "step": 8},
+            {"PERDURE_TRACE": "1", "PERDURE_EVERY_STEPS": "5", "PERDURE_CHECK_SECONDS": "0"},
+        ),
         train("two-first", 2, "two-parts", terminate=(1, 9)),
         train("two-second", 2, "two-parts"),
         train("two-again", 2, "two-parts"),
@@ -126,6 +133,13 @@ def test_a_loss_by_tokens_gives_the_gradient_of_the_mean_over_all_tokens_of_the_
     played: Results, scene: str
 ) -> None:
     assert all(difference < 1e-6 for result in played[scene] for difference in result), played[scene]
+
+
+def test_a_save_that_one_rank_is_asked_for_is_made_by_all_and_changes_nothing(played: Results, folder: Path) -> None:
+    assert played["two-asked"] == played["two"]
+    told = [json.loads(path.read_text()) for path in sorted((folder / "two-asked" / "log").glob("*.json"))]
+    commits = [entry["step"] for entry in told if entry["kind"] == "Committed"]
+    assert sorted(commits) == [5, 9, 10, 15, 20, 25, 28]  # read by all one step after it was said
 
 
 def test_a_rank_that_counts_more_items_than_it_has_is_told_on_all(played: Results) -> None:

@@ -1,0 +1,77 @@
+"""A save while the run trains on, because a node shows what may end its members without a notice.
+
+Once for each time that it begins to be shown, and for all that is shown by then; what comes and goes is asked for later
+and later. The members are told with their ranks, by a number that grows within their run.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from perdure.contract import Completion
+from perdure_operator.api.reasons import Reason
+from perdure_operator.api.status import SavesAsked
+from perdure_operator.decide.assignments import run_told
+from perdure_operator.decide.draft import Draft, clock, later
+from perdure_operator.decide.facts import CAUSE_LENGTH, still_running
+from perdure_operator.decide.pauses import doubled_seconds
+from perdure_operator.decide.signals import saves_wanted
+
+FIRST_PAUSE_SECONDS: Final = 60
+LONGEST_PAUSE_SECONDS: Final = 600
+FORGOTTEN_SECONDS: Final = 2 * LONGEST_PAUSE_SECONDS
+"""After so long without one the row is over."""
+MOST_SHOWN: Final = 64
+"""Status is small: where more is shown, whatever is shown beyond that is no news."""
+
+
+def ask_for_save(draft: Draft) -> Draft:
+    """Ask the run that is on for a save, if something is shown for which none was asked yet."""
+    pods = still_running(draft)
+    wanted = saves_wanted(draft.snapshot, pods)
+    if not wanted and draft.status.saves is None:
+        return draft
+    old = draft.status.saves or SavesAsked()
+    kept = tuple(one for one in old.shown if one in wanted)
+    new = [one for one in wanted if one not in kept] if len(kept) < MOST_SHOWN else []
+    if not new or not _can_be_asked(draft):
+        return _with(draft, old, kept)
+    if until := _paused_until(draft, old):
+        return _with(draft, old, kept).wake(until).because(f"the next save is asked for at {clock(until)}")
+    words = "; ".join(dict.fromkeys(wanted[one] for one in new))[:CAUSE_LENGTH]
+    asked = SavesAsked(shown=tuple(sorted(wanted))[:MOST_SHOWN], count=_count(draft, old) + 1, last_time=draft.now)
+    draft = draft.update(saves=asked)
+    if draft.snapshot.spec.completion is not Completion.LOG:
+        told = f"{words}: nobody can be asked to save and train on, completion is {draft.snapshot.spec.completion}"
+        return draft.tell(Reason.SAVE_NOT_ASKED, told, warning=True)
+    saves = draft.current.saves + 1 if draft.current else 0
+    return draft.update_current(saves=saves).tell(Reason.SAVE_ASKED, f"the run saves and trains on: {words}")
+
+
+def _can_be_asked(draft: Draft) -> bool:
+    """Whether a run is on whose members have their ranks, and are told of no other."""
+    current, upcoming = draft.current, draft.status.next
+    if current is None or not current.warm or current.outcomes or (upcoming and upcoming.plan):
+        return False
+    if current.intent and current.intent.leave:
+        return False
+    return all(run_told(pod.assignment) == current.run for pod in still_running(draft))
+
+
+def _with(draft: Draft, old: SavesAsked, kept: tuple[str, ...]) -> Draft:
+    over = not kept and _count(draft, old) == 0
+    return draft.update(saves=None if over else old.model_copy(update={"shown": kept}))
+
+
+def _count(draft: Draft, old: SavesAsked) -> int:
+    lately = old.last_time is not None and draft.now < later(old.last_time, FORGOTTEN_SECONDS)
+    return old.count if lately else 0
+
+
+def _paused_until(draft: Draft, old: SavesAsked) -> datetime | None:
+    count = _count(draft, old)
+    if old.last_time is None or not count:
+        return None
+    until = later(old.last_time, doubled_seconds(count, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS))
+    return until if draft.now < until else None
