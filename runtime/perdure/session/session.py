@@ -47,6 +47,7 @@ from perdure.session.counting import NAME as STEPS
 from perdure.session.counting import Steps
 from perdure.session.departure import has_ended, main_frame
 from perdure.session.ending import tell_failed
+from perdure.session.exchanging import all_reduce, gather
 from perdure.session.hooks import HookName, read_name
 from perdure.session.job import Job, Status
 from perdure.session.joining import attach, meet, meet_in_place
@@ -383,6 +384,28 @@ class Session:
                 raise UserError("weighted(loss, of=...): say of how many of them this loss is the mean, too: give n")
             return self._run.progress.weighted(loss)
         return weigh(loss, n, of, self._run.peers)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Each rank's `value`, by rank, on all ranks: numbers, strings, None, lists, mappings, at most 1 MiB as JSON.
+
+        What comes back has been JSON: tuples are lists. Collective: all ranks call it equally often, at the same step.
+        UserError, on all ranks, for what one of them cannot tell, and for ranks that call it at different places.
+        """
+        return gather(value, self._place("gather"), self._run.peers)
+
+    def all_reduce(self, value: Any, how: str = "sum") -> Any:
+        """All ranks' values as one: their "sum", "mean", "min" or "max", on all ranks.
+
+        `value` is a number, or a list, a mapping or a tensor of numbers, of one form on all ranks and at most 1 MiB as
+        JSON; what comes back has that form, a tensor its shape, dtype and device (the mean of whole numbers is of
+        torch's default dtype). Sums are rounded once. Collective, with the errors of `gather`.
+        """
+        return all_reduce(value, how, self._place("all_reduce"), self._run.peers)
+
+    def _place(self, call: str) -> str:
+        if self._run.joining:
+            raise UserError(f"{call}(): this process joins a living run, and is no rank of it before its first batch")
+        return f"{call}() after step {self._run.progress.step}"
 
     def step(self, *, exhausted: bool = False) -> None:
         """One optimizer step is done. Nothing is saved here: that is done when the next batch is asked for."""

@@ -264,10 +264,10 @@ class TestResult:
     def test_the_largest_is_whole_and_attempts_take_what_is_left(self) -> None:
         most = {"text": "x" * (RESULT_BYTES - len('{"text":""}'))}
         records = tuple(HandoverRecord(run, HandoverWord.GO, parts={"pause": 0.04}) for run in range(1, 9))
-        records += (HandoverRecord(9, HandoverWord.ABORT, "😀" * 500),)
+        long = tuple(HandoverRecord(run, HandoverWord.ABORT, "x" * 130) for run in range(1, 5))
         seconds = {f"part {number}": 1234.567 for number in range(8)}
-        whole = Outcome(ExitKind.COMPLETED, 1, 0, step=LARGEST, result=most, handovers=records[:8], seconds=seconds)
-        for outcome in (whole, replace(whole, handovers=records)):
+        whole = Outcome(ExitKind.COMPLETED, 1, 0, step=LARGEST, result=most, handovers=records, seconds=seconds)
+        for outcome in (whole, replace(whole, handovers=long, live=False, live_why="x" * 100)):
             text = write_outcome(outcome)
             assert len(text.encode()) <= OUTCOME_BYTES
             assert read_outcome(text).result == most

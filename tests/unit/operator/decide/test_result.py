@@ -34,12 +34,12 @@ def test_a_member_that_has_none_takes_nothing_back() -> None:
 
 
 def test_whoever_knows_less_of_the_log_than_is_known_says_nothing_new() -> None:
-    here = job().running(world=2)
+    here, saved = job().running(world=2).spec(suspend=True).settle(), ExitKind.CHECKPOINTED
     first, second = here.members
-    here = here.ended(first, COMPLETED, step=30, commit=(6, 30), result={"best": 0.7}).settle()
-    assert here.ended(second, COMPLETED, step=30, commit=(5, 20), result={"best": 0.5}).settle().now.result == {
-        "best": 0.7
-    }
+    here = here.ended(first, saved, step=30, commit=(6, 30), result={"best": 0.7}).settle()
+    here = here.ended(second, saved, step=30, commit=(5, 20), result={"best": 0.5}).settle()
+    assert here.now.current is None
+    assert here.now.result == {"best": 0.7}
 
 
 def test_what_utf_8_cannot_hold_is_told_without() -> None:

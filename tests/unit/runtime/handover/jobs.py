@@ -110,6 +110,12 @@ class Job:
         """Its entries, oldest first."""
         return [json.loads(path.read_text()) for path in sorted((self.root / "log").glob("*.json"), reverse=True)]
 
+    def began(self, run: int) -> list[str]:
+        """Which process was each rank of this run when it began, by the object that the log names."""
+        (opened,) = (entry for entry in self.log if entry["kind"] == "Opened" and entry["run"] == run)
+        told = json.loads((self.root / opened["members"]["key"]).read_text())
+        return [member["name"] for member in told["members"]]
+
     @property
     def trace(self) -> list[dict[str, Any]]:
         """The lines of all its ranks."""
@@ -122,7 +128,7 @@ class Job:
         return self.nursery.folder / f"{self.name}-{name}.offer"
 
     def _start(self, name: str, environ: Mapping[str, str], newcomer: Mapping[str, Any] | None = None) -> None:
-        told = {"PERDURE_TRACE": "1", "PERDURE_CHECK_SECONDS": "0", **environ}
+        told = {"PERDURE_TRACE": "1", "PERDURE_CHECK_SECONDS": "0", "PERDURE_MEMBER": name, **environ}
         told["PERDURE_HANDOVER_FILE"] = str(self._offer_file(name))
         own = {"wait_at": self._wait_at} if newcomer is None else dict(newcomer)
         arguments = self._arguments | own | ({"again": self._again[name]} if name in self._again else {})

@@ -117,6 +117,8 @@ def test_replaced_ranks_change_nothing(nursery: Nursery, name: str) -> None:
     began = {results[f"new{rank}"]["began"] for rank in move.joins}
     assert began == {results[f"old{rank}"]["left"] for rank in move.leavers}
     assert opened(job) == [(1, None, None), (2, 1, began.pop())]
+    assert job.began(1) == [f"old{rank}" for rank in range(move.old)]
+    assert job.began(2) == [f"{'new' if rank in move.joins else 'old'}{rank}" for rank in range(move.new)]
     reached = {name: found["left"] if "left" in found else found["steps"] for name, found in results.items()}
     assert {name: found["last"] for name, found in results.items()} == {
         name: [steps] for name, steps in reached.items()

@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -24,7 +24,7 @@ import perdure
 from perdure.channel import ask_for_save
 from perdure.checkpoint.image_file import Image
 from perdure.contract import Env
-from perdure.errors import PeerLost
+from perdure.errors import PeerLost, UserError
 from perdure.group.agreement import Agreement, CheckpointCall, Votes
 from perdure.session.leaving import Exit
 from perdure.session.session import Session
@@ -350,6 +350,38 @@ def miscounted(root: str) -> None:
         session.register(model=nn.Linear(1, 1))
         session.restore()
         session.weighted(torch.ones(()), 2 + session.rank, of=2)
+
+
+def exchange(root: str) -> dict[str, Any]:
+    """What ranks tell each other; at the end rank 0 alone calls one step too late."""
+    with joined(root) as session:
+        own = session.rank + 1
+        found: dict[str, Any] = {
+            "gathered": session.gather({"rank": session.rank, "text": "é"}),
+            "sum": session.all_reduce(own),
+            "mean": session.all_reduce([own, 0.5], "mean"),
+            "most": session.all_reduce({"a": own, "b": -own}, "max"),
+            "tensor": session.all_reduce(torch.tensor([[own, 0.25]])).tolist(),
+        }
+        net = network()
+        session.register(net=net, optimizer=torch.optim.SGD(net.parameters()))
+        for _ in session.epochs(1):
+            for _ in session.loader(dataset(), 51):
+                if session.rank == 1 and session.steps_done == 1:
+                    found["refused"] = refused(lambda: session.gather(1))
+                session.step()
+                if session.rank == 0 and session.steps_done == 2:
+                    found["refused"] = refused(lambda: session.gather(1))
+        found["tensors"] = refused(lambda: session.gather(torch.ones(2) if session.rank else 1))
+    return found
+
+
+def refused(act: Callable[[], Any]) -> str:
+    try:
+        act()
+    except UserError as error:
+        return str(error)
+    return "nothing"
 
 
 def gradients(net: nn.Module) -> list[torch.Tensor]:

@@ -51,6 +51,7 @@ def scenes(root: Path) -> list[Scene]:
             {"root": str(root / "seconds")},
             {"PERDURE_EVERY_SECONDS": "3600", "PERDURE_CHECK_SECONDS": "0"},
         ),
+        Scene("exchange", "exchange", 2, {"root": str(root / "exchange")}),
         Scene("exhausted", "exhausted", 2, {"root": str(root / "exhausted")}),
         Scene("subgroup", "subgroup", 3, {"root": str(root / "subgroup")}),
         Scene("thaw", "thaw", 2, {"root": str(root / "thaw")}),
@@ -264,6 +265,23 @@ def test_hooks_are_told_of_a_resume_by_other_ranks_and_rank_0_alone_collects(pla
     after = ["resumed", "ranks", "exit"]
     assert [found["told"] for found in played["life-three"]] == [["resumed", "ranks", "collect", "exit"], after, after]
     assert [found["rank"] for found in played["life-three"]] == [0, 0, 0]
+
+
+def test_ranks_tell_each_other_small_values(played: Results) -> None:
+    for found in played["exchange"]:
+        assert found["gathered"] == [{"rank": 0, "text": "é"}, {"rank": 1, "text": "é"}]
+        assert (found["sum"], found["mean"], found["most"]) == (3, [1.5, 0.5], {"a": 2, "b": -1})
+        assert found["tensor"] == [[3.0, 0.5]]
+
+
+def test_ranks_that_exchange_values_at_different_steps_are_told_so(played: Results) -> None:
+    for found in played["exchange"]:
+        assert "rank 0 in gather() after step 2, rank 1 in gather() after step 1" in found["refused"]
+
+
+def test_what_one_rank_cannot_tell_is_an_error_on_all(played: Results) -> None:
+    for found in played["exchange"]:
+        assert "rank 1: gather() after step 2: Object of type Tensor is not JSON serializable" in found["tensors"]
 
 
 def test_at_the_end_every_rank_has_the_result_of_rank_0(played: Results) -> None:
