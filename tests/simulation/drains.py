@@ -31,7 +31,9 @@ from tests.simulation.objects import (
 from tests.simulation.world import World
 
 PATIENCE_SECONDS: Final = 600.0
-SHOWN: Final = frozenset(Source) - {Source.CORDON, Source.NODE_DELETION, Source.SILENCE, Source.DEVICE}
+SHOWN: Final = frozenset(
+    {Source.CONDITION, Source.TAINT, Source.LABEL, Source.ANNOTATION, Source.POD_CONDITION, Source.JOB}
+)
 """What a node, each pod there, or their jobs show for as long as somebody wants it to."""
 _CONDITIONS: Final = frozenset({Source.CONDITION, Source.POD_CONDITION})
 AUTOSCALER: Final = {"key": "ToBeDeletedByClusterAutoscaler", "value": "1", "effect": "NoSchedule"}
