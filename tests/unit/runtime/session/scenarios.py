@@ -217,9 +217,9 @@ def life(root: str, *, ask: int | None = None, leave: int | None = None) -> dict
                     session.stop("plateau")
                 for inputs, labels in session.loader(dataset(), 51):
                     session.weighted(cross_entropy(model(inputs), labels)).backward()
-                    if leave == session.steps_done + 1:
-                        os.kill(os.getpid(), signal.SIGTERM)
                     session.step()
+                    if leave == session.steps_done:  # not before: a process without a step ends at once
+                        os.kill(os.getpid(), signal.SIGTERM)
         except Exit:
             return {"told": told, "steps": session.steps_done, "made": made}
         session.result = {"of": session.rank}
