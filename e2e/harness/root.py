@@ -44,13 +44,14 @@ class Root:
         """The steps of whose state this run has stored anything, committed or not."""
         return {int(folder.name.partition("-")[0]) for folder in self._folder.glob(f"data/{run}/[0-9]*-*")}
 
-    def wait_for_commit(self, *, seconds: float) -> Entry:
-        """The first commit."""
+    def wait_for_commit(self, *, seconds: float, reason: str = "") -> Entry:
+        """The first commit, or the first one made for this reason."""
 
         def found() -> Entry | None:
-            return next((entry for entry in self.entries() if entry.kind == "Committed"), None)
+            commits = (entry for entry in self.entries() if entry.kind == "Committed")
+            return next((entry for entry in commits if reason in ("", entry.body["reason"])), None)
 
-        return self._wait("a first commit", found, seconds)
+        return self._wait(f"a first commit {reason}".rstrip(), found, seconds)
 
     def wait_for_step(self, run: int, *, seconds: float) -> TracedStep:
         """Any step of this run."""

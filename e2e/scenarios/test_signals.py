@@ -21,6 +21,7 @@ STEP = r"PACE run \d+: \d+ steps"
 PACE = {"PACE_SECONDS": "0.3", "PACE_HOLDS": "20", "PACE_HOLD_SECONDS": "1", "PACED_RUNS": "9"}
 READ_ONLY = ("ReadonlyFilesystem", "FilesystemIsReadOnly", "Remounting filesystem read-only")
 XID = ("SysLogsXIDError", "SysLogsXIDErrorIsNotHealthy", "ErrorCode:79 PCI:0000:65:00 XID error")
+DEADLOCK = ("KernelDeadlock", "DockerHung", "task docker:20744 blocked for more than 120 seconds.")
 CORDON = "cordon"
 FULL = "example.com/full"
 """A taint that nobody takes for an announcement; it only keeps new members off."""
@@ -28,7 +29,12 @@ NO_ROOM = "the run trains on while new members start, "
 VACATE = "perdure.dev/vacate"
 MOVING = Trouble(
     environ=PACE,
-    spec={"disruption": {"onCordon": "MoveIfRoom", "signals": {"npd-readonly-filesystem": "Vacate"}}},
+    spec={
+        "disruption": {
+            "onCordon": "MoveIfRoom",
+            "signals": {"npd-readonly-filesystem": "Vacate", "npd-kernel-deadlock": "CheckpointNow"},
+        }
+    },
 )
 SUSPECT = Trouble(
     environ={"PACE_SECONDS": "0.3", "PACE_HOLDS": "13", "PACE_HOLD_SECONDS": "4"},
@@ -73,6 +79,11 @@ def test_members_leave_a_node_for_each_reason_once_there_is_room_and_nobody_stop
         training.trains(steps=3)
         other, left, spare = training.node(rank=0), training.node(rank=1), empty_node(lab, lane, training)
 
+        announcer.finds(left, *DEADLOCK)
+        asked = training.job.root.wait_for_commit(seconds=60, reason="asked")
+        announcer.withdraws(left, DEADLOCK[0])
+        trains_on(training)
+
         for node in (other, spare):
             announcer.taints(node, FULL, "", "NoSchedule")
         announcer.cordons(left)
@@ -107,7 +118,7 @@ def test_members_leave_a_node_for_each_reason_once_there_is_room_and_nobody_stop
         training.trains(steps=1, run=5)
         training.hurries()
         status = training.completes()
-    assert stayed == [1]
+    assert stayed == [asked.run] == [1]
     assert left in cordoned
     assert left in named
     assert training.nodes_of(2) == {other, spare}

@@ -63,10 +63,14 @@ class Votes:
     """Somebody has no further sample: a last step is behind it."""
     attempt: int = 0
     """The run that every rank is ready to become, at a hand-over; 0 unless all name the same."""
+    asked: int = 0
+    """The number of a save that somebody was asked for, higher for each further one. Read once: whoever hears of the
+    same one later says it no more."""
 
     def __or__(self, later: Votes) -> Votes:
         """Both, one after the other: what is ready may not be so any more."""
-        return Votes(self.exit or later.exit, self.save or later.save, self.exhausted or later.exhausted, later.attempt)
+        ends, saves = self.exit or later.exit, self.save or later.save
+        return Votes(ends, saves, self.exhausted or later.exhausted, later.attempt, max(self.asked, later.asked))
 
 
 NOTHING: Final = Votes()
@@ -194,7 +198,7 @@ class Agreement:
         label = [*self._call, self._sum]
         flags = [int(said.exit), int(said.save), int(said.exhausted)]
         ready = [said.attempt, -said.attempt]
-        vector = [*label, *(-number for number in label), *flags, -self._pace.checked(), *ready]
+        vector = [*label, *(-number for number in label), *flags, -self._pace.checked(), *ready, said.asked]
         self._sent = self._call
         if self._maximum is not None:
             try:
@@ -213,8 +217,12 @@ class Agreement:
         self._compare(vector[:3], [-number for number in vector[3:6]])
         self._pace.agree(-vector[9])
         self.attempt = vector[10] if vector[10] == -vector[11] else 0
-        leave, save, exhausted = map(bool, vector[6:9])
-        return Votes(leave, save, exhausted, self.attempt) if leave or save or exhausted or self.attempt else NOTHING
+        (leave, save, exhausted), asked = map(bool, vector[6:9]), vector[12]
+        if asked and self.unsaid.asked <= asked:
+            self.unsaid = replace(self.unsaid, asked=0)
+        if not (leave or save or exhausted or asked or self.attempt):
+            return NOTHING
+        return Votes(leave, save, exhausted, self.attempt, asked)
 
     @property
     def _sent_at(self) -> str:

@@ -58,8 +58,6 @@ class Boundary:
         self._due = ""
         """Why a checkpoint is due."""
         self._saves = SaveRequests(run.settings.request_file, run.settings.check_seconds)
-        self._asked_for_save = False
-        """Whether this rank was asked for a save that is not due yet."""
         self._stepped = False
         self._request_traced = False
         self._lost: PeerLost | None = None
@@ -235,9 +233,10 @@ class Boundary:
         self._run.requests.look()
         self._trace_request()
         if not self.leaving and not self._run.joining and not self._lost:
-            save = kind is _STEP and self._wants_save()
+            save, asked = (self._run.schedule.by_the_clock(), self._saves.look()) if kind is _STEP else (False, 0)
             wants_exit = self._wants_exit
-            votes = Votes(wants_exit, save, exhausted) if wants_exit or save or exhausted else NOTHING
+            news = wants_exit or save or exhausted or asked
+            votes = Votes(wants_exit, save, exhausted, asked=asked) if news else NOTHING
             try:
                 self._note(self._run.agreement.check(self._progress.step, kind, votes, self.handing.look))
             except PeerLost as error:
@@ -255,12 +254,6 @@ class Boundary:
             votes = Votes(exit=self._wants_exit, attempt=self.handing.look())
             self._note(self._run.agreement.at_once(self._progress.step, kind, votes))
 
-    def _wants_save(self) -> bool:
-        """Said once: by the clock, or because this rank was asked for one."""
-        asked = self._saves.look()
-        self._asked_for_save = self._asked_for_save or asked
-        return self._run.schedule.by_the_clock() or asked
-
     @property
     def _wants_exit(self) -> bool:
         return self._run.requests.seen or self.handing.exit_wanted
@@ -268,9 +261,9 @@ class Boundary:
     def _note(self, agreed: Votes) -> None:
         self.leaving = agreed.exit
         self.exhausted = self.exhausted or agreed.exhausted
-        if agreed.save:
-            self._due = self._due or ("asked" if self._asked_for_save else "cadence")
-            self._asked_for_save = False
+        if agreed.save or agreed.asked:
+            self._due = self._due or ("asked" if agreed.asked else "cadence")
+            self._saves.agreed(agreed.asked)
 
     def _pressing(self) -> bool:
         """Whether the time of some rank's request is nearly over. Collective."""

@@ -6,6 +6,7 @@ Called by perdure.session.boundary.
 from __future__ import annotations
 
 import math
+import re
 import time
 from pathlib import Path
 
@@ -20,14 +21,26 @@ class SaveRequests:
         self._file = file
         self._look_seconds = look_seconds
         self._looked = -math.inf
-        self._known = ""
+        self._known = 0
 
-    def look(self) -> bool:
-        """Whether a save was asked for since the last look."""
+    def look(self) -> int:
+        """The number of a save that was asked for since the last look, and that no rank has told of; else 0."""
         now = time.monotonic()
         if self._file is None or now - self._looked < self._look_seconds:
-            return False
+            return 0
         self._looked = now
-        word, known = save_asked(self._file), self._known
-        self._known = word or known
-        return self._known != known
+        number = _number(save_asked(self._file))
+        if number <= self._known:
+            return 0
+        self._known = number
+        return number
+
+    def agreed(self, number: int) -> None:
+        """All ranks make that save: one's own word for it, which may come later, is no other."""
+        self._known = max(self._known, number)
+
+
+def _number(word: str) -> int:
+    """Of the agent's word, `RUN NUMBER`: as one that grows. 0 for anything else."""
+    found = re.fullmatch(r"(\d{1,12}) (\d{1,6})", word.strip())
+    return int(found[1]) * 10**6 + int(found[2]) if found else 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
 
@@ -17,7 +18,7 @@ from perdure.errors import PeerLost, UserError
 from perdure.group.agreement import Agreement, CheckpointCall, Votes
 from perdure.group.pace import MOST_CALLS, Pace
 
-STEP, POLL, SAVE, END = CheckpointCall
+STEP, POLL, SAVE, END, _ = CheckpointCall
 SECONDS = 20.0
 INTERVAL = 0.05
 FAST, USUAL, SLOW = 0.002, 0.02, 1.0
@@ -308,6 +309,26 @@ def test_who_is_ready_for_what_is_asked_where_it_is_said_and_the_newest_word_cou
     assert said[:2] == [1, 2]
     assert said[-1] == 0
     assert asked < 12
+
+
+@pytest.mark.parametrize("interval", [0.0, INTERVAL])
+def test_a_save_of_which_ranks_hear_at_different_calls_is_agreed_on_once(interval: float) -> None:
+    def made(hears: int, meeting: Meeting) -> list[int]:
+        clock, known, found = Clock((USUAL,)), 0, []
+        agreement = Agreement(meeting.of(), interval=interval, now=clock)
+        for number in range(30):
+            clock.go_on(number)
+            asked, known = (7, 7) if number >= hears > -1 and known < 7 else (0, known)
+            agreed = agreement.check(number + 1, STEP, Votes(asked=asked))
+            found += [number] if agreed.asked else []
+            known = max(known, agreed.asked)
+        return found
+
+    with ThreadPoolExecutor(3) as ranks:
+        for hears in product((-1, 0, 1, 2, 3, 5, 8, 13), repeat=3):
+            seen = list(ranks.map(made, hears, [Meeting(3)] * 3))
+            assert seen[0] == seen[1] == seen[2]
+            assert len(seen[0]) == (max(hears) > -1), hears
 
 
 def test_a_world_of_one_sends_nothing_and_nothing_lags() -> None:

@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -75,11 +75,11 @@ def train(
     terminate: tuple[int, int] | None = None,
     fault: tuple[int, int] | None = None,
     resume_from: dict[str, Any] | None = None,
-    asked: tuple[int, int] | None = None,
+    asked: Sequence[Sequence[int]] = (),
 ) -> dict[str, Any]:
     """Trains to the end, or until rank terminate[0] gets SIGTERM right before its step terminate[1] is told.
 
-    Rank asked[0] is asked for a save right before its step asked[1] is told.
+    For each (r, s) of `asked` rank r is asked for one and the same save right before its step s is told.
     """
     with joined(root, deterministic=deterministic, resume_from=resume_from) as session:
         net = network()
@@ -103,7 +103,7 @@ def train(
                     optimizer.step()
                     if terminate and list(terminate) == [session.rank, session.steps_done + 1]:
                         os.kill(os.getpid(), signal.SIGTERM)
-                    if asked and list(asked) == [session.rank, session.steps_done + 1]:
+                    if [session.rank, session.steps_done + 1] in asked:
                         ask_for_save(Path(os.environ[Env.REQUEST_FILE]), "1 1")
                     drawn.append((session.steps_done, random.random()))  # noqa: S311
                     session.step()
@@ -122,11 +122,11 @@ def train(
         }
 
 
-def asked_for_a_save(root: str, *, rank: int, step: int) -> dict[str, Any]:
-    """As `train`, and one rank alone is asked for a save."""
+def asked_for_a_save(root: str, *, asked: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """As `train`, and ranks are asked for a save."""
     os.environ[Env.REQUEST_FILE] = f"{root}-request-{os.environ['RANK']}.json"
     try:
-        return train(root, asked=(rank, step))
+        return train(root, asked=asked)
     finally:
         del os.environ[Env.REQUEST_FILE]
 

@@ -60,7 +60,7 @@ def scenes(root: Path) -> list[Scene]:
             "two-asked",
             "asked_for_a_save",
             2,
-            {"root": str(root / "two-asked"), "rank": 1, "step": 8},
+            {"root": str(root / "two-asked"), "asked": [[1, 8], [0, 12]]},
             {"PERDURE_TRACE": "1", "PERDURE_EVERY_STEPS": "5", "PERDURE_CHECK_SECONDS": "0"},
         ),
         train("two-first", 2, "two-parts", terminate=(1, 9)),
@@ -136,11 +136,14 @@ def test_a_loss_by_tokens_gives_the_gradient_of_the_mean_over_all_tokens_of_the_
     assert all(difference < 1e-6 for result in played[scene] for difference in result), played[scene]
 
 
-def test_a_save_that_one_rank_is_asked_for_is_made_by_all_and_changes_nothing(played: Results, folder: Path) -> None:
+def test_a_save_that_one_rank_is_asked_for_is_made_once_by_all_and_changes_nothing(
+    played: Results, folder: Path
+) -> None:
     assert played["two-asked"] == played["two"]
     told = [json.loads(path.read_text()) for path in sorted((folder / "two-asked" / "log").glob("*.json"))]
-    commits = [entry["step"] for entry in told if entry["kind"] == "Committed"]
+    commits = {entry["step"]: entry["reason"] for entry in told if entry["kind"] == "Committed"}
     assert sorted(commits) == [5, 9, 10, 15, 20, 25, 28]  # read by all one step after it was said
+    assert commits[9] == "asked"
 
 
 def test_a_rank_that_counts_more_items_than_it_has_is_told_on_all(played: Results) -> None:

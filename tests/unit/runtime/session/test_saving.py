@@ -79,10 +79,20 @@ def test_one_that_was_asked_before_its_first_step_saves_after_it(join: Join, tmp
 def test_it_is_looked_for_no_more_often_than_ranks_agree(tmp_path: Path) -> None:
     file = tmp_path / "request.json"
     often, seldom = SaveRequests(file, 0.0), SaveRequests(file, 3600.0)
-    assert (often.look(), seldom.look()) == (False, False)
+    assert (often.look(), seldom.look()) == (0, 0)
     ask_for_save(file, "1 1")
-    assert (often.look(), seldom.look()) == (True, False)
+    assert (bool(often.look()), seldom.look()) == (True, 0)
     assert not often.look()
+
+
+def test_what_all_make_already_is_not_asked_for_again_by_who_hears_of_it_later(tmp_path: Path) -> None:
+    first, late = (SaveRequests(tmp_path / name, 0.0) for name in ("first.json", "late.json"))
+    ask_for_save(tmp_path / "first.json", "3 1")
+    late.agreed(first.look())
+    ask_for_save(tmp_path / "late.json", "3 1")
+    assert late.look() == 0
+    ask_for_save(tmp_path / "late.json", "3 2")
+    assert late.look() > 0
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe"])
