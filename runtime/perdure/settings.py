@@ -101,6 +101,8 @@ class Settings:
     """The global batch that the job's sizes were chosen for."""
     started: float | None = None
     """time.monotonic() at which the agent started this process."""
+    exit_at_step: int | None = None
+    """In a user's test: the step in which this process is asked to leave, as a drain would ask it."""
     member: Member = NOBODY
 
 
@@ -145,6 +147,7 @@ def read_settings(
         handover=_handover(environ),
         global_batch_size=_optional(environ, Env.GLOBAL_BATCH_SIZE, 1),
         started=_started(environ),
+        exit_at_step=_optional(environ, Env.EXIT_AT_STEP, 1),
         member=_member(environ),
     )
 

@@ -22,7 +22,8 @@ def test_the_folder_operator_never_becomes_a_package() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["perdure", "perdure.contract", "perdure.channel", "perdure.agent.shell", "perdure.cli"]
+    "module",
+    ["perdure", "perdure.contract", "perdure.channel", "perdure.agent.shell", "perdure.cli", "perdure.testing"],
 )
 def test_what_the_operator_and_the_agent_import_is_free_of_torch_and_boto3(module: str) -> None:
     code = f"import sys, {module}; print(*sorted({{'torch', 'boto3', 'numpy', 'kopf', 'pydantic'}} & set(sys.modules)))"

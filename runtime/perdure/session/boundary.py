@@ -17,6 +17,7 @@ from typing import Any, Final, NoReturn
 from perdure.channel import SaveFailed
 from perdure.checkpoint.opening import say
 from perdure.checkpoint.pins import check_pin
+from perdure.contract import Env
 from perdure.data.source import Source
 from perdure.errors import PeerLost
 from perdure.group.agreement import NOTHING, CheckpointCall, Votes
@@ -143,6 +144,8 @@ class Boundary:
             self._stepped = True
         run.tell(Stepped(progress.step, progress.epochs_done, ids))
         run.pulse.stepped()
+        if progress.step == run.settings.exit_at_step:
+            run.requests.ask(f"{Env.EXIT_AT_STEP}={progress.step}")
         if run.schedule.after_step(progress.step):
             self._due = self._due or "cadence"
         self._check(_STEP, exhausted=exhausted)

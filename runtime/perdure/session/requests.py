@@ -92,6 +92,10 @@ class Requests:
         if self._exit_file.asks():
             self._notes.append(ExitRequest(now, f"{WORD} in {self._exit_file.path}", None))
 
+    def ask(self, cause: str) -> None:
+        """Asks by itself, with what SIGTERM leaves."""
+        self._note_termination(cause)
+
     def left(self) -> float | None:
         """Seconds until it has to be done; None where nobody asks, or says until when."""
         request = self.current

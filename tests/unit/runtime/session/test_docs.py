@@ -25,7 +25,9 @@ from tests.unit.runtime.session.training import Join
 PAGE = Path(__file__).parents[4] / "docs" / "training.md"
 EXAMPLES = [textwrap.dedent(found) for found in re.findall(r"^ *```python\n(.*?)^ *```", PAGE.read_text(), re.M | re.S)]
 TRAININGS = [example for example in EXAMPLES if "session.epochs" in example]
-OTHERS = [example for example in EXAMPLES if "session.epochs" not in example]
+TESTS = [example for example in EXAMPLES if "perdure.testing" in example]
+OTHERS = [example for example in EXAMPLES if "session.epochs" not in example and example not in TESTS]
+DIGITS = Path(__file__).parents[4] / "examples" / "digits" / "train.py"
 
 
 class Interrupted(Session):
@@ -94,6 +96,7 @@ def run(example: str, root: Path, before: int = 0) -> list[float]:
 def test_there_are_examples() -> None:
     assert len(TRAININGS) > 5
     assert OTHERS
+    assert TESTS
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler:UserWarning")  # torch counts within a process
@@ -125,3 +128,17 @@ def test_an_example_that_trains_nothing_runs_beside_a_finished_training(
     found = names()
     exec(OTHERS[number], found)  # noqa: S102 - our own page
     assert [value for parameter in found["model"].parameters() for value in parameter.flatten().tolist()] == expected
+
+
+@pytest.mark.parametrize("number", range(len(TESTS)))
+def test_an_example_of_a_test_passes_for_a_script_of_this_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    (tmp_path / "train.py").write_text(DIGITS.read_text())
+    monkeypatch.chdir(tmp_path)
+    found: dict[str, Any] = {}
+    exec(TESTS[number], found)  # noqa: S102 - our own page
+    tests = [test for name, test in found.items() if name.startswith("test_")]
+    assert tests
+    for test in tests:
+        test(tmp_path / "root")
