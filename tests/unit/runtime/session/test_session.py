@@ -332,6 +332,20 @@ def test_the_last_commit_before_an_exit_is_pinned_if_that_is_where_it_is_asked_f
     assert [one.step for one in perdure.history(tmp_path)] == [10, 4]
 
 
+def test_what_is_pinned_behind_the_last_loop_is_saved_before_the_job_is_complete(join: Join, tmp_path: Path) -> None:
+    training = Training(join(KEEP="1"))
+    with training.session:
+        for _ in training.session.epochs(1):
+            for _ in training.batches:
+                training.session.step()
+        training.session.save()
+        training.session.save(pin="done")
+    assert pinned(tmp_path) == [(5, "done", False)]
+    assert kinds(tmp_path) == ["Opened", "Committed", "Committed", "Completed"]
+    assert perdure.load(tmp_path, pin="done").commit.step == 5
+    assert Training(join()).run(1).draws == []
+
+
 def test_what_is_saved_already_is_saved_once_more_to_be_pinned(join: Join, tmp_path: Path) -> None:
     Training(join()).left(stop=4)
     training = Training(join())
