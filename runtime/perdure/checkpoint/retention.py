@@ -87,7 +87,9 @@ def _victims(store: Store, writer: Writer, keep: int) -> tuple[list[Committed], 
 
 def _walk(writer: Writer) -> Iterable[tuple[Slot, bool]]:
     """What is bypassed may be as long as the log, and nothing is added to it while this run lasts."""
-    return ((slot, False) for slot in writer.commits()) if writer.bypassed_are_gone else writer.every_commit()
+    if writer.bypassed_are_gone:
+        return ((slot, False) for slot in writer.commits())
+    return writer.every_commit()
 
 
 def _orphaned(store: Store, writer: Writer, retired: Collection[str]) -> list[str]:
