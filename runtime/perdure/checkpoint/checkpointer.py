@@ -136,6 +136,24 @@ class Checkpointer:
         self.commit, self.pin, self.made = saved.commit, None, self._told_in_full(saved, position)
         self.timings.note(saved.seconds)
 
+    def commit_first(self, staged: Staged, position: Position, reason: str, seconds: float) -> None:
+        """Makes what the run begins with its first commit. Collective; StorageError if that fails for so long."""
+        begun = time.monotonic()
+        while True:
+            try:
+                return self.commit_staged(staged, position, final=False, reason=reason)
+            except StorageRefused:
+                raise
+            except StorageError as error:
+                if on_rank0(self.peers, lambda: time.monotonic() - begun >= seconds):
+                    raise
+                say(f"what this run begins with cannot be saved ({reason}), trying again: {error}")
+                time.sleep(AGAIN_SECONDS)
+
+    def begin_with(self, position: Position, reason: str, seconds: float) -> None:
+        """The same of what is registered, as it stands: a run that has not saved that is not to train on it."""
+        self.commit_first(self.stage(self._read_together()), position, reason, seconds)
+
     def _told_in_full(self, saved: Saved, position: Position) -> Commit:
         members, seconds = zip(*((part.member, part.seconds) for part in saved.by_rank), strict=True)
         slowest = max(range(len(saved.by_rank)), key=lambda rank: saved.by_rank[rank].own_seconds)

@@ -7,7 +7,6 @@ more: whoever resumes, in this run or a later one, reads a commit. Called by the
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,10 @@ from perdure.checkpoint.checkpointer import Checkpointer
 from perdure.checkpoint.entry import ImageRef
 from perdure.checkpoint.image import Offer, Stamp, holder_of
 from perdure.checkpoint.image_file import Image
-from perdure.checkpoint.opening import STORE_AGAIN_SECONDS, say
+from perdure.checkpoint.opening import say
 from perdure.checkpoint.state import Position, State
 from perdure.checkpoint.upload import Staged
-from perdure.errors import Corrupt, StorageError, StorageRefused
-from perdure.group.collectives import on_rank0
+from perdure.errors import Corrupt
 from perdure.group.peers import Peers
 
 OfLost = Callable[[Sequence[Any], Collection[str]], Any]
@@ -49,19 +47,7 @@ class Inheritance:
         had.
         """
         staged, position = self._staged(image, of_lost)
-        begun = time.monotonic()
-        while True:
-            try:
-                checkpointer.commit_staged(staged, position, final=False, reason=f"image of run {image.run}")
-            except StorageRefused:
-                raise
-            except StorageError as error:
-                if on_rank0(self._peers, lambda: time.monotonic() - begun >= seconds):
-                    raise
-                say(f"the image of run {image.run} cannot be saved, trying again: {error}")
-                time.sleep(STORE_AGAIN_SECONDS)
-            else:
-                break
+        checkpointer.commit_first(staged, position, f"image of run {image.run}", seconds)
         if self._peers.rank == 0:
             say(f"goes on from the image that run {image.run} has left, step {position.step}")
         self._image = None  # its memory is needed

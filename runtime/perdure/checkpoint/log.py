@@ -6,6 +6,7 @@ line reads logs too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -84,24 +85,28 @@ class EveryCommit:
     """The newest Opened."""
 
     def __iter__(self) -> Iterator[tuple[Slot, bool]]:
-        linked, line, opened = self.newest or 0, self.newest or 0, self.opened
-        while seq := max(linked, self._bypassed(opened, linked)):
-            slot = self.log.linked(seq)
+        linked, line, opened, below = self.newest or 0, self.newest or 0, self.opened, math.inf
+        while seq := max(linked, self._bypassed(opened, linked, below)):
+            slot, below = self.log.linked(seq), seq
             if slot.entry is None or isinstance(slot.entry.event, Committed):
                 yield slot, seq > line
             linked = (slot.entry.last_commit or 0) if slot.entry else seq - 1
             line = linked if seq <= line else line
-            opened = slot.entry.last_opened if slot.entry else opened
+            opened = slot.entry.newest_opened if slot.entry else opened
 
-    def _bypassed(self, opened: int | None, above: int) -> int:
-        """The newest commit that an Opened above this number has bypassed; 0 if none has."""
+    def _bypassed(self, opened: int | None, above: int, below: float) -> int:
+        """The newest commit that an Opened above this number has bypassed; 0 if none has.
+
+        One that was met already, and could not be read, has not told which Opened is next.
+        """
         while opened and opened > above:
             slot = self.log.slot(opened)
             entry = slot.entry if slot else None
             if entry is None:
                 return 0
-            if isinstance(entry.event, Opened) and entry.event.origin and entry.event.origin.bypasses:
-                return entry.event.origin.bypasses
+            origin = entry.event.origin if isinstance(entry.event, Opened) else None
+            if origin and origin.bypasses and origin.bypasses < below:
+                return origin.bypasses
             opened = entry.last_opened
         return 0
 

@@ -35,7 +35,7 @@ def retire(store: Store, writer: Writer, keep: int) -> list[str]:
     """
     if keep < 1:
         raise UserError(f"checkpoint.keep is {keep}: keep at least 1")
-    victims, seen_to = _victims(store, writer, keep)
+    victims, seen_to, bypassed_are_gone = _victims(store, writer, keep)
     retired = [committed.manifest.folder for committed in reversed(victims)]
     due = writer.swept is None or time.monotonic() - writer.swept > LITTER_SECONDS
     orphaned = _orphaned(store, writer, retired) if due else []
@@ -47,6 +47,7 @@ def retire(store: Store, writer: Writer, keep: int) -> list[str]:
         store.delete([committed.manifest.key])
         store.delete(store.list(committed.manifest.folder))
     writer.forget_released(seen_to)
+    writer.bypassed_are_gone = bypassed_are_gone
     for folder in [*abandoned, *orphaned]:
         store.delete(store.list(folder))
         writer.abandoned.discard(folder)
@@ -56,15 +57,17 @@ def retire(store: Store, writer: Writer, keep: int) -> list[str]:
     return [*retired, *abandoned, *orphaned]
 
 
-def _victims(store: Store, writer: Writer, keep: int) -> tuple[list[Committed], set[int]]:
-    """The commits to retire, newest first, and which of those that a pin has left are seen to then."""
+def _victims(store: Store, writer: Writer, keep: int) -> tuple[list[Committed], set[int], bool]:
+    """The commits to retire, newest first, which of those that a pin has left are seen to then, and whether of those
+    that were bypassed none is left then."""
     victims: dict[int, Committed] = {}
     kept: set[int] = set()
-    usable, pinned = False, writer.pins.held
-    for seq, committed, bypassed in _committed(writer.every_commit()):
-        present = store.head(committed.manifest.key) is not None
+    usable, pinned, spared = False, writer.pins.held, False
+    for seq, committed, bypassed in _committed(_walk(writer)):
         if bypassed and (len(kept) < keep or not usable):
+            spared = True
             continue
+        present = store.head(committed.manifest.key) is not None
         if present and not bypassed and (len(kept) < keep or not usable):
             kept.add(seq)
             usable = usable or _usable(store, committed)
@@ -79,7 +82,14 @@ def _victims(store: Store, writer: Writer, keep: int) -> tuple[list[Committed], 
         slot = writer.log.slot(seq)
         if slot and slot.entry and isinstance(slot.entry.event, Committed):
             victims[seq] = slot.entry.event
-    return [victims[seq] for seq in sorted(victims, reverse=True)], released
+    return [victims[seq] for seq in sorted(victims, reverse=True)], released, not spared
+
+
+def _walk(writer: Writer) -> Iterable[tuple[Slot, bool]]:
+    """What is bypassed may be as long as the log, and nothing is added to it while this run lasts."""
+    if writer.bypassed_are_gone:
+        return ((slot, False) for slot in writer.commits())
+    return writer.every_commit()
 
 
 def _orphaned(store: Store, writer: Writer, retired: Collection[str]) -> list[str]:

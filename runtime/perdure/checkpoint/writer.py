@@ -118,6 +118,8 @@ class Writer:
         """Data folders of failed attempts: they may be deleted once a later commit is in the log."""
         self.swept: float | None = None
         """time.monotonic() when what killed writers have left was looked for."""
+        self.bypassed_are_gone = False
+        """Whether retention has taken all commits that were bypassed before this run."""
         self._uid = uid
         self._wanted = run
         self._lost = frozenset(lost)
@@ -301,13 +303,16 @@ class Writer:
         """Where this run begins instead of the newest commit. UserError if there is no such commit.
 
         What somebody wishes counts once: for a job, if it is its first run; outside Kubernetes, if it is another wish
-        than the last one. `own` is the newest entry of this uid.
+        than the last one. While nothing is committed here it is asked anew which commit of another root is meant: that
+        of before may be retired there. `own` is the newest entry of this uid.
         """
         wish = self._resume_from
         if wish is None or self._find is None:
             return None
         last = self._last_origin(own)
-        if own and (self._uid != LOCAL_UID or (last and last.wish == wish.write())):
+        again = last is not None and last.wish == wish.write()
+        to_come = again and wish.uri is not None and self._place.last_commit is None
+        if own and (self._uid != LOCAL_UID or again) and not to_come:
             return None
         return Origin(wish.write(), self._find(wish), wish.uri, self._newest_commit())
 

@@ -204,13 +204,13 @@ class Boundary:
         if self._run.schedule.after_epoch(self._progress.epochs_done):
             self._due = self._due or "epoch"
 
-    def save_if_due(self) -> None:
-        """Makes the checkpoint that is due, if any."""
+    def save_if_due(self, *, goal: bool = False) -> None:
+        """Makes the checkpoint that is due, if any; at the training's `goal`, or before."""
         due, self._due = self._due, ""
         if due and not self._progress.saved:
-            self.save(due)
+            self.save(due, goal=goal)
 
-    def save(self, reason: str) -> None:
+    def save(self, reason: str, *, goal: bool = False) -> None:
         """Makes a checkpoint; a store that fails is reported, and training goes on."""
         run = self._run
         try:
@@ -221,7 +221,7 @@ class Boundary:
         if done:
             self._progress.saved = True
             run.schedule.saved()
-            run.tell_commit()
+            run.tell_commit(goal=goal)
 
     def _tell_failures(self) -> None:
         """The agent is told of checkpoints that have failed in a row, also where training ends of it."""

@@ -134,6 +134,8 @@ class Job:
         self._settle()
         if self._run.reporter.ended:
             return
+        if self._reached is not None:
+            self._boundary.save_if_due(goal=True)  # behind its last loop the script has wanted one more, to be pinned
         if self._reached is not None and (self._trained or not self._completed_before):
             self._collect()
         self._run.reports.end()

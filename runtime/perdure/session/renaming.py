@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from perdure.checkpoint.tree import renamed
 from perdure.errors import UserError
@@ -37,8 +37,21 @@ class Renames:
         return Renames({**self.names, **more})
 
     def of(self, held: Collection[str]) -> Renames:
-        """Those for a checkpoint that holds these names: one that has the new name already was saved with it."""
-        return Renames({old: new for old, new in self.names.items() if _has(held, old) and not _has(held, new)})
+        """Those for a checkpoint that holds these names: one that has the new name already was saved with it.
+
+        UserError where nobody can tell that, as each of two names is the other's, or where two become one.
+        """
+        olds = {old: new for old, new in self.names.items() if _has(held, old)}
+        for old, new in olds.items():
+            if new != old and new in olds and _has(held, new):
+                raise UserError(
+                    f"register(rename=...): {old!r} is to be {new!r}, and that {olds[new]!r}, and the checkpoint has "
+                    f"both: nobody can tell whether it was saved before or since: take a name that there was not"
+                )
+        names = {old: new for old, new in olds.items() if not _has(held, new)}
+        if len(set(names.values())) < len(names):
+            _refuse_one_of_two(names)
+        return Renames(names)
 
     def __call__(self, name: str) -> str:
         """What is called `name` in the checkpoint: the longest old name that fits counts."""
@@ -70,6 +83,12 @@ class Renames:
 
     def _key(self, key: Any) -> Any:
         return self(key) if isinstance(key, str) else key
+
+
+def _refuse_one_of_two(names: Mapping[str, str]) -> NoReturn:
+    new = next(new for new in names.values() if list(names.values()).count(new) > 1)
+    both = " and ".join(repr(old) for old in names if names[old] == new)
+    raise UserError(f"register(rename=...): {both} are to be {new!r}, and the checkpoint has both: keep one")
 
 
 def _has(held: Iterable[str], name: str) -> bool:

@@ -51,7 +51,7 @@ def resume(run: Run, *, seed: int) -> None:
             run.checkpointer.commit = None if opening.origin else loaded.commit
         run.checkpointer.rehearse()
         if opening.origin and loaded:  # its own from here on: the other root may retire that commit
-            run.checkpointer.periodic(loaded.position, f"from {opening.origin.uri}")
+            run.checkpointer.begin_with(loaded.position, f"from {opening.origin.uri}", settings.rendezvous)
         run.images.begin()
     rescued_of = opening.image.run if opening.image else 0
     run.tell(Opened(opening.run, run.checkpointer.commit, opening.rescued, rescued_of))

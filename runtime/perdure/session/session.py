@@ -430,7 +430,8 @@ class Session:
         return self._boundary.should_stop()
 
     def save(self, pin: str | None = None) -> None:
-        """Wants a checkpoint: it is made when the next batch is asked for, or when the epoch's body is done.
+        """Wants a checkpoint: it is made when the next batch is asked for, or when the epoch's body is done; with `pin`
+        behind the last loop, too, at the script's end.
 
         With `pin`, a name of at most 32 characters, it is kept whatever `checkpoint.keep` says, until another commit is
         saved under that name: `perdure.load(root, pin="best")`. There may be 16 names. All ranks call it alike, and

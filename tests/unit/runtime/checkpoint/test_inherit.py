@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perdure.checkpoint import inherit, stage
+from perdure.checkpoint import checkpointer, stage
 from perdure.checkpoint.checkpointer import Checkpointer
 from perdure.checkpoint.image import Stamp
 from perdure.checkpoint.image_file import Label, write_image
@@ -113,7 +113,7 @@ def test_of_an_image_that_is_damaged_nothing_is_said_to_be_there(tmp_path: Path,
 def test_a_store_that_fails_is_asked_again_and_then_the_run_ends_for_its_entry_names_the_image(
     tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inherit, "STORE_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(checkpointer, "AGAIN_SECONDS", 0.0)
     failures = iter([True])
 
     def around(verb: str, key: str, act: Callable[[], Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from perdure.contract import ResumeFrom, Wanted, read_resume_from
 from perdure.errors import StorageError, UserError
 from perdure.settings import LOCAL_UID
 from perdure.store import Store, open_store
-from tests.support.store import Died, MemoryStore, dying, failing
+from tests.support.store import Died, MemoryStore, WatchedStore, dying, failing
 from tests.unit.runtime.checkpoint.test_retention import kept
 from tests.unit.runtime.checkpoint.world import load_solo, opened, position, save_solo
 
@@ -129,6 +130,27 @@ def test_bypassed_commits_stay_until_as_many_new_ones_are_made(store: MemoryStor
     assert [(one.commit.step, one.commit.bypassed) for one in history(store)] == [(14, False), (13, False), (12, False)]
 
 
+def test_what_was_bypassed_is_looked_through_once_and_not_at_each_save(store: MemoryStore) -> None:
+    pen, _ = opened_from(store, 1, step=2)
+    asked: list[str] = []
+
+    def around(_: str, key: str, act: Any) -> Any:
+        asked.append(key)
+        return act()
+
+    watched = WatchedStore(store, around)
+    pen.log.store = watched
+    bypassed = {key_of(seq) for seq in range(5, 8)}
+    looked = []
+    for step in range(11, 16):
+        save_solo(store, pen, step)
+        asked.clear()
+        retire(watched, pen, 3)
+        looked.append(bypassed <= set(asked))
+    assert kept(store) == [13, 14, 15]
+    assert looked == [True, True, True, False, False]
+
+
 def test_the_list_and_a_choice_tell_what_is_bypassed_from_what_is_not(store: MemoryStore) -> None:
     pen, _ = opened_from(store, 1, step=3)
     save_solo(store, pen, 5)
@@ -166,6 +188,25 @@ def test_going_back_twice_and_forward_again_leaves_one_line(store: MemoryStore) 
     ]
 
 
+@pytest.mark.parametrize("damaged", range(1, 13))
+def test_an_entry_that_cannot_be_read_hides_no_commit_but_its_own(store: MemoryStore, damaged: int) -> None:
+    pen, _ = opened_from(store, 1, uid=LOCAL_UID, step=3)
+    save_solo(store, pen, 13)
+    pen, _ = opened_from(store, 2, uid=LOCAL_UID, step=2)
+    save_solo(store, pen, 22)
+    whole = [one.commit.seq for one in history(store)]
+    assert whole == [12, 10, *range(7, 1, -1)]
+    store.objects[key_of(damaged)] = b"{}"
+    found = list(islice(pen.every_commit(), 100))
+    assert [slot.seq for slot, _ in found if slot.entry] == [seq for seq in whole if seq not in hidden_by(damaged)]
+    assert len(found) < 20
+
+
+def hidden_by(damaged: int) -> set[int]:
+    """An Opened that cannot be read tells nobody what it has bypassed, and a head is not looked behind."""
+    return {9: {7, 6, 5}, 11: {10, 7, 6, 5, 4}}.get(damaged, {damaged})
+
+
 def test_no_start_takes_what_is_bypassed_for_what_no_entry_names(store: MemoryStore) -> None:
     pen, _ = opened_from(store, 1, step=3)
     _, resume = opened_from(store, 2)
@@ -186,6 +227,28 @@ def test_a_commit_of_another_root_is_where_the_job_begins_until_it_has_one_of_it
     pen, resume = opened_from(store, 3, uri=OTHER, epoch=3)
     assert (resume.origin, resumed(store, pen)) == (None, 40)
     assert [slot.seq for slot in pen.commits()] == [11]
+
+
+@pytest.mark.parametrize("uid", ["new", LOCAL_UID])
+def test_a_run_after_one_that_has_taken_in_nothing_asks_anew_what_the_other_root_has(uid: str) -> None:
+    store, other = MemoryStore(), MemoryStore()
+    there = opened(other)
+    save_solo(other, there, 1)
+
+    def begun(run: int, **wish: Any) -> int | None:
+        wanted = read_resume_from(wish) if wish else None
+        pen = Writer(Log(store), uid=uid, run=run, resume_from=wanted, find=lambda _: find(other, Wanted()).commit.seq)
+        resume = pen.try_open(1, wait_over=True)
+        assert isinstance(resume, Resume)
+        return resume.origin.seq if resume.origin else None
+
+    assert begun(1, uri=OTHER) == 2
+    save_solo(other, there, 2)
+    retire(other, there, 1)
+    assert begun(2, uri=OTHER) == 3
+    assert begun(3) == 3  # who is told of none any more knows the last
+    save_solo(store, opened(store, 4, uid=uid, wait_over=True), 5)
+    assert begun(5, uri=OTHER) is None
 
 
 @pytest.mark.parametrize("after", [False, True])

@@ -586,6 +586,20 @@ def test_what_is_no_name_is_refused(names: Any) -> None:
         Registry().rename(names)
 
 
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ({"one": "two", "two": "one"}, "'one' is to be 'two', and that 'one', and the checkpoint has both"),
+        ({"one": "three", "two": "three"}, "'one' and 'two' are to be 'three', and the checkpoint has both"),
+    ],
+)
+def test_names_that_say_two_things_of_one_checkpoint_are_refused(names: Any, words: str) -> None:
+    after = registry(**{name: Head("head") for name in dict.fromkeys(names.values())})
+    after.rename(names)
+    with pytest.raises(UserError, match=words):
+        restored(saved(registry(one=Head("head"), two=Head("head"))), after)
+
+
 def test_one_name_cannot_become_two() -> None:
     after = Registry()
     after.rename({"net": "model"})

@@ -23,12 +23,14 @@ from torch import nn
 import perdure
 from perdure import Fenced, Session, UserError
 from perdure.channel import read_report
+from perdure.checkpoint import checkpointer
 from perdure.checkpoint.log import Log
 from perdure.checkpoint.writer import Resume, Writer
 from perdure.contract import Env
 from perdure.errors import StorageError
 from perdure.session.leaving import Exit, stop_without_step
 from perdure.store.file import FileStore
+from tests.unit.runtime.checkpoint.test_checkpointer import Unreliable
 from tests.unit.runtime.session.training import Join, Training, entries, kinds, other_draws, samples
 
 
@@ -330,6 +332,20 @@ def test_the_last_commit_before_an_exit_is_pinned_if_that_is_where_it_is_asked_f
     assert [one.step for one in perdure.history(tmp_path)] == [10, 4]
 
 
+def test_what_is_pinned_behind_the_last_loop_is_saved_before_the_job_is_complete(join: Join, tmp_path: Path) -> None:
+    training = Training(join(KEEP="1"))
+    with training.session:
+        for _ in training.session.epochs(1):
+            for _ in training.batches:
+                training.session.step()
+        training.session.save()
+        training.session.save(pin="done")
+    assert pinned(tmp_path) == [(5, "done", False)]
+    assert kinds(tmp_path) == ["Opened", "Committed", "Committed", "Completed"]
+    assert perdure.load(tmp_path, pin="done").commit.step == 5
+    assert Training(join()).run(1).draws == []
+
+
 def test_what_is_saved_already_is_saved_once_more_to_be_pinned(join: Join, tmp_path: Path) -> None:
     Training(join()).left(stop=4)
     training = Training(join())
@@ -424,6 +440,28 @@ def test_a_training_begins_from_another_ones_commit_and_needs_it_no_more(
     ]
     rest = Training(join(options)).run()
     assert (rest.draws, rest.weights) == (first.draws[6:], first.weights)
+
+
+def test_what_comes_from_another_root_is_committed_here_before_it_is_trained_on_whatever_the_store_says(
+    join: Join, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointer, "AGAIN_SECONDS", 0.0)
+    other = tmp_path_factory.mktemp("other")
+    first = Training(Session.from_env(other)).run()
+    first.session.close()
+    options = {"resume_from": {"uri": str(other)}}
+    refused = Unreliable(tmp_path)
+    refused.refused, refused.refusals = "data/1/10-", 1000
+    training = Training(join(options, RENDEZVOUS_SECONDS="0"))
+    training.session._run.store = refused
+    with pytest.raises(StorageError, match="no route to the store"):
+        training.run(3)
+    assert (training.draws, kinds(tmp_path)) == ([], ["Opened"])
+    refused.refused, refused.refusals = "data/2/10-", 1
+    training = Training(join(options))
+    training.session._run.store = refused
+    training.run(3)
+    assert [entry["step"] for entry in entries(tmp_path) if entry["kind"] == "Committed"] == [10, 15]
 
 
 def test_a_commit_that_there_is_not_is_refused_in_words_and_nothing_is_begun(join: Join, tmp_path: Path) -> None:
