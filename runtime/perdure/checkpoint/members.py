@@ -22,7 +22,7 @@ from perdure.store import Store
 def put_members(store: Store, run: int, members: Sequence[Member]) -> ObjectRef:
     """Writes where each rank of this run runs, in order; what the entry says of it."""
     data = json.dumps({"run": run, "members": [asdict(member) for member in members]}, separators=(",", ":")).encode()
-    key = f"data/{run}/members-{os.urandom(8).hex()}.json"
+    key = f"members/{run}-{os.urandom(8).hex()}.json"
     store.put(key, data)
     return ObjectRef(key, len(data), checksum(data))
 

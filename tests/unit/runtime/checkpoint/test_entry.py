@@ -30,7 +30,7 @@ from perdure.checkpoint.entry import (
 from perdure.errors import Corrupt, UserError
 
 MANIFEST = ManifestRef("data/3/180-ab/manifest.json", 512, "0123456789abcdef")
-MEMBERS = ObjectRef("data/3/members-ab.json", 20_000, "fedcba9876543210")
+MEMBERS = ObjectRef("members/3-ab.json", 20_000, "fedcba9876543210")
 EVENTS: list[Event] = [
     Opened(4, 7),
     Opened(1, None),

@@ -54,8 +54,8 @@ def test_what_cannot_change_its_ranks_saves_and_goes_on_in_new_processes(
     ended = [line for line in job.trace if line.get("event") == "handover-ended"]
     assert {(line["rank"], line["next"], line["word"]) for line in ended} == {(0, 2, "restart"), (1, 2, "restart")}
     assert {name: set(found) for name, found in results.items() if name.startswith("old")} == {
-        "old0": {"left", "began"},
-        "old1": {"left", "began"},
+        "old0": {"left", "began", "last"},
+        "old1": {"left", "began", "last"},
     }
     opened = [(entry["run"], entry.get("takesOver")) for entry in job.log if entry["kind"] == "Opened"]
     assert opened == [(1, None), (2, None)]
