@@ -23,6 +23,9 @@ def withdrawn(draft: Draft, intent: Intent, nodes: tuple[str, ...]) -> Draft:
     if intent.disruption is not Disruption.NODE_LEAVING:
         return draft
     row = _row(draft)
+    if row and row.nodes and not nodes:
+        return draft  # what is said of pods alone says nothing of these nodes
+    row = row if row and bool(row.nodes) == bool(nodes) else None
     nodes = tuple(sorted({*(row.nodes if row else ()), *nodes}))
     return draft.update(withdrawals=Withdrawals(count=(row.count if row else 0) + 1, last_time=draft.now, nodes=nodes))
 
@@ -55,9 +58,10 @@ def told(draft: Draft, nodes: tuple[str, ...]) -> str:
 
 
 def _count(draft: Draft, nodes: tuple[str, ...]) -> int:
-    """Nobody who drains a node waits because another one's sensor is loose."""
+    """Nobody who drains a node, or asks for a pod, waits because another node's sensor is loose."""
     row = _row(draft)
-    return row.count if row and set(nodes) <= set(row.nodes) else 0
+    alike = row and bool(nodes) == bool(row.nodes) and set(nodes) <= set(row.nodes)
+    return row.count if row and alike else 0
 
 
 def _row(draft: Draft) -> Withdrawals | None:

@@ -13,21 +13,34 @@ from perdure.contract import Completion, Env
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, NextRun, RunPlan
 from perdure_operator.decide.assignments import run_told
-from perdure_operator.decide.disruptions import final_reason, reason_to_end
-from perdure_operator.decide.draft import Draft, Waiting, clock, next_run
+from perdure_operator.decide.disruptions import Found, final_reason, reason_to_end
+from perdure_operator.decide.draft import Draft, Waiting, clock, later, next_run
 from perdure_operator.decide.exit_problems import await_leavers
-from perdure_operator.decide.facts import joined, made_from_another, own, refused, size_of, unexpected, wanted_size
+from perdure_operator.decide.facts import (
+    joined,
+    made_from_another,
+    own,
+    patience,
+    refused,
+    size_of,
+    still_running,
+    unexpected,
+    wanted_size,
+)
 from perdure_operator.decide.flapping import restless, settled_at, told, withdrawn
 from perdure_operator.decide.growth import give_up_growing, lasts, most_with
 from perdure_operator.decide.intents import commit_to_leave, fall_back, limited, may_prepare, ready_by
 from perdure_operator.decide.placement import can_start, can_train
 from perdure_operator.decide.plans import ATTEMPTS, live_plan, plan_in_place, succeed
+from perdure_operator.decide.signals import signals_of_nodes
 from perdure_operator.decide.spares import give_back
 from perdure_operator.decide.startup_problems import not_ready
 from perdure_operator.decide.succession import Succession, keep, only_grows, succession
 
 _TRAINING: Final = frozenset({Disruption.NODE_LEAVING, Disruption.SIZE_CHANGE, Disruption.RUN_LOST})
 """Reasons for which every member trains until the next run is planned, if it trains now."""
+_AFTER_OTHERS: Final = frozenset({Disruption.NODE_LEAVING, Disruption.SIZE_CHANGE})
+"""Reasons that are found only where no other is."""
 _UNSAVED: Final = frozenset({Disruption.MEMBER_LOST, Disruption.NODE_FAULT})
 """Then there is nothing to save, whatever else is true."""
 _GPUS: Final = ("nvidia.com/", "amd.com/gpu")
@@ -55,7 +68,7 @@ def reconsider(draft: Draft) -> Draft:
         draft = draft.tell(Reason(found.disruption), found.cause)
     if not may_prepare(draft, current, found):
         return commit_to_leave(draft, current, found)
-    if gone := tuple(name for name in intent.nodes if name not in found.nodes):  # one of several is there no more
+    if gone := _not_left_any_more(draft, intent, found):
         draft = withdrawn(draft, intent, gone)
     draft = draft.update_current(intent=limited(draft, current, found))
     if upcoming is None:
@@ -63,14 +76,27 @@ def reconsider(draft: Draft) -> Draft:
     return draft.update(next=upcoming.model_copy(update={"disruption": found.disruption, "cause": found.cause}))
 
 
+def _not_left_any_more(draft: Draft, intent: Intent, found: Found) -> tuple[str, ...]:
+    """Nodes of which nothing is said any more; a reason that comes before theirs says nothing of them."""
+    if found.disruption not in _AFTER_OTHERS or set(intent.nodes) <= set(found.nodes):
+        return ()
+    shown = {signal.node for signal in signals_of_nodes(draft.snapshot, still_running(draft))}
+    return tuple(name for name in intent.nodes if name not in shown)
+
+
 def let_settle(draft: Draft) -> Draft:
-    """A signal that comes and goes beside one that stays makes no new member each time it comes."""
+    """A signal that comes and goes beside one that stays makes no new member each time it comes.
+
+    Half of the time that the other one has is left for it: when that is over all would have to leave.
+    """
     intent = draft.intent
     if intent is None or intent.disruption is not Disruption.NODE_LEAVING or intent.deadline_seen:
         return draft
     nodes = restless(draft, intent.nodes)
     until, heirs, pods = settled_at(draft, nodes), succession(draft), own(draft.snapshot)
     waiting = sum(1 for one in heirs.leaves if pods[one.name].node in nodes)
+    if until and intent.ready_by:
+        until = min(until, later(intent.ready_by, -patience(draft.snapshot, intent.disruption) / 2))
     if until is None or draft.now >= until or len(draft.next_members) not in range(heirs.joins - waiting, heirs.joins):
         return draft
     words = f"the next member is made at {clock(until)}: {told(draft, nodes)}"

@@ -7,7 +7,8 @@ What counts and what is done about it says the table of signals (`api.shipped`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -70,10 +71,11 @@ def table_of(snapshot: Snapshot) -> SignalTable:
 
 
 class _Newest:
-    """The table that was asked for last: all questions of a round have the same rows and the same job."""
+    """What was asked for last: all questions of a round have the same rows, the same job and the same Evictions."""
 
     def __init__(self) -> None:
         self._known: tuple[tuple[SignalRow, ...], DisruptionPolicy, SignalTable] | None = None
+        self._asking: tuple[tuple[EvictionView, ...], dict[str, list[EvictionView]]] | None = None
 
     def table(self, configured: tuple[SignalRow, ...], policy: DisruptionPolicy) -> SignalTable:
         """By identity: a hash of all rows, for each pod, costs more than what is asked."""
@@ -81,6 +83,16 @@ class _Newest:
         if known is None or known[0] is not configured or known[1] is not policy:
             known = self._known = (configured, policy, table(configured, policy.reactions))
         return known[2]
+
+    def evictions(self, seen: tuple[EvictionView, ...]) -> Mapping[str, Sequence[EvictionView]]:
+        """By the pods' uids: a drain asks for hundreds at once."""
+        known = self._asking
+        if known is None or known[0] is not seen:
+            by_pod = defaultdict[str, list[EvictionView]](list)
+            for one in seen:
+                by_pod[one.pod].append(one)
+            known = self._asking = (seen, dict(by_pod))
+        return known[1]
 
 
 _newest: Final = _Newest()
@@ -120,13 +132,15 @@ def avoided(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> Signal |
 
 
 def saves_wanted(snapshot: Snapshot, pods: Iterable[PodView]) -> dict[str, str]:
-    """What these pods and their nodes show for which a run saves and trains on: by node, or pod, and row, in words."""
+    """Why a run with these pods saves and trains on: by node, or pod, and row, in words."""
     in_force, nodes, found = table_of(snapshot), {node.name: node for node in snapshot.nodes}, dict[str, str]()
     for pod in pods:
         node = nodes.get(pod.node)
-        if node is not None and not _shows_nothing(node):
-            found |= {f"{node.name} {one.row.name}": one.words for one in _saves(_shown(in_force, node, pod))}
-        found |= {f"{pod.name} {one.row.name}": one.words for one in _saves(_shown_by_pod(in_force, pod))}
+        if not _quiet(snapshot, node):
+            of_node = _of_node(snapshot, in_force, node, pod)
+            found |= {f"{pod.node} {one.row.name}": one.words for one in _saves(of_node)}
+        of_pod = (*_of_pod(snapshot, in_force, pod), *_requested(in_force, pod, asked_for(snapshot, pod)))
+        found |= {f"{pod.name} {one.row.name}": one.words for one in _saves(of_pod)}
     return found
 
 
@@ -176,7 +190,7 @@ def asked_for(snapshot: Snapshot, pod: PodView) -> list[EvictionView]:
     Also where the operator's turn is over: what comes after it is refused by the job's budget for as long as the pod
     trains.
     """
-    mine = (one for one in snapshot.evictions if one.pod == pod.uid)
+    mine = _newest.evictions(snapshot.evictions).get(pod.uid, ()) if snapshot.evictions else ()
     return [one for one in mine if one.state in _ASKED and not one.over and not one.withdrawn]
 
 
@@ -299,14 +313,14 @@ def _requested(in_force: SignalTable, pod: PodView, evictions: Iterable[Eviction
 def _asked_of_node(snapshot: Snapshot, in_force: SignalTable, pod: PodView) -> Iterator[_Shown]:
     """A person wants the job off this node."""
     row = _by_hand(snapshot, in_force)
-    if row and pod.node in asked.named(snapshot.vacate):
+    if row and pod.node in asked.places(snapshot.vacate):
         yield _Shown(row, f"the job's annotation {shipped.VACATE_ANNOTATION} names node {pod.node}")
 
 
 def _asked_of_pod(snapshot: Snapshot, in_force: SignalTable, pod: PodView) -> Iterator[_Shown]:
     """A person wants this one moved, or all that there were."""
     row, everybody = _by_hand(snapshot, in_force), snapshot.status.vacate
-    if row and pod.name in asked.named(snapshot.vacate):
+    if row and pod.name in asked.places(snapshot.vacate):
         yield _Shown(row, f"the job's annotation {shipped.VACATE_ANNOTATION} names {pod.name}")
     elif row and everybody and asked.moves_all(snapshot.vacate) and names.member_number(pod.name) < everybody.below:
         yield _Shown(row, f"the job has the annotation {shipped.VACATE_ANNOTATION}")

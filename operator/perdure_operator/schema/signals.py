@@ -33,7 +33,7 @@ that does not, and one with a deadline shortens the time of the others. Several 
 a signal that is withdrawn before anybody was asked costs nothing. Where that has happened three times, each no more
 than ten minutes after the one before, the next signal of these nodes without a deadline has to last 8 s, then 16 s, up
 to a minute; the condition `Disrupted` says so. One that comes and goes beside another that stays
-gets no new member before that.
+gets no new member before that, or until half of the time is over for which members are awaited.
 
 ```
 perdure-operator signals                           # the table

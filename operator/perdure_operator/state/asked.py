@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 _NOTHING = frozenset({"", "false"})
 _ALL = "true"
 
@@ -16,3 +18,9 @@ def named(text: str) -> tuple[str, ...]:
     if moves_all(text):
         return ()
     return tuple(dict.fromkeys(name for name in text.replace(",", " ").split() if name.lower() not in _NOTHING))
+
+
+@lru_cache(maxsize=64)
+def places(text: str) -> frozenset[str]:
+    """The same as `named`, kept for being asked of each pod, again and again in a round."""
+    return frozenset(named(text))

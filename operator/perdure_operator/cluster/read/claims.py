@@ -58,10 +58,13 @@ class Claims:
         known = self._read.get(node.name)
         if known and known.shown == shown and (known.until is None or now < known.until):
             return known.ends
-        if not node.claim or (self._silent_until and now < self._silent_until):
+        if not node.claim:
             return None
-        earlier = self._earlier.get(node.name)
-        ends = await self._ask(node.claim, earlier.ends if earlier and earlier.shown[0] == node.claim else None)
+        before = known or self._earlier.get(node.name)
+        earlier = before.ends if before and before.shown[0] == node.claim else None
+        if self._silent_until and now < self._silent_until:
+            return earlier
+        ends = await self._ask(node.claim, earlier)
         self._read[node.name] = _Read(shown, ends, None if ends else now + AGAIN)
         return ends
 

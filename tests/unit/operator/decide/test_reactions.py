@@ -10,8 +10,10 @@ from perdure.contract import ExitKind, Leave, Train
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.signals import Reaction, SignalRow, Source
 from perdure_operator.api.status import Disruption, Floor
-from perdure_operator.state.snapshot import NodeCondition, Taint
-from tests.support.jobs import START, Job, creates, deletes, job, leaves, raised, trains
+from perdure_operator.state.snapshot import NodeCondition, NodeView, Taint
+from tests.support.jobs import START, Job, creates, deletes, job, killed, leaves, raised, trains
+
+SIX = tuple(NodeView(name=f"n{number}") for number in range(1, 7))
 
 SPOT = "aws-node-termination-handler/spot-itn"
 GPU_BROKEN = NodeCondition(type="GpuBroken", status="True")
@@ -427,7 +429,7 @@ class TestFlapping:
     @pytest.mark.parametrize(("times", "seconds"), [(0, 1), (2, 1), (3, 8), (4, 16), (9, 60)])
     def test_the_more_often_a_signal_was_withdrawn_the_longer_it_has_to_last(self, times: int, seconds: int) -> None:
         here = self._flapping(times)
-        assert leaves(here.after(seconds - 0.1).settle().plan()) == {}
+        assert leaves(here.after(seconds - 0.1).plan()) == {}
         assert len(leaves(here.after(seconds).plan())) == 2
 
     def test_the_condition_names_it(self) -> None:
@@ -451,7 +453,7 @@ class TestFlapping:
         for node in ("n1", "n2", "n1"):
             here = here.cordon(node).settle().after(0.5).uncordon(node).settle().after(5)
         here = here.cordon("n2").settle()
-        assert leaves(here.after(7.9).settle().plan()) == {}
+        assert leaves(here.after(7.9).plan()) == {}
         assert len(leaves(here.after(8).plan())) == 2
 
     def test_after_ten_minutes_without_it_the_row_is_over(self) -> None:
@@ -469,6 +471,54 @@ class TestFlapping:
     def test_a_deadline_does_not_wait_for_it(self) -> None:
         here = self._flapping(5).node("n1", taints=(Taint(key=SPOT, effect="NoSchedule"),))
         assert len(leaves(here.plan())) == 2
+
+    def test_a_pod_that_has_to_go_does_not_wait_for_a_node_that_flaps(self) -> None:
+        here = self._flapping(9).uncordon("n1").settle().having(vacate="digits-ab12-1").settle()
+        assert here.condition(ConditionType.DISRUPTED).message.endswith("names digits-ab12-1")
+        assert len(leaves(here.after(1).plan())) == 2
+
+    def test_nor_a_node_for_what_was_said_of_pods(self) -> None:
+        here = self._flapping(2).uncordon("n1").settle()
+        assert here.now.withdrawals is not None
+        count = here.now.withdrawals.count
+        here = here.having(vacate="digits-ab12-1").settle().having(vacate="").settle()
+        assert here.now.withdrawals is not None
+        assert here.now.withdrawals.count == count
+
+    def test_what_is_said_of_pods_again_and_again_has_to_last_as_well(self) -> None:
+        here = job(disruption={"replacement_timeout_seconds": 0}).running(world=2)
+        for _ in range(3):
+            here = here.having(vacate="digits-ab12-1").settle().after(0.5).having(vacate="").settle()
+        here = here.having(vacate="digits-ab12-1").settle()
+        assert leaves(here.after(7.9).plan()) == {}
+        assert len(leaves(here.after(8).plan())) == 2
+        other = here.having(vacate="").cordon("n1").settle()
+        assert len(leaves(other.after(1).plan())) == 2
+
+    def test_a_member_that_is_lost_meanwhile_withdraws_no_signal(self) -> None:
+        here = job(disruption={}).having(nodes=SIX).running(world=3).cordon("n1").settle().after(1).settle()
+        here = here.ended(2, ExitKind.FAILED, error=killed()).settle()
+        assert here.intent is not None
+        assert (here.intent.disruption, here.intent.prepare) == (Disruption.MEMBER_LOST, True)
+        assert here.now.withdrawals is None
+
+    def test_nor_does_a_smaller_size_for_which_the_members_there_go_first(self) -> None:
+        here = job(disruption={"signals": {"cordon": "VacateIfRoom"}}, replicas=3).having(nodes=SIX)
+        here = here.running(world=3).cordon("n1").settle().after(1).settle()
+        here = here.spec(replicas=2).settle()
+        assert here.now.withdrawals is None
+
+    def test_beside_one_that_stays_it_does_not_use_up_the_time_of_both(self) -> None:
+        here = job(disruption={}).having(nodes=SIX).running(world=3)
+        for _ in range(9):
+            here = here.cordon("n1").settle().after(0.5).uncordon("n1").settle().after(2)
+        here = here.cordon("n2").settle().after(1).settle().cordon("n1").settle().ready().settle()
+        assert (here.now.run, here.names()) == (1, ["0", "1", "2", "3"])
+        here = here.after(15).settle().ready().settle()
+        assert leaves(here.after(15).plan()) == {}
+        assert here.now.next is not None
+        assert here.now.next.plan is not None
+        assert {member.name[-1] for member in here.now.next.plan.members} == {"2", "3", "4"}
 
     def test_a_size_that_is_changed_and_changed_back_is_no_signal(self) -> None:
         here = job().running(world=2)

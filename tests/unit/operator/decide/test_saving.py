@@ -11,7 +11,7 @@ from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.signals import SignalRow
 from perdure_operator.decide.assignments import train
 from perdure_operator.decide.saving import MOST_SHOWN
-from perdure_operator.state.snapshot import NodeCondition, NodeView
+from perdure_operator.state.snapshot import EvictionView, NodeCondition, NodeView
 from tests.support.jobs import Job, job, killed, trains
 
 PRESSED = (NodeCondition(type="MemoryPressure", status="True"),)
@@ -154,6 +154,16 @@ class TestWho:
         here = job().having(signals=(ours,)).running(2)
         shown: Any = (NodeCondition(type="Hot", status="True"),)
         assert saves(here.pod(0, conditions=shown).settle()) == [1, 1]
+
+    @pytest.mark.parametrize("named", ["n1", "digits-ab12-0", "true"])
+    def test_a_person_may_ask_for_it_by_the_jobs_annotation(self, named: str) -> None:
+        here = job(disruption={"signals": {"vacate-job": "CheckpointNow"}}).running(2).having(vacate=named).settle()
+        assert (saves(here.settle()), here.intent) == ([1, 1], None)
+
+    def test_whoever_asks_for_an_eviction_may_have_a_save(self) -> None:
+        here = job(disruption={"signals": {"eviction-request": "CheckpointNow"}}).running(2)
+        wanted = EvictionView(name="e", uid="e", pod=here.living()[0].uid, place=0, state="Active", requesters=("a",))
+        assert (saves(here.having(evictions=(wanted,)).settle()), here.intent) == ([1, 1], None)
 
 
 def test_an_assignment_without_room_for_both_has_the_rank_alone() -> None:

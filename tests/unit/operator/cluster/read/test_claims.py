@@ -191,6 +191,24 @@ def test_a_time_that_was_known_outlives_a_server_that_does_not_answer() -> None:
     assert ends(stage) == ENDS
 
 
+@pytest.mark.parametrize("error", [Unavailable("no answer"), Forbidden("no right", status=403)])
+def test_and_a_change_of_the_node_that_it_does_not_answer_for(error: ApiError) -> None:
+    stage, cluster = training()
+    end(stage)
+    taint(stage)
+    assert ends(stage) == ENDS
+    cluster.refuses = error
+    for at in ("2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z"):
+        change = partial(_taken_away, at=at)
+        stage.cluster.change(NODES, "", "n1", change)
+        assert ends(stage) == ENDS
+
+
+def _taken_away(raw: Json, at: str) -> None:
+    raw["metadata"]["deletionTimestamp"] = at
+    raw["spec"]["taints"].append({"key": at[:4], "value": at[-3:-1], "effect": "NoSchedule"})
+
+
 def test_a_resync_sees_a_time_that_was_changed() -> None:
     stage, _ = training()
     end(stage)

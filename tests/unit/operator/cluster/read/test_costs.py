@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -20,29 +18,9 @@ from perdure_operator.loop.queue import Queue
 from perdure_operator.loop.watch import Watch
 from tests.support import raw as builders
 from tests.support.memory_cluster import MemoryCluster
+from tests.support.steps import steps
 
 FEW, MANY = 4, 200
-
-
-def steps(work: Callable[[], object]) -> int:
-    """Opcodes executed in the operator's own code."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal count
-        if "perdure_operator" not in frame.f_code.co_filename:
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        count += event == "opcode"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return count
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
