@@ -78,6 +78,8 @@ class Settings:
     """torchrun's agent has the store listening already."""
     attempt: int = 0
     """torchrun's restarts share one store."""
+    joined: int = 0
+    """Which session this is of a process group that was there before it; 0 where the session makes the group."""
     keep: int = DEFAULT_KEEP
     cadence: Cadence = Cadence(seconds=DEFAULT_EVERY_SECONDS)
     grace: float = DEFAULT_GRACE_SECONDS

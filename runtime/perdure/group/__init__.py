@@ -1,6 +1,7 @@
 """Who the ranks of a run are, how they find each other and how they agree.
 
 rendezvous   the store and the process groups of a run
+found        a process group that was there before
 peers        the small messages ranks exchange
 gloo         the same over a gloo group of its own
 collectives  work that all ranks do, and fail at, together

@@ -27,7 +27,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from perdure.errors import PeerLost, UserError
 from perdure.group.gloo import GlooPeers, peer_lost
 from perdure.group.peers import Peers, Solo
-from perdure.group.world import Group, connect_group, install
+from perdure.group.world import Group, claim, connect_group, install
 from perdure.settings import Settings
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Groups:
     agreement: Group | None
     """For the agreement alone; None in a world of one."""
     gradients: Gradients | None = None
-    """What is to be torch's WORLD; None in a world of one, or where torch has made it itself."""
+    """What is to be torch's WORLD; None in a world of one, or where there is one already."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ class Deadline:
 
 def rendezvous(settings: Settings, *, timeout: timedelta, deadline: Deadline) -> Groups:
     """Returns when all ranks are connected, torch's WORLD too. PeerLost if they are not by the deadline."""
-    if settings.world > 1 and dist.is_initialized():
-        raise UserError("torch.distributed is initialised already: remove init_process_group, the Session calls it")
+    if settings.world > 1 and dist.is_initialized() and not settings.joined:
+        raise UserError("another Session of this process has not ended: leave its `with`, or call its close(), before")
     groups = connect_ranks(settings, timeout=timeout, deadline=deadline)
     install_groups(groups, settings)
     return groups
@@ -110,11 +110,12 @@ def connect_ranks(settings: Settings, *, timeout: timedelta, deadline: Deadline)
 
     with peer_lost("the process groups were made"):
         gradients = None
-        if torch.cuda.is_available():
+        if torch.cuda.is_available() and not settings.joined:
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl", store=store, rank=settings.rank, world_size=settings.world, timeout=timeout
             )
-        else:
+            claim()
+        elif not settings.joined:
             gradients = Gradients(group("gradients", timeout), store, timeout)
         agreement = group("agreement", timeout)
         messages = group("messages", max(timeout, timedelta(seconds=settings.wait + OPENING_SECONDS)))
@@ -162,7 +163,8 @@ def open_place(place: Place, timeout: timedelta, deadline: Deadline, *, listen: 
 def place_of(settings: Settings) -> Place:
     """Where the ranks of a run find each other."""
     named = f"{settings.uid}/{settings.run or '-'}/{settings.world}"
-    return Place(settings.master or ("", 0), settings.rank == 0, named, f"perdure-{settings.attempt}", "rank 0")
+    prefix = f"perdure-{settings.attempt}" + (f"-{settings.joined}" if settings.joined else "")
+    return Place(settings.master or ("", 0), settings.rank == 0, named, prefix, "rank 0")
 
 
 def connect(settings: Settings, *, listen: bool) -> Store:

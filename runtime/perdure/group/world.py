@@ -2,15 +2,15 @@
 
 A group made here is in no registry of torch's, so another can be connected in a thread while training uses the
 first: that is how the ranks of a living training change. Installing one takes what is connected already, so it costs
-less than a millisecond. torch has no public word for that: the two names it needs of torch are used here and nowhere
-else.
+less than a millisecond. torch has no public word for that: the names it needs of torch are used here and nowhere else.
 
-Called by perdure.group.rendezvous at the start, and by the session at a hand-over.
+Called by perdure.group.rendezvous at the start, by the session at a hand-over, and by perdure.group.found.
 """
 
 from __future__ import annotations
 
 import sys
+import weakref
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
@@ -53,6 +53,8 @@ class Group(Protocol):
 GLOO: Final = "ProcessGroupGloo"
 _REFERENCES: Final = [0]
 """To the group that is installed, from torch's own tables."""
+_CLAIMED: Final[list[weakref.ref[Any]]] = []
+"""The group that a session has made torch's WORLD last."""
 
 
 def connect_group(store: Store, name: str, *, rank: int, size: int, timeout: timedelta) -> Group:
@@ -75,6 +77,25 @@ def install(group: Group, store: Store, *, rank: int, world: int, timeout: timed
     finally:
         setattr(distributed_c10d, GLOO, found)
     _REFERENCES[0] = sys.getrefcount(dist.group.WORLD)
+    claim()
+
+
+def claim() -> None:
+    """torch's WORLD is a session's own: whoever comes next has not found it."""
+    _CLAIMED[:] = [weakref.ref(dist.group.WORLD)]
+
+
+def made_by_others() -> bool:
+    """Whether there is a WORLD, and no session has made it."""
+    return dist.is_initialized() and all(claimed() is not dist.group.WORLD for claimed in _CLAIMED)
+
+
+def store_of_world() -> Store:
+    """What torch's WORLD was made over, as whoever made it gave it."""
+    store = distributed_c10d._get_default_store()  # noqa: SLF001 - nothing else tells it
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return store
 
 
 def uninstall() -> list[Any]:

@@ -48,7 +48,7 @@ def wait_for_all(run: Run) -> None:
 
 def tell_failed(run: Run) -> None:
     """The others need not wait for this rank. Where they are gone, nobody is told."""
-    if run.world > 1 and dist.is_initialized():
+    if run.world > 1 and (run.found or dist.is_initialized()):
         with contextlib.suppress(RuntimeError, PeerLost):
             _store(run).set(_key(run.rank), FAILED)
 

@@ -11,6 +11,7 @@ from datetime import timedelta
 
 from perdure.contract import Env
 from perdure.group.agreement import Agreement
+from perdure.group.found import meet_in_its_store
 from perdure.group.peers import Alone
 from perdure.group.rendezvous import Deadline, rendezvous
 from perdure.session.imaging import PATIENCE_SECONDS
@@ -40,7 +41,10 @@ def meet(run: Run, timeout: float) -> None:
     """Returns when all ranks are connected. PeerLost if they are not in time; Exit if this rank is asked to leave."""
     import torch._dynamo  # noqa: F401, PLC0415 - the first optimizer would: here others may still be on their way
 
-    settings, run.timeout = run.settings, timeout
+    run.timeout = timeout
+    if run.settings.joined and not run.joining:
+        run.settings, run.found = meet_in_its_store(run.settings)
+    settings = run.settings
     run.timings.begin(settings.started)
     run.store = open_store(settings.root, os.environ)
     if run.joining:

@@ -35,6 +35,8 @@ def obstacle(run: Run) -> str:
     """Why this process cannot change its ranks while it trains, as far as that is seen at once, or nothing."""
     if not run.settings.live:
         return f"{Env.LIVE}=no"
+    if run.settings.joined:
+        return "the process group was made before the Session, which cannot make it anew for other ranks"
     if run.settings.run is None:
         return "nobody has numbered this run"
     if run.settings.master_is_elsewhere:

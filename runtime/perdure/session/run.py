@@ -100,6 +100,8 @@ class Run:
         """How many periodic checkpoints may fail in a row."""
         self.timeout = 0.0
         """How long a collective may wait for a rank."""
+        self.found: object = None
+        """The store of the process group that was there before: kept, for the script may end the group early."""
         self.replicas: list[Replica] = []
         """The models that the script has wrapped."""
         self.trace: Trace = NoTrace()
@@ -135,7 +137,7 @@ class Run:
         """Frees the groups, which ends the connections: whoever still waits for this rank is told by that."""
         for replica in self.replicas:
             replica.let_go()
-        self.peers, self.agreement = Solo(), Agreement(None)
+        self.peers, self.agreement, self.found = Solo(), Agreement(None), None
         if self.opened_checkpointer:
             self.opened_checkpointer.peers = self.peers
         self.old_groups.clear()

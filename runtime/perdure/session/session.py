@@ -39,6 +39,7 @@ from perdure.data.loader import Loader, check_arguments
 from perdure.data.randomness import own_generators
 from perdure.data.sampling import SamplingPlan
 from perdure.errors import PerdureError, UserError
+from perdure.group.found import with_found_group
 from perdure.session import wrapping
 from perdure.session.asking import ExitFile
 from perdure.session.asking import exit_signals as ask_signals
@@ -85,7 +86,8 @@ class Session:
         max_save_failures: int | None = None,
         resume_from: Mapping[str, Any] | None = None,
     ) -> Session:
-        """Joins the run this process was started for; returns when all its ranks are connected.
+        """Joins the run this process was started for; returns when all its ranks are connected. A process group that a
+        launcher, a framework or the script has made before is used, and left to whoever made it.
 
         `root` is where checkpoints live when nobody else says (a folder, or a URI). `deterministic` makes a resumed run
         equal to an undisturbed one bit for bit with more than two ranks too, at some cost. `seed` is for the order of
@@ -104,7 +106,7 @@ class Session:
         """
         limit = read_limit(max_save_failures)
         asked = ask_signals(exit_signals), None if exit_file is None else ExitFile(Path(exit_file))
-        settings = read_settings(os.environ, root, resume_from)
+        settings = with_found_group(read_settings(os.environ, root, resume_from))
         session = cls(settings, deterministic=deterministic, seed=seed, timeout=timeout_seconds, asked=asked)
         session._run.max_save_failures = limit
         return session
@@ -475,7 +477,7 @@ class Session:
                 raise clear from error
 
     def close(self) -> None:
-        """Gives back signals, hooks and process groups; the interpreter's end does it by itself."""
+        """Gives back signals, hooks and its process groups; the interpreter's end does it by itself."""
         run = self._run
         atexit.unregister(self._at_exit)
         if hasattr(run, "pulse"):  # else it has met nobody
@@ -487,7 +489,7 @@ class Session:
         run.trace.close()
         with contextlib.suppress(PerdureError):
             run.trace.flush()
-        if dist.is_initialized():
+        if dist.is_initialized() and not run.settings.joined:
             with contextlib.suppress(RuntimeError):
                 dist.destroy_process_group()
         run.let_go()

@@ -421,6 +421,63 @@ def agree(requests: list[tuple[int, int]], interval: float) -> dict[str, list[in
     return {"stops": stops}
 
 
+def spawned(root: str) -> list[dict[str, Any]]:
+    """Two trainings, one after the other, in a process group that alone knows the ranks: nothing is in the environment.
+
+    After each, what the group still does.
+    """
+    place = {name: os.environ.pop(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
+    init, rank, world = f"tcp://127.0.0.1:{place['MASTER_PORT']}", int(place["RANK"]), int(place["WORLD_SIZE"])
+    dist.init_process_group("gloo", init_method=init, rank=rank, world_size=world)
+    try:
+        return [trained_in_group(f"{root}/{part}") for part in range(2)]
+    finally:
+        dist.destroy_process_group()
+        os.environ.update(place)
+
+
+def trained_in_group(root: str) -> dict[str, Any]:
+    group = dist.group.WORLD
+    with joined(root) as session:
+        net = network()
+        model = session.wrap(net)
+        session.register(net=net)
+        for _ in session.epochs(1):
+            for images, labels in session.loader(dataset(), 16):
+                session.weighted(cross_entropy(model(images), labels)).backward()
+                session.step()
+    total = torch.tensor(2 ** dist.get_rank())
+    dist.all_reduce(total)
+    found = {
+        "rank": session.rank,
+        "world": session.world,
+        "steps": session.steps_done,
+        "kept": group is dist.group.WORLD,
+    }
+    return found | {
+        "gradients": [value for one in gradients(net) for value in one.flatten().tolist()],
+        "total": total.item(),
+    }
+
+
+def without_a_server(root: str) -> None:
+    """The ranks have found each other through a file."""
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    Path(root).mkdir(exist_ok=True)
+    dist.init_process_group("gloo", init_method=f"file://{root}/ranks", rank=rank, world_size=world)
+    try:
+        with joined(root):
+            pass
+    finally:
+        dist.destroy_process_group()
+
+
+def twice(root: str) -> None:
+    """A session begins while another of this process goes on."""
+    with joined(root), joined(root):
+        pass
+
+
 def seconds(root: str) -> None:
     """A checkpoint falls due by rank 0's clock between steps 2 and 3."""
     with joined(root) as session:

@@ -53,6 +53,9 @@ def scenes(root: Path) -> list[Scene]:
         ),
         Scene("exchange", "exchange", 2, {"root": str(root / "exchange")}),
         Scene("exhausted", "exhausted", 2, {"root": str(root / "exhausted")}),
+        Scene("spawned", "spawned", 2, {"root": str(root / "spawned")}),
+        Scene("without-a-server", "without_a_server", 2, {"root": str(root / "without-a-server")}),
+        Scene("twice", "twice", 2, {"root": str(root / "twice")}),
         Scene("subgroup", "subgroup", 3, {"root": str(root / "subgroup")}),
         Scene("thaw", "thaw", 2, {"root": str(root / "thaw")}),
         train("two", 2, "two"),
@@ -329,3 +332,23 @@ def test_what_two_ranks_have_saved_is_loaded_by_one_process_without_a_session(pl
     assert buffers(net) == played["two"][0]["buffers"]
     assert {commit.world for commit in perdure.history(folder / "sizes")} <= {1, 2, 3}
     assert perdure.history(folder / "sizes")[0].world == 2
+
+
+def test_sessions_meet_in_the_group_that_is_there_and_leave_it_as_it_was(results: Results) -> None:
+    for rank, trainings in enumerate(results["spawned"]):
+        for training in trainings:
+            place = {name: training[name] for name in ("rank", "world", "steps", "kept", "total")}
+            assert place == {"rank": rank, "world": 2, "steps": -(-SAMPLES // 16), "kept": True, "total": 3}
+    one, two = results["spawned"]
+    assert one[0]["gradients"] == one[1]["gradients"] == two[0]["gradients"] == two[1]["gradients"]
+    assert any(one[0]["gradients"])
+
+
+@pytest.mark.parametrize(
+    ("scene", "remedy"),
+    [("without-a-server", "initialise it with init_method='env://'"), ("twice", "another Session of this process")],
+)
+def test_a_group_that_a_session_cannot_use_is_a_mistake_on_each_rank(results: Results, scene: str, remedy: str) -> None:
+    for told in results[scene]:
+        assert told["raised"] == "UserError"
+        assert remedy in told["message"]

@@ -1,0 +1,175 @@
+"""Ranks that a launcher has started, in a process group that was there before the session: scripts as users start them.
+
+The arithmetic of the training is exact (integers, powers of two, float64), so its weights are the same bit for bit on
+any number of ranks that divides a batch; momentum and the schedule make them depend on the order of the steps.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import runpy
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import HashStore
+
+import perdure
+from e2e.harness.local_run import free_port
+from perdure import Session
+from perdure.channel import Attached, Exiting
+from perdure.contract import ExitKind
+from tests.unit.runtime.session.test_processes import together
+
+PAGE = Path(__file__).parents[4] / "docs" / "training.md"
+(EXAMPLE,) = (
+    textwrap.dedent(found)
+    for found in re.findall(r"^ *```python\n(.*?)^ *```", PAGE.read_text(), re.M | re.S)
+    if "init_process_group" in found
+)
+STEPS = 3 * 5
+SECONDS = 600
+
+BEFORE = """
+import os, signal, sys, time, torch, perdure
+
+class Net(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(4, 2, bias=False, dtype=torch.float64)
+        torch.nn.init.zeros_(self.weight)
+
+def criterion(outputs, labels):
+    return (outputs * labels).sum(1).mean()
+
+numbers = torch.Generator().manual_seed(0)
+train_set = torch.utils.data.TensorDataset(
+    torch.randint(-8, 8, (40, 4), generator=numbers).double(), torch.randint(-8, 8, (40, 2), generator=numbers).double()
+)
+
+class Interrupted(perdure.Session):
+    def step(self, **said):
+        if self.rank == 0 and self.steps_done + 1 == int(sys.argv[1]):
+            os.kill(os.getppid(), signal.SIGTERM)
+            while not self.exit_requested:
+                time.sleep(0.01)
+        super().step(**said)
+
+perdure.Session = Interrupted
+"""
+AFTER = """
+if session.rank == 0:
+    torch.save(model.module.state_dict(), "weights.pt")
+"""
+
+
+def write(folder: Path) -> str:
+    """The example, with all that it needs; it leaves its weights."""
+    folder.mkdir(exist_ok=True)
+    (folder / "train.py").write_text(BEFORE + EXAMPLE + AFTER)
+    return str(folder / "train.py")
+
+
+def launch(folder: Path, ranks: int, terminate: int = 0) -> subprocess.CompletedProcess[str]:
+    """The example as torchrun plays it; rank 0 has torchrun get SIGTERM right before a step is told."""
+    script = write(folder)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
+    return subprocess.run(
+        [*launcher, script, str(terminate)],
+        cwd=folder,
+        env=environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+def alone(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """The same, undisturbed, as the one rank of a group in this process."""
+    script = write(folder)
+    place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    for name, value in place.items():
+        patch.setenv(name, value)
+    patch.setattr(sys, "argv", [script, "0"])
+    patch.setattr(perdure, "Session", Session)  # and back again
+    patch.chdir(folder)
+    runpy.run_path(script, run_name="__main__")
+
+
+def log(folder: Path) -> list[dict[str, object]]:
+    """The log's entries, oldest first."""
+    paths = sorted((folder / "checkpoints" / "log").glob("*.json"), reverse=True)
+    return [json.loads(path.read_text()) for path in paths]
+
+
+def test_plain_torchrun_is_ended_in_the_middle_and_goes_on_with_other_ranks_to_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
+    with monkeypatch.context() as patch:
+        alone(undisturbed, patch)
+    first = launch(disturbed, 2, terminate=7)
+    assert not (disturbed / "weights.pt").exists()
+    assert [entry["kind"] for entry in log(disturbed)] == ["Opened", "Committed"], first.stdout
+    left = log(disturbed)[1]["step"]
+    assert isinstance(left, int)
+    assert 7 <= left < STEPS
+    second = launch(disturbed, 1)
+    assert second.returncode == 0, second.stdout
+    entries = log(disturbed)
+    assert [entry["kind"] for entry in entries[2:]] == ["Opened", "Committed", "Completed"]
+    assert [entry["world"] for entry in entries if entry["kind"] == "Opened"] == [2, 1]
+    assert entries[-1]["step"] == STEPS
+    weights, expected = (torch.load(folder / "weights.pt")["weight"] for folder in (disturbed, undisturbed))
+    assert expected.count_nonzero() == expected.numel()
+    assert torch.equal(weights, expected)
+
+
+EARLY_END = """
+import torch, torch.distributed as dist, perdure
+dist.init_process_group("gloo")
+with perdure.Session.from_env() as session:
+    model = session.wrap(torch.nn.Linear(4, 2))
+    session.register(model=model)
+    samples = torch.utils.data.TensorDataset(torch.randn(8, 4))
+    for epoch in session.epochs(1):
+        for (inputs,) in session.loader(samples, batch_size=4):
+            session.weighted(model(inputs).sum()).backward()
+            session.step()
+    dist.destroy_process_group()
+"""
+
+
+def test_a_script_that_ends_its_group_before_its_session_completes_on_every_rank(tmp_path: Path) -> None:
+    with together(tmp_path, "-c", EARLY_END) as ranks:
+        for rank in ranks:
+            attached = rank.until(Attached)
+            assert isinstance(attached, Attached)
+            assert (attached.live, "was made before the Session" in attached.live_why) == (False, True)
+        for rank in ranks:
+            ending = rank.until(Exiting)
+            assert isinstance(ending, Exiting)
+            assert ending.outcome is ExitKind.COMPLETED
+    assert [entry["kind"] for entry in log(tmp_path)] == ["Opened", "Committed", "Completed"]
+
+
+def test_a_group_of_one_is_left_to_whoever_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        before = signal.getsignal(signal.SIGTERM)
+        Session.from_env(tmp_path).close()
+        assert dist.is_initialized()
+        assert signal.getsignal(signal.SIGTERM) == before
+    finally:
+        dist.destroy_process_group()
