@@ -88,7 +88,7 @@ class Deadline:
 def rendezvous(settings: Settings, *, timeout: timedelta, deadline: Deadline) -> Groups:
     """Returns when all ranks are connected, torch's WORLD too. PeerLost if they are not by the deadline."""
     if settings.world > 1 and dist.is_initialized() and not settings.joined:
-        raise UserError("another Session of this process has not ended: leave its `with`, or call its close(), before")
+        raise UserError("another Session of this process has not ended: leave its `with`, or call its close(), first")
     groups = connect_ranks(settings, timeout=timeout, deadline=deadline)
     install_groups(groups, settings)
     return groups
