@@ -138,12 +138,11 @@ EARLY_END = """
 import torch, torch.distributed as dist, perdure
 dist.init_process_group("gloo")
 with perdure.Session.from_env() as session:
-    model = session.wrap(torch.nn.Linear(4, 2))
-    session.register(model=model)
-    samples = torch.utils.data.TensorDataset(torch.randn(8, 4))
+    torch.manual_seed(0)
+    session.register(model=torch.nn.Linear(4, 2))  # not wrapped: DistributedDataParallel would keep the group
+    samples = torch.utils.data.TensorDataset(torch.zeros(8, 4))
     for epoch in session.epochs(1):
-        for (inputs,) in session.loader(samples, batch_size=4):
-            session.weighted(model(inputs).sum()).backward()
+        for _ in session.loader(samples, batch_size=4):
             session.step()
     dist.destroy_process_group()
 """
