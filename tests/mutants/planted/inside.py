@@ -29,8 +29,8 @@ INSIDE: Final = (
     Mutant(
         "a save that was asked for is made at each step",
         f"{_SESSION}saving.py",
-        "return self._known != known",
-        "return bool(self._known)",
+        "if number <= self._known:",
+        "if number < self._known:",
         tests=(f"{_UNIT}session/test_saving.py",),
         outside=_NO_STATE,
     ),
