@@ -44,7 +44,15 @@ class Other:
 
     def start(self, vector: Sequence[int]) -> Callable[[], list[int]]:
         label, says = vector[:6], self.says
-        flags = [int(says.exit), int(says.save), int(says.exhausted), vector[9], says.attempt, -says.attempt]
+        flags = [
+            int(says.exit),
+            int(says.save),
+            int(says.exhausted),
+            vector[9],
+            says.attempt,
+            -says.attempt,
+            says.asked,
+        ]
         every = [max(own, other) for own, other in zip(vector, [*label, *flags], strict=True)]
 
         def wait() -> list[int]:

@@ -334,12 +334,12 @@ def test_what_two_ranks_have_saved_is_loaded_by_one_process_without_a_session(pl
     assert perdure.history(folder / "sizes")[0].world == 2
 
 
-def test_sessions_meet_in_the_group_that_is_there_and_leave_it_as_it_was(results: Results) -> None:
-    for rank, trainings in enumerate(results["spawned"]):
+def test_sessions_meet_in_the_group_that_is_there_and_leave_it_as_it_was(played: Results) -> None:
+    for rank, trainings in enumerate(played["spawned"]):
         for training in trainings:
             place = {name: training[name] for name in ("rank", "world", "steps", "kept", "total")}
             assert place == {"rank": rank, "world": 2, "steps": -(-SAMPLES // 16), "kept": True, "total": 3}
-    one, two = results["spawned"]
+    one, two = played["spawned"]
     assert one[0]["gradients"] == one[1]["gradients"] == two[0]["gradients"] == two[1]["gradients"]
     assert any(one[0]["gradients"])
 
@@ -348,7 +348,7 @@ def test_sessions_meet_in_the_group_that_is_there_and_leave_it_as_it_was(results
     ("scene", "remedy"),
     [("without-a-server", "initialise it with init_method='env://'"), ("twice", "another Session of this process")],
 )
-def test_a_group_that_a_session_cannot_use_is_a_mistake_on_each_rank(results: Results, scene: str, remedy: str) -> None:
-    for told in results[scene]:
+def test_a_group_that_a_session_cannot_use_is_a_mistake_on_each_rank(played: Results, scene: str, remedy: str) -> None:
+    for told in played[scene]:
         assert told["raised"] == "UserError"
         assert remedy in told["message"]
