@@ -350,7 +350,11 @@ class Accounts(Promise):
         if whole and not set(kinds) & _IN_LOG and account.run not in (status.get("lost") or ()):
             yield "saved", f"no member has told of its end in the log, and it does not count as lost: {kinds}"
         late = account.late and not account.deaths.keys() - account.late and not set(kinds) & {"checkpointed", "failed"}
-        if late and said.get("reason") not in ("ExitTimeout", "CodeFailure", "InfrastructureFailure"):
+        expected = {"ExitTimeout", "CodeFailure", "InfrastructureFailure"}
+        # A kubelet may tell late of one that left in time, and those that stayed were late in the run that took over.
+        if "handed-over" in kinds and (account.job, account.run) in self._taken:
+            expected.add("HandedOver")
+        if late and said.get("reason") not in expected:
             yield "saved", f"{sorted(account.late)} were deleted after their time, and Saved is {words}"
 
 
