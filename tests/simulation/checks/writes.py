@@ -228,8 +228,13 @@ class Writes(Promise):
                     self._case.fail("grace", words)
 
     def _check_promotion(self, pod: Json) -> None:
-        """The budget counts a member before it has the label: in between it could be evicted."""
+        """The budget counts a member before it has the label: in between it could be evicted.
+
+        A word that was held up may come when the job is gone, whose budget goes with it or is deleted after it.
+        """
         uid, now = owner_of(pod), self._case.now
+        if self._case.job(uid) is None and self._case.deaf:
+            return
         if now - self._disturbed.get(key_of(pod)[0], -1e9) < (420.0 if self._case.deaf else 30.0):
             return
         budget = next((one for one in self._world.server.each(BUDGETS) if owner_of(one) == uid), None)
