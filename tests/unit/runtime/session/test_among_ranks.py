@@ -309,7 +309,7 @@ def test_a_newcomer_is_a_rank_from_its_first_batch_on_and_makes_the_checkpoint_t
     saved: list[str] = []
     joins = Joins()
     rank.boundary.newcomer = cast("Any", joins)
-    monkeypatch.setattr(rank.boundary, "save", saved.append)
+    monkeypatch.setattr(rank.boundary, "save", lambda reason, **_: saved.append(reason))
     rank.step()
     rank.asks()
     assert (joins.asked_of, saved, rank.boundary.exhausted) == (["steps"], [], False)
