@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from perdure_operator.api.shipped import SHIPPED, VACATE_ANNOTATION
-from perdure_operator.api.signals import SignalRow, Source
+from perdure_operator.api.signals import OF_PODS, SignalRow, Source
 from tests.simulation.controllers import evict
 from tests.simulation.objects import (
     JOBS,
@@ -31,9 +32,7 @@ from tests.simulation.objects import (
 from tests.simulation.world import World
 
 PATIENCE_SECONDS: Final = 600.0
-SHOWN: Final = frozenset(
-    {Source.CONDITION, Source.TAINT, Source.LABEL, Source.ANNOTATION, Source.POD_CONDITION, Source.JOB}
-)
+SHOWN: Final = frozenset(Source) - {Source.CORDON, Source.NODE_DELETION, Source.SILENCE, Source.EVICTION}
 """What a node, each pod there, or their jobs show for as long as somebody wants it to."""
 _CONDITIONS: Final = frozenset({Source.CONDITION, Source.POD_CONDITION})
 AUTOSCALER: Final = {"key": "ToBeDeletedByClusterAutoscaler", "value": "1", "effect": "NoSchedule"}
@@ -173,44 +172,79 @@ def announce(world: World, node: str, row: SignalRow, on: bool) -> None:
     """Show on the node, or on what has to do with it, what the row matches, or take it back."""
     if world.node(node) is None:
         return
-    key, says = row.key.replace("*", "Any"), row.value or "True"
     world.tell("monitor", row.name, node=node, on=on)
-    reason = row.reasons[0] if row.reasons and on else ""
-    cleared = "False" if says == "True" else "True"
-    shown = partial(set_condition, kind=key, status=says if on else cleared, at=world.now, reason=reason)
-    if row.source is Source.TAINT:
-        taint(world, node, {"key": key, "value": row.value or "", "effect": row.effect or "NoSchedule"}, on)
-    elif row.source is Source.CONDITION:
-        world.server.change_status(NODES, "", node, shown, by="monitor")
-    elif row.source is Source.POD_CONDITION:
-        for pod in world.pods_on(node):
-            if not (terminal(pod) or terminating(pod)):
-                world.server.change_status(PODS, *key_of(pod), shown, by="monitor")
-    elif row.source is Source.JOB:
+    if row.source is Source.JOB:
         _ask_jobs(world, node, on)
+    elif row.source is Source.TAINT:
+        taint(world, node, {"key": _key(row), "value": row.value or "", "effect": row.effect or "NoSchedule"}, on)
+    elif row.source is Source.CONDITION:
+        world.server.change_status(NODES, "", node, _state(world, row, on), by="monitor")
+    elif row.source in OF_PODS:
+        for pod in _alive(world, node):
+            world.server.change_status(PODS, *key_of(pod), _state(world, row, on), by="monitor")
     else:
-        marks = "labels" if row.source is Source.LABEL else "annotations"
-
-        def mark(raw: Json) -> None:
-            others = {name: text for name, text in (raw["metadata"].get(marks) or {}).items() if name != key}
-            raw["metadata"][marks] = others | ({key: says} if on else {})
-
-        world.server.change(NODES, "", node, mark, by="monitor")
+        world.server.change(NODES, "", node, partial(_mark, row, on), by="monitor")
 
 
 def announce_nothing(world: World) -> None:
     """What whoever watches has announced, and a person has asked for, is taken back."""
-    for kind in (NODES, PODS):
-        for raw in world.server.all(kind):
-            said = [one["type"] for one in (raw.get("status") or {}).get("conditions") or () if one["status"] == "True"]
-            for word in sorted({one.key for one in SHIPPED if one.source in _CONDITIONS} & set(said)):
-                if not (kind == PODS and (terminal(raw) or terminating(raw))):
-                    well = partial(set_condition, kind=word, status="False", at=world.now)
-                    world.server.change_status(kind, *key_of(raw), well, by="monitor")
-    for kind in (NODES, JOBS):
-        for raw in world.server.all(kind):
-            if VACATE_ANNOTATION in (raw["metadata"].get("annotations") or {}):
-                world.server.change(kind, *key_of(raw), _withdraw, by="kubectl")
+    for node in [key_of(raw)[1] for raw in world.server.all(NODES)]:
+        for row in SHIPPED:
+            if row.source in SHOWN and _is_shown(world, node, row):
+                announce(world, node, row, False)
+    for raw in world.server.all(JOBS):
+        if VACATE_ANNOTATION in (raw["metadata"].get("annotations") or {}):
+            world.server.change(JOBS, *key_of(raw), _withdraw, by="kubectl")
+
+
+def _is_shown(world: World, node: str, row: SignalRow) -> bool:
+    """Taints are many others' too, and jobs are asked by name."""
+    there = world.node(node)
+    pods = _alive(world, node)
+    if there is None or row.source in (Source.TAINT, Source.JOB):
+        return False
+    if row.source is Source.DEVICE:
+        containers = (one for pod in pods for one in pod["status"].get("containerStatuses") or ())
+        return any("allocatedResourcesStatus" in one for one in containers)
+    if row.source in _CONDITIONS:
+        seen = [there] if row.source is Source.CONDITION else pods
+        return any((condition(raw, _key(row)) or {}).get("status") == (row.value or "True") for raw in seen)
+    return _key(row) in (there["metadata"].get(_marks(row)) or {})
+
+
+def _alive(world: World, node: str) -> list[Json]:
+    return [pod for pod in world.pods_on(node) if not (terminal(pod) or terminating(pod))]
+
+
+def _key(row: SignalRow) -> str:
+    return row.key.replace("*", "Any")
+
+
+def _state(world: World, row: SignalRow, on: bool) -> Callable[[Json], None]:
+    if row.source is Source.DEVICE:
+        return partial(_show_device, row.value or "Unhealthy" if on else "")
+    bad = row.value or "True"
+    status = bad if on else "False" if bad == "True" else "True"
+    reason = row.reasons[0] if row.reasons and on else ""
+    return partial(set_condition, kind=_key(row), status=status, at=world.now, reason=reason)
+
+
+def _show_device(health: str, raw: Json) -> None:
+    """Of the trainer's container, as the kubelet does; "" takes it back."""
+    for one in (raw["status"].get("containerStatuses") or ())[:1]:
+        one.pop("allocatedResourcesStatus", None)
+        if health:
+            sick = {"resourceID": "gpu-0", "health": health}
+            one["allocatedResourcesStatus"] = [{"name": "example.com/gpu", "resources": [sick]}]
+
+
+def _marks(row: SignalRow) -> str:
+    return "labels" if row.source is Source.LABEL else "annotations"
+
+
+def _mark(row: SignalRow, on: bool, raw: Json) -> None:
+    others = {name: text for name, text in (raw["metadata"].get(_marks(row)) or {}).items() if name != _key(row)}
+    raw["metadata"][_marks(row)] = others | ({_key(row): row.value or "True"} if on else {})
 
 
 def _withdraw(raw: Json) -> None:

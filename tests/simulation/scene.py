@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from perdure.contract import LABEL_ROLE, Role
+from perdure_operator.api.shipped import SHIPPED
 from tests.simulation.apiserver import Change
 from tests.simulation.autoscaler import PREFIX as LAUNCHED
 from tests.simulation.autoscaler import Autoscaler
 from tests.simulation.controllers import Budgets, Garbage, NodeLifecycle
-from tests.simulation.drains import announce_nothing, cordon
+from tests.simulation.drains import SHOWN, announce_nothing, cordon
 from tests.simulation.interface import Behaviour, MemberExit, MemberHost, RunMember
 from tests.simulation.kubelet import Kubelet
 from tests.simulation.link import CallFaults, Link, WatchFaults
@@ -44,6 +45,10 @@ LIVE_SHARE = 0.85
 """Of jobs that say they can change their membership in place."""
 BALKS_SHARE = 0.12
 """Of those that find out that they cannot when it is tried."""
+SIGNALS_SHARE = 0.3
+"""Of the jobs: that many do not do about each signal what the table says."""
+REACTIONS = ("Vacate", "VacateIfRoom", "Avoid", "CheckpointNow", "Ignore")
+"""Not Fault, which costs steps, and may do so."""
 
 
 class Operators:
@@ -164,6 +169,7 @@ class Scene:
         elif (rng := self.world.rng(f"elastic/{number}")).random() < ELASTIC_SHARE:
             spec["elastic"] = _elastic(rng)
         _declare_batch(spec, self.world.rng(f"batch/{number}"))
+        _choose_signals(spec, self.world.rng(f"signals/{number}"))
         body = {
             "apiVersion": "perdure.dev/v1alpha1",
             "kind": "TrainingJob",
@@ -330,6 +336,14 @@ def _elastic(rng: random.Random) -> Json:
     spares = rng.choice((0, 0, 1, 2))
     given = {"minReplicas": least, "maxReplicas": 4, **growing} | ({"sizes": sizes} if sizes else {})
     return given | ({"spares": spares} if spares else {})
+
+
+def _choose_signals(spec: Json, rng: random.Random) -> None:
+    """A third of the jobs have their own say about some rows of the table, those that are off among them."""
+    rows = [one.name for one in SHIPPED if one.source in SHOWN]
+    if rng.random() < SIGNALS_SHARE:
+        chosen = {name: rng.choice(REACTIONS) for name in rng.sample(rows, len(rows) // 2)}
+        spec["disruption"]["signals"] = chosen
 
 
 def _declare_batch(spec: Json, rng: random.Random) -> None:

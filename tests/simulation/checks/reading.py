@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final
 
+from perdure_operator.api.shipped import SHIPPED
+from perdure_operator.api.signals import Source
 from tests.simulation.objects import Json, seconds_of
 
 ASSIGNMENT: Final = "perdure.dev/assignment"
@@ -73,8 +75,13 @@ def condition(status: Json, kind: str) -> Json:
 
 def announces(raw: Json) -> bool:
     """Whether a node or a pod says that something is wrong with it, or a person wants the node left."""
-    said = (raw.get("status") or {}).get("conditions") or ()
-    return bool(vacate(raw)) or any(one.get("status") == "True" and one["type"] not in _OF_THE_WELL for one in said)
+    metadata, status = raw["metadata"], raw.get("status") or {}
+    if vacate(raw) or {*(metadata.get("labels") or {}), *(metadata.get("annotations") or {})} & _MARKS:
+        return True
+    if any("allocatedResourcesStatus" in one for one in status.get("containerStatuses") or ()):
+        return True
+    said = {one["type"]: one.get("status") for one in status.get("conditions") or ()}
+    return any(said[kind] == ("False" if kind in _GOOD else "True") for kind in said.keys() - _OF_THE_WELL)
 
 
 def vacate(raw: Json) -> str:
@@ -83,6 +90,9 @@ def vacate(raw: Json) -> str:
 
 
 _OF_THE_WELL: Final = frozenset({"Ready", "PodScheduled"})
+_GOOD: Final = frozenset({row.key for row in SHIPPED if row.source is Source.CONDITION and row.value == "False"})
+"""Conditions that are True of what is well."""
+_MARKS: Final = frozenset({row.key for row in SHIPPED if row.source in (Source.LABEL, Source.ANNOTATION)})
 
 
 def current(status: Json) -> Json:

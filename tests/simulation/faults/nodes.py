@@ -157,7 +157,7 @@ async def no_execute(scene: Scene, rng: random.Random) -> None:
 async def announcement(scene: Scene, rng: random.Random) -> None:
     """A row of the table of signals comes true of a node, some time or in turns, and is taken back."""
     if node := some_node(scene, rng):
-        rows = [one for one in SHIPPED if one.enabled and one.source in drains.SHOWN]
+        rows = [one for one in SHIPPED if one.source in drains.SHOWN]  # some jobs heed those that are off
         source = rng.choice(sorted({one.source for one in rows}))  # there are more conditions than all others together
         row = rng.choice([one for one in rows if one.source is source])
         scene.world.fire("announcement")
