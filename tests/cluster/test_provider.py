@@ -47,7 +47,8 @@ def left_of(cluster: Cluster, number: int) -> dict[str, list[str]]:
     marks = (f"/n{number}", f"-n{number}")
     found = traces(cluster.names.cluster)
     files = [str(path) for path in cluster.folder.root.glob("nodes/*")]
-    cgroups = [str(path) for top in found["cgroups"] for path in Path(top).rglob("*") if path.is_dir()]
+    folders = (walked for top in found["cgroups"] for walked in os.walk(top))  # which may go while they are listed
+    cgroups = [str(Path(folder, name)) for folder, names, _ in folders for name in names]
     kinds = {**found, "files": files, "cgroups": cgroups}
     of_it = {kind: [thing for thing in things if _names(thing, marks)] for kind, things in kinds.items()}
     return {kind: things for kind, things in of_it.items() if things}
