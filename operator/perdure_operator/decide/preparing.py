@@ -93,11 +93,14 @@ def let_settle(draft: Draft) -> Draft:
     if intent is None or intent.disruption is not Disruption.NODE_LEAVING or intent.deadline_seen:
         return draft
     nodes = restless(draft, intent.nodes)
-    until, heirs, pods = settled_at(draft, nodes), succession(draft), own(draft.snapshot)
-    waiting = sum(1 for one in heirs.leaves if pods[one.name].node in nodes)
-    if until and intent.ready_by:
+    until = settled_at(draft, nodes)
+    if until is None:
+        return draft
+    if intent.ready_by:
         until = min(until, later(intent.ready_by, -patience(draft.snapshot, intent.disruption) / 2))
-    if until is None or draft.now >= until or len(draft.next_members) not in range(heirs.joins - waiting, heirs.joins):
+    heirs, pods = succession(draft), own(draft.snapshot)
+    waiting = sum(1 for one in heirs.leaves if pods[one.name].node in nodes)
+    if draft.now >= until or len(draft.next_members) not in range(heirs.joins - waiting, heirs.joins):
         return draft
     words = f"the next member is made at {clock(until)}: {told(draft, nodes)}"
     return draft.block(Reason.REPLACING_MEMBERS, words, until)
