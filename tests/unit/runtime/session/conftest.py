@@ -32,3 +32,14 @@ def join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Join]:
     yield joined
     for session in sessions:
         session.close()
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    """The agent's, reader and writer; nobody waits at either end."""
+    ends = os.pipe()
+    for end in ends:
+        os.set_blocking(end, False)
+    yield ends
+    for end in ends:
+        os.close(end)

@@ -96,15 +96,6 @@ def test_of_a_long_message_the_head_with_its_advice_is_told_too() -> None:
     assert failure.tail.endswith("x\n")
 
 
-@pytest.fixture
-def pipe() -> Any:
-    reader, writer = os.pipe()
-    os.set_blocking(reader, False)
-    yield reader, writer
-    os.close(reader)
-    os.close(writer)
-
-
 def told(reader: int) -> list[Any]:
     return [read_report(line) for line in os.read(reader, 65536).splitlines()]
 

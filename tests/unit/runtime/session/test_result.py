@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,6 @@ from perdure.channel import Resulted, read_report
 from perdure.contract import RESULT_BYTES
 from perdure.session.result import Result
 from tests.unit.runtime.session.training import Join, Training, entries
-
-
-@pytest.fixture
-def pipe() -> Iterator[tuple[int, int]]:
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    yield reader, writer
-    os.close(reader)
-    os.close(writer)
 
 
 def told(pipe: tuple[int, int]) -> list[Any]:

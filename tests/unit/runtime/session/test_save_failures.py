@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,6 @@ from perdure.contract import ErrorKind, ExitKind
 from perdure.errors import StorageError
 from tests.unit.runtime.checkpoint.test_checkpointer import Unreliable
 from tests.unit.runtime.session.training import Join, Training, kinds
-
-
-@pytest.fixture
-def pipe() -> Iterator[tuple[int, int]]:
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    yield reader, writer
-    os.close(reader)
-    os.close(writer)
 
 
 def told(pipe: tuple[int, int]) -> list[Any]:

@@ -10,7 +10,7 @@ import shutil
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -196,15 +196,6 @@ def test_a_closed_session_has_given_the_signals_and_the_hook_back(join: Join) ->
     session.close()
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), sys.excepthook) == before
     assert Env.ROOT not in os.environ
-
-
-@pytest.fixture
-def pipe() -> Iterator[tuple[int, int]]:
-    reader, writer = os.pipe()
-    os.set_blocking(reader, False)
-    yield reader, writer
-    os.close(reader)
-    os.close(writer)
 
 
 def reports(reader: int) -> list[Any]:
