@@ -12,7 +12,6 @@ who was never heard. Used by the session; no collective is used here.
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from perdure.group.rendezvous import ANSWER_SECONDS, CONNECT_SECONDS, connect
+from perdure.group.rendezvous import ANSWER_SECONDS, reach
 from perdure.settings import Settings
 
 if TYPE_CHECKING:
@@ -129,7 +128,7 @@ class Pulse:
     def _count_and_listen(self) -> None:
         self._number += 1
         try:
-            self._store = self._store or self._reached()
+            self._store = self._store or reach(self._settings)  # the script's own may wait for something else
             self._store.set(f"pulse/{self._settings.rank}", str(self._number))
             found = bytes(self._store.get(f"pulse/{self._peer}"))
         except (RuntimeError, OSError):  # dist's own errors are RuntimeErrors
@@ -138,11 +137,3 @@ class Pulse:
         if found != self._last:
             self._last = found
             self._silence.heard(time.monotonic())
-
-    def _reached(self) -> Store:
-        """A connection of its own: the script's may wait for something else. torch's client is loud where none is.
-
-        Whoever looks stays until that has come, as in perdure.group.rendezvous.
-        """
-        with socket.create_connection(self._settings.master or ("", 0), timeout=CONNECT_SECONDS):
-            return connect(self._settings, listen=False)

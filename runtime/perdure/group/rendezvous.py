@@ -167,9 +167,14 @@ def place_of(settings: Settings) -> Place:
     return Place(settings.master or ("", 0), settings.rank == 0, named, prefix, "rank 0")
 
 
-def connect(settings: Settings, *, listen: bool) -> Store:
-    """One more connection to the run's store."""
-    return place_of(settings).connect(listen=listen)
+def reach(settings: Settings) -> Store:
+    """One more connection to the run's store. OSError at once where nobody listens: torch's own client is loud there.
+
+    Whoever looks stays until torch's client has come, as in `_port`.
+    """
+    place = place_of(settings)
+    with socket.create_connection(place.address, timeout=CONNECT_SECONDS):
+        return place.connect(listen=False)
 
 
 def _listen(place: Place, deadline: Deadline, *, listen: bool) -> Store:

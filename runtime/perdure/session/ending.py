@@ -8,16 +8,16 @@ so; one that is killed falls silent, and its pulse (perdure.group.pulse) tells. 
 from __future__ import annotations
 
 import contextlib
-import socket
 import time
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 import torch.distributed as dist
 
 from perdure.errors import PeerLost
 from perdure.group.gloo import peer_lost
-from perdure.group.rendezvous import CONNECT_SECONDS, connect
+from perdure.group.rendezvous import reach
 from perdure.session.run import Run
 
 if TYPE_CHECKING:
@@ -66,12 +66,13 @@ def _key(rank: int) -> str:
 
 
 def _store(run: Run) -> Store:
-    """A connection of its own; torch's client is loud and slow where nobody listens any more."""
+    """A connection of its own."""
     try:
-        socket.create_connection(run.settings.master or ("", 0), timeout=CONNECT_SECONDS).close()
+        store = reach(run.settings)
     except OSError as error:
         raise PeerLost(f"rank 0 is gone: {error}") from error
-    return connect(run.settings, listen=False)
+    store.set_timeout(timedelta(seconds=SILENCE_SECONDS))
+    return store
 
 
 class _Silence:

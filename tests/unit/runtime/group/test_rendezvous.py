@@ -16,7 +16,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from perdure.errors import PeerLost
 from perdure.group import rendezvous as module
 from perdure.group.peers import Solo
-from perdure.group.rendezvous import Deadline, connect_ranks, rendezvous
+from perdure.group.rendezvous import Deadline, connect_ranks, reach, rendezvous
 from perdure.session.leaving import Exit
 from perdure.settings import Settings
 from tests.unit.runtime.group.conftest import Door
@@ -142,4 +142,10 @@ def test_whoever_looks_whether_a_store_is_there_stays_until_torchs_client_has_co
     """A store whose first visitor is gone before it was let in may answer nobody after it."""
     with pytest.raises(PeerLost):
         rendezvous(settings(door.port, rank=1), timeout=TIMEOUT, deadline=Deadline(2, nobody_gives_up))
+    assert door.first_visitor_stayed()
+
+
+def test_so_does_whoever_makes_one_more_connection_to_it(door: Door) -> None:
+    with pytest.raises(dist.DistNetworkError):
+        reach(settings(door.port, rank=1))
     assert door.first_visitor_stayed()
