@@ -22,7 +22,7 @@ from perdure.checkpoint.codec import encode
 from perdure.checkpoint.opening import say
 from perdure.checkpoint.retention import retire
 from perdure.checkpoint.save import commit, stage_together
-from perdure.checkpoint.state import Commit, Position, Saved, State
+from perdure.checkpoint.state import NewCommit, Position, Saved, State
 from perdure.checkpoint.upload import Staged
 from perdure.checkpoint.writer import Writer
 from perdure.contract import CommitRef
@@ -63,7 +63,7 @@ class Checkpointer:
     """The newest commit this run has made or resumed from."""
     pin: str | None = None
     """What the next commit is pinned as; rank 0's counts."""
-    made: Commit | None = None
+    made: NewCommit | None = None
     """The newest that this run has made, in full."""
     member: Member = NOBODY
     """Where this rank runs."""
@@ -154,11 +154,11 @@ class Checkpointer:
         """The same of what is registered, as it stands: a run that has not saved that is not to train on it."""
         self.commit_first(self.stage(self._read_together()), position, reason, seconds)
 
-    def _told_in_full(self, saved: Saved, position: Position) -> Commit:
+    def _told_in_full(self, saved: Saved, position: Position) -> NewCommit:
         members, seconds = zip(*((part.member, part.seconds) for part in saved.by_rank), strict=True)
         slowest = max(range(len(saved.by_rank)), key=lambda rank: saved.by_rank[rank].own_seconds)
         made, step, epoch = saved.commit, position.step, position.epoch
-        return Commit(made.seq, step, epoch, self.store.uri, self.peers.world, members, seconds, slowest)
+        return NewCommit(made.seq, step, epoch, self.store.uri, self.peers.world, members, seconds, slowest)
 
     def periodic(self, position: Position, reason: str) -> bool:
         """Saves, or says why not. StorageError, on all ranks, where as many as are allowed have failed in a row."""

@@ -98,7 +98,7 @@ class Saved:
 
 
 @dataclass(frozen=True)
-class Commit:
+class NewCommit:
     """A commit that this run has just made: what a `committed` hook is told, on every rank alike."""
 
     seq: int

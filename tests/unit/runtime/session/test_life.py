@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from perdure import Session, UserError
-from perdure.checkpoint.state import Commit
+from perdure.checkpoint.state import NewCommit
 from perdure.contract import CommitRef
 from perdure.session.leaving import Exit
 from perdure.settings import Member
@@ -115,7 +115,7 @@ def test_every_commit_is_told_and_leaving_comes_after_it(join: Join) -> None:
     (_, made), left = script.told
     here = Member(socket.gethostname(), socket.gethostname())
     root = script.session._run.store.uri
-    assert made == Commit(2, 2, 0, root, world=1, members=(here,), seconds=made.seconds, slowest=0)
+    assert made == NewCommit(2, 2, 0, root, world=1, members=(here,), seconds=made.seconds, slowest=0)
     assert [set(seconds) for seconds in made.seconds] == [{"stage", "upload", "commit"}]
     assert left == ("leaving", "SIGTERM")
 
