@@ -23,7 +23,7 @@ from e2e.prepare.basics import REPOSITORY, PrepareError, Progress, cache_dir, co
 SHARED_ROOT = Path("/opt/perdure")
 SYSTEM_PYTHON = Path("/usr/bin/python3")
 EXTRAS = {"operator": ("operator",), "trainer": ("runtime", "s3", "examples")}
-DEV_EXTRAS = ("operator", "runtime", "s3", "examples", "dev")
+DEV_EXTRAS = ("operator", "runtime", "s3", "hf", "lightning", "examples", "dev")
 SOURCES = ("operator/perdure_operator", "runtime/perdure")
 CONSTRAINTS = REPOSITORY / "constraints.txt"
 PYPROJECT = REPOSITORY / "pyproject.toml"

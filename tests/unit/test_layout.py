@@ -31,6 +31,15 @@ def test_what_the_operator_and_the_agent_import_is_free_of_torch_and_boto3(modul
     assert done.stdout.split() == []
 
 
+@pytest.mark.parametrize("module", ["perdure.cli", "perdure.session", "perdure.adapters"])
+def test_no_framework_is_imported_before_its_adapter_is(module: str) -> None:
+    frameworks = {"transformers", "accelerate", "lightning", "pytorch_lightning", "huggingface_hub"}
+    public = "[getattr(perdure, name) for name in perdure.__all__]"
+    code = f"import sys, perdure, {module}; {public}; print(*sorted({frameworks} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == []
+
+
 @pytest.mark.parametrize(
     "page", ["README.md", "CONTRIBUTING.md", "docs/architecture.md", *(f"docs/decisions/{d.name}" for d in DECISIONS)]
 )
