@@ -164,6 +164,7 @@ def test_random_numbers_in_workers_depend_on_the_sample_alone() -> None:
         return found
 
     straight, resumed = noise(0, 1), noise(8, 2)
+    assert len(set(straight.values())) == len(straight), "no two samples draw alike"
     assert {sample: straight[sample] for sample in resumed} == resumed
 
 
