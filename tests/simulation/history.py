@@ -95,7 +95,8 @@ def planned(request: Request) -> list[tuple[float, Fault, int]]:
     length = rng.uniform(*DISTURBED_SECONDS)
     names = [name for name, one in FAULTS.items() if name in request.only or _may_be_drawn(one, request)]
     share = rng.choice((0.05, 0.1, 0.2, 0.4))
-    chosen = [name for name, one in FAULTS.items() if not one.shared and rng.random() < share]
+    chosen = [name for name, one in FAULTS.items() if not (one.shared or one.apart) and rng.random() < share]
+    chosen += [name for name, one in FAULTS.items() if one.apart and _is_chosen(name, request, share)]
     if request.pool():
         crowd = random.Random(f"{request.seed}/crowd")  # noqa: S311
         chosen += [name for name, one in FAULTS.items() if one.shared and crowd.random() < SHARED_SHARE]
@@ -110,6 +111,10 @@ def planned(request: Request) -> list[tuple[float, Fault, int]]:
             at += times.expovariate(1 / every)
             number += 1
     return sorted(found, key=lambda one: (one[0], one[1].name))
+
+
+def _is_chosen(name: str, request: Request, share: float) -> bool:
+    return random.Random(f"{request.seed}/chosen/{name}").random() < share  # noqa: S311
 
 
 def _may_be_drawn(fault: Fault, request: Request) -> bool:

@@ -47,6 +47,8 @@ BALKS_SHARE = 0.12
 """Of those that find out that they cannot when it is tried."""
 SIGNALS_SHARE = 0.3
 """Of the jobs: that many do not do about each signal what the table says."""
+ON_CORDON = (None, None, None, "Move", "MoveIfRoom", "Ignore")
+"""What a job says of a mere cordon; None says nothing, which is Move."""
 REACTIONS = ("Vacate", "VacateIfRoom", "Avoid", "CheckpointNow", "Ignore")
 """Not Fault, which costs steps, and may do so."""
 
@@ -170,6 +172,8 @@ class Scene:
             spec["elastic"] = _elastic(rng)
         _declare_batch(spec, self.world.rng(f"batch/{number}"))
         _choose_signals(spec, self.world.rng(f"signals/{number}"))
+        if word := self.world.rng(f"cordon/{number}").choice(ON_CORDON):
+            spec["disruption"]["onCordon"] = word
         body = {
             "apiVersion": "perdure.dev/v1alpha1",
             "kind": "TrainingJob",

@@ -19,6 +19,7 @@ handovers    H1 H2 H8 H10: whoever goes on alive has every vote, and everybody k
 claims       what the operator says is so
 told         what people and their tools are told besides
 debts        what it owes by now
+cordons      a mere cordon moves those whose job says so, and nobody has to leave for it where it says otherwise
 outages      members are not given up because nobody sees their nodes
 accounts     what runs have cost: failures, steps lost, what was saved
 recovery     how long it takes to go on
@@ -40,6 +41,7 @@ from tests.simulation.checks.accounts import Accounts
 from tests.simulation.checks.bounds import Bounds
 from tests.simulation.checks.case import Case, Promise, Violation
 from tests.simulation.checks.claims import Claims
+from tests.simulation.checks.cordons import Cordons
 from tests.simulation.checks.debts import Debts
 from tests.simulation.checks.handovers import Handovers
 from tests.simulation.checks.leadership import Leadership
@@ -81,6 +83,7 @@ OTHERS: Final[tuple[Callable[[Case], Promise], ...]] = (
     Claims,
     Told,
     Debts,
+    Cordons,
     Outages,
     Accounts,
     Recovery,

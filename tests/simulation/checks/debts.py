@@ -19,6 +19,7 @@ from tests.simulation.checks.reading import (
     condition,
     finished,
     intent,
+    on_cordon,
     plan_of,
     rests,
     run_told,
@@ -29,6 +30,7 @@ from tests.simulation.checks.reading import (
     upcoming,
     wanted,
 )
+from tests.simulation.checks.room import fits
 from tests.simulation.objects import (
     BUDGETS,
     JOBS,
@@ -54,7 +56,10 @@ PACED: Final = 3
 _HARMLESS: Final = frozenset(
     {"drain", "eviction-refused", "scale", "delete-pod", "cordon-for-a-moment", "noisy-pods", "watch-duplicate"}
 )
-_TAINTS: Final = frozenset({"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"})
+_TAINTS: Final = {"ToBeDeletedByClusterAutoscaler": "cluster-autoscaler", "karpenter.sh/disrupted": "karpenter"}
+"""Each with the row of the table by whose name a job may say what it does about it."""
+_MOVES: Final = ("Move", "Vacate")
+_MOVES_IF_ROOM: Final = ("MoveIfRoom", "VacateIfRoom")
 
 
 class Debts(Promise):
@@ -129,12 +134,21 @@ class Debts(Promise):
         if not intent(status).get("prepare"):
             return False
         found = (self._world.server.find(PODS, key_of(job)[0], one["name"]) for one in plan_of(status)["members"])
-        go_on = [pod for pod in found if pod and not terminating(pod) and not terminated(pod) and self._may_stay(pod)]
+        go_on = [
+            pod for pod in found if pod and not terminating(pod) and not terminated(pod) and self._may_stay(job, pod)
+        ]
         return len(following.get("members") or ()) < wanted(job["spec"]) - len(go_on)
 
-    def _may_stay(self, pod: Json) -> bool:
+    def _may_stay(self, job: Json, pod: Json) -> bool:
         node = self._world.server.find(NODES, "", node_of(pod))
-        return node is not None and is_ready(node) and not _announced(node)
+        return node is not None and is_ready(node) and not any(one in _MOVES for one in _reactions(job, node))
+
+    def _is_to_be_left(self, job: Json, node: Json) -> bool:
+        """An announcement counts as the job says: always, while there is room for one more elsewhere, or not at all."""
+        words = list(_reactions(job, node))
+        if any(one in _MOVES for one in words):
+            return True
+        return any(one in _MOVES_IF_ROOM for one in words) and fits(self._case, job) > 0
 
     def _unheeded(self, job: Json, plan: Json, pods: list[Json]) -> Iterator[tuple[str, str, str]]:
         """Reasons for the run to end, while status has no intent."""
@@ -146,7 +160,7 @@ class Debts(Promise):
         nodes = {key_of(node)[1]: node for node in self._world.server.each(NODES)}
         for pod in pods:
             node = nodes.get(node_of(pod))
-            if node is None or _announced(node):
+            if node is None or self._is_to_be_left(job, node):
                 words = f"node {node_of(pod)} is going away, and nobody asks {key_of(pod)[1]} to leave"
                 yield "unheeded", uid_of(pod), words
 
@@ -169,6 +183,13 @@ class Debts(Promise):
         return least >= len(counted)
 
 
-def _announced(node: Json) -> bool:
-    taints = {one["key"] for one in node["spec"].get("taints") or ()}
-    return bool(node["spec"].get("unschedulable")) or terminating(node) or bool(taints & _TAINTS)
+def _reactions(job: Json, node: Json) -> Iterator[str]:
+    """What the job does about each thing that the node shows."""
+    if terminating(node):
+        yield "Move"
+    if node["spec"].get("unschedulable"):
+        yield on_cordon(job)
+    chosen = job["spec"]["disruption"].get("signals") or {}
+    for one in node["spec"].get("taints") or ():
+        if one["key"] in _TAINTS:
+            yield chosen.get(_TAINTS[one["key"]], "Move")

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from perdure_operator.api.shipped import SHIPPED
 from perdure_operator.api.signals import Source
-from tests.simulation.objects import Json, seconds_of
+from tests.simulation.objects import UNSCHEDULABLE, Json, is_ready, seconds_of, terminating
 
 ASSIGNMENT: Final = "perdure.dev/assignment"
 ROLE: Final = "perdure.dev/role"
@@ -40,6 +40,11 @@ def wanted(spec: Json) -> int:
     """How many members the job ought to have."""
     allowed = sizes(spec)
     return max((size for size in allowed if size <= int(spec.get("replicas", 1))), default=allowed[0])
+
+
+def on_cordon(job: Json) -> str:
+    """What its members do whose node is cordoned, and announces nothing else: Move, MoveIfRoom or Ignore."""
+    return str(job["spec"]["disruption"].get("onCordon") or "Move")
 
 
 def spares(job: Json | None) -> int:
@@ -82,6 +87,12 @@ def announces(raw: Json) -> bool:
         return True
     said = {one["type"]: one.get("status") for one in status.get("conditions") or ()}
     return any(said[kind] == ("False" if kind in _GOOD else "True") for kind in said.keys() - _OF_THE_WELL)
+
+
+def troubled(node: Json) -> bool:
+    """Whether it shows anything that may make members leave, or keep others away, beside a cordon."""
+    taints = {one["key"] for one in (node.get("spec") or {}).get("taints") or ()} - {UNSCHEDULABLE}
+    return bool(taints) or terminating(node) or announces(node) or not is_ready(node)
 
 
 def vacate(raw: Json) -> str:

@@ -9,13 +9,22 @@ from typing import Final
 
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise, by_operator
-from tests.simulation.checks.reading import announces, intent, plan_of, status_of, terminated, upcoming, vacate
+from tests.simulation.checks.reading import (
+    announces,
+    intent,
+    on_cordon,
+    plan_of,
+    status_of,
+    terminated,
+    troubled,
+    upcoming,
+    vacate,
+)
 from tests.simulation.objects import (
     JOBS,
     NODES,
     PODS,
     Json,
-    is_ready,
     key_of,
     node_of,
     owner_of,
@@ -38,15 +47,15 @@ class Replacing(Promise):
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self._troubled: dict[str, float] = {}
-        """When a node was last seen, or left, in another state than well."""
+        """When a node was last seen, or left, in another state than well, whoever may be put there."""
+        self._cordoned: dict[str, float] = {}
+        """When it was last seen, or left, cordoned."""
         self._edited: dict[str, float] = {}
         """When the spec of a job, by uid, was changed."""
 
     def on_change(self, change: Change) -> None:
-        if change.kind == NODES and not (
-            change.event != "DELETED" and _is_well(change.raw) and (change.old is None or _is_well(change.old))
-        ):
-            self._troubled[key_of(change.raw)[1]] = self._case.now
+        if change.kind == NODES:
+            self._note(change)
         if change.kind != JOBS or change.old is None:
             return
         if change.raw["spec"] != change.old["spec"] or vacate(change.raw) or vacate(change.old):
@@ -60,6 +69,13 @@ class Replacing(Promise):
             self._check_release(change.raw, status_of(change.old))
         else:
             self._check(change.raw, upcoming(status_of(change.old)), upcoming(status_of(change.raw)))
+
+    def _note(self, change: Change) -> None:
+        seen, name = [one for one in (change.raw, change.old) if one], key_of(change.raw)[1]
+        if change.event == "DELETED" or any(map(troubled, seen)):
+            self._troubled[name] = self._case.now
+        if any(one["spec"].get("unschedulable") for one in seen):
+            self._cordoned[name] = self._case.now
 
     def _check_release(self, job: Json, before: Json) -> None:
         """Somebody has held room for long enough, and nobody trains."""
@@ -84,20 +100,15 @@ class Replacing(Promise):
             return
         for name in sorted(set(before.get("members") or ()) - set(after.get("members") or ())):
             pod = self._world.server.find(PODS, key_of(job)[0], name)
-            if pod is not None and owner_of(pod) == uid_of(job) and self._is_fit(pod):
+            if pod is not None and owner_of(pod) == uid_of(job) and self._is_fit(job, pod):
                 self._case.fail("groundless", f"{name} is replaced, and nothing is wrong with it")
 
-    def _is_fit(self, pod: Json) -> bool:
+    def _is_fit(self, job: Json, pod: Json) -> bool:
         if terminating(pod) or terminated(pod) or announces(pod):
             return False
-        young = self._case.now - seconds_of(pod["metadata"]["creationTimestamp"]) < NEWS_SECONDS
-        return not young and not (node_of(pod) and self._is_recent(self._troubled, node_of(pod)))
+        young, node = self._case.now - seconds_of(pod["metadata"]["creationTimestamp"]) < NEWS_SECONDS, node_of(pod)
+        going = self._is_recent(self._cordoned, node) and on_cordon(job) != "Ignore"
+        return not young and not (node and (going or self._is_recent(self._troubled, node)))
 
     def _is_recent(self, when: dict[str, float], what: str) -> bool:
         return self._case.now - when.get(what, -1e9) < MEMORY_SECONDS
-
-
-def _is_well(node: Json) -> bool:
-    spec = node.get("spec") or {}
-    going = spec.get("unschedulable") or spec.get("taints") or terminating(node) or announces(node)
-    return is_ready(node) and not going

@@ -149,7 +149,9 @@ class Takeover(Promise):
         pod = self._world.server.find(PODS, namespace, member["name"])
         if pod is None or uid_of(pod) != member["uid"] or not is_ready(pod) or terminating(pod) or terminated(pod):
             return False
-        return not self._is_recent(self._troubled, node_of(pod)) and not self._is_recent(self._troubled, uid_of(pod))
+        node = self._world.node(node_of(pod))
+        well = node is not None and _is_well(node) and not self._is_recent(self._troubled, node_of(pod))
+        return well and not self._is_recent(self._troubled, uid_of(pod))
 
     def _is_recent(self, when: dict[str, float], what: str) -> bool:
         return self._case.now - when.get(what, -1e9) < MEMORY_SECONDS

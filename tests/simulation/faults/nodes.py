@@ -28,6 +28,19 @@ async def cordon_for_a_moment(scene: Scene, rng: random.Random) -> None:
         drains.cordon(scene.world, node, False)
 
 
+@fault(150, to_its_end=True, apart=True)
+async def mere_cordon(scene: Scene, rng: random.Random) -> None:
+    """Nobody drains: one node, or all of them, take no new pods for some minutes."""
+    names = [node for node in sorted(scene.kubelets) if scene.world.node(node) is not None]
+    chosen = rng.choice((names, rng.sample(names, min(len(names), 1)), rng.sample(names, min(len(names), 1))))
+    scene.world.fire("mere-cordon")
+    for node in chosen:
+        drains.cordon(scene.world, node, True)
+    await asyncio.sleep(rng.uniform(40, 240))
+    for node in chosen:
+        drains.cordon(scene.world, node, False)
+
+
 @fault(200)
 async def drain_two(scene: Scene, rng: random.Random) -> None:
     """As an upgrade does, one after the other begins."""

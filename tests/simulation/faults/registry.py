@@ -31,19 +31,27 @@ class Fault:
     """Only where somebody names it: it arranges what faults that know nothing of each other seldom come to."""
     shared: bool = False
     """Of what several jobs share: played where there is a pool, and drawn by a stream of its own."""
+    apart: bool = False
+    """Drawn by a stream of its own: a seed that does not choose it is the history that it was without it."""
 
 
 FAULTS: Final[dict[str, Fault]] = {}
 
 
 def fault(
-    every: float, *, waits_for: str = "", to_its_end: bool = False, alone: bool = False, shared: bool = False
+    every: float,
+    *,
+    waits_for: str = "",
+    to_its_end: bool = False,
+    alone: bool = False,
+    shared: bool = False,
+    apart: bool = False,
 ) -> Callable[[Do], Do]:
     """Register under the function's name."""
 
     def register(do: Do) -> Do:
         name = do.__name__.replace("_", "-")
-        FAULTS[name] = Fault(name, do, every, waits_for, to_its_end, alone, shared)
+        FAULTS[name] = Fault(name, do, every, waits_for, to_its_end, alone, shared, apart)
         return do
 
     return register
