@@ -3,6 +3,7 @@
     perdure run [options] -- COMMAND...    PID 1 of a member: follows the assignment, runs COMMAND, leaves an outcome
     perdure warm [--state FOLDER]          succeeds once that agent has read an assignment
     perdure stop [--state FOLDER]          tells that agent that its pod is being deleted: the pod's preStop hook
+    perdure describe [--json] -- COMMAND... what COMMAND, a training script, would do; it ends before its first batch
     perdure log | show | verify ROOT       what a checkpoint root holds, its newest commit, whether all of it is whole
 
 Modules are imported where they are used: `perdure warm` runs every second in a starting pod.
@@ -34,7 +35,7 @@ INSPECTIONS: Final = {
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit status of `perdure ARGV`."""
     options = _parser().parse_args(argv)
-    commands = {"run": _run, "warm": _warm, "stop": _stop}
+    commands = {"run": _run, "warm": _warm, "stop": _stop, "describe": _describe}
     try:
         return commands.get(options.command, _inspect)(options)
     except PerdureError as error:
@@ -56,6 +57,9 @@ def _parser() -> argparse.ArgumentParser:
     stop = commands.add_parser("stop", help="tell the agent that its pod is being deleted")
     for command in (run, warm, stop):
         command.add_argument("--state", type=Path, metavar="FOLDER", help="default: perdure below $TMPDIR")
+    describe = commands.add_parser("describe", help="say what a training command would do, without training")
+    describe.add_argument("--json", action="store_true", help="as JSON")
+    describe.add_argument("trainer", nargs=argparse.REMAINDER, metavar="-- COMMAND...", help="the training command")
     for name, what in INSPECTIONS.items():
         commands.add_parser(name, help=what).add_argument("root", help="a folder, or s3://BUCKET/PREFIX")
     return parser
@@ -89,15 +93,28 @@ def _inspect(options: argparse.Namespace) -> int:
     return 0
 
 
+def _describe(options: argparse.Namespace) -> int:
+    from perdure.described import described  # noqa: PLC0415
+
+    found = described(_command(options, "perdure describe -- python train.py"), os.environ)
+    print(found.json if options.json else found.text)
+    return 0
+
+
+def _command(options: argparse.Namespace, example: str) -> list[str]:
+    command: list[str] = options.trainer[1:] if options.trainer[:1] == ["--"] else options.trainer
+    if not command:
+        raise UserError(f"no training command: write it after two dashes: {example}")
+    return command
+
+
 def _run(options: argparse.Namespace) -> int:
     from perdure.agent.paths import Paths, default_scratch  # noqa: PLC0415
     from perdure.agent.shell import Agent  # noqa: PLC0415
     from perdure.agent.zygote import launcher_for  # noqa: PLC0415
     from perdure.contract import ASSIGNMENT_FILE, TERMINATION_LOG  # noqa: PLC0415
 
-    command = options.trainer[1:] if options.trainer[:1] == ["--"] else options.trainer
-    if not command:
-        raise UserError("no training command: write it after two dashes: perdure run -- python train.py")
+    command = _command(options, "perdure run -- python train.py")
     paths = Paths(
         assignment=options.assignment or Path(ASSIGNMENT_FILE),
         termination_log=options.termination_log or Path(TERMINATION_LOG),

@@ -105,6 +105,8 @@ class Settings:
     """time.monotonic() at which the agent started this process."""
     exit_at_step: int | None = None
     """In a user's test: the step in which this process is asked to leave, as a drain would ask it."""
+    preview: Path | None = None
+    """This process only says what it would do, in this folder."""
     member: Member = NOBODY
 
 
@@ -150,6 +152,7 @@ def read_settings(
         global_batch_size=_optional(environ, Env.GLOBAL_BATCH_SIZE, 1),
         started=_started(environ),
         exit_at_step=_optional(environ, Env.EXIT_AT_STEP, 1),
+        preview=_path(environ, Env.PREVIEW),
         member=_member(environ),
     )
 

@@ -58,17 +58,7 @@ def open_run(
 
     `images` are those of all ranks.
     """
-    writer = None
-    if peers.rank == 0:
-        writer = Writer(
-            Log(store),
-            uid=settings.uid,
-            run=settings.run,
-            lost=settings.lost,
-            floor=settings.floor,
-            resume_from=settings.resume_from,
-            find=lambda wish: find(_root_of(wish.uri, store), wish.wanted).commit.seq,
-        )
+    writer = writer_of(settings, store) if peers.rank == 0 else None
 
     def act() -> dict[str, Any]:
         return _told(_wait_for_turn(writer, settings, give_up, images, members)) if writer else {}
@@ -79,6 +69,19 @@ def open_run(
     rescued = image.step - told["committed"] if image else 0
     origin = Origin(**told["origin"]) if told["origin"] else None
     return Opening(told["run"], told["run"], told["goal"], writer, image, rescued, origin)
+
+
+def writer_of(settings: Settings, store: Store) -> Writer:
+    """Rank 0's pen for the run that these settings are of."""
+    return Writer(
+        Log(store),
+        uid=settings.uid,
+        run=settings.run,
+        lost=settings.lost,
+        floor=settings.floor,
+        resume_from=settings.resume_from,
+        find=lambda wish: find(_root_of(wish.uri, store), wish.wanted).commit.seq,
+    )
 
 
 def _root_of(uri: str | None, own: Store) -> Store:

@@ -77,6 +77,9 @@ class Env:
     HELD_IMAGE: Final = "PERDURE_HELD_IMAGE"  # the image that an earlier trainer of this pod has left
     STARTED: Final = "PERDURE_STARTED"  # time.monotonic() at which the agent started this process
 
+    # Set by `perdure describe`.
+    PREVIEW: Final = "PERDURE_PREVIEW"  # a folder: this process leaves there what it would do, and trains nothing
+
     # Set by perdure.testing.
     EXIT_AT_STEP: Final = "PERDURE_EXIT_AT_STEP"  # the step in which this process is asked to leave
 

@@ -69,6 +69,10 @@ class Hooks:
         """Whether anybody waits for this moment."""
         return bool(self._hooks[name])
 
+    def names(self, name: HookName) -> list[str]:
+        """What those of this moment are called."""
+        return [name_of(hook) for hook in self._hooks[name]]
+
     def run(self, name: HookName, *arguments: Any) -> None:
         """Calls the hooks of this name. Raises what a hook has raised where it is fatal, or not the hook's fault."""
         for hook in self._hooks[name]:

@@ -64,6 +64,11 @@ class Job:
         self.goal: Goal | None = None
         """Of the loop that is on."""
 
+    @property
+    def loops(self) -> int:
+        """How many loops the script has begun."""
+        return self._loops
+
     def epochs(self, goal: Goal, stop: Sequence[Condition | Limit]) -> Iterator[int]:
         """The epochs that are left of this loop. UserError if nothing could ever end it."""
         if self._boundary.has_left:

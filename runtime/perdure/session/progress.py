@@ -63,6 +63,11 @@ class Progress:
         """The loader of this name, if there is one."""
         return self._sources.get(name)
 
+    @property
+    def sources(self) -> list[Source[Any]]:
+        """What the script iterates, as far as it has made it."""
+        return list(self._sources.values())
+
     def add(self, source: Source[Any]) -> None:
         """One more source, put where the checkpoint says."""
         self._sources[source.name] = source

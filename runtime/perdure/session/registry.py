@@ -64,6 +64,8 @@ class Registry:
         self._renames = Renames()
         self.kept: list[str] = []
         """What the checkpoint that was loaded last did not hold, and stays as the script has made it."""
+        self._order: list[str] = []
+        """Their names, as they were registered."""
         self.things: list[Any] = []
         """All of them, as they were registered."""
         self._listed: list[list[Tensor]] = []
@@ -95,11 +97,17 @@ class Registry:
                 f"register({name}=...): a {type(thing).__name__} has no state_dict and load_state_dict: register "
                 f"modules, optimizers, schedulers, or objects that have both"
             )
+        self._order.append(name)
         self.things.append(thing)
         if loose:
             self._loose |= {name}
         if keeps:
             self._keeping.add(name)
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """What is registered, by name, in the order in which it was."""
+        return dict(zip(self._order, self.things, strict=True))
 
     @property
     def names(self) -> set[str]:

@@ -67,6 +67,12 @@ class Requests:
         self._image_wanted: Callable[[], None] = lambda: None
 
     @property
+    def sources(self) -> tuple[str, ...]:
+        """What asks for an exit, for people."""
+        file = (f"the file {self._exit_file.path}",) if self._exit_file else ()
+        return (*(one.name for one in self._signals), "Ctrl-C", *file)
+
+    @property
     def seen(self) -> bool:
         """Whether there is a request: a local hint, other ranks may not know yet."""
         return bool(self._notes)

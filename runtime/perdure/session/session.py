@@ -47,12 +47,15 @@ from perdure.session.boundary import Boundary
 from perdure.session.counting import NAME as STEPS
 from perdure.session.counting import Steps
 from perdure.session.departure import has_ended, main_frame
+from perdure.session.describing import every_of, loaders_of, loop_of, phases_of, registered_of, start_of
+from perdure.session.description import Description
 from perdure.session.ending import tell_failed
 from perdure.session.exchanging import all_reduce, gather
 from perdure.session.hooks import HookName, read_name
 from perdure.session.job import Job, Status
 from perdure.session.joining import attach, meet, meet_in_place
 from perdure.session.options import checked, read_limit
+from perdure.session.preview import Preview
 from perdure.session.progress import RESERVED
 from perdure.session.reporting import Watch, classify, exit_status, explained, tell_error
 from perdure.session.resuming import receive, resume
@@ -127,7 +130,12 @@ class Session:
         self._boundary = Boundary(self._run)
         self._job = Job(self._run, self._boundary, self.restore)
         self._run.requests.take(*asked)
-        attach(self._run)
+        self._preview: Preview | None = None
+        if settings.preview:
+            self._preview = Preview(self._run, self.describe, settings.preview)
+            self._boundary, self._job = self._preview.boundary, self._preview.job
+        else:
+            attach(self._run)
         self._watch = Watch(self._tell_error, self._explained)
         self._main = main_frame()
         atexit.register(self._at_exit)
@@ -327,7 +335,9 @@ class Session:
 
         `epochs()` does this if nobody did; scripts call it to look at the restored state before.
         """
-        if self._run.opening is None and self._run.joining:
+        if self._preview:
+            self._preview.restore()
+        elif self._run.opening is None and self._run.joining:
             self._boundary.newcomer = receive(self._run, seed=self._seed)
             if self._boundary.newcomer is None:
                 meet_in_place(self._run)
@@ -338,6 +348,32 @@ class Session:
                     f"with {self.world} ranks a resumed run is exact in samples, not in bits: gradients are summed in "
                     f"another order after a restart; Session.from_env(deterministic=True) sums in one order"
                 )
+
+    def describe(self) -> Description:
+        """What this session is about to do, as it stands now: where it would begin or is, what ends it, its hooks, what
+        is registered with sizes in bytes, each loader's samples and shares, the cadence, the root.
+
+        A frozen value: `print(session.describe())` is for people, `.plain()` is what JSON takes. It is not collective,
+        trains nothing and writes nothing; before `epochs()` it reads the log. StorageError, or StorageRefused, if the
+        store does not let one read; UserError for what the run's opening would refuse.
+        """
+        run, settings = self._run, self._run.settings
+        return Description(
+            root=run.store.uri,
+            rank=self.rank,
+            world=self.world,
+            device=str(self.device),
+            deterministic=self._deterministic,
+            seed=self._seed,
+            every=every_of(run),
+            keep=settings.keep,
+            exits=run.requests.sources,
+            start=(self._preview and self._preview.start) or start_of(run),
+            loop=loop_of(run, self._job.goal, self._job.loops),
+            phases=phases_of(run.hooks),
+            loaders=loaders_of(run),
+            registered=registered_of(run),
+        )
 
     @checked()
     def epochs(
@@ -501,7 +537,7 @@ class Session:
 
     def _report_last(self) -> None:
         """What counts is told by then: nobody waits for what the script still has to say."""
-        if not self._run.joining:  # else it has trained nothing
+        if not self._run.joining and not self._preview:  # else it has trained nothing
             self._run.reports.end()
 
     def _explained(self, error: BaseException) -> BaseException:

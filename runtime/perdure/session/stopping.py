@@ -156,6 +156,11 @@ class Stopping:
             self._asked.append(wanted)
 
     @property
+    def names(self) -> list[str]:
+        """Of the conditions that may end the loop."""
+        return [named.name for named in (*self._always, *self._loop)]
+
+    @property
     def asked(self) -> list[str]:
         """Why this rank's script has asked to stop."""
         return list(self._asked)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from perdure.store import Store, open_store
+from perdure.store.overlay import Overlay
 from tests.support.store import MemoryStore
 from tests.unit.runtime.store.s3 import ACCESS, SECRET, S3Server, versitygw
 
@@ -29,11 +30,13 @@ def s3_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
 
 
-@pytest.fixture(params=["memory", "file", "s3"])
+@pytest.fixture(params=["memory", "overlay", "file", "s3"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     match request.param:
         case "memory":
             return MemoryStore()
+        case "overlay":
+            return Overlay(MemoryStore())
         case "file":
             return open_store(f"file://{tmp_path}/root", {})
     request.getfixturevalue("s3_credentials")

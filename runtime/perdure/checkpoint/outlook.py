@@ -1,0 +1,73 @@
+"""What a run that began now would find: the log is opened as ever, in a copy that nobody else sees.
+
+Reads only; what is damaged in a commit's tensors is not noticed. Called by perdure.session.starting.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from perdure.checkpoint.entry import Committed, Entry
+from perdure.checkpoint.log import Log, Slot
+from perdure.checkpoint.opening import writer_of
+from perdure.checkpoint.state import Position
+from perdure.checkpoint.writer import NotYet
+from perdure.errors import Corrupt, StorageError
+from perdure.settings import Settings
+from perdure.store import Store, open_store
+from perdure.store.overlay import Overlay
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a run would begin from."""
+
+    run: int
+    """Its number."""
+    entry: Entry | None
+    """The commit that it would go on from; None: it would start afresh."""
+    uri: str
+    """The root of that commit."""
+    goal: Any
+    """The goal that an earlier run has recorded as reached, or None."""
+
+    @property
+    def event(self) -> Committed | None:
+        """What the commit's entry says."""
+        return self.entry.event if self.entry and isinstance(self.entry.event, Committed) else None
+
+    @property
+    def position(self) -> Position | None:
+        """Where training would go on."""
+        return Position(self.event.step, self.event.epoch, self.event.cursors) if self.event else None
+
+
+def look_ahead(settings: Settings, store: Store) -> Outlook:
+    """What a run of these settings would begin from. The errors are those of its opening."""
+    resume = writer_of(settings, Overlay(store)).try_open(settings.world, wait_over=True)
+    if isinstance(resume, NotYet):
+        raise StorageError(f"{store.uri}: {resume.reason}: try again")
+    goal = resume.completed.goal if resume.completed else None
+    origin = resume.origin
+    there = open_store(origin.uri, os.environ) if origin and origin.uri else store
+    slots: Iterable[Slot] = [Log(there).linked(origin.seq)] if origin else resume.commits
+    return Outlook(resume.run, _newest(there, slots), there.uri, goal)
+
+
+def _newest(store: Store, slots: Iterable[Slot]) -> Entry | None:
+    """The first whose manifest is there; a run would pass over the others, too. Corrupt if there are only those."""
+    passed = ""
+    for slot in slots:
+        entry = slot.entry
+        if entry and isinstance(entry.event, Committed):
+            if store.head(entry.event.manifest.key):
+                return entry
+            passed = passed or f"commit {slot.seq} of step {entry.event.step}: {entry.event.manifest.key} is missing"
+        else:
+            passed = passed or slot.problem
+    if passed:
+        raise Corrupt(f"{store.uri} has commits and none can be used: {passed}")
+    return None

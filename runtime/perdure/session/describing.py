@@ -1,0 +1,102 @@
+"""Looks at a session and says what it is about to do. Changes nothing, and talks to no other rank.
+
+Called by `Session.describe`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from perdure.checkpoint import tensors
+from perdure.checkpoint.outlook import Outlook, look_ahead
+from perdure.checkpoint.tree import split
+from perdure.data.loader import Loader
+from perdure.data.source import Source
+from perdure.session.description import Handed, Loop, Phase, Registered, Start
+from perdure.session.hooks import HookName, Hooks
+from perdure.session.run import OWN_STOPPING, OWN_VALUES, Run
+from perdure.session.stopping import Goal
+
+
+def start_of(run: Run) -> Start:
+    """Where it stands, or would begin: then the log is read."""
+    if run.opening is None and not run.joining:
+        return would_start(look_ahead(run.settings, run.store), run.store.uri)
+    commit = run.opened_checkpointer.commit if run.opened_checkpointer else None
+    number = run.settings.run or (run.opening.run if run.opening else 0)
+    return Start(number, True, run.progress.step, run.progress.epochs_done, commit.seq if commit else None)
+
+
+def would_start(outlook: Outlook, root: str) -> Start:
+    """The same of a run that is not open."""
+    entry, event = outlook.entry, outlook.event
+    if entry is None or event is None:
+        return Start(outlook.run, False, 0, 0, goal=outlook.goal)
+    uri = outlook.uri if outlook.uri != root else ""
+    return Start(outlook.run, False, event.step, event.epoch, entry.seq, uri, entry.time, outlook.goal)
+
+
+def every_of(run: Run) -> dict[str, float]:
+    """How often a checkpoint is made."""
+    return {name: value for name, value in vars(run.settings.cadence).items() if value is not None}
+
+
+def loop_of(run: Run, goal: Goal | None, number: int) -> Loop | None:
+    """The loop `number` of the script, from 1."""
+    if goal is None:
+        return None
+    done = run.progress.loop_epochs if number - 1 == run.progress.loop else 0
+    return Loop(number, goal.limits(), tuple(run.stopping.names), done)
+
+
+def phases_of(hooks: Hooks) -> tuple[Phase, ...]:
+    """The hooks that are given, by moment."""
+    named = [(name, tuple(hooks.names(name))) for name in HookName]
+    return tuple(Phase(name.value, functions) for name, functions in named if functions)
+
+
+def loaders_of(run: Run) -> tuple[Handed, ...]:
+    """What the script has made so far."""
+    return tuple(_handed(source, run.world) for source in run.progress.sources)
+
+
+def _handed(source: Source[Any], world: int) -> Handed:
+    if not isinstance(source, Loader):
+        return Handed(source.name, len(source), None, source.unit, (), shuffle=False, drop_last=False)
+    plan = source.plan
+    least, more = divmod(plan.batch, world)
+    shares = tuple(least + (rank < more) for rank in range(world))
+    return Handed(plan.name, len(source), plan.samples, plan.batch, shares, plan.shuffle, plan.drop_last)
+
+
+def registered_of(run: Run) -> tuple[Registered, ...]:
+    """What the script has registered so far."""
+    named = run.registry.named
+    return tuple(_registered(name, thing) for name, thing in named.items() if name not in (OWN_VALUES, OWN_STOPPING))
+
+
+def _registered(name: str, thing: Any) -> Registered:
+    found = list(_once(thing.state_dict()))
+    kind, size = type(thing).__name__, sum(tensors.size_of(tensor) for tensor in found)
+    if not isinstance(thing, nn.Module):
+        return Registered(name, kind, len(found), size)
+    parameters = list(thing.parameters())
+    trained = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
+    inside = thing.module if isinstance(getattr(thing, "module", None), nn.Module) else thing
+    return Registered(
+        name, type(inside).__name__, len(found), size, sum(parameter.numel() for parameter in parameters), trained
+    )
+
+
+def _once(state: Mapping[str, Any]) -> Iterator[Tensor]:
+    """Each tensor of a state_dict; one that is there under two names, once."""
+    found: dict[str, Tensor] = {}
+    split(dict(state), "", found)
+    seen = {
+        (tensor.data_ptr(), tensor.shape, tensor.dtype) if tensor.numel() else id(tensor): tensor
+        for tensor in found.values()
+    }
+    return iter(seen.values())

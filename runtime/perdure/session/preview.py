@@ -1,0 +1,117 @@
+"""A session that only says what it would do: `perdure describe -- python train.py` runs the script up to its first
+batch.
+
+Nothing is opened, restored, saved or trained, and no hook is called: the script makes what it makes, the log is read,
+and the process leaves with status 0 where the script asks for its first batch, where its first loop has nothing left
+to train, or at its end. Made by `Session`, in the place of its boundary and its job.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from perdure.checkpoint.opening import Opening
+from perdure.checkpoint.outlook import look_ahead
+from perdure.contract import ExitKind
+from perdure.data.source import Source
+from perdure.described import JSON, TEXT
+from perdure.session.boundary import Boundary
+from perdure.session.describing import would_start
+from perdure.session.description import Description, Start
+from perdure.session.job import Job, Status
+from perdure.session.leaving import Exit
+from perdure.session.run import Run
+from perdure.session.stopping import Condition, Goal, Limit
+
+
+class Preview:
+    """What takes the place of a training."""
+
+    def __init__(self, run: Run, describe: Callable[[], Description], folder: Path) -> None:
+        """`folder` is where rank 0 leaves the description."""
+        self._run = run
+        self._describe = describe
+        self._folder = folder
+        self.boundary = _Boundary(run, self)
+        self.job = _Job(run, self.boundary, self)
+        self.start: Start | None = None
+        """Where the training would begin, once that was looked for."""
+        self.done = False
+        """Whether it is described."""
+
+    def restore(self) -> None:
+        """Finds where the training would begin, and stands there; nothing else is loaded."""
+        if self.start:
+            return
+        run = self._run
+        outlook = look_ahead(run.settings, run.store)
+        if outlook.position:
+            run.progress.resume(outlook.position)
+        self.start = would_start(outlook, run.store.uri)
+        run.opening = Opening(outlook.run, outlook.run, outlook.goal, None)
+
+    def tell(self) -> None:
+        """Describes, once, and is told by no rank before all are there. Collective."""
+        if self.done:
+            return
+        self.restore()
+        self.done, run = True, self._run
+        run.pulse.stop()
+        described = self._describe()
+        if run.rank == 0:
+            (self._folder / TEXT).write_text(str(described))
+            (self._folder / JSON).write_text(json.dumps(described.plain()))
+        run.peers.gather(None)  # rank 0 is not to leave while another is still on its way
+        run.tell(run.ending(ExitKind.STOPPED))
+
+    def leave(self) -> NoReturn:
+        """Describes, and leaves the script."""
+        self.tell()
+        raise Exit
+
+
+class _Boundary(Boundary):
+    """Whatever belongs to a training ends the preview."""
+
+    def __init__(self, run: Run, preview: Preview) -> None:
+        super().__init__(run)
+        self._preview = preview
+
+    def asked(self, source: Source[Any]) -> NoReturn:  # noqa: ARG002
+        self._preview.leave()
+
+    def step(self, *, exhausted: bool) -> NoReturn:  # noqa: ARG002
+        self._preview.leave()
+
+    def poll(self) -> NoReturn:
+        self._preview.leave()
+
+    def should_stop(self) -> NoReturn:
+        self._preview.leave()
+
+    def mark(self, pin: str | None = None) -> None:
+        """Nothing is saved."""
+
+
+class _Job(Job):
+    """Epoch loops of which none trains."""
+
+    def __init__(self, run: Run, boundary: Boundary, preview: Preview) -> None:
+        super().__init__(run, boundary, preview.restore)
+        self._preview = preview
+
+    def epochs(self, goal: Goal, stop: Sequence[Condition | Limit]) -> Iterator[int]:
+        if self._preview.done:
+            raise Exit
+        self._loops, self.goal = self._loops + 1, goal
+        self._run.stopping.begin(goal, stop)
+        self._preview.restore()
+        if self._progress.begin_loop(self.loops - 1, goal) and not self._is_over(goal):
+            yield self._progress.begin_epoch()
+        self._preview.leave()
+
+    def finish(self, status: Status) -> None:  # noqa: ARG002
+        self._preview.tell()
