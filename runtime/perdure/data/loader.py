@@ -132,13 +132,14 @@ class Loader(Source[Any]):
         self._dataset, self._options = dataset, options
         self._collate: Callable[[Any], _Batch] = _Collate(options.get("collate_fn") or default_collate)
 
-    def same(self, dataset: Dataset[Any], plan: SamplingPlan, options: dict[str, Any]) -> Loader:
+    def same(self, dataset: Dataset[Any], plan: SamplingPlan, options: dict[str, Any], *, train: bool = True) -> Loader:
         """This loader once more, for a script that makes it in its loop. UserError if it would be another one.
 
         Datasets and functions are compared by their type alone: a script makes new ones in its loop, too.
         """
-        before = {**asdict(self.plan), "dataset": type(self._dataset), **_plain(self._options)}
-        now = {**asdict(plan), "dataset": type(dataset), **_plain(options)}
+        before = {"train": not self.evaluates, **asdict(self.plan), "dataset": type(self._dataset)}
+        before |= _plain(self._options)
+        now = {"train": train, **asdict(plan), "dataset": type(dataset), **_plain(options)}
         for name in sorted(before.keys() | now.keys()):
             if before.get(name) != now.get(name):
                 raise UserError(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from perdure.data.holders import counted_from, is_repeated
 from perdure.errors import UserError
@@ -50,6 +50,9 @@ class Handouts(Protocol):
 
 class Source(ABC, Generic[T]):
     """One pass an epoch over `end` units, `unit` of them at a time; what a step has used is consumed."""
+
+    evaluates: ClassVar[bool] = False
+    """Whether no step ever uses what it hands out: see perdure.data.evaluating."""
 
     def __init__(self, name: str, session: Handouts, *, end: int, unit: int) -> None:
         self.name = name

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 from perdure.channel import SaveFailed
@@ -28,7 +29,7 @@ from perdure.session.newcomer import Newcomer
 from perdure.session.requests import ExitRequest
 from perdure.session.run import Run
 from perdure.session.saving import SaveRequests
-from perdure.telemetry.events import RequestSeen, Stepped
+from perdure.telemetry.events import Evaluating, RequestSeen, Stepped
 
 PRESSING: Final = 0.25
 """An evaluation between two steps goes on until no more than this part of a request's time is left."""
@@ -61,6 +62,8 @@ class Boundary:
         self._saves = SaveRequests(run.settings.request_file, run.settings.check_seconds)
         self._stepped = False
         self._request_traced = False
+        self.begin_evaluation: Callable[[str], None] = lambda _: None
+        """Has the run opened where an evaluation begins outside of the epoch loops."""
         self._lost: PeerLost | None = None
         """A peer that was lost in a step: what the script does after the step still belongs to it."""
 
@@ -73,11 +76,16 @@ class Boundary:
 
     def begin_pass(self, source: Source[Any]) -> None:
         """A loop over `source` begins."""
+        if source.evaluates:
+            self.begin_evaluation(source.name)
         self._progress.begin_pass(source)
 
     def asked(self, source: Source[Any]) -> None:
         """The script asks for its next batch: what is due is done, if this is a place for it."""
-        if not self._progress.asked(source) and not self._run.joining:
+        stops = self._progress.asked(source)
+        if source.evaluates:
+            self._vote_in_evaluation(source, stops=stops)
+        if not stops and not self._run.joining:
             return
         joins = self.newcomer is not None
         if self.newcomer and not self._first_batch(source, self.newcomer):
@@ -87,11 +95,30 @@ class Boundary:
             raise self._lost
         if self.leaving:
             self.leave()
-        if self._run.agreement.attempt:
+        if self._run.agreement.attempt and self.epoch is not None:  # behind the goal no run is taken over
             if self._run.checkpointer.pin:
                 self.save_if_due()  # those who come do not know of it
             self._hand_over(source)
         self.save_if_due()
+
+    def _vote_in_evaluation(self, source: Source[Any], *, stops: bool) -> None:
+        """Between two batches of an evaluation; if the run `stops` there, its position is the evaluation's."""
+        self.go_on()
+        if self._run.joining:
+            return
+        if not stops:
+            self.poll()
+            return
+        if source.consumed and not self._stepped:
+            self._has_begun()
+            self._run.tell(Evaluating(self._progress.step, self._progress.epochs_done))
+        self._check(CheckpointCall.POLL)
+        self._run.reports.call_due()
+
+    def _has_begun(self) -> None:
+        """From here on there is something to save."""
+        self._run.requests.before_first_step(None)
+        self._stepped = True
 
     def _first_batch(self, source: Source[Any], newcomer: Newcomer) -> bool:
         """Whether this process, which was to join a living run, is one of its ranks now."""
@@ -124,7 +151,7 @@ class Boundary:
     def end_pass(self, source: Source[Any]) -> None:
         """A loop over `source` is over."""
         self._progress.end_pass(source)
-        if self.leaving and self._progress.in_rest and not source.left:
+        if self.leaving and self._progress.in_rest and not source.left and not source.evaluates:
             self._save_in_case()
 
     def warn(self, words: str) -> None:
@@ -140,8 +167,7 @@ class Boundary:
         run.checkpointer  # noqa: B018 - raises if nothing is restored
         ids = progress.finish_step()
         if not self._stepped:
-            run.requests.before_first_step(None)
-            self._stepped = True
+            self._has_begun()
         run.tell(Stepped(progress.step, progress.epochs_done, ids))
         run.pulse.stepped()
         if progress.step == run.settings.exit_at_step:

@@ -59,10 +59,15 @@ class Job:
         self._passed: list[int] | None = None
         """How often the parameters were written to when the first loop was passed over."""
         self._told_left_over: set[str] = set()
+        self._evaluated: set[str] = set()
+        """The loaders that were evaluated on outside of the loops."""
+        self._reopened = False
+        """Whether the run goes on behind its goal, for an evaluation."""
         self._trouble: BaseException | None = None
         """What went wrong where nothing can be raised."""
         self.goal: Goal | None = None
         """Of the loop that is on."""
+        boundary.begin_evaluation = self.begin_evaluation
 
     @property
     def loops(self) -> int:
@@ -106,6 +111,23 @@ class Job:
                 self._end_epoch(goal)
         self._reach(goal)
 
+    def begin_evaluation(self, name: str) -> None:
+        """A pass over an evaluation of this name begins. Outside of the loops it opens the run and restores."""
+        if self._unsettled:
+            self._settle()
+        if self._progress.epoch is not None:
+            return
+        if self._boundary.has_left:
+            raise Exit
+        self._restore()
+        self._raise_trouble()
+        if self._run.reporter.ended:
+            raise Exit
+        self._evaluated.add(name)
+        if self._reached is not None and not self._reopened:
+            self._reopen("evaluation")
+            self._reopened = True
+
     def _check_untouched(self) -> None:
         """UserError if the script has written to what was restored: the run that began this loop did so before."""
         if self._passed is not None and self._passed != self._run.registry.versions():
@@ -139,6 +161,7 @@ class Job:
         self._settle()
         if self._run.reporter.ended:
             return
+        self._end_evaluations()
         if self._reached is not None:
             self._boundary.save_if_due(goal=True)  # behind its last loop the script has wanted one more, to be pinned
         if self._reached is not None and (self._trained or not self._completed_before):
@@ -150,6 +173,15 @@ class Job:
             self._say_nothing_trained()
         elif self._run.rank == 0:
             self._say_left()
+
+    def _end_evaluations(self) -> None:
+        """The script's work is done where it was evaluated behind its last loop, or did nothing else."""
+        if self._loops == 0 and self._evaluated:
+            self._end_turn()
+            self._reached = {"evaluated": sorted(self._evaluated)}
+        elif self._reopened and self._reached is not None:
+            self._progress.saved = True  # what was trained is; an evaluation that is done may be done again
+            self._end_turn()
 
     @property
     def _completed_before(self) -> bool:
@@ -212,16 +244,19 @@ class Job:
     def _begin(self) -> None:
         """Another loop has something to train."""
         self._run.stopping.clock.start()
-        if self._reached is not None:
-            self._reached = None
-            if self._boundary.leaving:
-                self._run.tell(self._run.ending(ExitKind.CHECKPOINTED))
-                raise Exit
-            self._quiet.close()
-            self._run.requests.listen()
-            self._progress.saved = False
-            self._boundary.save("loop")  # what was committed last ended the run's turn in the log
-        self._trained = True
+        if self._reached is not None and not self._reopened:
+            self._reopen("loop")
+        self._reached, self._reopened, self._trained = None, False, True
+
+    def _reopen(self, reason: str) -> None:
+        """Goes on behind a goal: what was committed last ended the run's turn in the log."""
+        if self._boundary.leaving:
+            self._run.tell(self._run.ending(ExitKind.CHECKPOINTED))
+            raise Exit
+        self._quiet.close()
+        self._run.requests.listen()
+        self._progress.saved = False
+        self._boundary.save(reason)
 
     def _end_epoch(self, goal: Goal) -> None:
         """An epoch's body is done."""
@@ -303,9 +338,20 @@ class Job:
 
     def _reach(self, goal: Goal) -> None:
         """The loop has reached its goal, and that beats a request to leave."""
-        run, progress = self._run, self._progress
         self.goal = None
-        run.stopping.clock.stop()
+        self._run.stopping.clock.stop()
+        saved, ended = self._progress.saved, self._progress.loop_ended
+        self._end_turn()
+        if (
+            saved and self._run.checkpointer.commit and self._loops > self._progress.loop
+        ):  # else a later loop was on when the commit was made
+            self._say_complete()
+        self._reached = {**goal.limits(), **({"stop": list(ended)} if ended else {})}
+
+    def _end_turn(self) -> None:
+        """Nothing is left to train, or to evaluate: the run's last commit, if it is not made."""
+        run, progress = self._run, self._progress
+        self._reopened = False
         self._quiet.enter_context(run.pulse.paused())
         run.requests.before_first_step(None)
         self._boundary.handing.goal_reached()
@@ -315,10 +361,6 @@ class Job:
             run.tell_commit(goal=True)
         elif run.checkpointer.commit:
             run.tell(Committed(run.checkpointer.commit, goal=True))
-            if self._loops > progress.loop:  # else a later loop was on when the commit was made
-                self._say_complete()
-        stopped = {"stop": list(progress.loop_ended)} if progress.loop_ended else {}
-        self._reached = {**goal.limits(), **stopped}
         self._release_requests()
 
     def _time_for_goal(self) -> Callable[[], float]:

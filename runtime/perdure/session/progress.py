@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from perdure.checkpoint.state import Position
+from perdure.data.evaluating import KIND as EVALUATION
+from perdure.data.evaluating import Evaluation, Place
 from perdure.data.loader import Loader
 from perdure.data.source import Source
 from perdure.errors import UserError
@@ -54,6 +56,10 @@ class Progress:
         self._loop_goal: Mapping[str, Any] = {}
         self.loop_ended: tuple[str, ...] = ()
         """Why that loop was over before its last epoch, if it was."""
+        self._loops_begun = 0
+        """Epoch loops that this process's script has come to."""
+        self._evaluated_at: Place | None = None
+        """Where a pass over an evaluation has begun last."""
         self._sources: dict[str, Source[Any]] = {}
         self._resumed: dict[str, Any] = {}
         self._current: Source[Any] | None = None
@@ -106,13 +112,19 @@ class Progress:
 
     def _place(self, source: Source[Any]) -> None:
         cursor = self._resumed.get(source.name)
-        if cursor is not None:
+        if cursor is None:
+            return
+        if isinstance(source, Evaluation):
+            source.put(cursor)
+        else:
             source.rewind(source.resume(cursor, self.epochs_done))
 
     # Loops and epochs.
 
     def begin_loop(self, number: int, goal: Goal) -> bool:
         """The script's loop `number` begins; False if an earlier run has finished it."""
+        self._loops_begun = number + 1
+        self.generators.release()  # held after an evaluation
         if number < self.loop:
             return False
         if number > self.loop:
@@ -126,7 +138,8 @@ class Progress:
         """The script's loop `number` has nothing to train; if the commit was made at its end, what follows does."""
         if number == self.loop:
             self.generators.take()
-            self.generators.go_on()
+            if not any(evaluation.awaits(Place(self._loops_begun, 0)) for evaluation in self._evaluations):
+                self.generators.go_on()
 
     def end_loop(self, reasons: Sequence[str]) -> None:
         """The loop that is on is over, before its last epoch, for these reasons."""
@@ -141,6 +154,8 @@ class Progress:
     def begin_epoch(self) -> int:
         """The next epoch begins; its number within the loop."""
         self.epoch_resumed, self.epoch = not self.between_epochs, self.epochs_done
+        for evaluation in self._evaluations:
+            evaluation.drop(self.loop)
         self._pace = Pace()
         if not self.epoch_resumed:
             self.generators.take()
@@ -169,10 +184,18 @@ class Progress:
     @property
     def batch_index(self) -> int:
         """Batches handed out before the present epoch was resumed, of the source in whose middle that was."""
-        indexes = [(source.over, source.batch_index) for source in self._sources.values() if source.batch_index]
+        indexes = [(source.over, source.batch_index) for source in self._trainable if source.batch_index]
         return min(indexes, default=(False, 0))[1]
 
     # Hand-outs and steps.
+
+    @property
+    def _trainable(self) -> Iterator[Source[Any]]:
+        return (source for source in self._sources.values() if not source.evaluates)
+
+    @property
+    def _evaluations(self) -> Iterator[Evaluation]:
+        return (source for source in self._sources.values() if isinstance(source, Evaluation))
 
     @property
     def _training(self) -> Iterator[Source[Any]]:
@@ -193,7 +216,9 @@ class Progress:
 
     @property
     def may_save(self) -> bool:
-        """Whether no batch would be lost or trained twice if the run stopped here."""
+        """Whether no batch would be lost, trained or evaluated twice if the run stopped here."""
+        if any(evaluation.counts and evaluation.walking and evaluation.pending for evaluation in self._evaluations):
+            return False
         return self.clean and not any(source.left and not source.over for source in self._training)
 
     @property
@@ -203,15 +228,19 @@ class Progress:
 
     def begin_pass(self, source: Source[Any]) -> None:
         """A loop over `source` begins."""
-        if source.consumed:
+        if isinstance(source, Evaluation):
+            self._begin_evaluation(source)
+        elif source.consumed:
             self.generators.take()
 
     def asked(self, source: Source[Any]) -> bool:
         """`source` is asked for a batch; whether the run may stop right here."""
-        for other in self._sources.values():
+        if isinstance(source, Evaluation):
+            return self._asked_evaluation(source)
+        for other in self._trainable:
             if other is not source and other.pending and not (other.walking or other.trains):
                 other.forget()
-        counting = list(self._training) or list(self._sources.values())
+        counting = list(self._training) or list(self._trainable)
         if source not in counting or any(other.pending for other in counting):
             return False
         if any(other.consumed for other in counting):
@@ -221,6 +250,9 @@ class Progress:
     def handed(self, source: Source[Any]) -> None:
         """`source` hands out a batch."""
         self._current = source
+        if isinstance(source, Evaluation):
+            self._handed_evaluation(source)
+            return
         if source.trains or not any(self._training):
             self.generators.go_on()
             self.generators.release()
@@ -228,8 +260,52 @@ class Progress:
 
     def end_pass(self, source: Source[Any]) -> None:
         """A loop over `source` is over."""
-        if source.trains and self.clean:
+        if isinstance(source, Evaluation):
+            source.finish()
+        if (source.trains and self.clean) or (isinstance(source, Evaluation) and self._stands_at(source)):
             self.generators.hold()
+
+    # Evaluations with a position.
+
+    @property
+    def _here(self) -> Place:
+        if self.epoch is None:
+            return Place(self._loops_begun, 0)
+        return Place(self.loop, self.epoch + 1)
+
+    def _begin_evaluation(self, source: Evaluation) -> None:
+        here, first = self._here, self._here != self._evaluated_at
+        resumed = source.resumed and source.place == here
+        within = any(other.walking for other in self._sources.values() if other is not source)
+        source.enter(here, self.epochs_done, counts=not within)
+        if within:
+            return
+        self._evaluated_at = here
+        if source.consumed or (resumed and first and self.epoch is None):
+            self.generators.take()
+        if not self.generators.held and self._stands_at(source):
+            self.generators.hold()
+
+    def _stands_at(self, source: Evaluation) -> bool:
+        """Whether the pass over it is one by itself, and nothing that was resumed lies further on in the script."""
+        if not source.counts or any(other.awaits(self._here) for other in self._evaluations if other is not source):
+            return False
+        if self.epoch is None:
+            return not self.step or self._loops_begun > self.loop
+        return not any(other.consumed and not (other.over or other.left) for other in self._training)
+
+    def _asked_evaluation(self, source: Evaluation) -> bool:
+        source.settle()
+        if not self._stands_at(source) or not self.may_save:
+            return False
+        if source.consumed:
+            self.generators.release()
+        return True
+
+    def _handed_evaluation(self, source: Evaluation) -> None:
+        if self._stands_at(source):
+            self.saved = False
+            self.generators.go_on()
 
     def finish_step(self) -> list[int]:
         """A step is done with all batches handed out since the last one; returns their sample ids."""
@@ -256,16 +332,16 @@ class Progress:
         if self.epoch is None:
             raise UserError("step() is called outside of an epoch: call it in `for epoch in session.epochs(n)`")
         for name, cursor in self._resumed.items():
-            if name not in self._sources and self._in_epoch(cursor):
+            if name not in self._sources and cursor.get("kind") != EVALUATION and self._in_epoch(cursor):
                 raise UserError(
                     f"the checkpoint was made in the middle of epoch {self.epochs_done} of loader {name!r}, which the "
                     f"script has not made: keep its name, or use another root"
                 )
-        if not any(source.handed for source in self._sources.values()):
+        if not any(source.handed for source in self._trainable):
             raise UserError(f"step(): {OWN_LOADER}")
 
     def _in_epoch(self, cursor: Mapping[str, Any]) -> bool:
-        return bool(cursor.get("consumed")) and cursor.get("epoch") == self.epochs_done
+        return bool(cursor.get("consumed") or cursor.get("passes")) and cursor.get("epoch") == self.epochs_done
 
 
 class Pace:

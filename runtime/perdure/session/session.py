@@ -35,6 +35,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from perdure.checkpoint.opening import say
 from perdure.contract import ExitKind
+from perdure.data.evaluating import Evaluation
 from perdure.data.loader import Loader, check_arguments
 from perdure.data.randomness import own_generators
 from perdure.data.sampling import SamplingPlan
@@ -290,27 +291,34 @@ class Session:
         batch_size: int,
         *,
         name: str = "train",
-        shuffle: bool = True,
+        train: bool = True,
+        shuffle: bool | None = None,
         seed: int | None = None,
         drop_last: bool = False,
         **options: Any,
     ) -> Loader:
         """This rank's share of every global batch of `batch_size` samples, in an order that no disruption changes.
 
+        With `train=False` it is for an evaluation: it may be walked any number of times, also outside of `epochs()`, no
+        step uses any of it, and each pass by itself, below or above the batch loop, has a position: it polls, an
+        evaluation that is broken goes on there, and those that are done are left out. `shuffle` is as `train` is.
+
         `options` (num_workers, collate_fn, pin_memory, ...) go to torch's DataLoader. Asked for a name again, with the
         same arguments, it gives the same loader again. UserError for what has no position that could be saved.
         """
         check_arguments(name, dataset, batch_size, options)
         size = len(dataset)  # type: ignore[arg-type]
-        plan = SamplingPlan(name, size, batch_size, self._seed if seed is None else seed, shuffle, drop_last)
+        seed, shuffle = self._seed if seed is None else seed, train if shuffle is None else shuffle
+        plan = SamplingPlan(name, size, batch_size, seed, shuffle, drop_last)
         known = self._run.progress.source(name)
         if isinstance(known, Loader):
-            return known.same(dataset, plan, options)
+            return known.same(dataset, plan, options, train=train)
         if name in RESERVED:
             raise UserError(f"loader {name!r}: the name is taken by the session itself: give another one")
         self._warn_of_generators(f"loader {name!r}: the dataset", dataset)
         sized_for, rank, world = self._run.settings.global_batch_size, self.rank, self.world
-        loader = Loader(dataset, plan, self._boundary, rank=rank, world=world, options=options, sized_for=sized_for)
+        kind = Loader if train else Evaluation
+        loader = kind(dataset, plan, self._boundary, rank=rank, world=world, options=options, sized_for=sized_for)
         self._run.progress.add(loader)
         return loader
 

@@ -49,6 +49,15 @@ class Stepped:
 
 
 @dataclass(frozen=True)
+class Evaluating:
+    """Batches of an evaluation are behind this run, and no step yet: there is something to save."""
+
+    step: int
+    epoch: int
+    """Epochs that are finished."""
+
+
+@dataclass(frozen=True)
 class Reported:
     """The script has reported something: what a `reported` hook is told."""
 
@@ -97,6 +106,7 @@ Event = (
     | Opened
     | Resumed
     | Stepped
+    | Evaluating
     | Committed
     | Reported
     | SaveFailed

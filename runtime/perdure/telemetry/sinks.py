@@ -18,7 +18,7 @@ from perdure.channel import (
     TookOver,
     Voting,
 )
-from perdure.telemetry.events import Event, Leaving, Reported, Stepped
+from perdure.telemetry.events import Evaluating, Event, Leaving, Reported, Stepped
 from perdure.telemetry.lines import say, speak_as
 
 
@@ -50,6 +50,8 @@ class AgentPipe:
                 | Imaged()
             ):
                 channel.write_report(self._fd, event)
+            case Evaluating(step, epoch):
+                channel.write_step(self._fd, step, epoch)  # agents of any version know by that what there is to save
             case Exiting():
                 self._ended = True
                 channel.write_report(self._fd, event)

@@ -70,6 +70,7 @@ VARIANTS = {
     "own values": (2, (0,)),
     "asked by one rank": (2, (1,)),
     "pinned": (2, (0,)),
+    "evaluated": (2, (0,)),
 }
 """How many ranks, and which of them are replaced."""
 
@@ -85,6 +86,13 @@ def test_whatever_a_script_adds_goes_over_too(nursery: Nursery, kind: str) -> No
     assert [over for _, over, _ in opened(job)] == [None, 1]
     if kind == "compiled inside":  # the model is the same one in who stays
         assert results["old1"]["compilations"] == undisturbed["old1"]["compilations"] > 0
+    if kind == "evaluated":
+        old, new = ([tuple(score) for score in results[name]["scores"]] for name in ("old0", "new0"))
+        (_, _, at) = opened(job)[1]
+        assert at == 7
+        assert old[-1][1:3] == (7, 1)
+        assert new[0] == (2, 7, 1, old[-1][3] - 1), "the newcomer goes on in the middle of the second pass"
+        assert [score[1:] for score in old + new] == [tuple(score[1:]) for score in undisturbed["old0"]["scores"]]
     if kind == "pinned":
         pinned = [(entry["step"], entry["run"]) for entry in job.log if entry.get("pin") == "last"]
         ((_, _, at),) = opened(job)[1:]

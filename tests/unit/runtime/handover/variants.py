@@ -31,6 +31,8 @@ class Kit:
     def __init__(self, session: Session, kind: str) -> None:
         self.session, self.kind = session, kind
         self.compilations = 0
+        self.scores: list[tuple[int, int, int, int]] = []
+        """Of each batch of an evaluation the run, the step, the pass, and how many were left."""
         net = network("plain")
         torch.manual_seed(session.rank)
         self.net = net
@@ -76,7 +78,12 @@ def train(
     torch.set_num_threads(1)
     with Session.from_env(root, deterministic=deterministic) as session:
         kit = Kit(session, kind)
-        steps = {"two loaders": in_turn, "side by side": side_by_side, "accumulated": accumulated}.get(kind, plain)
+        steps = {
+            "evaluated": evaluated(wait_at),
+            "two loaders": in_turn,
+            "side by side": side_by_side,
+            "accumulated": accumulated,
+        }.get(kind, plain)
         seen: list[float] = session.state.get("seen", [])
         try:
             for _ in session.epochs(epochs):
@@ -86,19 +93,20 @@ def train(
                         seen = session.state["seen"] = [*session.state.get("seen", []), torch.rand(1).item()][-3:]
                     if kind == "asked by one rank" and (session.rank, session.steps_done) == (1, 2):
                         session.stop("enough")
-                    take_part(session, wait_at, {})
+                    take_part(session, None if kind == "evaluated" else wait_at, {})
                     session.step()
                     if kind == "pinned":
                         session.save(pin="last")
         except Exit:
-            return {"left": session.steps_done}
+            return {"left": session.steps_done, "scores": kit.scores}
         return {
             "rank": session.rank,
+            "scores": kit.scores,
             "steps": session.steps_done,
             "weights": digest(kit.net.parameters()),
             "buffers": digest(kit.ema.state_dict().values()),
             "optimizer": digest(value["exp_avg"] for value in kit.optimizer.state_dict()["state"].values()),
-            "rate": [kit.scaler.get_scale(), seen if session.rank == 0 else None],
+            "rate": [kit.scaler.get_scale(), (seen, session.state.get("score")) if session.rank == 0 else None],
             "random": torch.rand(1).item(),
             "compilations": kit.compilations,
         }
@@ -108,6 +116,25 @@ def plain(kit: Kit) -> Iterator[None]:
     for batch in kit.session.loader(dataset(), BATCH):
         kit.backward(batch)
         yield
+
+
+def evaluated(wait_at: int | None) -> Callable[[Kit], Iterator[None]]:
+    """Each epoch ends with two passes over an evaluation; who hands over does so in the second one's middle."""
+
+    def steps(kit: Kit) -> Iterator[None]:
+        yield from plain(kit)
+        session = kit.session
+        valid = session.loader(dataset(), BATCH, name="valid", train=False)
+        for number in range(2):
+            for inputs, _ in valid:
+                with torch.no_grad():
+                    score = kit.model(inputs).sum().item()
+                kit.scores.append((session.run, session.steps_done, number, valid.remaining))
+                session.state["score"] = session.state.get("score", 0.0) + score
+                if wait_at is not None and kit.scores[-1] == (1, 7, 1, 4):
+                    await_ready(session)
+
+    return steps
 
 
 def in_turn(kit: Kit) -> Iterator[None]:

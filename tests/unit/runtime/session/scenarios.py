@@ -508,3 +508,37 @@ def subgroup(root: str) -> list[float]:
         model = session.wrap(net, process_group=pair) if session.rank < 2 else net
         (model(torch.ones(1, 1)) * (session.rank + 1)).sum().backward()
         return [gradient.item() for gradient in gradients(net)]
+
+
+def evaluates(root: str, *, terminate: tuple[int, str, int] | None = None) -> dict[str, Any]:
+    """Trains and evaluates in two passes an epoch, and once more behind the last; of all that was handed out to be
+    evaluated there are the ids, by epoch and pass. Rank terminate[0] gets SIGTERM in that pass's batch of that number.
+    """
+    seen: list[tuple[str, list[int]]] = []
+    with joined(root) as session:
+        net = network()
+        model = session.wrap(net)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        session.register(model=model, optimizer=optimizer)
+        numbers = TensorDataset(torch.arange(SAMPLES))
+        valid = session.loader(numbers, 16, name="valid", train=False, shuffle=True)
+
+        def walk(name: str) -> None:
+            for number, (ids,) in enumerate(valid):
+                seen.append((name, ids.tolist()))
+                if terminate and list(terminate) == [session.rank, name, number]:
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+        try:
+            for epoch in session.epochs(2):
+                for inputs, labels in session.loader(dataset(), 48):
+                    optimizer.zero_grad()
+                    session.weighted(cross_entropy(model(inputs), labels)).backward()
+                    optimizer.step()
+                    session.step()
+                for name in ("a", "b"):
+                    walk(f"{epoch}{name}")
+            walk("end")
+        except Exit:
+            return {"left": session.steps_done, "seen": seen}
+        return {"steps": session.steps_done, "seen": seen}

@@ -21,6 +21,8 @@ ENDS_OF_AN_EPOCH: dict[str, dict[str, Any]] = {
     "goal": {"epochs": 1},
     "break": {"epochs": 2, "leaves": True},
 }
+EVALUATIONS: list[tuple[int, Any]] = [(2, (1, "0a", 2)), (3, (0, "1b", 3)), (1, (0, "end", 1)), (2, None)]
+"""Sizes of one job's runs, and the rank that is asked to leave each, the pass and the batch."""
 Results = dict[str, list[Any]]
 
 
@@ -81,6 +83,16 @@ def scenes(root: Path) -> list[Scene]:
         train("fault", 2, "fault", fault=(1, 7)),
         Scene("life-two", "life", 2, {"root": str(root / "life"), "leave": 1}, {"PERDURE_CHECK_SECONDS": "0"}),
         Scene("life-three", "life", 3, {"root": str(root / "life"), "ask": 2}),
+        *(
+            Scene(
+                f"evaluates-{number}",
+                "evaluates",
+                world,
+                {"root": str(root / "evaluates"), "terminate": terminate},
+                {"PERDURE_CHECK_SECONDS": "0"},
+            )
+            for number, (world, terminate) in enumerate(EVALUATIONS)
+        ),
         *(
             Scene(f"lost-{name}", "lost_in_save", 2, {"root": str(root / name), **how}, {"PERDURE_EVERY_EPOCHS": "1"})
             for name, how in ENDS_OF_AN_EPOCH.items()
@@ -352,3 +364,22 @@ def test_a_group_that_a_session_cannot_use_is_a_mistake_on_each_rank(played: Res
     for told in played[scene]:
         assert told["raised"] == "UserError"
         assert remedy in told["message"]
+
+
+def test_an_evaluation_goes_on_in_the_middle_among_any_number_of_ranks_with_every_sample_once(played: Results) -> None:
+    runs = [played[f"evaluates-{number}"] for number in range(len(EVALUATIONS))]
+    assert [{("left" in found, found.get("left", found.get("steps"))) for found in run} for run in runs] == [
+        {(True, 3)},
+        {(True, 6)},
+        {(True, 6)},
+        {(False, 6)},
+    ]
+    seen: dict[str, Counter[int]] = {}
+    for run in runs:
+        for rank in run:
+            for name, ids in rank["seen"]:
+                seen.setdefault(name, Counter()).update(ids)
+    assert seen == {name: Counter(range(SAMPLES)) for name in ("0a", "0b", "1a", "1b", "end")}
+    first = [name for name, _ in runs[1][0]["seen"]]
+    assert first[0] == "0a"
+    assert 0 < first.count("0a") < 7, "it goes on in the middle"
