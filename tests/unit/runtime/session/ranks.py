@@ -1,7 +1,8 @@
-"""Real ranks for tests: a few processes that import torch once and then play scenario after scenario together.
+"""Real ranks for tests: a few processes, forked from one that has imported torch, play scenes one after the other.
 
-`play` is called by tests; the processes are this module run as a program. A scenario is a function of
-tests.unit.runtime.session.scenarios; what it returns (JSON), or the error it raised, comes back by rank.
+`play` is called by tests; the one process is this module run as a program. A scenario is a function of
+tests.unit.runtime.session.scenarios, or of the module that is named; what it returns (JSON), or the error it raised,
+comes back by rank.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 REPOSITORY = Path(__file__).parents[4]
 SECONDS = 900
@@ -37,6 +38,7 @@ class Scene:
     world: int
     arguments: Mapping[str, Any] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=dict)
+    module: str = "tests.unit.runtime.session.scenarios"
 
 
 def play(folder: Path, scenes: list[Scene]) -> dict[str, list[Any]]:
@@ -44,29 +46,29 @@ def play(folder: Path, scenes: list[Scene]) -> dict[str, list[Any]]:
     script = [{**vars(scene), "port": _free_port()} for scene in scenes]
     (folder / "script.json").write_text(json.dumps(script, default=dict))
     world = max(scene.world for scene in scenes)
-    processes = [_start(folder, rank) for rank in range(world)]
-    outputs = []
+    ranks = _start(folder, world)
     try:
-        outputs = [process.communicate(timeout=SECONDS)[0] for process in processes]
+        ranks.wait(timeout=SECONDS)
     finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    return {scene.name: [_result(folder, scene, rank, outputs) for rank in range(scene.world)] for scene in scenes}
+        ranks.kill()
+        ranks.wait()
+    return {scene.name: [_result(folder, scene, rank) for rank in range(scene.world)] for scene in scenes}
 
 
-def _start(folder: Path, rank: int) -> subprocess.Popen[str]:
+def _start(folder: Path, world: int) -> subprocess.Popen[bytes]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
     environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
-    command = [sys.executable, "-m", "tests.unit.runtime.session.ranks", str(folder), str(rank)]
-    return subprocess.Popen(
-        command, cwd=REPOSITORY, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    command = [sys.executable, "-m", "tests.unit.runtime.session.ranks", str(folder), str(world)]
+    return subprocess.Popen(command, cwd=REPOSITORY, env=environ)
 
 
-def _result(folder: Path, scene: Scene, rank: int, outputs: list[str]) -> Any:
+def _output(folder: Path, rank: int) -> Path:
+    return folder / f"output-{rank}"
+
+
+def _result(folder: Path, scene: Scene, rank: int) -> Any:
     path = folder / f"{scene.name}-{rank}.json"
-    return json.loads(path.read_text()) if path.exists() else {"missing": outputs[rank][-4000:]}
+    return json.loads(path.read_text()) if path.exists() else {"missing": _output(folder, rank).read_text()[-4000:]}
 
 
 def _free_port() -> int:
@@ -84,19 +86,43 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _main(folder: Path, rank: int) -> None:
+def _fork(folder: Path, world: int) -> None:
+    """Waits for all ranks; whoever kills this process kills them."""
     _die_with_parent()
-    scenarios = importlib.import_module("tests.unit.runtime.session.scenarios")
-    for scene in json.loads((folder / "script.json").read_text()):
-        if rank >= scene["world"]:
-            continue
-        ranks = {"RANK": rank, "WORLD_SIZE": scene["world"], "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": scene["port"]}
-        mine = {name: str(value) for name, value in (ranks | scene["environ"]).items()}
-        os.environ.update(mine)
-        result = _play(getattr(scenarios, scene["function"]), scene["arguments"])
-        (folder / f"{scene['name']}-{rank}.json").write_text(json.dumps(result))
-        for name in mine:
-            del os.environ[name]
+    scenes = json.loads((folder / "script.json").read_text())
+    for module in {scene["module"] for scene in scenes}:
+        importlib.import_module(module)
+    for rank in range(world):
+        if os.fork() == 0:
+            _main(folder, rank, scenes)
+    for _ in range(world):
+        os.wait()
+
+
+def _main(folder: Path, rank: int, scenes: list[dict[str, Any]]) -> NoReturn:
+    try:
+        _die_with_parent()
+        with _output(folder, rank).open("wb") as output:
+            os.dup2(output.fileno(), sys.stdout.fileno())
+            os.dup2(output.fileno(), sys.stderr.fileno())
+        for scene in scenes:
+            if rank < scene["world"]:
+                _play_one(folder, rank, scene)
+    except BaseException:  # noqa: BLE001 - a forked process must not go on as its parent would
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(0)
+
+
+def _play_one(folder: Path, rank: int, scene: dict[str, Any]) -> None:
+    ranks = {"RANK": rank, "WORLD_SIZE": scene["world"], "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": scene["port"]}
+    mine = {name: str(value) for name, value in (ranks | scene["environ"]).items()}
+    os.environ.update(mine)
+    result = _play(getattr(sys.modules[scene["module"]], scene["function"]), scene["arguments"])
+    (folder / f"{scene['name']}-{rank}.json").write_text(json.dumps(result))
+    for name in mine:
+        del os.environ[name]
 
 
 def _play(function: Any, arguments: dict[str, Any]) -> Any:
@@ -111,4 +137,4 @@ def _play(function: Any, arguments: dict[str, Any]) -> Any:
 
 
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]), int(sys.argv[2]))
+    _fork(Path(sys.argv[1]), int(sys.argv[2]))

@@ -465,6 +465,7 @@ def without_a_server(root: str) -> None:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     Path(root).mkdir(exist_ok=True)
     dist.init_process_group("gloo", init_method=f"file://{root}/ranks", rank=rank, world_size=world)
+    dist.barrier()  # else a rank may leave before its peer has met it
     try:
         with joined(root):
             pass
