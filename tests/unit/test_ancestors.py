@@ -18,7 +18,7 @@ NUMBERS = {
     "AD": [*range(1, 7), *range(20, 45), *range(50, 65), *range(70, 77)],
 }
 ROWS = [f"{ancestor}-{number:02}" for ancestor, numbers in NUMBERS.items() for number in numbers]
-CHECKS = {"CF": 9}
+CHECKS = {"CF": 9, "MS": 5, "AD": 9}
 """Tests that the ancestors have of themselves: AC-CF-1 to AC-CF-9, and so on."""
 LINES = re.findall(r"^\| ((?:AC-)?(?:CF|TK|MS|AD)-\d+) \| (.+?) \| (.+?) \|$", PAGE, re.M)
 NODE = re.compile(r"`([\w/]+\.py)::([\w:]+)`")
@@ -69,6 +69,8 @@ def test_each_check_of_an_ancestor_is_a_test_of_that_name() -> None:
     shown = {row: here for row, _, here in LINES if row.startswith("AC-")}
     assert list(shown) == checks
     for check, here in shown.items():
+        if here == "**Being built.**":
+            continue
         names = [name for path, name in NODE.findall(here) if path.startswith("tests/upstream/")]
         assert any(name.startswith(f"test_{check.lower().replace('-', '_')}_") for name in names), check
 

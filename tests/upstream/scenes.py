@@ -169,6 +169,7 @@ def requested(root: str, *, file: str) -> dict[str, Any]:
     lines, log = Lines(), logging.getLogger("perdure")
     Path(file).write_text('{"GracefulExit": 1}')
     log.addHandler(lines)
+    log.setLevel(logging.INFO)
     try:
         with joined(root, exit_file=file) as session:
             torch.manual_seed(0)

@@ -92,6 +92,7 @@ def _fork(folder: Path, world: int) -> None:
     scenes = json.loads((folder / "script.json").read_text())
     for module in {scene["module"] for scene in scenes}:
         importlib.import_module(module)
+    importlib.import_module("torch._dynamo")  # else each rank does at its first optimizer
     for rank in range(world):
         if os.fork() == 0:
             _main(folder, rank, scenes)
