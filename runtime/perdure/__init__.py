@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from perdure.checkpoint.history import Commit
+    from perdure.session.current import current_epoch, finished_epochs, remaining_epochs_until
     from perdure.session.loading import Checkpoint, history, load
     from perdure.session.session import Session
 
@@ -39,16 +40,22 @@ __all__ = [
     "StorageError",
     "StorageRefused",
     "UserError",
+    "current_epoch",
+    "finished_epochs",
     "history",
     "load",
+    "remaining_epochs_until",
 ]
 
 _LATER = {
     "Checkpoint": "perdure.session.loading",
     "Commit": "perdure.checkpoint.history",
     "Session": "perdure.session.session",
+    "current_epoch": "perdure.session.current",
+    "finished_epochs": "perdure.session.current",
     "history": "perdure.session.loading",
     "load": "perdure.session.loading",
+    "remaining_epochs_until": "perdure.session.current",
 }
 """Where to import from what is loaded when it is first used."""
 

@@ -74,8 +74,37 @@ class Job:
         """How many loops the script has begun."""
         return self._loops
 
-    def epochs(self, goal: Goal, stop: Sequence[Condition | Limit]) -> Iterator[int]:
-        """The epochs that are left of this loop. UserError if nothing could ever end it."""
+    def epochs(self, goal: Goal, stop: Sequence[Condition | Limit], *, in_all: bool = False) -> Iterator[int]:
+        """The epochs that are left of this loop. UserError if nothing could ever end it.
+
+        `in_all`: the goal's epochs, and the numbers, are those of all loops together.
+        """
+        self._come_to(goal, stop)
+        first = self._progress.epochs_before(self._loops) if in_all else 0
+        if goal.within_epochs(first):
+            return
+        goal = goal.beyond(first)
+        number, self._loops, self.goal = self._loops, self._loops + 1, goal
+        resumed = number == self._progress.loop
+        if not self._progress.begin_loop(number, goal) or self._is_over_already(goal):
+            self._progress.pass_loop(number)
+            self._passed = self._passed or self._run.registry.versions()
+        else:
+            if resumed:
+                self._check_untouched()
+            self._begin()
+            while not self._is_over(goal):
+                epoch, consumer = self._progress.begin_epoch(), loop()
+                try:
+                    yield first + epoch
+                except GeneratorExit:
+                    self._leave(departure(consumer))
+                    raise
+                self._end_epoch(goal)
+        self._reach(goal)
+
+    def _come_to(self, goal: Goal, stop: Sequence[Condition | Limit]) -> None:
+        """The script comes to a loop: the run is open then, and everything restored."""
         if self._boundary.has_left:
             raise Exit
         if self._raised:
@@ -92,24 +121,6 @@ class Job:
         self._raise_trouble()
         if self._run.reporter.ended:
             raise Exit
-        number, self._loops, self.goal = self._loops, self._loops + 1, goal
-        resumed = number == self._progress.loop
-        if not self._progress.begin_loop(number, goal) or self._is_over_already(goal):
-            self._progress.pass_loop(number)
-            self._passed = self._passed or self._run.registry.versions()
-        else:
-            if resumed:
-                self._check_untouched()
-            self._begin()
-            while not self._is_over(goal):
-                epoch, consumer = self._progress.begin_epoch(), loop()
-                try:
-                    yield epoch
-                except GeneratorExit:
-                    self._leave(departure(consumer))
-                    raise
-                self._end_epoch(goal)
-        self._reach(goal)
 
     def begin_evaluation(self, name: str) -> None:
         """A pass over an evaluation of this name begins. Outside of the loops it opens the run and restores."""

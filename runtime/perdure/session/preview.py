@@ -103,13 +103,16 @@ class _Job(Job):
         super().__init__(run, boundary, preview.restore)
         self._preview = preview
 
-    def epochs(self, goal: Goal, stop: Sequence[Condition | Limit]) -> Iterator[int]:
+    def epochs(self, goal: Goal, stop: Sequence[Condition | Limit], *, in_all: bool = False) -> Iterator[int]:
         if self._preview.done:
             raise Exit
-        self._loops, self.goal = self._loops + 1, goal
         self._run.stopping.begin(goal, stop)
         self._preview.restore()
-        if self._progress.begin_loop(self.loops - 1, goal) and not self._is_over(goal):
+        first = self._progress.epochs_before(self._loops) if in_all else 0
+        if goal.within_epochs(first):
+            return
+        self._loops, self.goal = self._loops + 1, goal.beyond(first)
+        if self._progress.begin_loop(self.loops - 1, self.goal) and not self._is_over(self.goal):
             yield self._progress.begin_epoch()
         self._preview.leave()
 

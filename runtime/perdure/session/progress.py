@@ -121,6 +121,12 @@ class Progress:
 
     # Loops and epochs.
 
+    def epochs_before(self, number: int) -> int:
+        """Epochs that were finished before the script's loop `number`, if that is not behind the training already."""
+        if number < self.loop:
+            return 0
+        return self.epochs_done - (self.loop_epochs if number == self.loop else 0)
+
     def begin_loop(self, number: int, goal: Goal) -> bool:
         """The script's loop `number` begins; False if an earlier run has finished it."""
         self._loops_begun = number + 1

@@ -41,7 +41,7 @@ from perdure.data.randomness import own_generators
 from perdure.data.sampling import SamplingPlan
 from perdure.errors import PerdureError, UserError
 from perdure.group.found import with_found_group
-from perdure.session import wrapping
+from perdure.session import current, wrapping
 from perdure.session.asking import ExitFile
 from perdure.session.asking import exit_signals as ask_signals
 from perdure.session.boundary import Boundary
@@ -144,6 +144,7 @@ class Session:
         os.register_at_fork(after_in_child=lambda: (act := in_child()) and act())
         self.device = wrapping.take_device(settings.local_rank)
         meet(self._run, timeout)
+        current.opened(self)
 
     @property
     def run(self) -> int:
@@ -400,6 +401,15 @@ class Session:
         goal = read_goal(count, stop, max_steps=max_steps, max_seconds=max_seconds)
         return self._job.epochs(goal, stop)
 
+    def remaining_epochs_until(self, count: int) -> Iterator[int]:
+        """The epochs that are left until `count` are finished, of all loops and runs together, by their numbers from 0.
+
+        It is a loop as `epochs` gives one, that ends earlier by `stop`, `stop_when` or `break`: one until 60 behind one
+        until 30 has the epochs 30 to 59, or those of them that earlier runs have left. UserError for a number below 1,
+        and within another epoch.
+        """
+        return self._job.epochs(read_goal(count or 0, ()), (), in_all=True)
+
     max_steps = staticmethod(max_steps)
     max_seconds = staticmethod(max_seconds)
 
@@ -523,6 +533,7 @@ class Session:
     def close(self) -> None:
         """Gives back signals, hooks and its process groups; the interpreter's end does it by itself."""
         run = self._run
+        current.closed(self)
         atexit.unregister(self._at_exit)
         if hasattr(run, "pulse"):  # else it has met nobody
             run.pulse.stop()

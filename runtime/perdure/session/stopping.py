@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from perdure.errors import UserError
@@ -55,6 +55,14 @@ class Goal:
         if self.max_seconds is not None and seconds >= self.max_seconds:
             found.append("max_seconds")
         return found
+
+    def within_epochs(self, done: int) -> bool:
+        """Whether so many epochs are as many as there are to be."""
+        return self.epochs is not None and self.epochs <= done
+
+    def beyond(self, done: int) -> Goal:
+        """What is left of it behind so many epochs."""
+        return self if self.epochs is None else replace(self, epochs=self.epochs - done)
 
     def within(self, recorded: Mapping[str, Any]) -> bool:
         """Whether a job that has ended with the goal `recorded` has nothing left to do: no limit is raised or gone."""
