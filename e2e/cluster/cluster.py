@@ -204,6 +204,11 @@ class Cluster:
         config = {"KUBECONFIG": str(self.kubeconfig)}
         self._processes.start(name, argv, Place(self.names.netns), config | dict(env or {}))
 
+    def device_plugin(self, node: str, resource: str, ids: Sequence[str]) -> list[str | Path]:
+        """The program that gives this node's kubelet such devices, and ends with its input; see its source."""
+        registry = self._node(node).plugins
+        return [tool_folders()["deviceplugin"] / "device-plugin", registry, resource, *ids]
+
     def wait(self, what: str, seconds: float, done: Callable[[], bool]) -> None:
         """Wait until done; ends early when a component dies."""
         self._processes.wait(what, seconds, done)

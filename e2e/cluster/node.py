@@ -84,6 +84,15 @@ class Node:
         return f"{self.processes.group}/{self.processes.part}"
 
     @property
+    def plugins(self) -> Path:
+        """Where its kubelet looks for the sockets of plugins."""
+        return self._kubelet_folder / "plugins_registry"
+
+    @property
+    def _kubelet_folder(self) -> Path:
+        return self.folder / "kubelet"
+
+    @property
     def kubelet_name(self) -> str:
         """The component's name."""
         return f"kubelet-{self.node.port}"
@@ -118,7 +127,7 @@ class Node:
             _tool("kubernetes", "kubelet"),
             f"--kubeconfig={config}",
             f"--config={self.folder / 'kubelet.json'}",
-            f"--root-dir={self.folder / 'kubelet'}",
+            f"--root-dir={self._kubelet_folder}",
             f"--cert-dir={self.folder / 'kubelet-certs'}",
             f"--hostname-override={self.node.name}",
             f"--node-ip={self.node.address}",

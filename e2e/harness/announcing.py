@@ -1,7 +1,7 @@
 """What is announced of nodes, written the way their announcers write it; afterwards all of it is taken back.
 
-Conditions go to the node's status, as node-problem-detector and NVSentinel patch them; taints, annotations and cordons
-are kubectl's own words.
+Conditions go to the node's status, as node-problem-detector and NVSentinel patch them, and to the pod's, as the
+scheduler patches them; taints, labels, annotations and cordons are kubectl's own words.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Self
 
 from e2e.harness.drain import uncordon
 from e2e.harness.kubectl import Kubectl
+from e2e.harness.watching import Object
 
 
 class Announcer:
@@ -53,14 +54,30 @@ class Announcer:
         self._standing[node, key] = lambda: self._kubectl("taint", "node", node, f"{key}-")
         return now
 
+    def labels(self, node: str, key: str, value: str) -> None:
+        """kubectl label."""
+        self._kubectl("label", "node", node, f"{key}={value}")
+        self._standing[node, key] = lambda: self._kubectl("label", "node", node, f"{key}-")
+
+    def takes(self, pod: Object, reason: str, message: str) -> None:
+        """Somebody is about to take this pod away, and says so in its status; no more than that."""
+        told = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
+        patch = {"status": {"conditions": [{**told, "lastTransitionTime": _now()}]}}
+        named = ["pod", pod["metadata"]["name"], f"--namespace={pod['metadata']['namespace']}"]
+        self._kubectl("patch", *named, "--subresource=status", "--type=strategic", f"--patch={json.dumps(patch)}")
+
     def finds(self, node: str, condition: str, reason: str, message: str) -> None:
         """The node has this problem."""
         self._patch(node, condition, "True", reason, message)
         self._standing[node, condition] = lambda: self._patch(node, condition, "False", f"No{condition}", "it is well")
 
     def _patch(self, node: str, condition: str, status: str, reason: str, message: str) -> None:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = _now()
         told = {"type": condition, "status": status, "reason": reason, "message": message}
         patch = {"status": {"conditions": [{**told, "lastHeartbeatTime": now, "lastTransitionTime": now}]}}
         words = ["--subresource=status", "--type=strategic", f"--patch={json.dumps(patch)}"]
         self._kubectl("patch", "node", node, *words)
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

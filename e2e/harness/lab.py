@@ -22,6 +22,7 @@ from botocore.config import Config
 from e2e.cluster import Cluster
 from e2e.cluster.s3 import S3
 from e2e.harness import operator
+from e2e.harness.devices import Devices
 from e2e.harness.drain import Drain
 from e2e.harness.job import Bucket, Job, Manifest, load, merged
 from e2e.harness.kubectl import Kubectl
@@ -101,6 +102,12 @@ class Lab:
             for file in files:
                 (Path(folder) / file.name).write_bytes(file.read_bytes())
             self.cluster.image(name, Path(folder))
+
+    def devices(self, nodes: Sequence[str], resource: str, *, each: int) -> Devices:
+        """So many devices on each of these nodes, as long as the `with` block lasts."""
+        ids = [f"device-{number}" for number in range(each)]
+        plugins = {node: self.cluster.device_plugin(node, resource, ids) for node in nodes}
+        return Devices(self.kubectl, resource, each, plugins)
 
     def drain(self, node: str) -> Drain:
         """Starts `kubectl drain NODE --ignore-daemonsets`."""

@@ -97,6 +97,11 @@ def pods(history: Sequence[Seen]) -> list[Object]:
     return sorted(alive.values(), key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]))
 
 
+def is_on(seen: Seen, node: str) -> bool:
+    """Whether it is a pod that was put on this node."""
+    return seen.kind == "Pod" and seen.object["spec"].get("nodeName") == node
+
+
 def ready(pod: Object) -> bool:
     """Whether the pod's Ready condition is True."""
     conditions = pod.get("status", {}).get("conditions", [])

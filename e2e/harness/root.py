@@ -44,6 +44,12 @@ class Root:
         """The steps of whose state this run has stored anything, committed or not."""
         return {int(folder.name.partition("-")[0]) for folder in self._folder.glob(f"data/{run}/[0-9]*-*")}
 
+    def members(self, run: int) -> list[str]:
+        """The pods in which the ranks of this run began, in order, by their own word."""
+        opened = next(entry for entry in self.entries() if entry.kind == "Opened" and entry.run == run)
+        told = json.loads((self._folder / opened.body["members"]["key"]).read_text())
+        return [str(member["name"]) for member in told["members"]]
+
     def wait_for_commit(self, *, seconds: float, reason: str = "") -> Entry:
         """The first commit, or the first one made for this reason."""
 

@@ -94,6 +94,7 @@ MODULES = (
         ),
     ),
     Module("pause", (("pause", "perdure/tools/pause"),)),
+    Module("deviceplugin", (("device-plugin", "perdure/tools/deviceplugin"),)),
     Module("versitygw", (("versitygw", "github.com/versity/versitygw/cmd/versitygw"),)),
     Module("helm", (("helm", "helm.sh/helm/v4/cmd/helm"),)),
 )

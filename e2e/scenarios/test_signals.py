@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
 
+from e2e.harness import devices
 from e2e.harness.announcing import Announcer
+from e2e.harness.drain import evict
+from e2e.harness.evidence import Entry
 from e2e.harness.handover import Way
 from e2e.harness.lab import Lab
+from e2e.harness.twin import Twin
+from e2e.harness.watching import Object
 from e2e.scenarios import lanes
 from e2e.scenarios.conftest import NOTICE_SECONDS, Train, Undisturbed
-from e2e.scenarios.training import Config, Training, Trouble, nothing_lost
+from e2e.scenarios.training import START_SECONDS, Config, Training, Trouble, nothing_lost
 
 pytestmark = pytest.mark.cluster
 
@@ -40,6 +46,14 @@ SUSPECT = Trouble(
     environ={"PACE_SECONDS": "0.3", "PACE_HOLDS": "13", "PACE_HOLD_SECONDS": "4"},
     spec={"disruption": {"signals": {"nvsentinel-xid": "Fault"}}},
 )
+DEVICE = "example.com/gpu"
+SICK = replace(SUSPECT, devices={DEVICE: "1"}, spec={"disruption": {"signals": {"device-unhealthy": "Fault"}}})
+GROWING = Config(members=2, batch=48, epochs=12)
+AVOIDING = Trouble(environ=PACE, spec={"disruption": {"onCordon": "MoveIfRoom"}})
+MAINTENANCE = ("cloud.google.com/scheduled-maintenance-time", "1795600000")
+IGNORING = Trouble(environ=PACE, spec={"disruption": {"onCordon": "Ignore"}})
+PREEMPTED = ("PreemptionByScheduler", "default-scheduler: preempting to accommodate a higher priority pod")
+TAINTED = ("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")
 HANGING = Trouble(
     script="hanging.py",
     environ={"SAVE_AT": "10", "HANG_AFTER": "20", "PACE_SECONDS": "0"},
@@ -142,6 +156,33 @@ def test_what_a_faulty_node_has_computed_is_stored_nowhere_and_the_job_goes_on_f
         stored = training.job.root.saved(run=1)
         training.hurries()
         status = training.completes()
+    nothing_suspect_is_left(training, before, stored, status, undisturbed(Config()))
+    assert suspect not in training.nodes_of(2)
+
+
+def test_what_a_member_with_a_sick_device_has_computed_is_stored_nowhere_and_another_device_is_given_out(
+    lab: Lab, lane: str, train: Train, undisturbed: Undisturbed
+) -> None:
+    with lab.devices(lanes.nodes(lab, lane), DEVICE, each=2) as plugins, train(trouble=SICK) as training:
+        training.trains(steps=13)  # as above
+        node, before = training.node(rank=1), training.job.root.entries()
+        ((device, well),) = devices.given(training.member(rank=1)).items()
+        plugins.becomes(node, device, "Unhealthy")
+        training.trains(steps=1, run=2)
+        stored = training.job.root.saved(run=1)
+        found = [training.member(rank) for rank in (0, 1)]
+        training.hurries()
+        status = training.completes()
+    nothing_suspect_is_left(training, before, stored, status, undisturbed(Config()))
+    assert well == "Healthy"
+    assert [list(devices.given(pod).values()) for pod in found] == [["Healthy"]] * 2
+    assert not [pod for pod in found if pod["spec"]["nodeName"] == node and device in devices.given(pod)]
+
+
+def nothing_suspect_is_left(
+    training: Training, before: Sequence[Entry], stored: set[int], status: Object, twin: Twin
+) -> None:
+    """The run that was suspect has stored and told nothing more; another went on from its last commit."""
     after, verdict = training.job.root.entries(), training.verdict()
     (opened,) = [entry.body for entry in after if entry.kind == "Opened" and entry.run == 2]
     (commit,) = [entry.seq for entry in before if entry.kind == "Committed"]
@@ -149,10 +190,84 @@ def test_what_a_faulty_node_has_computed_is_stored_nowhere_and_the_job_goes_on_f
     assert [entry for entry in after if entry.run == 1] == before
     assert (opened["resumes"], opened.get("image")) == (commit, None)
     assert not training.planned(1) & training.planned(2)
-    assert suspect not in training.nodes_of(2)
     assert status["stepsLost"] >= 3
     assert (verdict.samples_lost, verdict.samples_repeated) == (0, 0)
-    assert verdict.weights == undisturbed(Config()).weights
+    assert verdict.weights == twin.weights
+    assert (status["failures"]["code"], status["failures"]["infrastructure"]) == (0, 0)
+
+
+def test_nobody_new_trains_on_a_node_that_is_avoided_and_those_who_train_there_stay(
+    lab: Lab, lane: str, train: Train, undisturbed: Undisturbed, announcer: Announcer
+) -> None:
+    with train(GROWING, AVOIDING) as training:
+        training.trains(steps=3)
+        stays, left, spare = training.member(rank=0), training.node(rank=1), empty_node(lab, lane, training)
+        avoided = str(stays["spec"]["nodeName"])
+        for node in (avoided, spare):
+            announcer.labels(node, *MAINTENANCE)
+        announcer.cordons(left)
+        training.is_disrupted_by(f"cordoned; {NO_ROOM}no time limit")
+        with lab.drain(left) as drain:
+            training.has_warm_pod_on(spare)
+            trains_on(training)
+            waited, stayed = drain.still_waits(), training.runs()
+            announcer.withdraws(spare, MAINTENANCE[0])
+            training.trains(steps=3, run=2)
+            drained = drain.finish()
+        announcer.withdraws(left, CORDON)
+
+        announcer.labels(left, *MAINTENANCE)
+        training.scales(replicas=3)
+        with training.log(rank=0) as log:  # of a larger run nobody has told anything
+            log.wait("PACE run 3: 1 steps", seconds=START_SECONDS)
+        training.hurries()
+        status = training.completes()
+    verdict = training.verdict()
+    assert (waited, stayed) == (True, [1])
+    assert drained.status == 0, drained.output
+    assert training.began_on(2) == sorted([avoided, spare])
+    assert training.began_on(3) == sorted([avoided, spare, spare])
+    assert training.landed_on(left) - training.planned(1)
+    assert all(stays["metadata"]["name"] in training.job.root.members(run) for run in (1, 2, 3))
+    assert training.ways() == [Way.LIVE] * 2
+    assert (verdict.steps_lost, verdict.samples_lost, verdict.samples_repeated) == (0, 0, 0)
+    assert training.batches() == undisturbed(GROWING).batches
+    assert (status["failures"]["code"], status["failures"]["infrastructure"]) == (0, 0)
+
+
+def test_a_pod_that_is_to_be_taken_moves_alone_and_one_whose_cordon_is_ignored_is_never_evicted(
+    lab: Lab, train: Train, undisturbed: Undisturbed, announcer: Announcer
+) -> None:
+    with train(LONG, IGNORING) as training:
+        training.trains(steps=3)
+        stays, goes = training.member(rank=0), training.member(rank=1)
+        cordoned = str(stays["spec"]["nodeName"])
+        announcer.cordons(cordoned)
+        with lab.drain(cordoned) as drain:
+            refused = evict(lab.kubectl, training.job.namespace, goes["metadata"]["name"])
+            trains_on(training)
+            training.is_undisturbed()
+            stayed = training.runs()
+            announcer.takes(goes, *PREEMPTED)
+            training.trains(steps=3, run=2)
+            (follows,) = training.planned(2) - {stays["metadata"]["uid"]}
+            announcer.takes(training.member(rank=1), *TAINTED)
+            training.trains(steps=3, run=3)
+            waited = drain.still_waits()
+            training.has_pods(2)
+            training.hurries()
+            status = training.completes()
+            drained = drain.finish()
+    assert refused.returncode != 0
+    assert "would violate the pod's disruption budget" in refused.stderr
+    assert (waited, stayed) == (True, [1])
+    assert training.planned(1) == {stays["metadata"]["uid"], goes["metadata"]["uid"]}
+    assert [stays["metadata"]["uid"] in training.planned(run) for run in (2, 3)] == [True, True]
+    assert not training.planned(3) & {goes["metadata"]["uid"], follows}
+    assert [training.began_on(run).count(cordoned) for run in (1, 2, 3)] == [1, 1, 1]
+    assert drained.status == 0, drained.output
+    assert training.ways() == [Way.LIVE] * 2
+    assert training.verdict() == nothing_lost(undisturbed(LONG))
     assert (status["failures"]["code"], status["failures"]["infrastructure"]) == (0, 0)
 
 

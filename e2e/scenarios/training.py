@@ -61,6 +61,8 @@ class Trouble:
     spec: Mapping[str, Any] = field(default_factory=dict)
     s3: S3 | None = None
     """A server of its own."""
+    devices: Mapping[str, str] = field(default_factory=dict)
+    """How many of which resource each member asks for."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,9 @@ def manifest(config: Config, trouble: Trouble, namespace: str, lane: str) -> Man
     changed = merged(digits({"spec": merged(spec, nodes)}), {"spec": trouble.spec})
     command = ["python", trouble.script, "train.py", *config.arguments()]
     environ = {"PERDURE_TRACE": "1", "OMP_NUM_THREADS": "1", **trouble.environ}
-    return with_container(changed, environ, image=IMAGE, command=command, args=[])
+    resources = changed["spec"]["template"]["spec"]["containers"][0]["resources"]
+    asked = merged(resources, {"limits": dict(trouble.devices) or None})
+    return with_container(changed, environ, image=IMAGE, command=command, args=[], resources=asked)
 
 
 class Training:
@@ -134,9 +138,26 @@ class Training:
         """Where its pods run."""
         return {str(pod["spec"].get("nodeName")) for pod in observed.pods(self.watch.history)}
 
+    def landed_on(self, node: str) -> set[str]:
+        """The uids of all pods that were ever put there."""
+        return {seen.uid for seen in self.watch.history if observed.is_on(seen, node)}
+
+    def has_warm_pod_on(self, node: str) -> None:
+        """Waits until a pod there is Ready."""
+
+        def there(history: Sequence[Seen]) -> Seen | None:
+            return observed.first(history, lambda seen: observed.is_on(seen, node) and observed.ready(seen.object))
+
+        self.watch.wait(f"a warm pod on {node}", there, seconds=START_SECONDS)
+
     def nodes_of(self, run: int) -> set[str]:
         """Where the members are, or were, that this run was planned with."""
         return {str(pod["spec"]["nodeName"]) for pod in self._planned(run).values()}
+
+    def began_on(self, run: int) -> list[str]:
+        """Where the pods are, or were, in which this run began by its trainers' word: a node for each of them."""
+        nodes = {seen.name: seen.object["spec"].get("nodeName") for seen in self.watch.history if seen.kind == "Pod"}
+        return sorted(str(nodes[name]) for name in self.job.root.members(run))
 
     def ends(self, *, run: int) -> list[datetime]:
         """When the trainers of these members have ended, which are all over."""
