@@ -97,9 +97,9 @@ def pods(history: Sequence[Seen]) -> list[Object]:
     return sorted(alive.values(), key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]))
 
 
-def is_on(seen: Seen, node: str) -> bool:
-    """Whether it is a pod that was put on this node."""
-    return seen.kind == "Pod" and seen.object["spec"].get("nodeName") == node
+def is_on(pod: Object, node: str) -> bool:
+    """Whether the pod was put on this node."""
+    return bool(pod["spec"].get("nodeName") == node)
 
 
 def ready(pod: Object) -> bool:

@@ -208,7 +208,8 @@ def test_nobody_new_trains_on_a_node_that_is_avoided_and_those_who_train_there_s
         announcer.cordons(left)
         training.is_disrupted_by(f"cordoned; {NO_ROOM}no time limit")
         with lab.drain(left) as drain:
-            training.has_warm_pod_on(spare)
+            for node, pods in ((spare, 1), (avoided, 2)):
+                training.has_warm_pods_on(node, pods)
             trains_on(training)
             waited, stayed = drain.still_waits(), training.runs()
             announcer.withdraws(spare, MAINTENANCE[0])

@@ -140,15 +140,17 @@ class Training:
 
     def landed_on(self, node: str) -> set[str]:
         """The uids of all pods that were ever put there."""
-        return {seen.uid for seen in self.watch.history if observed.is_on(seen, node)}
+        history = self.watch.history
+        return {seen.uid for seen in history if seen.kind == "Pod" and observed.is_on(seen.object, node)}
 
-    def has_warm_pod_on(self, node: str) -> None:
-        """Waits until a pod there is Ready."""
+    def has_warm_pods_on(self, node: str, count: int) -> None:
+        """Waits until so many pods there are Ready."""
 
-        def there(history: Sequence[Seen]) -> Seen | None:
-            return observed.first(history, lambda seen: observed.is_on(seen, node) and observed.ready(seen.object))
+        def there(history: Sequence[Seen]) -> list[Object] | None:
+            warm = [pod for pod in observed.pods(history) if observed.is_on(pod, node) and observed.ready(pod)]
+            return warm if len(warm) >= count else None
 
-        self.watch.wait(f"a warm pod on {node}", there, seconds=START_SECONDS)
+        self.watch.wait(f"{count} warm pods on {node}", there, seconds=START_SECONDS)
 
     def nodes_of(self, run: int) -> set[str]:
         """Where the members are, or were, that this run was planned with."""

@@ -80,7 +80,8 @@ node stops a job without a save and keeps it from starting.
 
 What a pod shows itself, a condition or a sick device, says nothing of its node: its successor may be put there, where
 the kubelet gives it another device. Kubernetes shows the health of devices in a pod's status (`ResourceHealthStatus`,
-beta in 1.36); for how long a device was sick before, nobody tells there.
+beta in 1.36); for how long a device was sick before, nobody tells there. It is the kubelet's to write: what
+another puts there it takes back within seconds, and when a device plugin ends it goes on saying what it has said last.
 
 Not read are Events."""
 
@@ -190,7 +191,8 @@ makes it an order, `kubectl annotate node NAME {VACATE_ANNOTATION}=true`: then m
 _ROWS: Final = """## The table
 
 *off*: ships disabled, because it was not seen in the source or documents of who sets it, or because it is a person's
-choice. Names and values are those of these sources; with the tools themselves only kubectl was tried."""
+choice. Names and values are those of these sources; with the tools themselves only kubectl and the kubelet's word on
+devices, with a device plugin made for it, were tried."""
 
 
 def text() -> str:
