@@ -66,7 +66,9 @@ def _held(draft: Draft) -> str:
     pods = sorted(own(draft.snapshot).values(), key=lambda pod: pod.node)
     formers = [pod for pod in pods if pod.role == Role.FORMER and not terminated(pod)]
     causes = [why for pod in formers if (why := unusable_node(draft, pod))]
-    return f"; pods of this job keep it off nodes to be left: {joined(list(dict.fromkeys(causes)))}" if causes else ""
+    if not causes:
+        return ""
+    return f"; pods of this job keep it off nodes where nobody new trains: {joined(list(dict.fromkeys(causes)))}"
 
 
 def _agent(pods: list[PodView]) -> tuple[Reason, str] | None:

@@ -8,7 +8,7 @@ from perdure.contract import LABEL_JOB, LABEL_ROLE, Role
 from perdure_operator.api import names
 from perdure_operator.api.reasons import REASONS, ConditionType, Reason
 from perdure_operator.api.shipped import VACATE_ANNOTATION
-from perdure_operator.api.status import Disruption, Phase, RunPlan
+from perdure_operator.api.status import Disruption, Intent, Phase, RunPlan
 from perdure_operator.decide.draft import Draft, Waiting, clock
 from perdure_operator.decide.facts import joined, own, terminated, wanted_size
 from perdure_operator.decide.flapping import told
@@ -41,9 +41,6 @@ _ENDING: Final = {
     Disruption.RUN_LOST: Phase.RECOVERING,
 }
 """What a job does whose run ends for this reason."""
-
-
-_NO_LIMIT: Final = f"no time limit: nobody has to leave, unless the node is annotated with {VACATE_ANNOTATION}=true"
 
 
 def summarise(draft: Draft) -> Draft:
@@ -156,9 +153,17 @@ def _move(draft: Draft, cause: str) -> str:
     if not intent.prepare or draft.standbys_wait is None:
         return cause
     limit = intent.ready_by or intent.grow_by
-    until = f"until {clock(limit)}" if limit else _NO_LIMIT
+    until = f"until {clock(limit)}" if limit else _no_limit(draft, intent)
     held = draft.standbys_wait.message.removesuffix(f": {cause}")
     return f"{cause}; {_meanwhile(draft)} while new members start, {until}: {held}"
+
+
+def _no_limit(draft: Draft, intent: Intent) -> str:
+    """What ends the wait, where no time does."""
+    if intent.disruption is Disruption.SIZE_CHANGE and draft.current:
+        members = len(draft.current.plan.members)
+        return f"no time limit: nobody has to leave, and they are awaited until spec.replicas is {members} again"
+    return f"no time limit: nobody has to leave, unless the node is annotated with {VACATE_ANNOTATION}=true"
 
 
 def _meanwhile(draft: Draft) -> str:

@@ -65,6 +65,15 @@ class TestWhoIsNew:
         assert here.now.growth is not None
         assert len([pod for pod in here.living() if not pod.deleting]) <= 2 + 3 + 1
 
+    def test_where_no_other_node_has_room_the_message_says_why_and_what_ends_the_wait(self) -> None:
+        here = avoiding(2, "n3", of=3).spec(replicas=3, elastic=None).settle().after(1).settle()
+        here = here.pod(3, node="", unschedulable="0/3 nodes are available: anti-affinity").settle()
+        why = "no node for digits-ab12-3: 0/3 nodes are available: anti-affinity"
+        held = "pods of this job keep it off nodes where nobody new trains: node n3 has the label example.com/old=yes"
+        limit = "no time limit: nobody has to leave, and they are awaited until spec.replicas is 2 again"
+        said = here.condition(ConditionType.DISRUPTED).message
+        assert said == f"3 members are wanted; the run trains on while new members start, {limit}: {why}; {held}"
+
     def test_once_the_label_is_gone_it_trains_there(self) -> None:
         here = avoiding(2, "n1", "n2", "n3", of=3).spec(replicas=3).settle().after(1).settle().ready().settle()
         assert nodes_of(here) == ["n1", "n2"]
