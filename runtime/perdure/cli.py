@@ -98,7 +98,7 @@ def _describe(options: argparse.Namespace) -> int:
 
     found = described(_command(options, "perdure describe -- python train.py"), os.environ)
     print(found.json if options.json else found.text)
-    return 0
+    return int(found.wrong)
 
 
 def _command(options: argparse.Namespace, example: str) -> list[str]:

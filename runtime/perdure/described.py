@@ -5,6 +5,7 @@ No torch here; the session's part is perdure.session.preview.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -36,6 +37,8 @@ class Described:
 
     text: str
     json: str
+    wrong: bool
+    """Whether something is certainly wrong."""
 
 
 def described(command: Sequence[str], environ: Mapping[str, str]) -> Described:
@@ -56,5 +59,5 @@ def described(command: Sequence[str], environ: Mapping[str, str]) -> Described:
                 f"{' '.join(command)} has ended with status {status} before its first batch, and no session has said "
                 f"what it would do: its own words are above"
             )
-        text, json = (file.read_text() for file in files)
-        return Described(text, json)
+        text, found = (file.read_text() for file in files)
+        return Described(text, found, any(finding["certain"] for finding in json.loads(found)["findings"]))

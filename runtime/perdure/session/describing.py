@@ -15,10 +15,11 @@ from perdure.checkpoint.outlook import Outlook, look_ahead
 from perdure.checkpoint.tree import split
 from perdure.data.loader import Loader
 from perdure.data.source import Source
-from perdure.session.description import Handed, Loop, Phase, Registered, Start
+from perdure.session.description import Finding, Handed, Loop, Phase, Registered, Start
 from perdure.session.hooks import HookName, Hooks
 from perdure.session.run import OWN_STOPPING, OWN_VALUES, Run
 from perdure.session.stopping import Goal
+from perdure.session.validating import findings, live_optimizers
 
 
 def start_of(run: Run) -> Start:
@@ -74,8 +75,17 @@ def _handed(source: Source[Any], world: int) -> Handed:
 
 def registered_of(run: Run) -> tuple[Registered, ...]:
     """What the script has registered so far."""
-    named = run.registry.named
-    return tuple(_registered(name, thing) for name, thing in named.items() if name not in (OWN_VALUES, OWN_STOPPING))
+    return tuple(_registered(name, thing) for name, thing in scripts_own(run).items())
+
+
+def scripts_own(run: Run) -> dict[str, Any]:
+    """What the script has registered, and not the session."""
+    return {name: thing for name, thing in run.registry.named.items() if name not in (OWN_VALUES, OWN_STOPPING)}
+
+
+def findings_of(run: Run) -> tuple[Finding, ...]:
+    """What is wrong with it, as far as it can be seen."""
+    return tuple(findings(scripts_own(run), run.replicas, live_optimizers(run.registry)))
 
 
 def _registered(name: str, thing: Any) -> Registered:

@@ -131,6 +131,18 @@ class Registered:
 
 
 @dataclass(frozen=True)
+class Finding:
+    """Something that is wrong with the script."""
+
+    name: str
+    """Of the kind, for programs: unregistered-parameters, say."""
+    text: str
+    """The object, what is wrong with it, and the remedy."""
+    certain: bool = True
+    """False for what may be meant so."""
+
+
+@dataclass(frozen=True)
 class Description:
     """What a session is about to do. `str` gives the text for people, `plain()` what JSON takes."""
 
@@ -156,6 +168,8 @@ class Description:
     """The hooks, in the order of their moments."""
     loaders: tuple[Handed, ...]
     registered: tuple[Registered, ...]
+    findings: tuple[Finding, ...] = ()
+    """What is wrong, as far as it can be seen."""
 
     def plain(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -174,6 +188,8 @@ class Description:
         yield from _block("hooks", [(phase.name, ", ".join(phase.functions)) for phase in self.phases])
         yield from _block("loaders", [(loader.name, str(loader)) for loader in self.loaders])
         yield from _block("registered", [(thing.name, str(thing)) for thing in self.registered])
+        found = [("wrong" if finding.certain else "doubtful", finding.text) for finding in self.findings]
+        yield from _block("findings", found)
 
 
 def _block(title: str, rows: Sequence[tuple[str, str]]) -> Iterator[str]:

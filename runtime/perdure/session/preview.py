@@ -9,22 +9,31 @@ to train, or at its end. Made by `Session`, in the place of its boundary and its
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from perdure.checkpoint.codec import decode
+from perdure.checkpoint.manifest import fetch_manifest
 from perdure.checkpoint.opening import Opening
-from perdure.checkpoint.outlook import look_ahead
+from perdure.checkpoint.outlook import Outlook, look_ahead
+from perdure.checkpoint.stage import stage
 from perdure.contract import ExitKind
 from perdure.data.source import Source
 from perdure.described import JSON, TEXT
+from perdure.errors import Corrupt, UserError
 from perdure.session.boundary import Boundary
-from perdure.session.describing import would_start
-from perdure.session.description import Description, Start
+from perdure.session.describing import scripts_own, would_start
+from perdure.session.description import Description, Finding, Start
 from perdure.session.job import Job, Status
 from perdure.session.leaving import Exit
+from perdure.session.resuming import NOTHING_REGISTERED
 from perdure.session.run import Run
 from perdure.session.stopping import Condition, Goal, Limit
+from perdure.store import open_store
 
 
 class Preview:
@@ -41,13 +50,16 @@ class Preview:
         """Where the training would begin, once that was looked for."""
         self.done = False
         """Whether it is described."""
+        self.refused: list[Finding] = []
+        """What the training would be refused for."""
+        self._outlook: Outlook | None = None
 
     def restore(self) -> None:
         """Finds where the training would begin, and stands there; nothing else is loaded."""
         if self.start:
             return
         run = self._run
-        outlook = look_ahead(run.settings, run.store)
+        self._outlook = outlook = look_ahead(run.settings, run.store)
         if outlook.position:
             run.progress.resume(outlook.position)
         self.start = would_start(outlook, run.store.uri)
@@ -61,11 +73,49 @@ class Preview:
         self.done, run = True, self._run
         run.pulse.stop()
         described = self._describe()
+        if not any(finding.certain for finding in described.findings):  # else the same is found in other words
+            self._rehearse()
+        described = replace(described, findings=(*described.findings, *self.refused))
         if run.rank == 0:
             (self._folder / TEXT).write_text(str(described))
             (self._folder / JSON).write_text(json.dumps(described.plain()))
         run.peers.gather(None)  # rank 0 is not to leave while another is still on its way
         run.tell(run.ending(ExitKind.STOPPED))
+
+    def _rehearse(self) -> None:
+        """A save and a restore, without writing or reading a tensor: what they would refuse is noted."""
+        run = self._run
+        if not self.job.loops:
+            self._refuse("no-epochs", "the script has no epochs(): nothing is trained, and nothing is completed")
+        if not scripts_own(run):
+            self._refuse("nothing-registered", NOTHING_REGISTERED)
+        with self._noting("not-saved"):
+            stage(run.state(), run.rank, run.world)
+        with self._noting("does-not-fit"):
+            self._fit()
+
+    def _fit(self) -> None:
+        if self._outlook and self._outlook.event:
+            manifest = fetch_manifest(open_store(self._outlook.uri, os.environ), self._outlook.event)
+            items = [item for index in manifest.indexes for item in index.shard.items]
+            self._run.registry.targets(decode(manifest.objects), items)
+
+    @contextmanager
+    def _noting(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (UserError, Corrupt) as error:
+            self._refuse(name, str(error))
+
+    def _refuse(self, name: str, text: str) -> None:
+        self.refused.append(Finding(name, text))
+
+    def begin_loop(self, goal: Goal, stop: Sequence[Condition | Limit]) -> None:
+        """Leaves where nothing could ever end it."""
+        with self._noting("no-end"):
+            self._run.stopping.begin(goal, stop)
+        if self.refused:
+            self.leave()
 
     def leave(self) -> NoReturn:
         """Describes, and leaves the script."""
@@ -106,7 +156,7 @@ class _Job(Job):
     def epochs(self, goal: Goal, stop: Sequence[Condition | Limit], *, in_all: bool = False) -> Iterator[int]:
         if self._preview.done:
             raise Exit
-        self._run.stopping.begin(goal, stop)
+        self._preview.begin_loop(goal, stop)
         self._preview.restore()
         first = self._progress.epochs_before(self._loops) if in_all else 0
         if goal.within_epochs(first):

@@ -6,6 +6,7 @@ Called once, by `Session.restore`.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from perdure.channel import Opened
 from perdure.checkpoint.checkpointer import Checkpointer
@@ -23,6 +24,11 @@ from perdure.session.rng import going_on, of_lost_rank, of_other_world
 from perdure.session.run import OWN_STOPPING, OWN_VALUES, Run
 from perdure.telemetry.events import Resumed
 from perdure.telemetry.trace import StoreTrace, TraceLines
+
+NOTHING_REGISTERED: Final = (
+    "no model and no optimizer is registered, so none is saved: a resumed run would go on with new weights; "
+    "call session.register(model=model, optimizer=optimizer) before epochs()"
+)
 
 
 def resume(run: Run, *, seed: int) -> None:
@@ -60,10 +66,7 @@ def resume(run: Run, *, seed: int) -> None:
     if why := obstacle(run) or hidden_obstacle() or kept_world(run):
         tell_attached(run, why)  # else it would be offered in vain
     if run.rank == 0 and run.registry.names <= {OWN_VALUES, OWN_STOPPING}:
-        say(
-            "no model and no optimizer is registered, so none is saved: a resumed run would go on with new weights; "
-            "call session.register(model=model, optimizer=optimizer) before epochs()"
-        )
+        say(NOTHING_REGISTERED)
     _tell_script(run, loaded)
 
 

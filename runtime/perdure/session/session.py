@@ -48,10 +48,20 @@ from perdure.session.boundary import Boundary
 from perdure.session.counting import NAME as STEPS
 from perdure.session.counting import Steps
 from perdure.session.departure import has_ended, main_frame
-from perdure.session.describing import every_of, loaders_of, loop_of, phases_of, registered_of, start_of
+from perdure.session.describing import (
+    every_of,
+    findings_of,
+    loaders_of,
+    loop_of,
+    phases_of,
+    registered_of,
+    scripts_own,
+    start_of,
+)
 from perdure.session.description import Description
 from perdure.session.ending import tell_failed
 from perdure.session.exchanging import all_reduce, gather
+from perdure.session.firsts import FirstSteps
 from perdure.session.hooks import HookName, read_name
 from perdure.session.job import Job, Status
 from perdure.session.joining import attach, meet, meet_in_place
@@ -137,6 +147,7 @@ class Session:
             self._boundary, self._job = self._preview.boundary, self._preview.job
         else:
             attach(self._run)
+        self._firsts = FirstSteps() if settings.rank == 0 and not settings.preview else None
         self._watch = Watch(self._tell_error, self._explained)
         self._main = main_frame()
         atexit.register(self._at_exit)
@@ -382,6 +393,7 @@ class Session:
             phases=phases_of(run.hooks),
             loaders=loaders_of(run),
             registered=registered_of(run),
+            findings=findings_of(run),
         )
 
     @checked()
@@ -466,6 +478,8 @@ class Session:
     def step(self, *, exhausted: bool = False) -> None:
         """One optimizer step is done. Nothing is saved here: that is done when the next batch is asked for."""
         self._boundary.step(exhausted=exhausted)
+        if self._firsts and self._firsts.stepped(scripts_own(self._run)):
+            self._firsts = None
 
     def poll(self) -> None:
         """A place to leave the script in a long evaluation. All ranks call it alike.
@@ -540,6 +554,8 @@ class Session:
         run.requests.before_first_step(None)
         run.requests.release()
         run.images.end()
+        if self._firsts:
+            self._firsts.end()
         self._watch.stop()
         run.trace.close()
         with contextlib.suppress(PerdureError):

@@ -95,7 +95,8 @@ class TestBeforeTraining:
                 valid  40 samples, without a ragged end: 2 batches of 16 an epoch, all on the one rank
               registered
                 net        Sequential, 49 parameters, 9 of them trained, 4 tensors, 196 B
-                optimizer  Adam, no tensor""")
+                optimizer  Adam, no tensor
+              findings: none""")
 
     def test_nothing_is_written_and_the_training_is_the_same(self, join: Join, tmp_path: Path) -> None:
         undisturbed = Training(Session.from_env(tmp_path / "other"))

@@ -1,0 +1,181 @@
+"""What is wrong with what a script has registered, as far as can be seen: trained and not saved, or trained twice.
+
+Only what training would lose, or would be refused, counts as certain. Whatever a registered object holds in an
+attribute is taken for saved with it: a wrapper around an optimizer is its author's business. Called by
+perdure.session.describing, and by perdure.session.firsts with the optimizers that have stepped.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any, Final
+
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from perdure.session.description import Finding
+from perdure.session.modules import unwrapped
+from perdure.session.registry import Registry
+
+_DEPTH: Final = 4
+"""How deep in a registered object something may be and be taken for saved with it."""
+_ITEMS: Final = 64
+"""So many items of a list or a mapping are looked at: nobody keeps more optimizers."""
+
+
+def findings(
+    registered: Mapping[str, Any], wrapped: Sequence[nn.Module], optimizers: Iterable[Optimizer]
+) -> list[Finding]:
+    """Of what is registered, by name, what `session.wrap` was given, and optimizers that train, registered or not."""
+    named = {name: thing for name, thing in registered.items() if isinstance(thing, Optimizer)}
+    held = _Held(registered)
+    loose = [one for one in optimizers if id(one) not in held.optimizers]
+    found = [*_without_module(named, held), *_unregistered(loose, held)]
+    told = {parameter for one in loose for parameter in _trained(one)}
+    found += _unregistered_models(wrapped, held, told)
+    found += _shared({**{f"optimizer {name!r}": one for name, one in named.items()}, **_labels(loose)})
+    return [*found, *_twice(registered)]
+
+
+def live_optimizers(own: Registry) -> list[Optimizer]:
+    """All that this process has, but for what another session of it has registered."""
+    gc.collect()  # what nobody holds any more trains nothing
+    things = [thing for thing in gc.get_objects() if issubclass(type(thing), Optimizer | Registry)]
+    others = [one.things for one in things if isinstance(one, Registry) and one is not own]
+    elsewhere = {id(thing) for registered in others for thing in registered}
+    return [one for one in things if isinstance(one, Optimizer) and id(one) not in elsewhere]
+
+
+class _Held:
+    """What is saved with registered objects."""
+
+    def __init__(self, registered: Mapping[str, Any]) -> None:
+        self.optimizers: set[int] = set()
+        self.saved: set[Tensor] = set()
+        """Parameters of registered modules."""
+        self.parameters: set[Tensor] = set()
+        """Those, and of modules that a registered object holds."""
+        self._seen: set[int] = set()
+        for thing in registered.values():
+            if isinstance(thing, nn.Module):
+                self.saved.update(thing.parameters())
+            self._walk(thing, 0)
+
+    def _walk(self, thing: Any, depth: int) -> None:
+        if depth > _DEPTH or id(thing) in self._seen:
+            return
+        self._seen.add(id(thing))
+        if isinstance(thing, nn.Module):
+            self.parameters.update(thing.parameters())
+            return
+        if isinstance(thing, Optimizer):
+            self.optimizers.add(id(thing))
+        for inner in _inside(thing):
+            self._walk(inner, depth + 1)
+
+
+def _inside(thing: Any) -> list[Any]:
+    """What an object holds: a scheduler's optimizer is not saved with it."""
+    if isinstance(thing, Mapping):
+        return list(thing.values())[:_ITEMS]
+    if isinstance(thing, list | tuple | set):
+        return list(thing)[:_ITEMS]
+    own = getattr(thing, "__dict__", None)
+    if not isinstance(own, dict) or isinstance(thing, type):
+        return []
+    return [value for name, value in own.items() if not (name == "optimizer" and isinstance(thing, LRScheduler))]
+
+
+def _without_module(named: Mapping[str, Optimizer], held: _Held) -> Iterator[Finding]:
+    for name, optimizer in named.items():
+        outside = [parameter for parameter in _owned(optimizer) if parameter not in held.saved]
+        if outside:
+            yield Finding(
+                "optimizer-without-module",
+                f"optimizer {name!r} owns {_count(outside)} in no registered module: register the module too",
+            )
+
+
+def _unregistered(loose: Sequence[Optimizer], held: _Held) -> Iterator[Finding]:
+    for optimizer in loose:
+        kind, trained = type(optimizer).__name__, _trained(optimizer)
+        outside = [parameter for parameter in trained if parameter not in held.parameters]
+        if outside:
+            yield Finding(
+                "unregistered-parameters",
+                f"an unregistered {kind} trains {_count(outside)} in no registered module: each resumed run "
+                f"would begin them anew; register the module and the optimizer",
+            )
+        elif trained and _keeps_state(optimizer):
+            yield Finding(
+                "unregistered-optimizer",
+                f"an unregistered {kind} trains {_count(trained)} of registered modules: each resumed run would begin "
+                f"its state anew; register it, too",
+            )
+
+
+def _unregistered_models(wrapped: Sequence[nn.Module], held: _Held, told: set[Tensor]) -> Iterator[Finding]:
+    for model in wrapped:
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        outside = [parameter for parameter in trained if parameter not in held.parameters and parameter not in told]
+        if outside:
+            yield Finding(
+                "unregistered-parameters",
+                f"session.wrap was given a {type(unwrapped(model)).__name__} with {_count(outside)} to train in no "
+                f"registered module: each resumed run would begin them anew; register the model",
+            )
+
+
+def _shared(labelled: Mapping[str, Optimizer]) -> Iterator[Finding]:
+    """Two that train one after the other are right to do so, and nobody can see that before."""
+    for (one, first), (other, second) in combinations(labelled.items(), 2):
+        both = set(_trained(first)) & set(_trained(second))
+        if both:
+            yield Finding(
+                "shared-parameters",
+                f"{one} and {other} both train {_count(both)}: each steps on its own idea of them; give each "
+                f"parameter to one optimizer, unless they train one after the other",
+                certain=False,
+            )
+
+
+def _twice(registered: Mapping[str, Any]) -> Iterator[Finding]:
+    names: dict[int, list[str]] = {}
+    for name, thing in registered.items():
+        names.setdefault(id(unwrapped(thing) if isinstance(thing, nn.Module) else thing), []).append(name)
+    for same in names.values():
+        if len(same) > 1:
+            yield Finding(
+                "two-names",
+                f"{' and '.join(same)} are one object, and a restore writes to it under each name: register it once",
+                certain=False,
+            )
+
+
+def _labels(loose: Sequence[Optimizer]) -> dict[str, Optimizer]:
+    return {f"an unregistered {type(one).__name__} ({number})": one for number, one in enumerate(loose, 1)}
+
+
+def _owned(optimizer: Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _trained(optimizer: Optimizer) -> list[Tensor]:
+    """What it may change of a model: a plain tensor is an input that is searched for, an adversarial one say."""
+    return [one for one in _owned(optimizer) if isinstance(one, nn.Parameter) and one.requires_grad]
+
+
+def _keeps_state(optimizer: Optimizer) -> bool:
+    """Whether anything would be lost with it; before its first step, as far as its class tells."""
+    if optimizer.state:
+        return any(isinstance(value, Tensor) for values in optimizer.state.values() for value in values.values())
+    return not isinstance(optimizer, SGD) or any(group["momentum"] for group in optimizer.param_groups)
+
+
+def _count(parameters: Iterable[Tensor]) -> str:
+    found = list(parameters)
+    numbers = sum(parameter.numel() for parameter in found)
+    return f"{len(found)} parameter{'s' * (len(found) > 1)} ({numbers:,} numbers)"

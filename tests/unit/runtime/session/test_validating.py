@@ -1,0 +1,402 @@
+"""What is found wrong with a script before its first batch and in its first steps; and that right ones are right."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import nn
+
+import perdure
+from perdure import Session
+from perdure.described import JSON
+from perdure.session.leaving import Exit
+from tests.property.grammar import drawn
+from tests.property.script import script
+from tests.unit.runtime.session import test_docs
+from tests.unit.runtime.session.training import Join, samples
+
+Step = Callable[[torch.Tensor], None]
+WORDS = "each resumed run would begin"
+
+
+def stepping(*pairs: tuple[nn.Module, torch.optim.Optimizer]) -> Step:
+    def step(inputs: torch.Tensor) -> None:
+        for module, optimizer in pairs:
+            optimizer.zero_grad()
+            module(inputs).square().mean().backward()
+            optimizer.step()
+
+    return step
+
+
+def network() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+
+
+def adam(module: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(module.parameters())
+
+
+# Scripts that are right. Each registers what it wants, and gives its step.
+
+
+def frozen(session: Session) -> Step:
+    model = network()
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad])
+    session.register(model=session.wrap(model), optimizer=optimizer)
+    return stepping((model, optimizer))
+
+
+def teacher(session: Session) -> Step:
+    """It is called, and neither trained nor registered."""
+    model, optimizer = network(), None
+    optimizer = adam(model)
+    session.wrap(network().requires_grad_(False))
+    session.register(model=model, optimizer=optimizer)
+    return stepping((model, optimizer))
+
+
+def averages(session: Session) -> Step:
+    model = network()
+    optimizer = adam(model)
+    ema, swa = copy.deepcopy(model), torch.optim.swa_utils.AveragedModel(model)
+    rate = torch.optim.swa_utils.SWALR(optimizer, 0.1)
+    session.register(model=model, optimizer=optimizer, swa=swa, rate=rate)
+    plain = stepping((model, optimizer))
+
+    def step(inputs: torch.Tensor) -> None:
+        plain(inputs)
+        swa.update_parameters(model)
+        for mine, its in zip(ema.parameters(), model.parameters(), strict=True):
+            mine.data.lerp_(its.data, 0.1)
+
+    return step
+
+
+def tied(session: Session) -> Step:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].weight = model[0].weight
+    optimizer = adam(model)
+    session.register(model=model, optimizer=optimizer)
+    return stepping((model, optimizer))
+
+
+def scaled(session: Session) -> Step:
+    model = network()
+    optimizer, scaler = adam(model), torch.amp.GradScaler("cpu")
+    session.register(model=model, optimizer=optimizer, scaler=scaler)
+
+    def step(inputs: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        scaler.scale(model(inputs).square().mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    return step
+
+
+def gan(session: Session) -> Step:
+    generator, critic = network(), network()
+    of_generator, of_critic = adam(generator), adam(critic)
+    session.register(generator=generator, critic=critic, of_generator=of_generator, of_critic=of_critic)
+    return stepping((generator, of_generator), (critic, of_critic))
+
+
+def parts_of_one(session: Session) -> Step:
+    """Two optimizers for two parts of one module."""
+    model = network()
+    first, last = adam(model[0]), adam(model[2])
+    session.register(model=model, first=first, last=last)
+    return stepping((model, first), (model, last))
+
+
+class Lookahead:
+    """An optimizer around another."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner = inner
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to load."""
+
+
+def around(session: Session) -> Step:
+    model = network()
+    optimizer = adam(model)
+    session.register(model=model, optimizer=Lookahead(optimizer))
+    return stepping((model, optimizer))
+
+
+def without_state(session: Session) -> Step:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    session.register(model=model)
+    return stepping((model, optimizer))
+
+
+def inner_loop(session: Session) -> Step:
+    """A copy is trained and thrown away in each step, and an input is searched for."""
+    model = network()
+    optimizer = adam(model)
+    session.register(model=model, optimizer=optimizer)
+    plain = stepping((model, optimizer))
+
+    def step(inputs: torch.Tensor) -> None:
+        twin = copy.deepcopy(model)
+        stepping((twin, adam(twin)))(inputs)
+        plain(inputs)
+        step.kept = twin  # type: ignore[attr-defined]
+
+    wanted = inputs_searched_for = torch.zeros(8, 4, requires_grad=True)
+    search = torch.optim.Adam([inputs_searched_for])
+
+    def all_of_it(inputs: torch.Tensor) -> None:
+        step(inputs)
+        search.zero_grad()
+        model(wanted).square().mean().backward()
+        search.step()
+
+    return all_of_it
+
+
+RIGHT = [frozen, teacher, averages, tied, scaled, gan, parts_of_one, around, without_state, inner_loop]
+
+
+# Scripts with a mistake, what it is called, whether training says it, and words of it.
+
+
+def forgotten_head(session: Session) -> Step:
+    model, head = network(), nn.Linear(4, 1)
+    optimizer, of_head = adam(model), adam(head)
+    session.register(model=model, optimizer=optimizer)
+    return stepping((model, optimizer), (head, of_head))
+
+
+def forgotten_optimizer(session: Session) -> Step:
+    """The scheduler does not save the optimizer that it holds."""
+    model = network()
+    optimizer = adam(model)
+    session.register(model=model, scheduler=torch.optim.lr_scheduler.ConstantLR(optimizer))
+    return stepping((model, optimizer))
+
+
+def forgotten_model(session: Session) -> Step:
+    model, other = network(), session.wrap(nn.Linear(4, 1))
+    optimizer = adam(model)
+    session.register(model=model, optimizer=optimizer)
+
+    def step(inputs: torch.Tensor) -> None:
+        stepping((model, optimizer))(inputs)
+        other(inputs).mean().backward()
+
+    return step
+
+
+def shared(session: Session) -> Step:
+    model, head = network(), nn.Linear(4, 1)
+    optimizer, of_head = adam(model), adam(nn.ModuleList([model[0], head]))
+    session.register(model=model, head=head, optimizer=optimizer, of_head=of_head)
+    return stepping((model, optimizer), (head, of_head))
+
+
+def twice(session: Session) -> Step:
+    model = network()
+    optimizer = adam(model)
+    session.register(model=session.wrap(model), net=model, optimizer=optimizer)
+    return stepping((model, optimizer))
+
+
+class Mistake(NamedTuple):
+    """A script with one, and what is said of it."""
+
+    script: Callable[[Session], Step]
+    name: str
+    words: str
+    certain: bool = True
+    said: bool = False
+    """Whether training says it."""
+
+
+WRONG = [
+    Mistake(
+        forgotten_head,
+        "unregistered-parameters",
+        "an unregistered Adam trains 2 parameters (5 numbers)",
+        said=True,
+    ),
+    Mistake(
+        forgotten_optimizer,
+        "unregistered-optimizer",
+        "an unregistered Adam trains 6 parameters (25 numbers) of registered modules",
+        said=True,
+    ),
+    Mistake(
+        forgotten_model, "unregistered-parameters", "session.wrap was given a Linear with 2 parameters (5 numbers)"
+    ),
+    Mistake(
+        shared,
+        "shared-parameters",
+        "optimizer 'optimizer' and optimizer 'of_head' both train 2 parameters (15 numbers)",
+        certain=False,
+    ),
+    Mistake(twice, "two-names", "model and net are one object", certain=False),
+]
+
+
+def train(session: Session, step: Step) -> None:
+    with session:
+        for _ in session.epochs(1):
+            for inputs, _ in session.loader(samples(), 8):
+                step(inputs)
+                session.step()
+
+
+@pytest.mark.parametrize("script", RIGHT, ids=lambda one: one.__name__)
+def test_nothing_is_found_in_a_script_that_is_right(
+    join: Join, script: Callable[[Session], Step], capfd: pytest.CaptureFixture[str]
+) -> None:
+    session = join()
+    step = script(session)
+    assert session.describe().findings == ()
+    train(session, step)
+    assert session.describe().findings == ()
+    assert WORDS not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("mistake", WRONG, ids=lambda one: one.script.__name__)
+def test_a_mistake_is_found_before_the_first_batch_and_said_once_by_the_training_that_proves_it(
+    join: Join, mistake: Mistake, capfd: pytest.CaptureFixture[str]
+) -> None:
+    session = join()
+    step = mistake.script(session)
+    (finding,) = session.describe().findings
+    assert (finding.name, finding.certain) == (mistake.name, mistake.certain)
+    assert mistake.words in finding.text
+    assert f"{'wrong' if mistake.certain else 'doubtful'}  {finding.text}" in str(session.describe())
+    train(session, step)
+    told = capfd.readouterr().err
+    assert told.count(mistake.words) == told.count(WORDS) == int(mistake.said)
+
+
+def test_an_optimizer_without_its_module_is_found_before_training_refuses_it(join: Join) -> None:
+    session = join()
+    model = network()
+    session.register(optimizer=adam(model))
+    (finding,) = session.describe().findings
+    assert (finding.name, finding.certain) == ("optimizer-without-module", True)
+    assert "optimizer 'optimizer' owns 6 parameters (25 numbers) in no registered module" in finding.text
+    with pytest.raises(perdure.UserError, match="register the module too"):
+        session.restore()
+
+
+def test_nobody_looks_at_optimizers_any_more_after_two_steps(join: Join) -> None:
+    hooks = vars(sys.modules["torch.optim.optimizer"])["_global_optimizer_post_hooks"]
+    before = len(hooks)
+    session = join()
+    told: list[int] = []
+
+    def step(inputs: torch.Tensor) -> None:
+        plain(inputs)
+        told.append(len(hooks) - before)
+
+    plain = frozen(session)
+    train(session, step)
+    assert told == [1, 1, 0, 0, 0]
+    join().close()
+    assert len(hooks) == before, "a session that is closed before that looks no longer, either"
+
+
+def previewed(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch, found: dict[str, Any]) -> list[dict[str, Any]]:
+    """What is found in a script that is run up to its first batch in this process."""
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PERDURE_PREVIEW", str(folder))
+    with contextlib.suppress(Exit):
+        exec(code, found)  # noqa: S102 - our own scripts
+    findings: list[dict[str, Any]] = json.loads((folder / JSON).read_text())["findings"]
+    return findings
+
+
+MISTAKES = {
+    "no-end": ("for epoch in session.epochs(): pass", "nothing would ever end this loop"),
+    "no-epochs": ("session.restore()", "nothing is trained"),
+    "not-saved": ("session.register(odd=Odd())\nfor epoch in session.epochs(1): next(iter(train))", "object"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_what_training_would_refuse_is_a_finding(
+    join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    join().close()
+    code, words = MISTAKES[name]
+    script = f"""
+import torch, perdure
+class Odd:
+    def state_dict(self): return {{"odd": object()}}
+    def load_state_dict(self, state): pass
+with perdure.Session.from_env() as session:
+    model = torch.nn.Linear(1, 1)
+    session.register(model=model)
+    train = session.loader(torch.utils.data.TensorDataset(torch.ones(4, 1)), batch_size=2)
+    {code.replace(chr(10), chr(10) + "    ")}
+"""
+    (finding,) = previewed(script, tmp_path / "preview", monkeypatch, {})
+    assert (finding["name"], finding["certain"]) == (name, True)
+    assert words in finding["text"]
+
+
+def test_a_checkpoint_of_another_model_is_found_not_to_fit(
+    join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = join()
+    train(session, gan(session))
+    script = """
+import torch, perdure
+session = perdure.Session.from_env("..")
+session.register(generator=torch.nn.Linear(9, 9))
+for epoch in session.epochs(5): pass
+"""
+    session.close()
+    (finding,) = previewed(script, tmp_path / "preview", monkeypatch, {})
+    assert finding["name"] == "does-not-fit"
+    assert "the checkpoint holds ['critic', 'generator', 'of_critic', 'of_generator'" in finding["text"]
+
+
+@pytest.mark.parametrize("number", range(len(test_docs.TRAININGS)))
+def test_nothing_is_found_in_an_example_of_the_page(
+    join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    join().close()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(perdure, "Session", test_docs.Interrupted)
+    example = test_docs.TRAININGS[number]
+    if '"pretrained"' in example:
+        test_docs.run(test_docs.TRAININGS[0], tmp_path / "pretrained")
+    test_docs.run(example, tmp_path / "root")
+    assert WORDS not in capfd.readouterr().err
+    monkeypatch.setenv("PERDURE_PREVIEW", str(tmp_path))
+    with contextlib.suppress(Exit):
+        test_docs.run(example, tmp_path / "anew")
+    assert json.loads((tmp_path / JSON).read_text())["findings"] == []
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_is_found_in_a_script_drawn_at_random(
+    join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    join().close()
+    monkeypatch.setenv("PROPERTY_DIARY", str(tmp_path / "diary"))
+    assert previewed(script(drawn(seed)), tmp_path / "preview", monkeypatch, {"__name__": "script"}) == []
