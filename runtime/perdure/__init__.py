@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from perdure.checkpoint.history import Commit
     from perdure.session.current import current_epoch, finished_epochs, remaining_epochs_until
     from perdure.session.loading import Checkpoint, history, load
+    from perdure.session.phases import Job
     from perdure.session.session import Session
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Commit",
     "Corrupt",
     "Fenced",
+    "Job",
     "LogLost",
     "PeerLost",
     "PerdureError",
@@ -50,6 +52,7 @@ __all__ = [
 _LATER = {
     "Checkpoint": "perdure.session.loading",
     "Commit": "perdure.checkpoint.history",
+    "Job": "perdure.session.phases",
     "Session": "perdure.session.session",
     "current_epoch": "perdure.session.current",
     "finished_epochs": "perdure.session.current",

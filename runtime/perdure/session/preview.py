@@ -82,11 +82,15 @@ class Preview:
         run.peers.gather(None)  # rank 0 is not to leave while another is still on its way
         run.tell(run.ending(ExitKind.STOPPED))
 
+    def end(self) -> None:
+        """The script is at its end, and has asked for no batch."""
+        if not self.job.loops:
+            self._refuse("no-epochs", "the script has no epochs(): nothing is trained, and nothing is completed")
+        self.tell()
+
     def _rehearse(self) -> None:
         """A save and a restore, without writing or reading a tensor: what they would refuse is noted."""
         run = self._run
-        if not self.job.loops:
-            self._refuse("no-epochs", "the script has no epochs(): nothing is trained, and nothing is completed")
         if not scripts_own(run):
             self._refuse("nothing-registered", NOTHING_REGISTERED)
         with self._noting("not-saved"):
@@ -167,4 +171,4 @@ class _Job(Job):
         self._preview.leave()
 
     def finish(self, status: Status) -> None:  # noqa: ARG002
-        self._preview.tell()
+        self._preview.end()

@@ -26,9 +26,8 @@ PAGE = Path(__file__).parents[4] / "docs" / "training.md"
 EXAMPLES = [textwrap.dedent(found) for found in re.findall(r"^ *```python\n(.*?)^ *```", PAGE.read_text(), re.M | re.S)]
 LAUNCHED = [example for example in EXAMPLES if "init_process_group" in example]
 """They need ranks, and run in test_found_groups."""
-TRAININGS = [
-    found for found in EXAMPLES if re.search(r"session\.epochs|_epochs_until", found) and found not in LAUNCHED
-]
+TRAINS = re.compile(r"session\.epochs|_epochs_until|job\.run")
+TRAININGS = [found for found in EXAMPLES if TRAINS.search(found) and found not in LAUNCHED]
 TESTS = [example for example in EXAMPLES if "perdure.testing" in example]
 OTHERS = [example for example in EXAMPLES if example not in (*TRAININGS, *LAUNCHED, *TESTS)]
 DIGITS = Path(__file__).parents[4] / "examples" / "digits" / "train.py"
