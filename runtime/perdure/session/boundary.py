@@ -193,6 +193,7 @@ class Boundary:
         """The script is between two batches and asks whether this is where it leaves: then all is saved. Collective."""
         self._run.checkpointer  # noqa: B018 - raises if nothing is restored
         if not self.has_left and self.leaving and self._progress.may_save:
+            self._progress.sums.settle()
             with contextlib.suppress(Exit):
                 self.leave()
             self.has_left = True

@@ -65,6 +65,8 @@ class Header:
     """Seconds since the last checkpoint."""
     alike: tuple[str, ...] = ()
     """The random generators that drew the same numbers on all ranks when they began."""
+    sums: tuple[Any, ...] = ()
+    """What each old rank has told of its accumulators; nothing where none holds any."""
 
     def write(self) -> dict[str, Any]:
         """As plain JSON. Nothing is copied: it may hold the generators of many ranks."""
@@ -76,6 +78,7 @@ class Header:
             "items": items,
             "ranks": list(self.ranks),
             "alike": list(self.alike),
+            "sums": list(self.sums),
             "place": asdict(self.place),
             "commit": commit,
         }
@@ -86,7 +89,7 @@ class Header:
         position, commit = Position(**body["position"]), body["commit"]
         items = tuple(read_item(item) for item in body["items"])
         known = {"position": position, "items": items, "ranks": tuple(body["ranks"]), "place": Place(**body["place"])}
-        known["alike"] = tuple(body["alike"])
+        known |= {"alike": tuple(body["alike"]), "sums": tuple(body["sums"])}
         return cls(**{**body, **known, "commit": CommitRef(**commit) if commit else None})
 
 
@@ -127,6 +130,8 @@ class Effects:
         """What a stayer that becomes rank 0 has got of the one before it."""
         self._held = 0
         """As an old rank: the sum of what the newcomers were sent."""
+        self._sums: list[Any] = []
+        """As old rank 0: what each old rank has told of its accumulators."""
         self._alike: dict[str, Any] = {}
         """Random generators that all old ranks have alike, with which a run of another size goes on."""
         self._mark = time.monotonic()
@@ -356,8 +361,20 @@ class Effects:
         take_over_log(run, self._writer, word)
         if header and self.party.part is Part.STAYER:
             self._go_on(header)
+        if header:
+            self._take_sums(header.sums)
         self.lap("install")
         return before
+
+    def _take_sums(self, told: Sequence[Any]) -> None:
+        """What leavers hold of accumulators goes over to whoever takes their ranks, or to the newer run's rank 0."""
+        attempt, party, sums = self.attempt, self.party, self.run.progress.sums
+        rank = attempt.generators_of(party.new or 0)
+        left = [told[leaver] for leaver in attempt.leavers] if told and rank is None else []
+        if party.part is Part.NEWCOMER:
+            sums.take_place(told[rank] if told and rank is not None else [])
+        for one in left if party.new == 0 else ():
+            sums.take_over(one)
 
     def derive_generators(self) -> None:
         """As in any run of another size than the one it goes on with."""
@@ -379,17 +396,20 @@ class Effects:
         position = run.progress.position()
         same = self.attempt.world == self.attempt.new_world
         drawn = {} if same else sums(run.progress.generators.state())
+        held = run.progress.sums.tell()
         if not self.attempt.header_to:
-            found = run.peers.gather([place(position), drawn])
-            check_places([where for where, _ in found])
-            self._keep_alike([own for _, own in found])
+            found = run.peers.gather([place(position), drawn, held])
+            check_places([where for where, _, _ in found])
+            self._keep_alike([own for _, own, _ in found])
+            self._sums = [told for _, _, told in found]
             return (None, [], State({}, {}, {})), None
         state = run.state()
         staged, found = run.checkpointer.stage_and_tell(
-            state, lambda staged: [place(position), staged.state if same else drawn]
+            state, lambda staged: [place(position), staged.state if same else drawn, held]
         )
-        check_places([where for where, _ in found])
-        ranks = [own for _, own in found]
+        check_places([where for where, _, _ in found])
+        self._sums = [told for _, _, told in found]
+        ranks = [own for _, own, _ in found]
         if not same:
             self._keep_alike(ranks)
             ranks = [all_alike(staged.state, self._alike)] if self._alike else []
@@ -421,6 +441,7 @@ class Effects:
             stop.exhausted,
             age,
             run.images.alike if self.attempt.world == self.attempt.new_world else tuple(self._alike),
+            tuple(self._sums) if any(self._sums) else (),
         )
         return header.write()
 

@@ -59,6 +59,8 @@ class Standing:
     small: Small
     rank: Any
     """What is this rank's own."""
+    open: tuple[str, ...]
+    """Accumulators of which a rank that is lost may have held what nobody else knows."""
 
 
 class Images:
@@ -187,7 +189,8 @@ class Images:
         run = self._run
         stamp = Stamp(run.settings.uid, number, run.progress.step, rank, run.world)
         try:
-            return Standing(stamp, run.progress.position(), run.registry.small(), run.own(self._generators))
+            own, open_sums = run.own(self._generators), run.progress.sums.open
+            return Standing(stamp, run.progress.position(), run.registry.small(), own, open_sums)
         except Exception as error:  # noqa: BLE001 - of a script's own object: training is worth more
             self._never = f"what is registered cannot be copied: {error!r}"
             return None
@@ -235,6 +238,8 @@ class Images:
             return None, "it stands in the middle of a step"
         if standing is None or path is None:
             return None, "nothing was trained since the last commit"
+        if standing.open:
+            return None, f"what the lost rank has added to accumulators is lost with it: {', '.join(standing.open)}"
         state = run.registry.state(standing.rank, standing.small)
         staged = stage.stage(state, 0, 1)
         run.tell(Imaging(staged.size))

@@ -6,7 +6,7 @@ Owned by the session; perdure.session.boundary tells it what is handed out, perd
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -18,6 +18,7 @@ from perdure.data.evaluating import Evaluation, Place
 from perdure.data.loader import Loader
 from perdure.data.source import Source
 from perdure.errors import UserError
+from perdure.session.accumulating import Sums
 from perdure.session.counting import NAME as STEPS
 from perdure.session.rng import Generators
 from perdure.session.stopping import Goal
@@ -48,7 +49,8 @@ class Progress:
         """Whether the present epoch was begun by an earlier run."""
         self.saved = False
         """Whether a commit holds exactly this position."""
-        self.generators = Generators()
+        self.sums = Sums()
+        self.generators = Generators(self.sums)
         self.loop = 0
         """Which epoch loop is on, or was the last; in the order in which the script makes them."""
         self.loop_epochs = 0
@@ -63,6 +65,8 @@ class Progress:
         self._sources: dict[str, Source[Any]] = {}
         self._resumed: dict[str, Any] = {}
         self._current: Source[Any] | None = None
+        self._aside: dict[str, Callable[[], None]] = {}
+        """What was held when a loop over a source began that may turn out to be an evaluation."""
         self._pace = Pace()
 
     def source(self, name: str) -> Source[Any] | None:
@@ -131,6 +135,7 @@ class Progress:
         """The script's loop `number` begins; False if an earlier run has finished it."""
         self._loops_begun = number + 1
         self.generators.release()  # held after an evaluation
+        self.sums.begin_loop(number)
         if number < self.loop:
             return False
         if number > self.loop:
@@ -146,6 +151,7 @@ class Progress:
             self.generators.take()
             if not any(evaluation.awaits(Place(self._loops_begun, 0)) for evaluation in self._evaluations):
                 self.generators.go_on()
+            self.sums.hold()
 
     def end_loop(self, reasons: Sequence[str]) -> None:
         """The loop that is on is over, before its last epoch, for these reasons."""
@@ -167,6 +173,7 @@ class Progress:
             self.generators.take()
             self.generators.go_on()
             self.generators.hold()
+        self.sums.begin_epoch(self.loop)
         return self.loop_epochs
 
     def finish_epoch(self) -> list[tuple[Source[Any], int]]:
@@ -185,6 +192,7 @@ class Progress:
         self.epoch, self.epoch_resumed, self.saved, self._resumed = None, False, False, {}
         for source in self._sources.values():
             source.rewind()
+        self.sums.finish_epoch()
         return left
 
     @property
@@ -238,6 +246,10 @@ class Progress:
             self._begin_evaluation(source)
         elif source.consumed:
             self.generators.take()
+        elif not source.trains:
+            self._aside[source.name] = self.generators.aside()
+        if not source.trains:
+            self.sums.begin_evaluation()
 
     def asked(self, source: Source[Any]) -> bool:
         """`source` is asked for a batch; whether the run may stop right here."""
@@ -249,7 +261,8 @@ class Progress:
         counting = list(self._training) or list(self._trainable)
         if source not in counting or any(other.pending for other in counting):
             return False
-        if any(other.consumed for other in counting):
+        self.sums.settle()
+        if source.consumed:  # else the code above its loop runs again, also where another loop is over
             self.generators.release()
         return True
 
@@ -266,10 +279,13 @@ class Progress:
 
     def end_pass(self, source: Source[Any]) -> None:
         """A loop over `source` is over."""
+        bring_back = self._aside.pop(source.name, None)
         if isinstance(source, Evaluation):
             source.finish()
         if (source.trains and self.clean) or (isinstance(source, Evaluation) and self._stands_at(source)):
             self.generators.hold()
+        elif bring_back and not source.trains:  # it was an evaluation, which a resumed run would run again
+            bring_back()
 
     # Evaluations with a position.
 
@@ -312,6 +328,7 @@ class Progress:
         if self._stands_at(source):
             self.saved = False
             self.generators.go_on()
+            self.sums.hand_out()
 
     def finish_step(self) -> list[int]:
         """A step is done with all batches handed out since the last one; returns their sample ids."""
@@ -321,6 +338,8 @@ class Progress:
         self.saved = False
         self.generators.go_on()
         self.generators.release()  # not released at the hand-out where a loader is stepped on for the first time
+        self.sums.finish_step()
+        self._aside.clear()
         ids: list[int] = []
         for source in self._sources.values():
             ids += source.advance()

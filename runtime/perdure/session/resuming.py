@@ -16,6 +16,7 @@ from perdure.checkpoint.opening import Opening, load_newest, load_origin, open_r
 from perdure.checkpoint.save import stage_together
 from perdure.checkpoint.state import Loaded, Position, State
 from perdure.contract import CommitRef
+from perdure.session.accumulating import of_all
 from perdure.session.hooks import HookName
 from perdure.session.leaving import give_up, stop_without_step
 from perdure.session.liveness import hidden_obstacle, kept_world, obstacle, tell_attached
@@ -52,7 +53,10 @@ def resume(run: Run, *, seed: int) -> None:
         if loaded:
             state = loaded.state
             if state.rank is None:
+                run.progress.sums.resume(of_all(loaded.ranks) if run.rank == 0 else {})
                 state = replace(state, rank=decode(of_other_world(loaded.ranks)))
+            else:
+                run.progress.sums.resume(state.rank)
             _go_on_from(run, state, loaded.position, loaded.world, seed)
             run.checkpointer.commit = None if opening.origin else loaded.commit
         run.checkpointer.rehearse()
@@ -85,6 +89,7 @@ def receive(run: Run, *, seed: int) -> Newcomer | None:
     header, number = newcomer.header, run.settings.run or 0
     _begin(run, Opening(number, number, header.goal, None))
     with run.timings.part("restore"):
+        run.progress.sums.resume(state.rank or {})
         _go_on_from(run, state, header.position, newcomer.old_world, seed)
         run.checkpointer.commit = header.commit
         run.images.begin()

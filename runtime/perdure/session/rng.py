@@ -15,7 +15,7 @@ import json
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
@@ -81,6 +81,20 @@ def derive(seed: int, step: int, rank: int) -> None:
     torch.manual_seed(number)
 
 
+class Follower(Protocol):
+    """What else moves as the script's code runs, and is told of the same places as the generators are."""
+
+    def hold(self) -> None: ...
+
+    def release(self) -> None: ...
+
+    def take(self) -> None: ...
+
+    def go_on(self) -> None: ...
+
+    def aside(self) -> Callable[[], None]: ...
+
+
 class Generators:
     """Which state of the generators a save holds, and when a resumed run takes it.
 
@@ -88,9 +102,10 @@ class Generators:
     holds what they were before that code: held by `hold`, until the next batch is asked for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *followers: Follower) -> None:
         self._resumed: Callable[[], None] | None = None
         self._held: dict[str, Any] | None = None
+        self._followers = followers
 
     @property
     def held(self) -> bool:
@@ -105,18 +120,37 @@ class Generators:
         """What comes next in a resumed run comes right after its commit."""
         if self._resumed:
             self._resumed()
+        for follower in self._followers:
+            follower.take()
 
     def go_on(self) -> None:
         """Training goes on: what was resumed is behind it."""
         self._resumed = None
+        for follower in self._followers:
+            follower.go_on()
 
     def hold(self) -> None:
         """From here on the script's code would run again in a resumed run."""
         self._held = capture()
+        for follower in self._followers:
+            follower.hold()
 
     def release(self) -> None:
         """From here on it would not."""
         self._held = None
+        for follower in self._followers:
+            follower.release()
+
+    def aside(self) -> Callable[[], None]:
+        """What brings back whether, and what, is held just now."""
+        held, followers = self._held, [follower.aside() for follower in self._followers]
+
+        def bring_back() -> None:
+            self._held = held
+            for follow in followers:
+                follow()
+
+        return bring_back
 
     def state(self, reading: Reading = IN_FULL) -> dict[str, Any]:
         """What a save made now holds."""

@@ -21,6 +21,7 @@ from perdure.group.old_groups import OldGroups
 from perdure.group.peers import Peers, Solo
 from perdure.group.pulse import Pulse
 from perdure.session import rng
+from perdure.session.accumulating import Sums
 from perdure.session.hooks import HookName, Hooks
 from perdure.session.imaging import Images
 from perdure.session.progress import Progress
@@ -48,7 +49,7 @@ OWN_STOPPING: Final = "session_stopping"
 class Kept:
     """What the session itself keeps, under one name: a checkpoint of before holds a part of it."""
 
-    def __init__(self, *kept: Stopping | Result) -> None:
+    def __init__(self, *kept: Stopping | Result | Sums) -> None:
         """No two of them have a value of one name."""
         self._kept = kept
 
@@ -88,7 +89,7 @@ class Run:
         self.registry.add(OWN_VALUES, self.user_state)
         self.result = Result()
         self._told_result: dict[str, Any] | None = None
-        self.registry.add(OWN_STOPPING, Kept(self.stopping, self.result), loose=True)
+        self.registry.add(OWN_STOPPING, Kept(self.stopping, self.result, self.progress.sums), loose=True)
         self.joining = settings.handover is not None
         """Whether this process is to join a living run, and is no rank of it yet."""
         self.old_groups = OldGroups()
@@ -131,7 +132,8 @@ class Run:
 
     def own(self, reading: rng.Reading = rng.IN_FULL) -> dict[str, Any]:
         """What of that is this rank's alone."""
-        return {"rng": self.progress.generators.state(reading), "asked": self.stopping.asked}
+        sums = self.progress.sums.own()
+        return {"rng": self.progress.generators.state(reading), "asked": self.stopping.asked, **sums}
 
     def let_go(self) -> None:
         """Frees the groups, which ends the connections: whoever still waits for this rank is told by that."""

@@ -42,6 +42,7 @@ from perdure.data.sampling import SamplingPlan
 from perdure.errors import PerdureError, UserError
 from perdure.group.found import with_found_group
 from perdure.session import current, wrapping
+from perdure.session.accumulating import Accumulator
 from perdure.session.asking import ExitFile
 from perdure.session.asking import exit_signals as ask_signals
 from perdure.session.boundary import Boundary
@@ -469,6 +470,20 @@ class Session:
         torch's default dtype). Sums are rounded once. Collective, with the errors of `gather`.
         """
         return all_reduce(value, how, self._place("all_reduce"), self._run.peers)
+
+    def accumulator(self, name: str = "sums") -> Accumulator:
+        """Sums over all ranks and all runs of this training, of which no sample lacks or counts twice.
+
+        `scores.add(loss=2.5, n=16)` adds on this rank, `scores.sum()` gives the sums by name and begins anew. Asked for
+        a name again it gives the same accumulator. UserError for what is no name.
+        """
+        if not isinstance(name, str) or not name:
+            raise UserError(f"accumulator({name!r}): give a name")
+        return Accumulator(name, self._run.progress.sums, self._gather_sums)
+
+    def _gather_sums(self, told: Any, call: str) -> list[Any]:
+        self._run.checkpointer  # noqa: B018 - raises if nothing is restored
+        return gather(told, self._place(call), self._run.peers)
 
     def _place(self, call: str) -> str:
         if self._run.joining:

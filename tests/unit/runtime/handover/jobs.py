@@ -54,20 +54,30 @@ class Job:
         return self
 
     def offered(
-        self, world: int, joins: tuple[int, ...], leavers: tuple[int, ...], *, wait: bool = True, **newcomer: Any
+        self,
+        world: int,
+        joins: tuple[int, ...],
+        leavers: tuple[int, ...],
+        *,
+        wait: bool = True,
+        at: int | None = None,
+        **newcomer: Any,
     ) -> Job:
         """Its ranks are offered to become run 2, with these newcomers, which are started, and without these leavers.
 
-        `newcomer` are arguments of the newcomers' script alone; without `wait` nobody waits for being ready.
+        `newcomer` are arguments of the newcomers' script alone; without `wait` nobody waits for being ready. With `at`
+        nobody knows of it before that step.
         """
-        self._wait_at = WAIT_AT if wait else None
+        self._wait_at = WAIT_AT if wait and at is None else None
         port, address = free_port(), f"127.0.0.1:{free_port()}"
         block = Handover(1, self.world, joins, leavers, address, LIMIT, f"token-{self.name}")
         for party in attempt_of(block, 2).parties:
             if party.part is Part.NEWCOMER and party.new is not None:
                 self._start(f"new{party.new}", _rank(2, party.new, world, port) | _told(block), newcomer)
-            else:
+            elif at is None:
                 write_offer(self._offer_file(f"old{party.old}"), _offer(2, party, world, port, block))
+            else:
+                self._offer_at(f"old{party.old}", at, _offer(2, party, world, port, block))
         return self
 
     def offered_again(self, names: tuple[str, ...], leavers: tuple[int, ...]) -> Job:

@@ -543,3 +543,38 @@ def evaluates(root: str, *, terminate: tuple[int, str, int] | None = None) -> di
         except Exit:
             return {"left": session.steps_done, "seen": seen}
         return {"steps": session.steps_done, "seen": seen}
+
+
+def summing(root: str, *, leave: Sequence[int] = ()) -> dict[str, Any]:
+    """What a script reads of its accumulators; rank leave[0] gets SIGTERM in step leave[1]."""
+    read: dict[str, Any] = {}
+    with joined(root) as session:
+        torch.manual_seed(0)
+        net = nn.Linear(4, 3)
+        model = session.wrap(net)
+        session.register(model=model, optimizer=torch.optim.SGD(model.parameters()))
+        train, valid = (
+            session.loader(TensorDataset(torch.ones(size, 4), torch.arange(size)), 6, name=name)
+            for name, size in (("train", 50), ("valid", 17))
+        )
+        scores, every = session.accumulator("scores"), session.accumulator("every")
+        try:
+            for epoch in session.epochs(3):
+                for inputs, ids in train:
+                    session.weighted(cross_entropy(model(inputs), ids % 3)).backward()
+                    for sample in ids.tolist():
+                        scores.add(loss=0.1 * sample, n=1)
+                        every[f"epoch {epoch}"] += sample
+                    if [session.rank, session.steps_done + 1] == [*leave]:
+                        os.kill(os.getpid(), signal.SIGTERM)
+                    session.step()
+                read[f"trained {epoch}"] = scores.sum()
+                for _, ids in valid:
+                    for sample in ids.tolist():
+                        scores.add(loss=0.1 * sample, n=1)
+                    session.poll()
+                read[f"evaluated {epoch}"] = scores.sum()
+            read["every"] = every.sum()
+        except Exit:
+            pass
+    return read

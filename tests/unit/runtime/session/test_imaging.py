@@ -20,6 +20,7 @@ from perdure.checkpoint.upload import Staged
 from perdure.errors import Corrupt
 from perdure.group.peers import Alone
 from perdure.session import allowance, imaging
+from perdure.session.accumulating import Accumulator
 from perdure.session.run import Run
 from perdure.settings import Settings
 from perdure.telemetry.events import Event
@@ -137,6 +138,23 @@ def test_two_ranks_at_one_step_have_the_same_sum_although_their_buffers_differ(t
         assert training.image
         sums.append(training.image.label.crc)
     assert sums[0] == sums[1]
+
+
+@pytest.mark.parametrize("when", ["added", "never read", "by the other alone", "read"])
+def test_sums_that_the_lost_rank_may_have_added_to_are_not_made_up(training: Training, when: str) -> None:
+    sums = training.run.progress.sums
+    scores = Accumulator("scores", sums, lambda told, _: [told, told if when != "by the other alone" else {}])
+    scores.add(n=1)
+    if when != "never read":
+        assert scores.sum() == {"n": 1 if when == "by the other alone" else 2}
+    if when == "added":
+        scores.add(n=1)
+    told = Told()
+    training.run.reporter.add(told)
+    training.step()
+    training.run.images.leave()
+    (imaged,) = (event for event in told.events if isinstance(event, Imaged))
+    assert (training.image is None, "accumulators is lost" in imaged.why) == (when != "read", when != "read")
 
 
 def test_in_the_middle_of_a_step_there_is_none(training: Training) -> None:

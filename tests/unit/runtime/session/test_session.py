@@ -72,6 +72,57 @@ def test_what_an_epochs_body_draws_before_its_first_batch_goes_on_too(
     assert second.weights == straight.weights
 
 
+class Dies(Exception):
+    """As far as a process can within a test."""
+
+
+def drawn_between(session: Session, *, dies: int = 0, head: bool = False) -> dict[str, Any]:
+    """What a script draws behind its first loader and in its second one, or `head`: behind an evaluation above them."""
+    drawn: dict[str, Any] = {}
+    torch.manual_seed(0)
+    net = nn.Linear(4, 1)
+    session.register(net=net, optimizer=torch.optim.SGD(net.parameters()))
+    first, second = (session.loader(samples(16), 8, name=name) for name in ("first", "second"))
+    valid = session.loader(samples(9), 4, name="valid")
+    with session:
+        for epoch in session.epochs(2):
+            for _ in valid if head else ():
+                torch.rand(1)
+            drawn[f"head {epoch}"] = torch.rand(1).item(), *other_draws()
+            if head:
+                session.save()
+            for name, batches in (("first", first), ("second", second)):
+                for number, _ in enumerate(batches, batches.batch_index):
+                    drawn[f"{name} {epoch}/{number}"] = torch.rand(1).item(), *other_draws()
+                    if session.steps_done + 1 == dies:
+                        raise Dies
+                    session.step()
+                drawn[f"behind {name} {epoch}"] = torch.rand(1).item(), *other_draws()
+    return drawn
+
+
+@pytest.mark.parametrize(("dies", "head"), [(7, False), (1, True)])
+def test_what_is_drawn_above_the_loop_that_comes_next_is_drawn_again_by_a_run_that_resumes_there(
+    join: Join, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, dies: int, *, head: bool
+) -> None:
+    """Where the commit is that of a loader's first batch, and another loader is over before."""
+    random.seed(1)
+    np.random.seed(2)
+    with Session.from_env(tmp_path_factory.mktemp("straight")) as straight:
+        expected = drawn_between(straight, head=head)
+    random.seed(1)
+    np.random.seed(2)
+    with pytest.raises(Dies):
+        drawn_between(join(EVERY_STEPS="1"), dies=dies, head=head)
+    assert entries(tmp_path)[-1]["step"] == dies - 1
+    found = drawn_between(join(), head=head)
+    skipped = {"head 1", "behind first 0", "behind second 0"} if dies > 1 else set()  # above a loop that is resumed
+    assert {at: drawn for at, drawn in found.items() if at not in skipped} == {
+        at: expected[at] for at in found if at not in skipped
+    }
+    assert "second 1/0" in found
+
+
 def test_checkpoint_0_changes_nothing(join: Join, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     saved = Training(join())
     hooks = []
