@@ -91,6 +91,10 @@ class Program:
     best: bool = False
     """session.state is written at each epoch's end."""
     hooks: bool = False
+    summed: bool = False
+    """Accumulators are added to and read above, in, between and below the batch loops, and in evaluations."""
+    noise_between: bool = False
+    """Code between two loaders draws random numbers."""
     evaluations: tuple[Evaluation, ...] = ()
     phases: tuple[Phase, ...] = (Phase(),)
     save_every: int = 0
@@ -160,6 +164,8 @@ def drawn(seed: int, without: Iterable[str] = ()) -> Program:
     )
     moments = _moments(program)
     disturbances = tuple(_disturbance(draw, world, moments) for _ in range(draw.choice((1, 1, 2, 3))))
+    later = random.Random(f"sums {seed}")  # noqa: S311 - of its own: what is drawn above stays what it was
+    program = replace(program, summed=later.random() < 0.5, noise_between=later.random() < 0.5)
     return sane(plainer(replace(program, disturbances=disturbances), without))
 
 
@@ -209,7 +215,9 @@ def _whole_batches(program: Program) -> Program:
 def _one_position(program: Program) -> Program:
     """session.batch_index counts the batches of one loader, which accumulation and a cut need."""
     if program.source in ("one after another", "zip"):
+        program = replace(program, noise_between=program.noise_between and program.source == "one after another")
         return replace(program, accumulate=1, cut=0)
+    program = replace(program, noise_between=False)
     if program.source == "steps":
         return replace(program, averaged=program.averaged and program.world == 1)
     return program

@@ -101,6 +101,10 @@ def _set_up(program: Program) -> Iterator[str]:
         yield f"train = {_loader(program)}"
     if program.source in ("one after another", "zip"):
         yield f"other = {_loader(program, 'other', program.samples - program.batch)}"
+    if program.summed:
+        yield from (
+            f"{name} = session.accumulator({name!r})" for name in ("above", "scores", "often", "grand", "found")
+        )
     if any(evaluation.shared for evaluation in program.evaluations):
         yield f'valid = session.loader(valid_set, {program.world * 3}, name="valid", shuffle=False)'
 
@@ -113,7 +117,7 @@ def _loader(program: Program, name: str = "train", size: int | None = None) -> s
 
 def _functions(program: Program) -> Iterator[str]:
     for number, evaluation in enumerate(program.evaluations):
-        yield from _evaluate(number, evaluation)
+        yield from _evaluate(program, number, evaluation)
     if program.hooks:
         yield from ('@session.on("init")', "def halve():", "    with torch.no_grad():")
         yield from ("        net[0].weight.mul_(0.5)", "", "")
@@ -121,18 +125,19 @@ def _functions(program: Program) -> Iterator[str]:
         yield from ('    session.state["told"] = session.state.get("told", 0) + 1', "", "")
 
 
-def _evaluate(number: int, evaluation: Evaluation) -> Iterator[str]:
+def _evaluate(program: Program, number: int, evaluation: Evaluation) -> Iterator[str]:
     inputs = "functional.dropout(inputs, 0.5)" if evaluation.dropout else "inputs"
     yield f"def evaluate_{number}():"
     yield "    total = 0.0"
     yield "    model.eval()"
     yield "    with torch.no_grad():"
     yield f"        for inputs, targets, ids in {'valid' if evaluation.shared else 'DataLoader(valid_set, 3)'}:"
-    yield f"            total += criterion(model({inputs}), targets).item()"
+    yield f"            value = criterion(model({inputs}), targets).item()"
+    yield "            found.add(value=value, n=len(ids))" if program.summed else "            total += value"
     yield "            diary.moment()"
     if evaluation.poll:
         yield "            session.poll()"
-    yield from ("    model.train()", "    return total", "", "")
+    yield from ("    model.train()", f"    return {'found.sum()' if program.summed else 'total'}", "", "")
 
 
 def _main(program: Program) -> Iterator[str]:
@@ -144,7 +149,8 @@ def _main(program: Program) -> Iterator[str]:
         yield f"for epoch in session.epochs({_goal(program, phase)}):"
         yield from _indented(_epoch(program, number, phase))
     yield "shared = net.state_dict().values() if session.rank == 0 else net.parameters()  # buffers are rank 0's"
-    yield 'diary.write("final", session.steps_done, fingerprint(*shared))'
+    grand = ", grand.sum()" if program.summed else ""
+    yield f'diary.write("final", session.steps_done, fingerprint(*shared){grand})'
 
 
 def _goal(program: Program, phase: Phase) -> str:
@@ -158,25 +164,34 @@ def _epoch(program: Program, number: int, phase: Phase) -> Iterator[str]:
     if program.head_noise:
         yield "torch.rand(2), np.random.rand(), random.random()"
     yield "optimizer.zero_grad()"
+    if program.summed:
+        yield from ("above.add(n=1)", "scores.add(epoch=epoch)", "head = above.sum()", "above.add(head=1)")
     yield from _batches(program)
     yield f'diary.write("rest", {number}, epoch)'
-    for index, evaluation in enumerate(program.evaluations):
-        if not evaluation.every:
-            yield f"value_{index} = evaluate_{index}()"
-    for index, evaluation in enumerate(program.evaluations):
-        if not evaluation.every:
-            yield f'diary.write("value", {number}, epoch, value_{index}, {index})'
-    if program.scheduler == "ReduceLROnPlateau":
-        measured = [f"value_{index}" for index, one in enumerate(program.evaluations) if not one.every]
-        yield f"scheduler.step(of_rank_0({measured[0] if measured else 'float(session.steps_done)'}))"
-    elif program.scheduler and program.place == "epoch":
-        yield "scheduler.step()"
+    if program.summed:
+        yield from ("whole = scores.sum()", "scores.add(rest=1)")
+    yield from _rest(program, number)
     if program.best:
         yield 'session.state["best"] = session.state.get("best", 0.5) / 2 + session.steps_done'
-    yield f'diary.write("epoch", {number}, epoch, {", ".join(_told(program))})'
+    read = "head, between, whole, " if program.summed else ""
+    yield f'diary.write("epoch", {number}, epoch, {read}{", ".join(_told(program))})'
     if phase.end in ("break", "stop"):
         yield f"if epoch == {phase.at}:"
         yield "    break" if phase.end == "break" else '    session.stop("enough")'
+
+
+def _rest(program: Program, number: int) -> Iterator[str]:
+    """Evaluations below the batch loop, and the step of a scheduler that waits for them."""
+    below = [index for index, evaluation in enumerate(program.evaluations) if not evaluation.every]
+    for index in below:
+        yield f"value_{index} = evaluate_{index}()"
+    for index in below:
+        yield f'diary.write("value", {number}, epoch, value_{index}, {index})'
+    if program.scheduler == "ReduceLROnPlateau":
+        measured = [f"value_{index}" + "['value']" * program.summed for index in below]
+        yield f"scheduler.step(of_rank_0({measured[0] if measured else 'float(session.steps_done)'}))"
+    elif program.scheduler and program.place == "epoch":
+        yield "scheduler.step()"
 
 
 def _batches(program: Program) -> Iterator[str]:
@@ -199,6 +214,10 @@ def _batches(program: Program) -> Iterator[str]:
         else:
             yield "for inputs, targets, ids in train:"
     yield from body
+    if program.noise_between:
+        yield "torch.rand(2), np.random.rand(), random.random()"
+    if program.summed:
+        yield from ("between = scores.sum()", "scores.add(between=0.1)")
     if program.source == "one after another":
         yield "for inputs, targets, ids in other:"
         yield from body
@@ -209,6 +228,8 @@ def _body(program: Program) -> Iterator[str]:
     yield "loss = criterion(model(inputs), targets)"
     yield f"session.weighted(loss / {program.accumulate}).backward()"
     yield 'diary.write("batch", session.steps_done, ids.tolist(), loss.item())'
+    if program.summed:
+        yield from (f"{name}.add(loss=loss.item(), n=len(ids))" for name in ("scores", "often", "grand"))
     if program.accumulate == 1:
         yield from _step(program)
     else:
@@ -239,6 +260,9 @@ def _step(program: Program) -> Iterator[str]:
     if program.counted:
         yield 'session.state["count"] = session.state.get("count", 0) + 1'
     yield f'diary.write("step", {", ".join(_told(program))})'
+    if program.summed:
+        yield "if session.steps_done % 3 == 0:"
+        yield '    diary.write("often", session.steps_done, often.sum())'
     for index, evaluation in enumerate(program.evaluations):
         if evaluation.every:
             yield f"if session.steps_done % {evaluation.every} == 0:"
