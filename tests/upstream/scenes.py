@@ -70,6 +70,23 @@ def states(root: str) -> dict[str, Any]:
     return found
 
 
+def accumulated(root: str) -> list[dict[str, float]]:
+    """What is read of an accumulator above the steps of an epoch, and below them."""
+    read = []
+    with joined(root) as session:
+        session.register(state=Value(0))
+        accumulator = session.accumulator()
+        for _ in session.epochs(1):
+            accumulator["a"] += 15
+            accumulator["b"] -= 5
+            read.append(accumulator.sum())
+            for _ in session.steps(6):
+                accumulator["a"] += session.rank + 1
+                session.step()
+            read.append(accumulator.sum())
+    return read
+
+
 def epochs(root: str, *, leave: int | None = None) -> list[tuple[int, int | None, int]]:
     """Of each epoch that is trained: its number, the current one and how many are finished."""
     seen = []

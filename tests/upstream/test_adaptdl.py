@@ -44,6 +44,9 @@ def scenes(folder: Path) -> list[Scene]:
         scene(folder / "broken", "broken", 1),
         *(scene(folder / f"samples-{world}", f"samples-{world}", world) for world in RANKS),
         *(scene(folder / f"collectives-{world}", f"collectives-{world}", world) for world in (1, 5)),
+        scene(folder / "accumulated", "accumulated-one", 1, leaving_at(2)),
+        scene(folder / "accumulated", "accumulated-four", 4, leaving_at(3)),
+        scene(folder / "accumulated", "accumulated-two", 2),
         scene(folder / "profile", "profile-one", 1, {"PERDURE_EVERY_STEPS": "3"}, fails=4),
         scene(folder / "profile", "profile-two", 2),
     ]
@@ -118,6 +121,16 @@ def test_ac_ad_7_small_values_are_summed_united_and_told_to_all(played: Results,
         assert found["union"] == list(range(world + 1))
         assert found["told"] == [[[which, rank] for rank in range(world)] for which in (2, 1, 0)]
         assert found["first"] == "of rank 0"
+
+
+def test_ac_ad_8_an_accumulator_goes_on_with_four_ranks_then_two_and_what_was_read_is_read_again(
+    played: Results,
+) -> None:
+    """Two steps of one rank add 1 each, two of four ranks 10, two of two ranks 3."""
+    before = {"a": 15, "b": -5}
+    assert played["accumulated-one"] == [[before]]
+    assert played["accumulated-four"] == [[before]] * 4
+    assert played["accumulated-two"] == [[before, {"a": 2 * (1 + 10 + 3)}]] * 2
 
 
 def test_ac_ad_9_what_a_script_notes_by_the_number_of_ranks_is_of_committed_steps(played: Results) -> None:
