@@ -140,6 +140,8 @@ class Images:
 
     def _obstacle(self) -> str:
         registry = self._run.registry
+        if self._run.driven_by:
+            return f"{self._run.driven_by} keeps states of its own, which the ranks put together where they save"
         if any(parameter.device.type != "cpu" for parameter in registry.parameters()):
             return "parameters are on an accelerator, which may hang with the collective"
         if registry.extra:

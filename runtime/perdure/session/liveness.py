@@ -37,6 +37,8 @@ def obstacle(run: Run) -> str:
         return f"{Env.LIVE}=no"
     if run.settings.joined:
         return "the process group was made before the Session, which cannot make it anew for other ranks"
+    if run.driven_by:
+        return f"{run.driven_by} drives the loop, and keeps the ranks that it began with"
     if run.settings.run is None:
         return "nobody has numbered this run"
     if run.settings.master_is_elsewhere:

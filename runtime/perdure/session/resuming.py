@@ -127,7 +127,7 @@ def _checkpointer(run: Run, opening: Opening) -> Checkpointer:
         keep=run.settings.keep,
         trace=run.trace,
         timings=run.timings,
-        read=run.state,
+        read=run.state_to_save,
         member=run.settings.member,
         limit=run.max_save_failures,
     )

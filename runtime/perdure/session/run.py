@@ -6,7 +6,7 @@ run is open in the log. Made by `Session`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from perdure.channel import Committed, Exiting, Resulted
@@ -105,6 +105,10 @@ class Run:
         """The store of the process group that was there before: kept, for the script may end the group early."""
         self.replicas: list[Replica] = []
         """The models that the script has wrapped."""
+        self.driven_by = ""
+        """What drives the loop instead of the script, if anything does: it keeps the ranks that it began with."""
+        self.before_save: Callable[[], None] = lambda: None
+        """Called on all ranks where a save reads what it is to hold."""
         self.trace: Trace = NoTrace()
         self.opening: Opening | None = None
         self.opened_checkpointer: Checkpointer | None = None
@@ -129,6 +133,11 @@ class Run:
     def state(self) -> State:
         """What a save made now holds."""
         return self.registry.state(self.own())
+
+    def state_to_save(self) -> State:
+        """The same, where all ranks are about to save it. Collective, if what drives the loop makes it so."""
+        self.before_save()
+        return self.state()
 
     def own(self, reading: rng.Reading = rng.IN_FULL) -> dict[str, Any]:
         """What of that is this rank's alone."""
