@@ -57,16 +57,18 @@ def test_every_path_that_a_page_names_exists(page: str) -> None:
     assert named - found == set()
 
 
-@pytest.mark.parametrize(("example", "most"), [("digits", 8), ("tinygpt", 24)])
+@pytest.mark.parametrize(("example", "most"), [("digits", 8), ("tinygpt", 24), ("trainer", 4)])
 def test_an_example_marks_each_of_its_few_lines_of_perdure(example: str, most: int) -> None:
     lines = (EXAMPLES / example / "train.py").read_text().splitlines()
     marked = [line for line in lines if line.rstrip().endswith("# perdure")]
-    used = [line for line in lines if "session" in line.split("#")[0] or line.startswith("import perdure")]
+    used = [
+        line for line in lines if "session" in line.split("#")[0] or line.startswith(("import perdure", "from perdure"))
+    ]
     assert used == marked
     assert len(marked) <= most
 
 
-@pytest.mark.parametrize("example", ["digits", "tinygpt"])
+@pytest.mark.parametrize("example", ["digits", "tinygpt", "trainer"])
 def test_an_examples_manifest_is_short_and_one_job(example: str) -> None:
     text = (EXAMPLES / example / "job.yaml").read_text()
     assert len(text.splitlines()) < 30

@@ -1,8 +1,8 @@
-"""Real processes for the tests of this folder: one imports torch, and forks a trainer whenever a test wants one.
+"""Real processes for tests: one imports torch, and more, and forks a trainer whenever a test wants one.
 
 `Nursery` is the test's end; the other is this module run as a program. It computes nothing before it forks, as a
-thread pool of the parent's would hang its children. A trainer is a function of .scripts or .variants; what it returns
-(JSON) is in a file.
+thread pool of the parent's would hang its children. A trainer is a function of a module beside the tests; what it
+returns (JSON) is in a file.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).parents[4]
 SECONDS = 120
-"""For whatever a test waits for."""
+"""For whatever a test waits for, where it does not say otherwise."""
 PR_SET_PDEATHSIG = 1
 FOLDER = "tests.unit.runtime.handover"
 MODULES = ("torch", "torch._dynamo", "perdure.session.session", f"{FOLDER}.scripts", f"{FOLDER}.variants")
@@ -31,11 +31,19 @@ MODULES = ("torch", "torch._dynamo", "perdure.session.session", f"{FOLDER}.scrip
 class Nursery:
     """Starts trainers, and tells how they have ended."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, package: str = FOLDER, modules: Sequence[str] = MODULES, *, seconds: float = SECONDS
+    ) -> None:
+        """`modules` are imported before anything is forked; functions are those of modules of `package`.
+
+        What takes longer than `seconds` hangs.
+        """
         self.folder = folder
+        self._seconds = seconds
+        self._package = package
         environ = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
         environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
-        command = [sys.executable, "-m", "tests.unit.runtime.handover.nursery"]
+        command = [sys.executable, "-m", "tests.unit.runtime.handover.nursery", *modules]
         self._process = subprocess.Popen(
             command, cwd=REPOSITORY, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -43,7 +51,8 @@ class Nursery:
 
     def start(self, name: str, function: str, arguments: Mapping[str, Any], environ: Mapping[str, str]) -> int:
         """One more trainer; its process number."""
-        told = {"name": name, "function": function, "arguments": dict(arguments), "environ": dict(environ)}
+        whole = f"{self._package}.{function}"
+        told = {"name": name, "function": whole, "arguments": dict(arguments), "environ": dict(environ)}
         self._tell({"start": told, "folder": str(self.folder)})
         return int(self._answer()["pid"])
 
@@ -73,7 +82,7 @@ class Nursery:
 
     def _answer(self) -> Any:
         stdout = self._process.stdout
-        if stdout is None or not select.select([stdout], [], [], SECONDS)[0]:
+        if stdout is None or not select.select([stdout], [], [], self._seconds)[0]:
             raise TimeoutError("the nursery does not answer: a trainer hangs")
         return json.loads(stdout.readline())
 
@@ -86,7 +95,7 @@ def _die_with_parent() -> None:
 
 def _main() -> None:
     _die_with_parent()
-    for module in MODULES:
+    for module in sys.argv[1:]:
         importlib.import_module(module)
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
@@ -112,7 +121,7 @@ def _fork(folder: Path, told: Mapping[str, Any]) -> int:
     status = 1
     try:
         module, _, function = told["function"].rpartition(".")
-        result = getattr(importlib.import_module(f"{FOLDER}.{module}"), function)(**told["arguments"])
+        result = getattr(importlib.import_module(module), function)(**told["arguments"])
         (folder / f"{told['name']}.json").write_text(json.dumps(result))
         status = 0
     except BaseException:  # noqa: BLE001 - the test reads it

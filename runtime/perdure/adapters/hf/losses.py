@@ -1,0 +1,101 @@
+"""How a rank's loss counts, so that what all ranks train on together does not depend on how many they are.
+
+Gradients are averaged over the ranks. The Trainer tells a model how many labels count in the whole update, over all
+ranks, and multiplies the loss by the number of ranks: right for a loss that is divided by that number. Not every model
+does so: a mean over the rank's own batch, BERT's say, becomes too large by that factor, and a rank with fewer samples
+counts as much as one with more. Which of the two it is shows in the first loss, by what it was computed from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from perdure.adapters.hf.batches import Batches
+from perdure.errors import UserError
+
+
+class Losses:
+    """The losses of one rank in one training."""
+
+    def __init__(self, trainer: Any, batches: Batches, *, even: bool) -> None:
+        """`even`: all ranks have as many samples of every batch."""
+        self._trainer = trainer
+        self._batches = batches
+        self._even = even
+        self._divided: bool | None = None
+        """Whether the model divides by what the whole update has; None until a loss was seen."""
+        self._weighted = False
+        """Whether the loss that is being computed counts as it ought to."""
+
+    def of_trainer(self, compute: Callable[..., Any], model: Any, inputs: Any, outputs: bool, items: Any) -> Any:
+        """As the Trainer computes it."""
+        if not self._trains(model):
+            return compute(model, inputs, outputs, items)
+        ranks = self._trainer.accelerator.num_processes
+        multiplied = self._is_multiplied(items)
+        if multiplied and ranks > 1 and self._divided is None:
+            items = items.float().requires_grad_()
+            result = compute(model, inputs, outputs, items)
+            self._divided = depends(_loss(result), items)
+        else:
+            result = compute(model, inputs, outputs, items)
+        self._weighted = True
+        weight = self._batches.weight
+        if multiplied and self._divided:
+            return _times(result, 1.0 if weight else 0.0)
+        return _times(result, weight / ranks if multiplied else weight)
+
+    def of_script(self, compute: Callable[..., Any], model: Any, inputs: Any, *args: Any, **named: Any) -> Any:
+        """As the Trainer or a class derived from it computes it. UserError if nobody says what it is a mean of."""
+        self._weighted = False
+        result = compute(model, inputs, *args, **named)
+        if self._weighted or not self._trains(model):
+            return result
+        scaled = self._trainer.loss_is_scaled_for_ga
+        if scaled is None and not self._even:
+            raise UserError(
+                f"{type(self._trainer).__name__}.compute_loss: ranks have unequally many samples of some batches, and "
+                f"nobody says what the loss is a mean of: set loss_is_scaled_for_ga = False in the class for the mean "
+                f"over a batch; or let the number of ranks divide batch_size, with dataloader_drop_last=True"
+            )
+        return _times(result, self._batches.weight if not scaled or not self._batches.weight else 1.0)
+
+    def _trains(self, model: Any) -> bool:
+        return bool(model.training and self._trainer.is_in_train)
+
+    def _is_multiplied(self, items: Any) -> bool:
+        """Whether the Trainer multiplies the loss by the number of ranks."""
+        trainer = self._trainer
+        takes_items = trainer.model_accepts_loss_kwargs or trainer.compute_loss_func is not None
+        return bool(trainer.args.average_tokens_across_devices and takes_items and items is not None)
+
+
+def depends(loss: Tensor, value: Tensor) -> bool:
+    """Whether `loss` was computed from `value`, a leaf of the graph."""
+    seen, waiting = set(), [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        if getattr(node, "variable", None) is value:
+            return True
+        seen.add(node)
+        waiting += [following for following, _ in node.next_functions]
+    return False
+
+
+def _loss(result: Any) -> Tensor:
+    loss: Tensor = result[0] if isinstance(result, tuple) else result
+    return loss
+
+
+def _times(result: Any, factor: float) -> Any:
+    if factor == 1.0:
+        return result
+    loss = _loss(result)
+    counted = loss * factor if factor else torch.nan_to_num(loss) * 0.0
+    return (counted, *result[1:]) if isinstance(result, tuple) else counted

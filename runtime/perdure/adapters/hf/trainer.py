@@ -1,0 +1,220 @@
+"""What a Trainer does otherwise when a Session drives its epochs: little, and all of it is here.
+
+The Trainer calls; each method says what the Session gets to know, or what it gives. An epoch of the Session is one of
+the Trainer's. It ends, and with it the run if that is asked to leave, when the Trainer has evaluated and saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import perdure
+from perdure.adapters.hf.batches import Batches, Collate, Placeholder
+from perdure.adapters.hf.driving import Driving
+from perdure.adapters.hf.limits import check, check_release
+from perdure.checkpoint.opening import say
+from perdure.errors import UserError
+from perdure.session.session import Session
+
+BEST = "best"
+"""The name under which the best model's checkpoint is kept."""
+
+
+class WithSession:
+    """A mixin for transformers.Trainer and what is derived from it: name it first among the bases."""
+
+    session: Session
+    _driving: Driving | None = None
+    _batches: Batches | None = None
+
+    def __init__(self, *args: Any, session: Session, batch_size: int | None = None, **named: Any) -> None:
+        """`batch_size` is the number of samples of one batch over all ranks, of which an update takes
+        `gradient_accumulation_steps`. It stays the same whatever the number of ranks; without it, it is
+        `per_device_train_batch_size` for each rank that there is now. Everything else is the Trainer's.
+
+        UserError if the installed transformers has a Trainer that this was not made for.
+        """
+        check_release()
+        super().__init__(*args, **named)
+        self.session = session
+        self._batch_size = batch_size
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples of one batch, over all ranks."""
+        trainer: Any = self
+        return self._batch_size or int(trainer.args.train_batch_size) * self.session.world
+
+    @property
+    def has_own_batch_size(self) -> bool:
+        """Whether the script has said it, rather than leaving it to the number of ranks."""
+        return self._batch_size is not None
+
+    def train(self, resume_from_checkpoint: Any = None, trial: Any = None, *args: Any, **named: Any) -> Any:
+        """Trains, from where the newest commit stands; does not return if it is asked to leave meanwhile.
+
+        Where an earlier run has trained to the end it returns what that has come to. UserError for what the session
+        cannot resume exactly: perdure.adapters.hf.limits lists it.
+        """
+        check(self, self.session, resume_from_checkpoint, trial)
+        if self._driving:
+            raise UserError(
+                "train() is called twice: a session drives one training: give the second a script of its own"
+            )
+        self._driving = Driving(self, self.session)
+        return super().train(None, None, *args, **named)  # type: ignore[misc]
+
+    # What the Trainer asks for.
+
+    def get_train_dataloader(self) -> Batches:
+        """The session's share of the training data instead of accelerate's."""
+        if self._batches is None:
+            self._batches = _batches(self, self.session)
+        return self._batches
+
+    def get_total_train_batch_size(self, args: Any) -> int:
+        """Samples of one update, over all ranks."""
+        return self.global_batch_size * int(args.gradient_accumulation_steps)
+
+    def _init_training_state(
+        self,
+        max_steps: int,
+        num_update_steps_per_epoch: int,
+        num_train_epochs: int,
+        resume_from_checkpoint: Any,
+        trial: Any,
+    ) -> tuple[int, int]:
+        """All that is to be restored is made here, which the Trainer does right after this."""
+        trainer: Any = super()
+        trainer._init_training_state(max_steps, num_update_steps_per_epoch, num_train_epochs, None, trial)
+        self._model, _ = trainer._prepare_for_training(max_steps, self.get_train_dataloader(), None)
+        return self._at_work.begin(self._model, num_train_epochs), 0
+
+    def _prepare_for_training(
+        self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any
+    ) -> tuple[Any, Any]:
+        """It is done."""
+        return self._model, train_dataloader
+
+    def _run_epoch(self, **about: Any) -> None:
+        """What is left of the epoch that is on."""
+        self._at_work.run_epoch(super()._run_epoch, about)  # type: ignore[misc]
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: Any) -> Any:
+        """Of all ranks together, without those that stand in for a rank's share."""
+        counted = [_uncounted(batch) if isinstance(batch, Placeholder) else batch for batch in batch_samples]
+        return super()._get_num_items_in_batch(counted, device)  # type: ignore[misc]
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """As the Trainer does, so that it counts alike on any number of ranks."""
+        compute = super().compute_loss  # type: ignore[misc]
+        if self._driving is None:
+            return compute(model, inputs, return_outputs, num_items_in_batch)
+        return self._driving.losses.of_trainer(compute, model, inputs, return_outputs, num_items_in_batch)
+
+    def _evaluate(self, trial: Any, ignore_keys_for_eval: Any, skip_scheduler: bool = False) -> Any:
+        """The evaluation before the first step is not done again where that is behind."""
+        if skip_scheduler and self._at_work.resumed:
+            return {}
+        return super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler)  # type: ignore[misc]
+
+    def _maybe_log_save_evaluate(
+        self,
+        tr_loss: Any,
+        grad_norm: Any,
+        model: Any,
+        trial: Any,
+        epoch: Any,
+        ignore_keys_for_eval: Any,
+        start_time: Any,
+        learning_rate: float | None = None,
+    ) -> None:
+        """What is logged of an update may be logged by a later run."""
+        self._at_work.reported(grad_norm, learning_rate)
+        super()._maybe_log_save_evaluate(  # type: ignore[misc]
+            tr_loss, grad_norm, model, trial, epoch, ignore_keys_for_eval, start_time, learning_rate
+        )
+
+    def _determine_best_metric(self, metrics: Any, trial: Any) -> bool:
+        """The best model so far is kept in a checkpoint of its own."""
+        trainer: Any = self
+        best: bool = super()._determine_best_metric(metrics, trial)  # type: ignore[misc]
+        if best and trainer.args.load_best_model_at_end:
+            self.session.save(pin=BEST)
+        return best
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """A checkpoint of the Trainer's is one of the session's, made when the next update begins."""
+        trainer: Any = self
+        trainer.store_flos()
+        self.session.save()
+
+    def _finalize_training(self, trial: Any, num_train_samples: Any, start_time: float) -> Any:
+        """The figures are those of all runs together."""
+        trainer: Any = self
+        trainer._initial_global_step = 0
+        if trainer.args.load_best_model_at_end and trainer.state.best_global_step:
+            self._load_best()
+        return super()._finalize_training(  # type: ignore[misc]
+            trial, num_train_samples, start_time - self._at_work.seconds_before
+        )
+
+    def _load_best(self) -> None:
+        trainer: Any = self
+        wanted = trainer.state.best_global_step
+        try:
+            found = perdure.load(self._at_work.root, ["model"], pin=BEST)
+        except UserError as error:
+            self._say(f"the best model, that of step {wanted}, is not kept, so the last one stays: {error}")
+            return
+        trainer.model.load_state_dict(found["model"])
+        if found.commit.step != wanted:
+            self._say(
+                f"the best model was that of step {wanted}, which the store did not take: loaded is that of step "
+                f"{found.commit.step}, the best that is kept"
+            )
+
+    def _say(self, words: str) -> None:
+        if self.session.rank == 0:
+            say(words)
+
+    @property
+    def _at_work(self) -> Driving:
+        if self._driving is None:
+            raise RuntimeError("called by train() alone")
+        return self._driving
+
+
+def _batches(trainer: Any, session: Session) -> Batches:
+    args, dataset, collate = trainer.args, trainer.train_dataset, trainer.data_collator
+    if hasattr(dataset, "column_names") and hasattr(dataset, "remove_columns"):  # one of the package `datasets`
+        dataset = trainer._remove_unused_columns(dataset, description="Training")
+    else:
+        collate = trainer._get_collator_with_removed_columns(collate, description="Training")
+    workers = {
+        "prefetch_factor": args.dataloader_prefetch_factor,
+        "multiprocessing_context": args.dataloader_multiprocessing_context,
+    }
+    loader = session.loader(
+        dataset,
+        batch_size=trainer.global_batch_size,
+        shuffle=str(args.train_sampling_strategy) == "random",
+        seed=args.seed if args.data_seed is None else args.data_seed,
+        drop_last=args.dataloader_drop_last,
+        collate_fn=Collate(collate),
+        num_workers=args.dataloader_num_workers,
+        pin_memory=args.dataloader_pin_memory and args.device.type != "cpu",
+        **(workers if args.dataloader_num_workers else {}),
+    )
+    return Batches(loader, dataset, trainer.global_batch_size)
+
+
+def _uncounted(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """The batch with labels of which none counts."""
+    labels = {
+        name: batch[name].new_full(batch[name].shape, -100) for name in ("labels", "shift_labels") if name in batch
+    }
+    return {**batch, **labels}
