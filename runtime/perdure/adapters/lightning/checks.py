@@ -1,0 +1,55 @@
+"""What would not be exact with a Session, refused before anything is trained, with what to do instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from perdure.errors import UserError
+
+_CALLBACKS: Final = {
+    "BaseFinetuning": "it changes the optimizer's groups while it trains: give all groups from the start, and freeze "
+    "or unfreeze in on_train_epoch_start by the epoch's number",
+    "StochasticWeightAveraging": "it keeps averages and schedulers in no state_dict: average in the module, by "
+    "torch.optim.swa_utils.AveragedModel",
+    "WeightAveraging": "it keeps its averages in no state_dict: average in the module, by "
+    "torch.optim.swa_utils.AveragedModel",
+    "ModelPruning": "what it prunes is in no state_dict: prune the module before the training",
+    "BatchSizeFinder": "it trains and begins anew: find the batch size in a script of its own",
+    "LearningRateFinder": "it trains and begins anew: find the rate in a script of its own",
+    "OnExceptionCheckpoint": "the Session saves when the training is asked to leave: remove it",
+}
+
+
+def check_trainer(trainer: Any) -> None:
+    """UserError for what the Session cannot keep."""
+    for what, remedy in _found(trainer):
+        raise UserError(f"{what} is not possible with a Session: {remedy}")
+
+
+def _found(trainer: Any) -> Iterator[tuple[str, str]]:
+    for callback in trainer.callbacks:
+        for kind in type(callback).__mro__:
+            if kind.__module__.startswith("lightning.") and kind.__name__ in _CALLBACKS:
+                yield type(callback).__name__, _CALLBACKS[kind.__name__]
+    if trainer.fast_dev_run:
+        yield "fast_dev_run", "its few batches would count as the whole training: leave the strategy out for it"
+    if trainer.overfit_batches:
+        yield "overfit_batches", "give a data set of a few samples instead"
+    if trainer.reload_dataloaders_every_n_epochs:
+        yield "reload_dataloaders_every_n_epochs", "the order of samples changes with each epoch as it is: remove it"
+    if trainer.limit_train_batches == 0:
+        yield "limit_train_batches=0", "use trainer.validate()"
+    if type(trainer.strategy.lightning_module).__name__ == "OptimizedModule":
+        yield "torch.compile of the whole module", "compile its parts, in configure_model"
+
+
+def check_share(size: int, batch_size: int, world: int, *, drop_last: bool) -> None:
+    """UserError where a rank would get a batch without samples: whatever it logs would be no number."""
+    rest = 0 if drop_last else size % batch_size
+    least = min(batch_size, rest) if rest else batch_size
+    if least < world:
+        raise UserError(
+            f"loader: {world} ranks share a batch of {least} samples, and some get none: "
+            + ("pass drop_last=True, or another batch_size" if rest and batch_size >= world else "a larger batch_size")
+        )

@@ -1,0 +1,133 @@
+"""Brings two loops together: Lightning's, which runs, and the Session's epochs, which count and save.
+
+Where Lightning asks for a batch, all that belongs to the one before is done: its hooks, the schedulers, a validation,
+the callbacks' checkpoints. That is where the Session saves and leaves; it is looked after, for a release that fetches
+ahead would break it. The Session's epoch ends where Lightning begins the next one, or ends the training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from lightning.pytorch import Callback
+
+from perdure.adapters.lightning.batches import Batches
+from perdure.adapters.lightning.checks import check_trainer
+from perdure.adapters.lightning.inner import is_ahead, take_over
+from perdure.adapters.lightning.state import TrainerState
+from perdure.errors import UserError
+from perdure.session.session import Session
+from perdure.session.driven import keep
+
+
+class SessionDriver(Callback):
+    """Of one trainer and one session. As a callback it hears where a step is done, and the training."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._trainer: Any = None
+        self._batches: Batches | None = None
+        self._pass: Iterator[Any] | None = None
+        self._epochs: Iterator[int] | None = None
+        self._steps = 0
+        self._over = False
+        """Whether Lightning has ended the training."""
+
+    def begin(self, trainer: Any) -> None:
+        """Everything is set up: what is saved is put back. UserError for what could not be kept."""
+        if self._trainer is not None:
+            raise UserError("a Session trains one fit(): make another Session, in another script, for another one")
+        check_trainer(trainer)
+        self._trainer = trainer
+        take_over(trainer)
+        self._register(trainer)
+        self._session.restore()
+        self._steps = trainer.global_step
+
+    def _register(self, trainer: Any) -> None:
+        session, state = self._session, TrainerState(trainer, self._session)
+        schedulers = [found.scheduler for found in trainer.lr_scheduler_configs]
+        session.register(model=trainer.lightning_module)
+        session.register(**_numbered("optimizer", trainer.optimizers), **_numbered("scheduler", schedulers))
+        keep(session, "trainer", state, state.put_together)
+
+    # Batches and epochs.
+
+    def take(self, batches: Batches) -> None:
+        """The trainer trains on these. UserError for a second loader."""
+        if self._batches not in (None, batches):
+            raise UserError(
+                "there are several training loaders: one position is saved, so give one strategy.loader(dataset, …), of "
+                "a data set whose items hold what each of them gives"
+            )
+        self._batches = batches
+
+    def begin_epoch(self, _: Batches) -> None:
+        """Lightning begins an epoch."""
+        self._finish_epoch()
+        while self._next_epoch() and not self._left:
+            self._finish_epoch()  # an earlier run has trained all of it, and was killed before it counted
+
+    def next_batch(self, batches: Batches) -> Any:
+        """The next one of the epoch; here the run may save and leave."""
+        if is_ahead(self._trainer):
+            raise UserError(
+                "a batch is asked for before the one before is done, and would be in no checkpoint: write "
+                "training_step(batch, batch_idx), without dataloader_iter"
+            )
+        if self._pass is None:
+            self._pass = iter(batches.loader)
+        return next(self._pass)
+
+    @property
+    def _left(self) -> int:
+        return self._batches.loader.remaining if self._batches else 0
+
+    def _finish_epoch(self) -> None:
+        """The pass is over for the Session, too: at its end, or where Lightning has left it."""
+        walk, self._pass = self._pass, None
+        if walk is None:
+            return
+        if self._left:
+            walk.close()  # type: ignore[attr-defined]
+        else:
+            next(walk, None)
+
+    def _next_epoch(self) -> bool:
+        if self._epochs is None:
+            limits = self._trainer.fit_loop
+            epochs, steps = (None if limit == -1 else limit for limit in (limits.max_epochs, limits.max_steps))
+            self._epochs = iter(self._session.epochs(epochs, max_steps=steps, stop=[self._stopped()]))
+        return next(self._epochs, None) is not None
+
+    def _stopped(self) -> Any:
+        def trainer_has_stopped() -> bool:
+            limits = self._trainer.fit_loop
+            reached = self._trainer.global_step == limits.max_steps or self._session.finished_epochs + 1 == limits.max_epochs
+            return self._over and not reached
+
+        return trainer_has_stopped
+
+    # What Lightning tells.
+
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        """A batch is done; whether it was a step's last one shows in Lightning's count."""
+        if trainer.global_step != self._steps:
+            self._steps = trainer.global_step
+            self._session.step()
+
+    def on_fit_end(self, trainer: Any, _: Any) -> None:
+        """The training is at its end, in this run or in an earlier one: that is committed."""
+        self._over = True
+        self._finish_epoch()
+        if self._next_epoch():
+            raise UserError(
+                f"the trainer has ended after {trainer.current_epoch} epochs, {trainer.global_step} steps, and the "
+                f"Session has not: the checkpoint is of another kind of training: use another root"
+            )
+
+
+def _numbered(name: str, things: Any) -> dict[str, Any]:
+    """Under one name, or several."""
+    return {name if len(things) == 1 else f"{name}{number}": thing for number, thing in enumerate(things)}

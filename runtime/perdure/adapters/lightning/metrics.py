@@ -1,0 +1,144 @@
+"""What was logged and is not computed yet: an epoch's means and sums, and the states of metrics, are in no state_dict.
+
+Each rank has its own. On as many ranks as before each goes on with its own; on another number the first has what all
+of them had, and the others begin anew, so that what is summed over the ranks is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
+
+from perdure.checkpoint.opening import say
+from perdure.errors import UserError
+
+_ADDED: Final = ("value", "cumulated_batch_size")
+_META: Final = (
+    *("fx", "name", "prog_bar", "logger", "on_step", "on_epoch"),
+    *("enable_graph", "add_dataloader_idx", "dataloader_idx", "metric_attribute"),
+)
+
+
+def read(trainer: Any) -> dict[str, Any]:
+    """As it is now on this rank."""
+    logged = trainer._logger_connector  # noqa: SLF001 - Lightning keeps it nowhere else
+    return {
+        "callback": dict(logged._callback_metrics),  # noqa: SLF001 - see above
+        "logged": dict(logged._logged_metrics),  # noqa: SLF001 - see above
+        "bar": dict(logged._progress_bar_metrics),  # noqa: SLF001 - see above
+        "epoch": {key: _read_result(found) for key, found in _results(trainer).items() if not found.has_reset},
+        "modules": {name: _read_metric(metric) for name, metric in _metrics(trainer)},
+    }
+
+
+def restore(trainer: Any, every: Sequence[Mapping[str, Any]], rank: int, world: int) -> None:
+    """Goes on from what `every` rank had."""
+    same = len(every) == world
+    own = every[rank] if same else every[0]
+    logged = trainer._logger_connector  # noqa: SLF001 - see above
+    logged._callback_metrics = dict(own["callback"])  # noqa: SLF001 - see above
+    logged._logged_metrics = dict(own["logged"])  # noqa: SLF001 - see above
+    logged._progress_bar_metrics = dict(own["bar"])  # noqa: SLF001 - see above
+    metrics = dict(_metrics(trainer))
+    for name, metric in metrics.items():
+        parts = [found["modules"][name] for found in every if name in found["modules"]]
+        if same and name in own["modules"]:
+            _load_metric(metric, own["modules"][name])
+        elif rank == 0 and parts:
+            _join_metric(name, metric, parts)
+    results = _results(trainer)
+    results.clear()
+    for key in own["epoch"]:
+        parts = [found["epoch"][key] for found in every if key in found["epoch"]]
+        saved = own["epoch"][key] if same else _joined(parts, neutral=rank > 0)
+        results[key] = _made_result(trainer, saved, metrics)
+
+
+def _results(trainer: Any) -> Any:
+    return trainer.fit_loop.epoch_loop._results  # noqa: SLF001 - see above
+
+
+def _metrics(trainer: Any) -> Iterator[tuple[str, Any]]:
+    """The torchmetrics in the module."""
+    return ((name, part) for name, part in trainer.lightning_module.named_modules() if hasattr(part, "metric_state"))
+
+
+# What `self.log` accumulates.
+
+
+def _read_result(found: Any) -> dict[str, Any]:
+    meta = found.meta
+    if meta.sync.group is not None:
+        raise UserError(f"log({meta.name!r}, sync_dist_group=...): its mean over an epoch cannot be saved: leave it out")
+    saved = {name: getattr(meta, name) for name in _META} | {
+        "reduce": meta.reduce_fx.__name__,
+        "sync": [meta.sync.should, meta.sync.rank_zero_only],
+        "tensor": found.is_tensor,
+        "count": found._update_count,  # noqa: SLF001 - of torchmetrics, which asks itself whether it was updated
+        "last": found._forward_cache,  # noqa: SLF001 - see above
+    }
+    return saved | {name: getattr(found, name) for name in _ADDED if found.is_tensor and hasattr(found, name)}
+
+
+def _made_result(trainer: Any, saved: Mapping[str, Any], metrics: Mapping[str, Any]) -> Any:
+    should, rank_zero_only = saved["sync"]
+    meta = _Metadata(**{name: saved[name] for name in _META}, reduce_fx=getattr(torch, saved["reduce"]))
+    meta.sync = _Sync(_should=should, fn=trainer.strategy.reduce, _group=None, rank_zero_only=rank_zero_only)
+    made = _ResultMetric(meta, saved["tensor"])
+    made.has_reset, made._update_count, made._forward_cache = False, saved["count"], saved["last"]
+    for name in _ADDED:
+        if name in saved:
+            setattr(made, name, saved[name])
+    if not saved["tensor"]:
+        made.value = metrics[saved["metric_attribute"]]
+    return made.to(trainer.strategy.root_device)
+
+
+def _joined(parts: Sequence[Mapping[str, Any]], *, neutral: bool) -> dict[str, Any]:
+    """What all ranks have of one value, or what changes nothing when it is joined with that."""
+    found = dict(parts[0])
+    if not found["tensor"]:
+        return found
+    if neutral:
+        limit = {"max": float("-inf"), "min": float("inf")}.get(found["reduce"], 0.0)
+        found["value"] = torch.full_like(found["value"], limit)
+        if "cumulated_batch_size" in found:
+            found["cumulated_batch_size"] = torch.zeros_like(found["cumulated_batch_size"])
+        return found
+    values = torch.stack([part["value"] for part in parts])
+    if found["reduce"] in ("max", "min"):
+        found["value"] = getattr(values, f"a{found['reduce']}")(0)
+        return found
+    found["value"] = values.sum(0)
+    if "cumulated_batch_size" in found:
+        found["cumulated_batch_size"] = sum(part["cumulated_batch_size"] for part in parts)
+    return found
+
+
+# torchmetrics.
+
+
+def _read_metric(metric: Any) -> dict[str, Any]:
+    return {"count": metric._update_count, "state": dict(metric.metric_state)}  # noqa: SLF001 - see above
+
+
+def _load_metric(metric: Any, saved: Mapping[str, Any]) -> None:
+    for name, value in saved["state"].items():
+        setattr(metric, name, value)
+    metric._update_count = saved["count"]
+    metric.to(metric.device)
+
+
+def _join_metric(name: str, metric: Any, parts: Sequence[Mapping[str, Any]]) -> None:
+    _load_metric(metric, parts[0])
+    for part in parts[1:]:
+        if not part["count"]:
+            continue
+        try:
+            metric.merge_state(dict(part["state"]))
+        except (RuntimeError, ValueError) as error:
+            say(f"metric {name!r} of the other ranks cannot be joined, and lacks them until it is reset: {error}")
+            return
