@@ -1,4 +1,4 @@
-"""What Lightning iterates for training: a Session's loader, behind the few things that Lightning asks of a dataloader."""
+"""What Lightning iterates for training: a Session's loader, behind the little that Lightning asks of a dataloader."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from perdure.adapters.lightning.checks import check_trainer
 from perdure.adapters.lightning.inner import is_ahead, take_over
 from perdure.adapters.lightning.state import TrainerState
 from perdure.errors import UserError
-from perdure.session.session import Session
 from perdure.session.driven import keep
+from perdure.session.session import Session
 
 
 class SessionDriver(Callback):
@@ -27,6 +27,7 @@ class SessionDriver(Callback):
     def __init__(self, session: Session) -> None:
         self._session = session
         self._trainer: Any = None
+        self._state: TrainerState | None = None
         self._batches: Batches | None = None
         self._pass: Iterator[Any] | None = None
         self._epochs: Iterator[int] | None = None
@@ -46,11 +47,11 @@ class SessionDriver(Callback):
         self._steps = trainer.global_step
 
     def _register(self, trainer: Any) -> None:
-        session, state = self._session, TrainerState(trainer, self._session)
+        session, self._state = self._session, TrainerState(trainer, self._session)
         schedulers = [found.scheduler for found in trainer.lr_scheduler_configs]
         session.register(model=trainer.lightning_module)
         session.register(**_numbered("optimizer", trainer.optimizers), **_numbered("scheduler", schedulers))
-        keep(session, "trainer", state, state.put_together)
+        keep(session, "trainer", self._state, self._state.put_together)
 
     # Batches and epochs.
 
@@ -58,13 +59,15 @@ class SessionDriver(Callback):
         """The trainer trains on these. UserError for a second loader."""
         if self._batches not in (None, batches):
             raise UserError(
-                "there are several training loaders: one position is saved, so give one strategy.loader(dataset, …), of "
-                "a data set whose items hold what each of them gives"
+                "there are several training loaders: one position is saved, so give one strategy.loader(dataset, …) "
+                "of a data set whose items hold what each of them gives"
             )
         self._batches = batches
 
     def begin_epoch(self, _: Batches) -> None:
         """Lightning begins an epoch."""
+        if self._state:
+            self._state.begin_epoch()
         self._finish_epoch()
         while self._next_epoch() and not self._left:
             self._finish_epoch()  # an earlier run has trained all of it, and was killed before it counted
@@ -104,7 +107,9 @@ class SessionDriver(Callback):
     def _stopped(self) -> Any:
         def trainer_has_stopped() -> bool:
             limits = self._trainer.fit_loop
-            reached = self._trainer.global_step == limits.max_steps or self._session.finished_epochs + 1 == limits.max_epochs
+            reached = (
+                self._trainer.global_step == limits.max_steps or self._session.finished_epochs + 1 == limits.max_epochs
+            )
             return self._over and not reached
 
         return trainer_has_stopped

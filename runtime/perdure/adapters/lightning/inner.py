@@ -1,4 +1,4 @@
-"""What Lightning has no public name for, used here and by the metrics alone: its loops' progress and its signal handlers.
+"""What Lightning has no public name for: its loops' progress, and its signal handlers. The metrics need some, too.
 
 Read with Lightning 2.6. Each name that is missing in another release fails when this module is imported.
 """
@@ -25,7 +25,8 @@ class _EpochLoop(_TrainingEpochLoop):
     def advance(self, data_fetcher: Any) -> None:
         if self.restarting:
             self._restarting = False
-            self.trainer._logger_connector._first_loop_iter = False if self.batch_progress.current.ready else None  # noqa: SLF001 - else what is accumulated in the epoch would begin anew
+            if self.batch_progress.current.ready:  # else what is accumulated in the epoch would begin anew
+                self.trainer._logger_connector._first_loop_iter = False  # noqa: SLF001 - it asks that
         super().advance(data_fetcher)
 
 

@@ -72,7 +72,9 @@ def _metrics(trainer: Any) -> Iterator[tuple[str, Any]]:
 def _read_result(found: Any) -> dict[str, Any]:
     meta = found.meta
     if meta.sync.group is not None:
-        raise UserError(f"log({meta.name!r}, sync_dist_group=...): its mean over an epoch cannot be saved: leave it out")
+        raise UserError(
+            f"log({meta.name!r}, sync_dist_group=...): its mean over an epoch cannot be saved: leave it out"
+        )
     saved = {name: getattr(meta, name) for name in _META} | {
         "reduce": meta.reduce_fx.__name__,
         "sync": [meta.sync.should, meta.sync.rank_zero_only],
@@ -88,7 +90,8 @@ def _made_result(trainer: Any, saved: Mapping[str, Any], metrics: Mapping[str, A
     meta = _Metadata(**{name: saved[name] for name in _META}, reduce_fx=getattr(torch, saved["reduce"]))
     meta.sync = _Sync(_should=should, fn=trainer.strategy.reduce, _group=None, rank_zero_only=rank_zero_only)
     made = _ResultMetric(meta, saved["tensor"])
-    made.has_reset, made._update_count, made._forward_cache = False, saved["count"], saved["last"]
+    made.has_reset = False
+    made._update_count, made._forward_cache = saved["count"], saved["last"]  # noqa: SLF001 - see above
     for name in _ADDED:
         if name in saved:
             setattr(made, name, saved[name])
@@ -128,7 +131,7 @@ def _read_metric(metric: Any) -> dict[str, Any]:
 def _load_metric(metric: Any, saved: Mapping[str, Any]) -> None:
     for name, value in saved["state"].items():
         setattr(metric, name, value)
-    metric._update_count = saved["count"]
+    metric._update_count = saved["count"]  # noqa: SLF001 - see above
     metric.to(metric.device)
 
 

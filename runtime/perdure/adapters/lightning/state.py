@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import torch.distributed as dist
+from torch import Tensor
 
 from perdure.adapters.lightning import metrics
 from perdure.adapters.lightning.inner import restore_loops
@@ -27,6 +28,7 @@ class TrainerState:
     def __init__(self, trainer: Any, session: Session) -> None:
         self._trainer, self._session = trainer, session
         self._every: list[Any] | None = None
+        self._accumulate = 0
 
     def put_together(self) -> None:
         """On all ranks, right before a save. UserError on all where one cannot tell."""
@@ -52,11 +54,20 @@ class TrainerState:
         rank, world = self._session.rank, self._session.world
         own, trainer = every[rank if len(every) == world else 0], self._trainer
         self._load_parts(own)
+        if len(every) == world:
+            for name, buffer in self._buffers().items():
+                buffer.copy_(own["buffers"][name])
         metrics.restore(trainer, [found["metrics"] for found in every], rank, world)
         restore_loops(trainer, own["loops"])
-        trainer.accumulate_grad_batches = own["accumulate"]
+        self._accumulate = own["accumulate"]
         if own["limits"] == _limits(trainer):  # else it was told to stop by a limit that is raised since
             trainer.should_stop = own["should_stop"]
+
+    def begin_epoch(self) -> None:
+        """Over how many batches gradients are accumulated is put back right before the first epoch: whoever changes it
+        looks before that whether anybody else has."""
+        if self._accumulate:
+            self._trainer.accumulate_grad_batches, self._accumulate = self._accumulate, 0
 
     def _own(self) -> dict[str, Any]:
         trainer = self._trainer
@@ -69,6 +80,7 @@ class TrainerState:
             "precision": trainer.precision_plugin.state_dict(),
             "datamodule": trainer.datamodule.state_dict() if trainer.datamodule else {},
             "metrics": metrics.read(trainer),
+            "buffers": self._buffers(),
             "more": self._added_by_hooks(),
         }
 
@@ -86,6 +98,13 @@ class TrainerState:
         checkpoint = self._checkpoint() | own["more"]
         for hook in self._hooks("on_load_checkpoint"):
             hook(checkpoint)
+
+    def _buffers(self) -> dict[str, Tensor]:
+        """Each rank's own, where Lightning keeps DDP from giving all ranks the first one's before each forward pass."""
+        module = self._trainer.lightning_module
+        if module.automatic_optimization or self._session.world == 1:
+            return {}
+        return dict(module.named_buffers())
 
     def _added_by_hooks(self) -> dict[str, Any]:
         """What `on_save_checkpoint` of the module, the datamodule and the callbacks puts into a checkpoint."""

@@ -17,8 +17,8 @@ from perdure.adapters.lightning.checks import check_share
 from perdure.adapters.lightning.driver import SessionDriver
 from perdure.adapters.lightning.ranks import SessionEnvironment
 from perdure.errors import UserError
-from perdure.session.session import Session
 from perdure.session.driven import drive
+from perdure.session.session import Session
 
 
 class SessionStrategy(DDPStrategy):
@@ -45,7 +45,7 @@ class SessionStrategy(DDPStrategy):
         The arguments are those of `Session.loader`, and so are its errors.
         """
         loader = self.session.loader(dataset, batch_size, shuffle=shuffle, drop_last=drop_last, **options)
-        check_share(len(dataset), batch_size, self.session.world, drop_last=drop_last)
+        check_share(len(dataset), batch_size, self.session.world, drop_last=drop_last)  # type: ignore[arg-type]
         return Batches(loader, self._driver)
 
     # Ranks.
@@ -117,11 +117,11 @@ class SessionStrategy(DDPStrategy):
         return loss
 
     def load_checkpoint(self, checkpoint_path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """A file of Lightning's own, for an evaluation. UserError in a training, which goes on from the newest commit."""
+        """A file of Lightning's own, for an evaluation. UserError in a training: it goes on from the newest commit."""
         if self.lightning_module.trainer.state.fn == TrainerFn.FITTING:
             raise UserError(
-                "fit(ckpt_path=...): the Session says where a training goes on: leave it out; to begin with the weights "
-                "of a file, load them into the module before fit()"
+                "fit(ckpt_path=...): the Session says where a training goes on: leave it out; to begin with the "
+                "weights of a file, load them into the module before fit()"
             )
         found: dict[str, Any] = super().load_checkpoint(checkpoint_path, *args, **kwargs)
         return found
