@@ -87,6 +87,7 @@ def main() -> None:
             callbacks=[EarlyStopping("accuracy", patience=5, mode="max")],
             enable_checkpointing=False,
             enable_progress_bar=False,
+            enable_model_summary=False,
             logger=False,
         )
         batches = strategy.loader(train, batch_size=args.batch)

@@ -40,8 +40,6 @@ def _found(trainer: Any) -> Iterator[tuple[str, str]]:
         yield "reload_dataloaders_every_n_epochs", "the order of samples changes with each epoch as it is: remove it"
     if trainer.limit_train_batches == 0:
         yield "limit_train_batches=0", "use trainer.validate()"
-    if type(trainer.strategy.lightning_module).__name__ == "OptimizedModule":
-        yield "torch.compile of the whole module", "compile its parts, in configure_model"
 
 
 def check_share(size: int, batch_size: int, world: int, *, drop_last: bool) -> None:

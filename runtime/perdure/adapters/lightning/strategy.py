@@ -84,6 +84,10 @@ class SessionStrategy(DDPStrategy):
             super().setup(trainer)
             self._driver.begin(trainer)
             self.model = self._replica.inside[0]
+            if self.session.world > 1 and not self.lightning_module.automatic_optimization:
+                self.model.require_forward_param_sync = (
+                    False  # of buffers; DDP's own, which Lightning unsets after a pass
+                )
         elif self.session.world > 1:
             super().setup(trainer)
         else:  # DDP's would look for a process group

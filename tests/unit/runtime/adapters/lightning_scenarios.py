@@ -6,9 +6,11 @@ import contextlib
 import hashlib
 import io
 import os
+import re
 import runpy
 import signal
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import Any
 import lightning
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, GradientAccumulationScheduler, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MeanMetric
@@ -26,6 +29,7 @@ from perdure.session.leaving import Exit
 from perdure.session.session import Session
 
 SAMPLES, BATCH = 40, 8
+DOCS = Path(__file__).parents[4] / "docs" / "frameworks.md"
 EXAMPLE = Path(__file__).parents[4] / "examples" / "lightning" / "train.py"
 QUIET: Mapping[str, Any] = {
     "accelerator": "cpu",
@@ -179,7 +183,7 @@ def result(how: str, net: Any, trainer: Any, told: Told) -> dict[str, Any]:
 
 
 def early(root: str, **arguments: Any) -> dict[str, Any]:
-    """With callbacks that decide by what was validated, and write files of their own."""
+    """With callbacks that decide by what was validated, and write files where a logger says, in each run elsewhere."""
     found: list[Any] = []
 
     def callbacks(folder: Path) -> list[Callback]:
@@ -189,6 +193,7 @@ def early(root: str, **arguments: Any) -> dict[str, Any]:
         ]
         return found
 
+    arguments |= {"logger": CSVLogger(root)}
     ended = trained(
         root, callbacks=callbacks, enable_checkpointing=True, default_root_dir=root, max_epochs=9, **arguments
     )
@@ -222,6 +227,49 @@ def drained(root: str, at: int | None, accumulate: int = 1) -> list[str]:
         return example(root, "--epochs", "2", "--batch", "256", "--accumulate", str(accumulate))
     finally:
         os.environ.pop("PERDURE_EXIT_AT_STEP", None)
+
+
+class Documented(Module):
+    """With the name that the documents give to what is validated."""
+
+    def validation_step(self, batch: Any, _: int) -> None:
+        self.log("val_loss", self.loss(batch), sync_dist=True)
+
+
+def documented(root: str, at: int | None) -> dict[str, Any]:
+    """The document's script, and its datamodule's method in the place of the loader."""
+    page = DOCS.read_text().partition("## Lightning")[2].partition("\n## ")[0]
+    before, after, method = (
+        textwrap.dedent(found) for found in re.findall(r"^ *```python\n(.*?)^ *```", page, re.M | re.S)
+    )
+    names: dict[str, Any] = {"lightning": lightning, "DataLoader": DataLoader, "EarlyStopping": EarlyStopping}
+    nets: list[Any] = []
+
+    def net() -> Documented:
+        nets.append(Documented())
+        return nets[-1]  # type: ignore[no-any-return]
+
+    names |= {"Net": net, "train_set": samples(640), "val_set": samples(16)}
+    Path(root).mkdir(exist_ok=True)
+    os.environ.update({} if at is None else {"PERDURE_EXIT_AT_STEP": str(at)})
+    with contextlib.chdir(root), contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(Exit):
+        compile(before, "before", "exec")
+        exec(after.replace("max_epochs=10", "max_epochs=2"), names)  # noqa: S102 - it is the document's
+    os.environ.pop("PERDURE_EXIT_AT_STEP", None)
+    session = names["session"]
+    session.close()
+    exec(method, names)  # noqa: S102 - see above
+    of_method = names["train_dataloader"](_Holder(names["strategy"], names["train_set"]))
+    weights = [value.item() for value in nets[-1].net[0].weight.flatten()]
+    return {"steps": session.steps_done, "weights": weights, "method": [len(of_method), len(names["train"])]}
+
+
+class _Holder:
+    """A module or datamodule, as far as the method looks at it."""
+
+    def __init__(self, strategy: SessionStrategy, train_set: Any) -> None:
+        self.trainer = type("Trainer", (), {"strategy": strategy})
+        self.train_set = train_set
 
 
 def refused(root: str, what: str) -> str:

@@ -48,7 +48,7 @@ Results = dict[str, list[Any]]
 
 
 def scene(name: str, function: str, world: int, root: Path, **arguments: Any) -> Scene:
-    return Scene(name, function, world, {"root": str(root), **arguments}, AT_ONCE)
+    return Scene(name, function, world, {"root": str(root), **arguments}, AT_ONCE, SCENARIOS)
 
 
 def scenes(root: Path) -> list[Scene]:
@@ -69,6 +69,9 @@ def scenes(root: Path) -> list[Scene]:
         )
         for number, at in enumerate([2, None]):
             found.append(scene(f"{name}, {number}", "drained", world, root / name, at=at, accumulate=accumulate))
+    for number, at in enumerate([None, 13, None]):
+        where = root / ("documented" if number else "documented, straight")
+        found.append(scene(f"documented {number}", "documented", 1, where, at=at))
     found += [scene(f"refused {what}", "refused", 1, root / what, what=what) for what in REFUSED]
     found.append(scene("refused empty shares", "refused", 2, root / "shares", what="empty shares"))
     return found
@@ -77,7 +80,7 @@ def scenes(root: Path) -> list[Scene]:
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = tmp_path_factory.mktemp("lightning")
-    return play(folder, scenes(folder), SCENARIOS)
+    return play(folder, scenes(folder))
 
 
 @pytest.mark.parametrize("name", DISTURBED)
@@ -118,6 +121,13 @@ def test_the_example_prints_the_same_weights_and_loss_after_a_drain(results: Res
         straight, first, second = (results[f"example {world}, {part}"][rank] for part in ("straight", 0, 1))
         assert [line.split()[0] for line in straight] == ["loss", "weights"]
         assert (first, second) == ([], straight)
+
+
+def test_the_documents_script_comes_to_the_same_weights_after_a_drain(results: Results) -> None:
+    straight, first, second = (results[f"documented {number}"][0] for number in range(3))
+    assert (straight["steps"], first["steps"], second["steps"]) == (20, 13, 20)
+    assert second["weights"] == straight["weights"]
+    assert straight["method"] == [10, 10]
 
 
 @pytest.mark.parametrize("what", REFUSED)
