@@ -26,7 +26,7 @@ class _EpochLoop(_TrainingEpochLoop):
         if self.restarting:
             self._restarting = False
             if self.batch_progress.current.ready:  # else what is accumulated in the epoch would begin anew
-                self.trainer._logger_connector._first_loop_iter = False  # noqa: SLF001 - it asks that
+                self.trainer._logger_connector._first_loop_iter = False  # it asks that
         super().advance(data_fetcher)
 
 
@@ -43,7 +43,7 @@ def take_over(trainer: Any) -> None:
     if type(loop) not in (_TrainingEpochLoop, _EpochLoop):
         raise UserError(f"the trainer's epoch loop is a {type(loop).__name__}: leave Lightning's own")
     loop.__class__ = _EpochLoop
-    trainer._signal_connector = _NoSignals(trainer)  # noqa: SLF001 - see above
+    trainer._signal_connector = _NoSignals(trainer)
 
 
 def restore_loops(trainer: Any, saved: Mapping[str, Any]) -> None:
@@ -52,7 +52,7 @@ def restore_loops(trainer: Any, saved: Mapping[str, Any]) -> None:
     fit.load_state_dict(dict(saved))
     progress = fit.epoch_progress.current
     _Loop.restarting.fset(fit, progress.started > progress.processed)
-    fit.epoch_loop.val_loop._restarting = True  # noqa: SLF001 - or the sanity check would run, and reset its progress
+    fit.epoch_loop.val_loop._restarting = True  # or the sanity check would run, and reset its progress
 
 
 def is_ahead(trainer: Any) -> bool:

@@ -24,11 +24,11 @@ _META: Final = (
 
 def read(trainer: Any) -> dict[str, Any]:
     """As it is now on this rank."""
-    logged = trainer._logger_connector  # noqa: SLF001 - Lightning keeps it nowhere else
+    logged = trainer._logger_connector  # Lightning keeps it nowhere else
     return {
-        "callback": dict(logged._callback_metrics),  # noqa: SLF001 - see above
-        "logged": dict(logged._logged_metrics),  # noqa: SLF001 - see above
-        "bar": dict(logged._progress_bar_metrics),  # noqa: SLF001 - see above
+        "callback": dict(logged._callback_metrics),
+        "logged": dict(logged._logged_metrics),
+        "bar": dict(logged._progress_bar_metrics),
         "epoch": {key: _read_result(found) for key, found in _results(trainer).items() if not found.has_reset},
         "modules": {name: _read_metric(metric) for name, metric in _metrics(trainer)},
     }
@@ -38,10 +38,10 @@ def restore(trainer: Any, every: Sequence[Mapping[str, Any]], rank: int, world: 
     """Goes on from what `every` rank had."""
     same = len(every) == world
     own = every[rank] if same else every[0]
-    logged = trainer._logger_connector  # noqa: SLF001 - see above
-    logged._callback_metrics = dict(own["callback"])  # noqa: SLF001 - see above
-    logged._logged_metrics = dict(own["logged"])  # noqa: SLF001 - see above
-    logged._progress_bar_metrics = dict(own["bar"])  # noqa: SLF001 - see above
+    logged = trainer._logger_connector
+    logged._callback_metrics = dict(own["callback"])
+    logged._logged_metrics = dict(own["logged"])
+    logged._progress_bar_metrics = dict(own["bar"])
     metrics = dict(_metrics(trainer))
     for name, metric in metrics.items():
         parts = [found["modules"][name] for found in every if name in found["modules"]]
@@ -58,7 +58,7 @@ def restore(trainer: Any, every: Sequence[Mapping[str, Any]], rank: int, world: 
 
 
 def _results(trainer: Any) -> Any:
-    return trainer.fit_loop.epoch_loop._results  # noqa: SLF001 - see above
+    return trainer.fit_loop.epoch_loop._results
 
 
 def _metrics(trainer: Any) -> Iterator[tuple[str, Any]]:
@@ -79,8 +79,8 @@ def _read_result(found: Any) -> dict[str, Any]:
         "reduce": meta.reduce_fx.__name__,
         "sync": [meta.sync.should, meta.sync.rank_zero_only],
         "tensor": found.is_tensor,
-        "count": found._update_count,  # noqa: SLF001 - of torchmetrics, which asks itself whether it was updated
-        "last": found._forward_cache,  # noqa: SLF001 - see above
+        "count": found._update_count,  # of torchmetrics, which asks itself whether it was updated
+        "last": found._forward_cache,
     }
     return saved | {name: getattr(found, name) for name in _ADDED if found.is_tensor and hasattr(found, name)}
 
@@ -91,7 +91,7 @@ def _made_result(trainer: Any, saved: Mapping[str, Any], metrics: Mapping[str, A
     meta.sync = _Sync(_should=should, fn=trainer.strategy.reduce, _group=None, rank_zero_only=rank_zero_only)
     made = _ResultMetric(meta, saved["tensor"])
     made.has_reset = False
-    made._update_count, made._forward_cache = saved["count"], saved["last"]  # noqa: SLF001 - see above
+    made._update_count, made._forward_cache = saved["count"], saved["last"]
     for name in _ADDED:
         if name in saved:
             setattr(made, name, saved[name])
@@ -125,13 +125,13 @@ def _joined(parts: Sequence[Mapping[str, Any]], *, neutral: bool) -> dict[str, A
 
 
 def _read_metric(metric: Any) -> dict[str, Any]:
-    return {"count": metric._update_count, "state": dict(metric.metric_state)}  # noqa: SLF001 - see above
+    return {"count": metric._update_count, "state": dict(metric.metric_state)}
 
 
 def _load_metric(metric: Any, saved: Mapping[str, Any]) -> None:
     for name, value in saved["state"].items():
         setattr(metric, name, value)
-    metric._update_count = saved["count"]  # noqa: SLF001 - see above
+    metric._update_count = saved["count"]
     metric.to(metric.device)
 
 
