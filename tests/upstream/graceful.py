@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 import perdure
 
@@ -47,6 +47,7 @@ def main(out: Path, *, evaluate: bool, ask: str | None, after: str) -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
         session.register(model=model, optimizer=optimizer)
         train = session.loader(images(1), batch_size=64 // BATCHES)
+        valid = session.loader(images(2), batch_size=64 // BATCHES, name="valid", train=False)
 
         @session.on("leaving")
         def export(cause: str) -> None:
@@ -61,11 +62,10 @@ def main(out: Path, *, evaluate: bool, ask: str | None, after: str) -> None:
                 session.step()
             say(f"epoch {epoch}", ask, after)
             if evaluate:
-                for number, (inputs, _) in enumerate(DataLoader(images(2), 64 // BATCHES)):
+                for inputs, _ in valid:
                     with torch.no_grad():
                         model(inputs)
-                    say(f"evaluated {number}", ask, after)
-                    session.poll()
+                    say(f"evaluated {len(valid) - valid.remaining}", ask, after)
         torch.save(net.state_dict(), out / "model.pt")
         print("done")
 

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
+import perdure
 from perdure import Session, UserError
 from perdure.session.leaving import Exit
 
@@ -88,15 +89,16 @@ def accumulated(root: str) -> list[dict[str, float]]:
 
 
 def epochs(root: str, *, leave: int | None = None) -> list[tuple[int, int | None, int]]:
-    """Of each epoch that is trained: its number, the current one and how many are finished."""
+    """Of each epoch that is trained, and behind them: its number, the current one and how many are finished."""
     seen = []
     with joined(root) as session:
-        for epoch in session.epochs(10):
-            seen.append((epoch, session.epoch, session.finished_epochs))
+        for epoch in perdure.remaining_epochs_until(10):
+            seen.append((epoch, perdure.current_epoch(), perdure.finished_epochs()))
             for _ in session.steps(3):
                 session.step()
                 if epoch == leave:
                     os.kill(os.getpid(), signal.SIGTERM)
+        seen.append((-1, perdure.current_epoch(), perdure.finished_epochs()))
     return seen
 
 

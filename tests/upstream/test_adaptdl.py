@@ -20,10 +20,17 @@ RANKS = (1, 3, 5)
 Results = dict[str, list[Any]]
 
 
-def scene(root: Path, name: str, world: int, environ: dict[str, str] | None = None, **arguments: Any) -> Scene:
+def scene(
+    root: Path,
+    name: str,
+    world: int,
+    environ: dict[str, str] | None = None,
+    module: str = "tests.upstream.scenes",
+    **arguments: Any,
+) -> Scene:
     """`name` is FUNCTION-PART."""
     told = {"PERDURE_CHECK_SECONDS": "0"} | (environ or {})
-    return Scene(name, name.partition("-")[0], world, {"root": str(root), **arguments}, told, "tests.upstream.scenes")
+    return Scene(name, name.partition("-")[0], world, {"root": str(root), **arguments}, told, module)
 
 
 def leaving_at(step: int) -> dict[str, str]:
@@ -47,6 +54,12 @@ def scenes(folder: Path) -> list[Scene]:
         scene(folder / "accumulated", "accumulated-one", 1, leaving_at(2)),
         scene(folder / "accumulated", "accumulated-four", 4, leaving_at(3)),
         scene(folder / "accumulated", "accumulated-two", 2),
+        scene(folder / "mnist-whole", "main-whole", 1, module="tests.upstream.mnist"),
+        *(
+            scene(folder / "mnist-parts", f"main-{step}", 1, leaving_at(step), module="tests.upstream.mnist")
+            for step in (4, 12)
+        ),
+        scene(folder / "mnist-parts", "main-rest", 1, module="tests.upstream.mnist"),
         scene(folder / "profile", "profile-one", 1, {"PERDURE_EVERY_STEPS": "3"}, fails=4),
         scene(folder / "profile", "profile-two", 2),
     ]
@@ -78,7 +91,7 @@ def test_ac_ad_2_two_ranks_go_on_with_what_one_has_saved_and_rank_0_saves(played
 
 def test_ac_ad_3_an_epoch_that_was_left_in_its_middle_is_the_first_of_five_ranks(played: Results) -> None:
     assert played["epochs-one"] == [[[epoch, epoch, epoch] for epoch in range(6)]]
-    assert played["epochs-five"] == [[[epoch, epoch, epoch] for epoch in range(5, 10)]] * 5
+    assert played["epochs-five"] == [[*([epoch, epoch, epoch] for epoch in range(5, 10)), [-1, None, 10]]] * 5
 
 
 def test_ac_ad_4_a_loader_goes_on_with_four_ranks_then_two_and_other_batch_sizes(played: Results) -> None:
@@ -131,6 +144,14 @@ def test_ac_ad_8_an_accumulator_goes_on_with_four_ranks_then_two_and_what_was_re
     assert played["accumulated-one"] == [[before]]
     assert played["accumulated-four"] == [[before]] * 4
     assert played["accumulated-two"] == [[before, {"a": 2 * (1 + 10 + 3)}]] * 2
+
+
+def test_adaptdls_example_for_mnist_ends_as_if_it_had_not_been_interrupted(played: Results) -> None:
+    """Once among the batches of an epoch, once in the last step of another one."""
+    assert [played[f"main-{step}"] for step in (4, 12)] == [[{}]] * 2
+    assert played["main-rest"] == played["main-whole"]
+    right = played["main-whole"][0]["right"]
+    assert right["2"] > right["0"], "it learns"
 
 
 def test_ac_ad_9_what_a_script_notes_by_the_number_of_ranks_is_of_committed_steps(played: Results) -> None:

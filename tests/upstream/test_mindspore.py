@@ -86,10 +86,11 @@ def test_ac_ms_3_a_second_run_that_is_interrupted_goes_on_and_leaves_newer_ones(
 
 
 def test_ac_ms_4_a_signal_in_an_evaluation_stops_it_and_without_one_it_is_done_to_its_end(tmp_path: Path) -> None:
-    first = run(tmp_path, "--evaluate", "--ask", "SIGTERM", "--after", "evaluated 2")
-    assert first == ["epoch 0", "evaluated 0", "evaluated 1", "evaluated 2", "leaving after step 8: SIGTERM"]
+    """It goes on where it was stopped, too."""
+    first = run(tmp_path, "--evaluate", "--ask", "SIGTERM", "--after", "evaluated 3")
+    assert first == ["epoch 0", *(f"evaluated {number}" for number in (1, 2, 3)), "leaving after step 8: SIGTERM"]
     second = run(tmp_path, "--evaluate")
-    assert second == ["epoch 0", *(f"evaluated {number}" for number in range(8)), "done"]
+    assert second == ["epoch 0", *(f"evaluated {number}" for number in (4, 5, 6, 7, 8)), "done"]
 
 
 def test_ac_ms_5_eight_ranks_with_a_request_from_the_first_step_leave_together_each_with_its_part(
