@@ -6,7 +6,10 @@ Called by perdure.adapters.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+from perdure.checkpoint.codec import decode, encode
+from perdure.group.collectives import on_all
 from perdure.session.liveness import tell_attached
 from perdure.session.registry import Stateful
 from perdure.session.session import Session
@@ -28,3 +31,13 @@ def keep(session: Session, name: str, state: Stateful, before_save: Callable[[],
     run = session._run  # noqa: SLF001 - see above
     run.registry.add(name, state, loose=True)
     run.before_save = before_save
+
+
+def of_all_ranks(session: Session, name: str, own: Callable[[], Any]) -> list[Any]:
+    """What `own` gives on each rank, by rank, tensors on the CPU: anything that a checkpoint can hold. Collective.
+
+    An error on one rank is one on all of them; `name` is what it is called there.
+    """
+    run = session._run  # noqa: SLF001 - see above
+    _, told = on_all(run.peers, lambda: (None, encode(own(), name)))
+    return [decode(found) for found in told]

@@ -11,12 +11,11 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import torch.distributed as dist
 from torch import Tensor
 
 from perdure.adapters.lightning import metrics
 from perdure.adapters.lightning.inner import restore_loops
-from perdure.errors import UserError
+from perdure.session.driven import of_all_ranks
 from perdure.session.session import Session
 
 _FOLDER: Final = "dirpath"
@@ -32,17 +31,7 @@ class TrainerState:
 
     def put_together(self) -> None:
         """On all ranks, right before a save. UserError on all where one cannot tell."""
-        try:
-            own, why = copy.deepcopy(self._own()), ""
-        except UserError as error:
-            own, why = {}, str(error)
-        every: list[Any] = [(own, why)]
-        if self._session.world > 1:
-            every = [None] * self._session.world
-            dist.all_gather_object(every, (own, why))
-        if wrong := next((why for _, why in every if why), ""):
-            raise UserError(wrong)
-        self._every = [own for own, _ in every]
+        self._every = of_all_ranks(self._session, "trainer", self._own)
 
     def state_dict(self) -> dict[str, Any]:
         """Of all ranks, as they were put together last."""
