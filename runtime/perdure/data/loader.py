@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, get_worker_info
 
 from perdure.data.evenness import why_another, why_uneven
-from perdure.data.sampling import BatchIds, BatchShard, SamplingPlan
+from perdure.data.sampling import BatchIds, BatchShard, SamplingPlan, Shares
 from perdure.data.source import Handouts, Source
 from perdure.errors import UserError
 
@@ -122,6 +122,13 @@ class Loader(Source[Any]):
         """The number of ranks whose shares were looked at."""
         self._take(dataset, options)
 
+    def exhausted(self) -> bool:
+        """Whether the dataset is used up: a condition for `session.epochs(stop=[loader.exhausted])`.
+
+        One that begins each epoch anew never is.
+        """
+        return False
+
     def share(self, rank: int, world: int) -> None:
         """From the next batch on it hands out this rank's part for a run of other ranks."""
         if (rank, world) != (self._rank, self._world):
@@ -132,14 +139,13 @@ class Loader(Source[Any]):
         self._dataset, self._options = dataset, options
         self._collate: Callable[[Any], _Batch] = _Collate(options.get("collate_fn") or default_collate)
 
-    def same(self, dataset: Dataset[Any], plan: SamplingPlan, options: dict[str, Any], *, train: bool = True) -> Loader:
+    def same(self, dataset: Dataset[Any], plan: SamplingPlan, options: dict[str, Any], **beside: Any) -> Loader:
         """This loader once more, for a script that makes it in its loop. UserError if it would be another one.
 
         Datasets and functions are compared by their type alone: a script makes new ones in its loop, too.
         """
-        before = {"train": not self.evaluates, **asdict(self.plan), "dataset": type(self._dataset)}
-        before |= _plain(self._options)
-        now = {"train": train, **asdict(plan), "dataset": type(dataset), **_plain(options)}
+        before = {**asdict(self.plan), "dataset": type(self._dataset), **_plain(self._options), **self.beside()}
+        now = {**asdict(plan), "dataset": type(dataset), **_plain(options), **beside}
         for name in sorted(before.keys() | now.keys()):
             if before.get(name) != now.get(name):
                 raise UserError(
@@ -149,6 +155,10 @@ class Loader(Source[Any]):
         if not self.walking:
             self._take(dataset, options)
         return self
+
+    def beside(self) -> dict[str, Any]:
+        """What of its arguments is in no plan and no option."""
+        return {"train": not self.evaluates, "per_epoch": None, "rewind": True}
 
     def cursor(self, epoch: int) -> dict[str, Any]:
         """What a commit records."""
@@ -187,7 +197,7 @@ class Loader(Source[Any]):
             self._session.warn(words)
 
     def _draw(self, epoch: int) -> Iterator[tuple[int, Any]]:
-        shares = self.plan.shares(epoch, self.consumed, self._rank, self._world)
+        shares = self._shares(epoch)
         drawn: deque[BatchShard] = deque()
         self._ids = []
         with torch.device("cpu"):  # the seed it draws, from a generator of this device
@@ -196,6 +206,9 @@ class Loader(Source[Any]):
             self.current = share = drawn.popleft()
             self._ids.extend(batch.ids)
             yield share.stop, batch.value
+
+    def _shares(self, epoch: int) -> Shares:
+        return self.plan.shares(epoch, self.consumed, self._rank, self._world)
 
     def _underneath(self, epoch: int, ids: BatchIds) -> DataLoader[Any]:
         generator = torch.Generator()  # else iterating would draw a seed from the global one

@@ -161,12 +161,19 @@ class Shares:
     consumed: int
     rank: int
     world: int
+    until: int | None = None
+    """Where they end, if not with the dataset."""
+
+    @property
+    def end(self) -> int:
+        """The sample behind the last."""
+        return self.plan.end if self.until is None else self.until
 
     def __len__(self) -> int:
-        return len(range(self.consumed, self.plan.end, self.plan.batch))
+        return len(range(self.consumed, self.end, self.plan.batch))
 
     def __iter__(self) -> Iterator[BatchShard]:
-        batch, end = self.plan.batch, self.plan.end
+        batch, end = self.plan.batch, self.end
         chunk = batch * max(1, CHUNK_SAMPLES // batch)
         for first in range(self.consumed, end, chunk):
             numbers = self.order[first : min(first + chunk, end)]

@@ -16,6 +16,7 @@ from perdure.checkpoint.state import Position
 from perdure.data.evaluating import KIND as EVALUATION
 from perdure.data.evaluating import Evaluation, Place
 from perdure.data.loader import Loader
+from perdure.data.reading import KIND as READER
 from perdure.data.source import Source
 from perdure.errors import UserError
 from perdure.session.accumulating import Sums
@@ -189,7 +190,8 @@ class Progress:
         self._pace.check_epoch(resumed=self.epoch_resumed)
         left = [(source, source.pending) for source in self._training if source.pending and not source.left]
         self.epochs_done, self.loop_epochs = self.epochs_done + 1, self.loop_epochs + 1
-        self.epoch, self.epoch_resumed, self.saved, self._resumed = None, False, False, {}
+        self.epoch, self.epoch_resumed, self.saved = None, False, False
+        self._resumed = {name: cursor for name, cursor in self._resumed.items() if cursor.get("kind") == READER}
         for source in self._sources.values():
             source.rewind()
         self.sums.finish_epoch()

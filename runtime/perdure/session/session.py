@@ -38,6 +38,7 @@ from perdure.contract import ExitKind
 from perdure.data.evaluating import Evaluation
 from perdure.data.loader import Loader, check_arguments
 from perdure.data.randomness import own_generators
+from perdure.data.reading import Reader, read_limit_of_epoch
 from perdure.data.sampling import SamplingPlan
 from perdure.errors import PerdureError, UserError
 from perdure.group.found import with_found_group
@@ -308,6 +309,8 @@ class Session:
         shuffle: bool | None = None,
         seed: int | None = None,
         drop_last: bool = False,
+        per_epoch: int | None = None,
+        rewind: bool = True,
         **options: Any,
     ) -> Loader:
         """This rank's share of every global batch of `batch_size` samples, in an order that no disruption changes.
@@ -315,6 +318,10 @@ class Session:
         With `train=False` it is for an evaluation: it may be walked any number of times, also outside of `epochs()`, no
         step uses any of it, and each pass by itself, below or above the batch loop, has a position: it polls, an
         evaluation that is broken goes on there, and those that are done are left out. `shuffle` is as `train` is.
+
+        With `per_epoch` an epoch takes so many samples of all ranks together, the first ones of its order. With
+        `rewind=False` it goes on where the epoch before has left the dataset, in one order for all; the loader's
+        `exhausted` is a condition for `epochs(stop=[...])`, which is true when all samples are used.
 
         `options` (num_workers, collate_fn, pin_memory, ...) go to torch's DataLoader. Asked for a name again, with the
         same arguments, it gives the same loader again. UserError for what has no position that could be saved.
@@ -325,12 +332,13 @@ class Session:
         plan = SamplingPlan(name, size, batch_size, seed, shuffle, drop_last)
         known = self._run.progress.source(name)
         if isinstance(known, Loader):
-            return known.same(dataset, plan, options, train=train)
+            return known.same(dataset, plan, options, train=train, per_epoch=per_epoch, rewind=rewind)
         if name in RESERVED:
             raise UserError(f"loader {name!r}: the name is taken by the session itself: give another one")
         self._warn_of_generators(f"loader {name!r}: the dataset", dataset)
         sized_for, rank, world = self._run.settings.global_batch_size, self.rank, self.world
-        kind = Loader if train else Evaluation
+        limit = read_limit_of_epoch(plan, per_epoch, train=train, rewind=rewind)
+        kind = (Loader if train else Evaluation) if limit is None else partial(Reader, limit=limit)
         loader = kind(dataset, plan, self._boundary, rank=rank, world=world, options=options, sized_for=sized_for)
         self._run.progress.add(loader)
         return loader

@@ -71,6 +71,7 @@ VARIANTS = {
     "asked by one rank": (2, (1,)),
     "pinned": (2, (0,)),
     "evaluated": (2, (0,)),
+    "read on": (2, (1,)),
 }
 """How many ranks, and which of them are replaced."""
 

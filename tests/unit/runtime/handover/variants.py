@@ -137,6 +137,13 @@ def evaluated(wait_at: int | None) -> Callable[[Kit], Iterator[None]]:
     return steps
 
 
+def read_on(kit: Kit) -> Iterator[None]:
+    """An epoch goes on where the one before has left the dataset."""
+    for batch in kit.session.loader(dataset(), BATCH, per_epoch=40, rewind=False):
+        kit.backward(batch)
+        yield
+
+
 def in_turn(kit: Kit) -> Iterator[None]:
     """One loader behind the other."""
     for name, size in (("first", BATCH), ("second", 2 * BATCH)):

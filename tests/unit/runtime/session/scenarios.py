@@ -578,3 +578,26 @@ def summing(root: str, *, leave: Sequence[int] = ()) -> dict[str, Any]:
         except Exit:
             pass
     return read
+
+
+def reads(root: str, *, terminate: tuple[int, int] | None = None) -> dict[str, Any]:
+    """Trains on a reader that goes on over epochs until all is read; the ids that this rank has read, by epoch. Rank
+    terminate[0] gets SIGTERM in the step of that number.
+    """
+    seen: list[tuple[int, list[int]]] = []
+    with joined(root) as session:
+        net = nn.Linear(1, 1)
+        model = session.wrap(net)
+        session.register(model=model)
+        numbers = TensorDataset(torch.arange(SAMPLES))
+        reader = session.loader(numbers, 8, per_epoch=30, rewind=False)
+        try:
+            for epoch in session.epochs(stop=[reader.exhausted]):
+                for (ids,) in reader:
+                    seen.append((epoch, ids.tolist()))
+                    if terminate and list(terminate) == [session.rank, session.steps_done + 1]:
+                        os.kill(os.getpid(), signal.SIGTERM)
+                    session.step()
+        except Exit:
+            return {"left": session.steps_done, "seen": seen}
+        return {"steps": session.steps_done, "seen": seen}

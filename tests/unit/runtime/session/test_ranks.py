@@ -23,6 +23,8 @@ ENDS_OF_AN_EPOCH: dict[str, dict[str, Any]] = {
 }
 EVALUATIONS: list[tuple[int, Any]] = [(2, (1, "0a", 2)), (3, (0, "1b", 3)), (1, (0, "end", 1)), (2, None)]
 """Sizes of one job's runs, and the rank that is asked to leave each, the pass and the batch."""
+READERS: list[tuple[int, Any]] = [(2, (1, 1)), (3, (0, 5)), (1, None)]
+"""The same, and the step."""
 Results = dict[str, list[Any]]
 
 
@@ -92,6 +94,16 @@ def scenes(root: Path) -> list[Scene]:
                 {"PERDURE_CHECK_SECONDS": "0"},
             )
             for number, (world, terminate) in enumerate(EVALUATIONS)
+        ),
+        *(
+            Scene(
+                f"reads-{number}",
+                "reads",
+                world,
+                {"root": str(root / "reads"), "terminate": terminate},
+                {"PERDURE_CHECK_SECONDS": "0"},
+            )
+            for number, (world, terminate) in enumerate(READERS)
         ),
         *(
             Scene(f"lost-{name}", "lost_in_save", 2, {"root": str(root / name), **how}, {"PERDURE_EVERY_EPOCHS": "1"})
@@ -383,3 +395,16 @@ def test_an_evaluation_goes_on_in_the_middle_among_any_number_of_ranks_with_ever
     first = [name for name, _ in runs[1][0]["seen"]]
     assert first[0] == "0a"
     assert 0 < first.count("0a") < 7, "it goes on in the middle"
+
+
+def test_a_reader_reads_on_among_any_number_of_ranks_with_every_sample_once(played: Results) -> None:
+    runs = [played[f"reads-{number}"] for number in range(len(READERS))]
+    assert [{found.get("left", found.get("steps")) for found in run} for run in runs] == [{2}, {6}, {14}], (
+        "in the middle of epochs"
+    )
+    seen: dict[int, list[int]] = {}
+    for rank in (rank for run in runs for rank in run):
+        for epoch, ids in rank["seen"]:
+            seen.setdefault(epoch, []).extend(ids)
+    assert {epoch: len(ids) for epoch, ids in seen.items()} == {0: 30, 1: 30, 2: 30, 3: 12}
+    assert Counter(number for ids in seen.values() for number in ids) == Counter(range(SAMPLES))
