@@ -18,7 +18,6 @@ from torch.nn.parallel import DistributedDataParallel
 from perdure.adapters.hf.batches import Batches
 from perdure.adapters.hf.cues import Cues
 from perdure.adapters.hf.limits import forgetful
-from perdure.adapters.hf.losses import Losses
 from perdure.adapters.hf.standing import Standing
 from perdure.checkpoint.opening import say
 from perdure.contract import Env
@@ -38,7 +37,6 @@ class Driving:
         self._trainer = trainer
         self._session = session
         self._batches: Batches = trainer.get_train_dataloader()
-        self.losses = Losses(trainer, self._batches, even=self._batches.even(session.world))
         begun = time.monotonic()
         self._standing = Standing(trainer, session.gather, lambda: time.monotonic() - begun)
         self._epochs: Iterator[int] = iter(())
@@ -71,7 +69,7 @@ class Driving:
         session.restore()
         self.resumed = trainer.state.global_step > 0
         self._standing.check_batch()
-        trainer.compute_loss = partial(self.losses.of_script, trainer.compute_loss)
+        trainer.compute_loss = partial(trainer.losses.of_script, trainer.compute_loss)
         trainer.callback_handler.callbacks.insert(0, Cues(self))
         self._epochs = session.epochs(epochs)
         first = next(self._epochs, None)

@@ -3,7 +3,8 @@
 Gradients are averaged over the ranks. The Trainer tells a model how many labels count in the whole update, over all
 ranks, and multiplies the loss by the number of ranks: right for a loss that is divided by that number. Not every model
 does so: a mean over the rank's own batch, BERT's say, becomes too large by that factor, and a rank with fewer samples
-counts as much as one with more. Which of the two it is shows in the first loss, by what it was computed from.
+counts as much as one with more. Which of the two it is shows in the first loss, by what it was computed from. In an
+evaluation the same factor would make a loss on two ranks twice that on one, and another model the best.
 """
 
 from __future__ import annotations
@@ -19,13 +20,10 @@ from perdure.errors import UserError
 
 
 class Losses:
-    """The losses of one rank in one training."""
+    """The losses of one rank."""
 
-    def __init__(self, trainer: Any, batches: Batches, *, even: bool) -> None:
-        """`even`: all ranks have as many samples of every batch."""
+    def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
-        self._batches = batches
-        self._even = even
         self._divided: bool | None = None
         """Whether the model divides by what the whole update has; None until a loss was seen."""
         self._weighted = False
@@ -33,21 +31,22 @@ class Losses:
 
     def of_trainer(self, compute: Callable[..., Any], model: Any, inputs: Any, outputs: bool, items: Any) -> Any:
         """As the Trainer computes it."""
-        if not self._trains(model):
-            return compute(model, inputs, outputs, items)
         ranks = self._trainer.accelerator.num_processes
-        multiplied = self._is_multiplied(items)
-        if multiplied and ranks > 1 and self._divided is None:
+        multiplied = ranks > 1 and self._is_multiplied(items)
+        if multiplied and self._divided is None:
             items = items.float().requires_grad_()
-            result = compute(model, inputs, outputs, items)
+            with torch.enable_grad():  # in an evaluation, too
+                result = compute(model, inputs, outputs, items)
             self._divided = depends(_loss(result), items)
         else:
             result = compute(model, inputs, outputs, items)
+        mean = not (multiplied and self._divided)
+        factor = 1 / ranks if multiplied and mean else 1.0
+        if not self._trains(model):
+            return _times(result, factor)
         self._weighted = True
         weight = self._batches.weight
-        if multiplied and self._divided:
-            return _times(result, 1.0 if weight else 0.0)
-        return _times(result, weight / ranks if multiplied else weight)
+        return _times(result, factor * weight if mean or not weight else factor)
 
     def of_script(self, compute: Callable[..., Any], model: Any, inputs: Any, *args: Any, **named: Any) -> Any:
         """As the Trainer or a class derived from it computes it. UserError if nobody says what it is a mean of."""
@@ -56,13 +55,18 @@ class Losses:
         if self._weighted or not self._trains(model):
             return result
         scaled = self._trainer.loss_is_scaled_for_ga
-        if scaled is None and not self._even:
+        if scaled is None and not self._batches.even(self._trainer.args.world_size):
             raise UserError(
                 f"{type(self._trainer).__name__}.compute_loss: ranks have unequally many samples of some batches, and "
                 f"nobody says what the loss is a mean of: set loss_is_scaled_for_ga = False in the class for the mean "
                 f"over a batch; or let the number of ranks divide batch_size, with dataloader_drop_last=True"
             )
         return _times(result, self._batches.weight if not scaled or not self._batches.weight else 1.0)
+
+    @property
+    def _batches(self) -> Batches:
+        batches: Batches = self._trainer.get_train_dataloader()
+        return batches
 
     def _trains(self, model: Any) -> bool:
         return bool(model.training and self._trainer.is_in_train)

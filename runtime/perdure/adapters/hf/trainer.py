@@ -13,6 +13,7 @@ import perdure
 from perdure.adapters.hf.batches import Batches, Collate, Placeholder
 from perdure.adapters.hf.driving import Driving
 from perdure.adapters.hf.limits import check, check_release
+from perdure.adapters.hf.losses import Losses
 from perdure.checkpoint.opening import say
 from perdure.errors import UserError
 from perdure.session.session import Session
@@ -39,6 +40,7 @@ class WithSession:
         super().__init__(*args, **named)
         self.session = session
         self._batch_size = batch_size
+        self.losses = Losses(self)
 
     @property
     def global_batch_size(self) -> int:
@@ -111,9 +113,7 @@ class WithSession:
     ) -> Any:
         """As the Trainer does, so that it counts alike on any number of ranks."""
         compute = super().compute_loss  # type: ignore[misc]
-        if self._driving is None:
-            return compute(model, inputs, return_outputs, num_items_in_batch)
-        return self._driving.losses.of_trainer(compute, model, inputs, return_outputs, num_items_in_batch)
+        return self.losses.of_trainer(compute, model, inputs, return_outputs, num_items_in_batch)
 
     def _evaluate(self, trial: Any, ignore_keys_for_eval: Any, skip_scheduler: bool = False) -> Any:
         """The evaluation before the first step is not done again where that is behind."""

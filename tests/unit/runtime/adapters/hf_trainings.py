@@ -187,7 +187,7 @@ def train(
             model=net,
             args=args,
             train_dataset=Stream() if data == "stream" else Numbers(samples),
-            eval_dataset=Numbers(20, seed=1),
+            eval_dataset=Numbers(32, seed=1),
             compute_metrics=score,
             callbacks=[Ask(terminate), tally, Draw(), *stopping, *([Kill()] if kill else [])],
         )

@@ -181,12 +181,15 @@ def test_two_ranks_that_are_drained_come_to_the_bits_of_two_that_are_not(place: 
 @pytest.mark.parametrize("model", ["plain", "mean", "summed"])
 def test_what_is_learnt_of_a_batch_does_not_depend_on_how_ranks_share_it(place: Place, model: str) -> None:
     options: dict[str, Any] = {"model": model, "num_train_epochs": 1, "samples": 41, "gradient_accumulation_steps": 3}
-    options |= {"logging_steps": 1}
+    options |= {"logging_steps": 1, "eval_on_start": True, "eval_strategy": "epoch"}
     (alone,) = place.play(f"share-{model}", **options)
     ranks = place.play(f"shares-{model}", ranks=2, **options)
     assert alone["values"] == pytest.approx(ranks[0]["values"], rel=1e-12)
     assert ranks[0]["values"] == ranks[1]["values"]
     assert losses(alone) == pytest.approx(losses(ranks[0]))
+    evaluated = [[entry["eval_loss"] for entry in one["history"] if "eval_loss" in entry] for one in (alone, ranks[0])]
+    assert evaluated[0] == pytest.approx(evaluated[1], rel=1e-5)
+    assert evaluated[0][-1]
     assert len(ranks[1]["seen"][-1]) == 1  # a stand-in: the last batch has a single sample
 
 
