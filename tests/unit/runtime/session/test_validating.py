@@ -301,6 +301,25 @@ def test_an_optimizer_without_its_module_is_found_before_training_refuses_it(joi
         session.restore()
 
 
+def test_one_that_has_stepped_in_a_single_step_is_not_said_to_train(
+    join: Join, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As an inner loop's: here they are kept, so that it is not by their end that they are left out."""
+    session = join()
+    plain = frozen(session)
+    inner: list[torch.optim.Optimizer] = []
+
+    def step(inputs: torch.Tensor) -> None:
+        plain(inputs)
+        twin = network()
+        inner.append(adam(twin))
+        stepping((twin, inner[-1]))(inputs)
+
+    train(session, step)
+    assert len(inner) == 5
+    assert WORDS not in capfd.readouterr().err
+
+
 def test_nobody_looks_at_optimizers_any_more_after_two_steps(join: Join) -> None:
     hooks = vars(sys.modules["torch.optim.optimizer"])["_global_optimizer_post_hooks"]
     before = len(hooks)
