@@ -14,11 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tests.simulation import eviction_rules
 from tests.simulation.admission import Policy, defaulted, validate
 from tests.simulation.objects import (
     JOBS,
     KINDS,
     NOT_NAMESPACED,
+    OF_EVICTION,
     PODS,
     REVISIONS,
     WITH_STATUS,
@@ -65,6 +67,12 @@ class ApiServer:
         self.changes: deque[Change] = deque(maxlen=_KEPT)
         self._observers: dict[str, list[Callable[[Change], object]]] = {kind: [] for kind in KINDS}
         self.policy = Policy()
+        self.evictions = False
+        """The feature gate EvictionRequestAPI."""
+
+    def serves(self, kind: str) -> bool:
+        """What discovery says."""
+        return kind in KINDS and (self.evictions or kind not in OF_EVICTION)
 
     def observe(self, observer: Callable[[Change], object], *kinds: str) -> None:
         """Call it after each change of an object of these kinds; of any where none is named."""
@@ -107,7 +115,10 @@ class ApiServer:
         key = (scope, str(metadata.get("name", "")))
         if scope:
             metadata["namespace"] = scope
+        if kind == PODS and not self.evictions:
+            raw["spec"].pop("evictionResponders", None)
         validate(kind, raw)
+        eviction_rules.validate(kind, raw, None)
         self.policy.admit_create(kind, raw, self.all(kind, scope), dry_run=dry_run)
         if key in self._objects[kind]:
             raise Refused(409, "AlreadyExists", f'{kind} "{key[1]}" already exists')
@@ -131,7 +142,7 @@ class ApiServer:
     ) -> Json:
         old = self.get(kind, namespace, name)
         new = old | {"status": patched(old, operations).get("status") or {}}
-        return self._store_if_new("MODIFIED", kind, old, new, by)
+        return self._store_status(kind, old, new, by)
 
     def replace(self, kind: str, namespace: str, name: str, body: Json, *, by: str) -> Json:
         old = self.get(kind, namespace, name)
@@ -142,7 +153,7 @@ class ApiServer:
         old = self.get(kind, namespace, name)
         _require(old, body, kind)
         new = old | {"status": clone(body.get("status") or {})}
-        return self._store_if_new("MODIFIED", kind, old, new, by)
+        return self._store_status(kind, old, new, by)
 
     def change(self, kind: str, namespace: str, name: str, how: Callable[[Json], object], *, by: str) -> Json:
         """Read, change and write as a client that retries conflicts; spec and metadata."""
@@ -156,7 +167,7 @@ class ApiServer:
         old = self.get(kind, namespace, name)
         new: Json = old | {"status": clone(old.get("status") or {})}  # the rest is only read
         how(new)
-        return self._store_if_new("MODIFIED", kind, old, old | {"status": new.get("status") or {}}, by)
+        return self._store_status(kind, old, old | {"status": new.get("status") or {}}, by)
 
     def bind(self, namespace: str, name: str, node: str) -> None:
         """The scheduler's decision."""
@@ -222,11 +233,16 @@ class ApiServer:
         if new.get("spec") != old.get("spec"):
             metadata["generation"] = int(before.get("generation", 1)) + 1
         validate(kind, new)
+        eviction_rules.validate(kind, new, old)
         if kind == REVISIONS and new.get("data") != old.get("data"):
             raise Refused(422, "Invalid", "data: field is immutable")
         if terminating(old) and not metadata.get("finalizers") and not before.get("deletionGracePeriodSeconds"):
             self._remove(kind, new, by)
             return new
+        return self._store_if_new("MODIFIED", kind, old, new, by)
+
+    def _store_status(self, kind: str, old: Json, new: Json, by: str) -> Json:
+        eviction_rules.validate_status(kind, old, new, self._now())
         return self._store_if_new("MODIFIED", kind, old, new, by)
 
     def _store_if_new(self, event: str, kind: str, old: Json, new: Json, by: str) -> Json:

@@ -36,6 +36,10 @@ FINISH_SECONDS: Final = 300.0
 LOOK_SECONDS: Final = 5.0
 SHARED_SHARE: Final = 0.5
 """Of the faults of what jobs share, where they do."""
+EVICTIONS_SHARE: Final = 0.25
+"""Of the histories: Kubernetes has EvictionRequests there."""
+ASKED_SHARE: Final = 0.6
+"""Of the faults that make them, where it has."""
 AIMED_SECONDS: Final = 60.0
 """Where only some kinds of faults are played, each comes about so often."""
 
@@ -61,6 +65,12 @@ class Request:
         if not any(FAULTS[name].shared for name in self.only):
             return None
         return draw(random.Random(f"{self.seed}/pool"))  # noqa: S311
+
+    def evictions(self) -> bool:
+        """Whether the API server has objects that ask for evictions."""
+        if self.only:
+            return any(FAULTS[name].asks for name in self.only)
+        return random.Random(f"{self.seed}/evictions").random() < EVICTIONS_SHARE  # noqa: S311
 
     def command(self) -> str:
         """What somebody types to see it again."""
@@ -95,8 +105,11 @@ def planned(request: Request) -> list[tuple[float, Fault, int]]:
     length = rng.uniform(*DISTURBED_SECONDS)
     names = [name for name, one in FAULTS.items() if name in request.only or _may_be_drawn(one, request)]
     share = rng.choice((0.05, 0.1, 0.2, 0.4))
-    chosen = [name for name, one in FAULTS.items() if not (one.shared or one.apart) and rng.random() < share]
+    drawn_here = [name for name, one in FAULTS.items() if not (one.shared or one.apart or one.asks)]
+    chosen = [name for name in drawn_here if rng.random() < share]
     chosen += [name for name, one in FAULTS.items() if one.apart and _is_chosen(name, request, share)]
+    if request.evictions():
+        chosen += [name for name, one in FAULTS.items() if one.asks and _is_chosen(name, request, ASKED_SHARE)]
     if request.pool():
         crowd = random.Random(f"{request.seed}/crowd")  # noqa: S311
         chosen += [name for name, one in FAULTS.items() if one.shared and crowd.random() < SHARED_SHARE]
@@ -151,7 +164,7 @@ class History:
         )
 
     async def _live(self) -> Violation | None:
-        scene = Scene(self.world, self._run_member, self.request.pool())
+        scene = Scene(self.world, self._run_member, self.request.pool(), evictions=self.request.evictions())
         checks = self._checks = Checks(scene, everything=self.request.everything)
         if await self._disturb(scene):
             return self._first()

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 
 from tests.simulation.apiserver import ApiServer, Change
 from tests.simulation.clock import Process, VirtualLoop
-from tests.simulation.objects import EPOCH, LEASES, PODS, Json, Refused, key_of, selected
+from tests.simulation.objects import EPOCH, EVICTIONS, LEASES, PODS, Json, Refused, key_of, selected
 
 T = TypeVar("T")
 
@@ -401,9 +401,10 @@ class Stream:
             self._process.call(self._take_in, self._kind, event, raw)
 
 
-def selectors(job_label: str) -> dict[str, str]:
+def selectors(job_label: str, *, evictions: bool = False) -> dict[str, str]:
     """What the operator watches: only pods are selected by the server."""
-    return {"trainingjobs": "", PODS: job_label, "nodes": "", "poddisruptionbudgets": ""}
+    always = {"trainingjobs": "", PODS: job_label, "nodes": "", "poddisruptionbudgets": ""}
+    return always | ({EVICTIONS: ""} if evictions else {})
 
 
 def _ignore(*_: object) -> None:

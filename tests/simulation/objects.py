@@ -21,9 +21,13 @@ BUDGETS: Final = "poddisruptionbudgets"
 REVISIONS: Final = "controllerrevisions"
 EVENTS: Final = "events"
 LEASES: Final = "leases"
-KINDS: Final = (JOBS, PODS, NODES, BUDGETS, REVISIONS, EVENTS, LEASES)
+REQUESTS: Final = "evictionrequests"
+EVICTIONS: Final = "evictions"
+OF_EVICTION: Final = frozenset({REQUESTS, EVICTIONS})
+"""Served only where a feature gate is on."""
+KINDS: Final = (JOBS, PODS, NODES, BUDGETS, REVISIONS, EVENTS, LEASES, REQUESTS, EVICTIONS)
 NOT_NAMESPACED: Final = frozenset({NODES})
-WITH_STATUS: Final = frozenset({JOBS, PODS, NODES, BUDGETS})
+WITH_STATUS: Final = frozenset({JOBS, PODS, NODES, BUDGETS, REQUESTS, EVICTIONS})
 """Kinds with a status subresource: a write to the one does not touch the other."""
 
 EPOCH: Final = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 from perdure.contract import LABEL_JOB
@@ -17,6 +18,7 @@ from perdure_operator.cluster import election
 from perdure_operator.cluster.clock import ServerClock
 from perdure_operator.cluster.protocol import (
     BUDGETS,
+    EVICTIONS,
     JOBS,
     NODES,
     PODS,
@@ -30,6 +32,8 @@ from perdure_operator.cluster.protocol import (
     Resource,
     Unavailable,
 )
+from perdure_operator.cluster.read.cache import Cache
+from perdure_operator.loop.evictions import require_unchanged
 from perdure_operator.loop.leader import Clocks, Leader
 from perdure_operator.loop.watch import Watch
 from tests.simulation import objects
@@ -42,7 +46,7 @@ T = TypeVar("T")
 PAGE = 3
 """Small: a list in pages must be as good as a whole one."""
 
-_RESOURCES = {one.plural: one for one in (JOBS, PODS, NODES, BUDGETS)}
+_RESOURCES = {one.plural: one for one in (JOBS, PODS, NODES, BUDGETS, EVICTIONS)}
 
 LEASE = election.Settings(namespace="perdure-system")
 
@@ -129,7 +133,7 @@ class Client:
 
     async def serves(self, resource: Resource) -> bool:
         """See ClusterApi."""
-        return resource.plural in objects.KINDS
+        return self._link.server.serves(resource.plural)
 
     async def replace(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
         """See ClusterApi."""
@@ -211,8 +215,10 @@ class OperatorProcess:
             return loop.time() + offset
 
         clocks = Clocks(monotonic=monotonic, sleep=asyncio.sleep, chance=rng.random)
+        client, responds = Client(link, monotonic, now), link.server.serves(objects.EVICTIONS)
+        cache, unchanged = Cache(responds=responds), partial(require_unchanged, client, None, known=responds)
         self._leader: Leader = self.process.context.run(
-            Leader, Client(link, monotonic, now), LEASE, identity, namespace=None, workers=4, clocks=clocks
+            Leader, client, LEASE, identity, workers=4, clocks=clocks, cache=cache, unchanged=unchanged
         )
         watch = Watch(self._leader.cache, self._leader.queue)
 
@@ -220,7 +226,7 @@ class OperatorProcess:
             watch.take_in(_RESOURCES[kind], event, raw)
 
         self._watches = Watches(loop, link, self.process, knobs, take_in)
-        self._watches.start(selectors(LABEL_JOB))
+        self._watches.start(selectors(LABEL_JOB, evictions=responds))
         self.process.on_death = self._watches.end
         self.process.start(self._live())
         self.ended = False

@@ -13,6 +13,7 @@ from tests.simulation.autoscaler import PREFIX as LAUNCHED
 from tests.simulation.autoscaler import Autoscaler
 from tests.simulation.controllers import Budgets, Garbage, NodeLifecycle
 from tests.simulation.drains import SHOWN, announce_nothing, cordon
+from tests.simulation.evictor import SILENT, Evictor, withdraw_all
 from tests.simulation.interface import Behaviour, MemberExit, MemberHost, RunMember
 from tests.simulation.kubelet import Kubelet
 from tests.simulation.link import CallFaults, Link, WatchFaults
@@ -49,6 +50,9 @@ SIGNALS_SHARE = 0.3
 """Of the jobs: that many do not do about each signal what the table says."""
 ON_CORDON = (None, None, None, "Move", "MoveIfRoom", "Ignore")
 """What a job says of a mere cordon; None says nothing, which is Move."""
+ON_REQUEST = (None, None, None, None, "VacateIfRoom", "Ignore")
+"""What a job says of a request to evict."""
+OTHER_RESPONDERS = ("example.com/mover", SILENT)
 REACTIONS = ("Vacate", "VacateIfRoom", "Avoid", "CheckpointNow", "Ignore")
 """Not Fault, which costs steps, and may do so."""
 
@@ -100,8 +104,11 @@ class Operators:
 class Scene:
     """Everything that a history plays with."""
 
-    def __init__(self, world: World, run_member: RunMember, pool: Pool | None = None) -> None:
+    def __init__(
+        self, world: World, run_member: RunMember, pool: Pool | None = None, *, evictions: bool = False
+    ) -> None:
         self.world = world
+        world.server.evictions = evictions
         rng = world.rng("scene")
         self.kubelets: dict[str, Kubelet] = {}
         self.pool = pool
@@ -112,6 +119,7 @@ class Scene:
             self.add_node(f"node-{number}")
         self.budgets = Budgets(world)
         self.garbage = Garbage(world)
+        self.evictor = Evictor(world) if evictions else None
         self.scheduler = Scheduler(world, in_turn=pool is None)
         world.server.observe(self._on_change, PODS, NODES)
         self.lifecycle = NodeLifecycle(world, self.kubelets)
@@ -174,6 +182,8 @@ class Scene:
         _choose_signals(spec, self.world.rng(f"signals/{number}"))
         if word := self.world.rng(f"cordon/{number}").choice(ON_CORDON):
             spec["disruption"]["onCordon"] = word
+        if self.evictor:
+            _choose_responders(spec, self.world.rng(f"responders/{number}"))
         body = {
             "apiVersion": "perdure.dev/v1alpha1",
             "kind": "TrainingJob",
@@ -246,6 +256,7 @@ class Scene:
         for name, kubelet in self.kubelets.items():
             self._heal_node(name, kubelet)
         announce_nothing(world)
+        withdraw_all(world)
         self._remove_strangers()
         if self.autoscaler and self.pool:
             self.autoscaler.limit = self.pool.limit
@@ -348,6 +359,15 @@ def _choose_signals(spec: Json, rng: random.Random) -> None:
     if rng.random() < SIGNALS_SHARE:
         chosen = {name: rng.choice(REACTIONS) for name in rng.sample(rows, len(rows) // 2)}
         spec["disruption"]["signals"] = chosen
+
+
+def _choose_responders(spec: Json, rng: random.Random) -> None:
+    """Some jobs name others who answer before the operator, or after it, and some do not move for requests to evict."""
+    named = [{"name": name, "priority": rng.choice((5000, 20000))} for name in OTHER_RESPONDERS if rng.random() < 0.15]
+    if named:
+        spec["template"]["spec"]["evictionResponders"] = named
+    if word := rng.choice(ON_REQUEST):
+        spec["disruption"]["signals"] = {**(spec["disruption"].get("signals") or {}), "eviction-request": word}
 
 
 def _declare_batch(spec: Json, rng: random.Random) -> None:

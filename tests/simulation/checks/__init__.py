@@ -20,6 +20,7 @@ claims       what the operator says is so
 told         what people and their tools are told besides
 debts        what it owes by now
 cordons      a mere cordon moves those whose job says so, and nobody has to leave for it where it says otherwise
+evictions    requests to evict are answered, heeded, and said to be done when they are
 outages      members are not given up because nobody sees their nodes
 accounts     what runs have cost: failures, steps lost, what was saved
 recovery     how long it takes to go on
@@ -43,6 +44,7 @@ from tests.simulation.checks.case import Case, Promise, Violation
 from tests.simulation.checks.claims import Claims
 from tests.simulation.checks.cordons import Cordons
 from tests.simulation.checks.debts import Debts
+from tests.simulation.checks.evictions import Evictions
 from tests.simulation.checks.handovers import Handovers
 from tests.simulation.checks.leadership import Leadership
 from tests.simulation.checks.looks import Looks
@@ -84,6 +86,7 @@ OTHERS: Final[tuple[Callable[[Case], Promise], ...]] = (
     Told,
     Debts,
     Cordons,
+    Evictions,
     Outages,
     Accounts,
     Recovery,

@@ -10,7 +10,7 @@ from typing import Final
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.reading import status_of
 from tests.simulation.evidence import Evidence
-from tests.simulation.objects import JOBS, PODS, Json, owner_of, uid_of
+from tests.simulation.objects import EVICTIONS, JOBS, PODS, Json, key_of, owner_of, uid_of
 from tests.simulation.scene import Scene
 from tests.simulation.world import Fact
 
@@ -139,6 +139,10 @@ class Case:
 
     def status(self, uid: str) -> Json:
         return status_of(self.job(uid) or {})
+
+    def is_asked_for(self, pod: Json) -> bool:
+        """Whether somebody wants it evicted: an Eviction has the name of its pod's uid."""
+        return self.world.server.find(EVICTIONS, key_of(pod)[0], uid_of(pod)) is not None
 
     def pods(self, uid: str) -> list[Json]:
         server = self.world.server

@@ -22,7 +22,7 @@ from tests.simulation.checks.reading import (
     vacate,
     wanted,
 )
-from tests.simulation.objects import JOBS, NODES, PODS, Json, key_of, node_of, owner_of, terminating, uid_of
+from tests.simulation.objects import EVICTIONS, JOBS, NODES, PODS, Json, key_of, node_of, owner_of, terminating, uid_of
 
 MEMORY_SECONDS: Final = 90.0
 """News of a node, of a pod or of a job's annotation may be so old."""
@@ -47,6 +47,8 @@ class Cordons(Promise):
             self._troubled[key_of(raw)[1]] = self._case.now
         elif change.kind == PODS:
             self._note_pod(change)
+        elif change.kind == EVICTIONS:
+            self._note_eviction(raw)
         elif change.kind == JOBS and old is not None:
             if any(map(vacate, seen)) or raw["spec"] != old["spec"]:
                 self._troubled[uid_of(raw)] = self._case.now
@@ -60,6 +62,11 @@ class Cordons(Promise):
             self._ended[owner_of(pod)] = self._case.now
         if announces(pod):
             self._troubled[node_of(pod)] = self._case.now
+
+    def _note_eviction(self, eviction: Json) -> None:
+        pod = self._world.server.find(PODS, key_of(eviction)[0], eviction["spec"]["target"]["pod"]["name"])
+        if pod is not None:
+            self._troubled[node_of(pod)] = self._ended[owner_of(pod)] = self._case.now
 
     def _broken(self, job: Json, before: Json, after: Json) -> Iterator[tuple[str, str]]:
         word, was, now = on_cordon(job), intent(before), intent(after)

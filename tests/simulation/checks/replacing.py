@@ -21,6 +21,7 @@ from tests.simulation.checks.reading import (
     vacate,
 )
 from tests.simulation.objects import (
+    EVICTIONS,
     JOBS,
     NODES,
     PODS,
@@ -47,7 +48,8 @@ class Replacing(Promise):
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self._troubled: dict[str, float] = {}
-        """When a node was last seen, or left, in another state than well, whoever may be put there."""
+        """When a node was last seen, or left, in another state than well, whoever may be put there; and by a pod's uid
+        when its Eviction last changed."""
         self._cordoned: dict[str, float] = {}
         """When it was last seen, or left, cordoned."""
         self._edited: dict[str, float] = {}
@@ -56,6 +58,8 @@ class Replacing(Promise):
     def on_change(self, change: Change) -> None:
         if change.kind == NODES:
             self._note(change)
+        elif change.kind == EVICTIONS:
+            self._troubled[key_of(change.raw)[1]] = self._case.now
         if change.kind != JOBS or change.old is None:
             return
         if change.raw["spec"] != change.old["spec"] or vacate(change.raw) or vacate(change.old):
@@ -104,7 +108,8 @@ class Replacing(Promise):
                 self._case.fail("groundless", f"{name} is replaced, and nothing is wrong with it")
 
     def _is_fit(self, job: Json, pod: Json) -> bool:
-        if terminating(pod) or terminated(pod) or announces(pod):
+        asked = self._case.is_asked_for(pod) or self._is_recent(self._troubled, uid_of(pod))
+        if asked or terminating(pod) or terminated(pod) or announces(pod):
             return False
         young, node = self._case.now - seconds_of(pod["metadata"]["creationTimestamp"]) < NEWS_SECONDS, node_of(pod)
         going = self._is_recent(self._cordoned, node) and on_cordon(job) != "Ignore"

@@ -27,6 +27,7 @@ from tests.simulation.checks.reading import (
     wanted,
 )
 from tests.simulation.objects import (
+    EVICTIONS,
     JOBS,
     NODES,
     PODS,
@@ -62,7 +63,8 @@ class Takeover(Promise):
 
     def on_change(self, change: Change) -> None:
         raw, old = change.raw, change.old
-        if change.kind == NODES and not (_is_well(raw) and change.event != "DELETED"):
+        going = change.kind == NODES and not (_is_well(raw) and change.event != "DELETED")
+        if going or change.kind == EVICTIONS:
             self._troubled[key_of(raw)[1]] = self._case.now
         elif change.kind == PODS:
             if terminating(raw) or terminated(raw) or not is_ready(raw) or announces(raw):
@@ -151,7 +153,7 @@ class Takeover(Promise):
             return False
         node = self._world.node(node_of(pod))
         well = node is not None and _is_well(node) and not self._is_recent(self._troubled, node_of(pod))
-        return well and not self._is_recent(self._troubled, uid_of(pod))
+        return well and not self._case.is_asked_for(pod) and not self._is_recent(self._troubled, uid_of(pod))
 
     def _is_recent(self, when: dict[str, float], what: str) -> bool:
         return self._case.now - when.get(what, -1e9) < MEMORY_SECONDS

@@ -30,6 +30,7 @@ from tests.simulation.checks.reading import (
 )
 from tests.simulation.objects import (
     BUDGETS,
+    EVICTIONS,
     JOBS,
     PODS,
     Json,
@@ -60,6 +61,7 @@ _NEEDS: Final = {
     ("delete", BUDGETS): (_UID,),
     ("patch", PODS): (_UID, _TOLD),
     ("patch", BUDGETS): (_UID, _VERSION),
+    ("patch status", EVICTIONS): (_UID,),
 }
 """What a write has to rest on, one of each."""
 _SLOW: Final = ("slow-call", "lost-answer", "timeout", "late-write")

@@ -5,7 +5,19 @@ operator is known not to bear carries the defect it waits for and stays out of t
 `--all` lets it in.
 """
 
-from tests.simulation.faults import api, nodes, operator, people, pods, schemes, sharing, takeovers, vandals, worst
+from tests.simulation.faults import (
+    api,
+    nodes,
+    operator,
+    people,
+    pods,
+    requests,
+    schemes,
+    sharing,
+    takeovers,
+    vandals,
+    worst,
+)
 from tests.simulation.faults.registry import FAULTS, Fault
 
 __all__ = [
@@ -16,6 +28,7 @@ __all__ = [
     "operator",
     "people",
     "pods",
+    "requests",
     "schemes",
     "sharing",
     "takeovers",

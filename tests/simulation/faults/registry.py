@@ -33,6 +33,8 @@ class Fault:
     """Of what several jobs share: played where there is a pool, and drawn by a stream of its own."""
     apart: bool = False
     """Drawn by a stream of its own: a seed that does not choose it is the history that it was without it."""
+    asks: bool = False
+    """By an EvictionRequest: played where Kubernetes has them, and drawn apart."""
 
 
 FAULTS: Final[dict[str, Fault]] = {}
@@ -46,12 +48,13 @@ def fault(
     alone: bool = False,
     shared: bool = False,
     apart: bool = False,
+    asks: bool = False,
 ) -> Callable[[Do], Do]:
     """Register under the function's name."""
 
     def register(do: Do) -> Do:
         name = do.__name__.replace("_", "-")
-        FAULTS[name] = Fault(name, do, every, waits_for, to_its_end, alone, shared, apart)
+        FAULTS[name] = Fault(name, do, every, waits_for, to_its_end, alone, shared, apart, asks)
         return do
 
     return register
