@@ -62,7 +62,7 @@ class Evictions(Promise):
         super().__init__(case)
         self._writes: dict[str, deque[float]] = defaultdict(deque)
         self._known: dict[str, float] = {}
-        """By name of the pod: when its Eviction last was there."""
+        """By name of the pod: when its Eviction last changed, or was deleted."""
 
     def on_write(self, who: str, verb: str, kind: str, name: str, rests: frozenset[str]) -> None:  # noqa: ARG002
         if kind != EVICTIONS:
@@ -122,10 +122,13 @@ class Evictions(Promise):
     def _check_cause(self, job: Json, old: Json) -> None:
         """Nobody is asked to leave for a request that nobody has made, or where the job ignores them."""
         told, before = intent(status_of(job)).get("cause", ""), intent(status_of(old)).get("cause", "")
+        there = {_target(one)["name"] for one in self._world.server.each(EVICTIONS)}
         for pod in set(_CAUSE.findall(told)) - set(_CAUSE.findall(before)):
             if _word(job) == "Ignore":
                 self._case.fail("heeded", f"{key_of(job)[1]} ignores requests to evict, and {told}")
-            if self._case.now - self._known.get(pod, -1e9) > self._case.patience(WITHDRAWN_SECONDS):
+            if pod not in there and self._case.now - self._known.get(pod, -1e9) > self._case.patience(
+                WITHDRAWN_SECONDS
+            ):
                 self._case.fail("made-up", f"{key_of(job)[1]}: {told}, and nobody has asked for that")
 
     # now and then
