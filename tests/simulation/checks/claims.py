@@ -64,6 +64,8 @@ ASKING_SECONDS: Final = 25.0
 """Whoever cannot be told by its assignment is told by SIGTERM."""
 FORMER_SECONDS: Final = 30.0
 _GONE_NODE: Final = re.compile(r"node (\S+) was deleted")
+_PAUSES: Final = ("foreign-budget", "webhook-budget")
+"""Rounds fail in a row, each pause is longer than the one before it, and what is refused then is told after it."""
 _SAVED: Final = ("checkpointed", "completed", "handed-over")
 
 
@@ -192,7 +194,8 @@ class Claims(Promise):
         said = condition(status, "Running").get("message", "") + condition(status, "Disrupted").get("message", "")
         hidden = bool(unasked) and not any(word in said for word in ("denied", "refuse", "could not", "not been asked"))
         words = f"{key_of(job)[1]}: {unasked} have not been asked to leave for run {run}, and status says: {said}"
-        patience = UNANSWERED_SECONDS if self._case.deaf else TELLING_SECONDS
+        paused = self._case.deaf or self._case.fired(*_PAUSES)
+        patience = UNANSWERED_SECONDS if paused else TELLING_SECONDS
         self._lasting("unasked", uid_of(job), hidden, patience, words)
         words = f"{key_of(job)[1]}: {unasked} have not been asked to leave for run {run}, in no way whatever"
         self._lasting("never-asked", uid_of(job), bool(unasked), self._case.patience(ASKING_SECONDS), words)

@@ -46,8 +46,12 @@ BEAT_SECONDS: Final = 80.0
 APART_SECONDS: Final = 18.0
 """Two answers are 20 s apart; their times have whole seconds."""
 DONE_SECONDS: Final = 20.0
+REFUSED_SECONDS: Final = 120.0
+"""Some refusals in a row."""
 HEEDED_SECONDS: Final = 60.0
 WITHDRAWN_SECONDS: Final = 20.0
+NEWS_SECONDS: Final = 3.0
+"""What has been so for that long is known, where nothing holds up the news."""
 A_MINUTE: Final = 8
 """Requests about one Eviction: answers, and those that were refused."""
 _HELD_UP: Final = ("late-write", "lost-answer", "timeout")
@@ -77,7 +81,7 @@ class Evictions(Promise):
             self._case.fail("precondition", f"{who} answers {name} wherever its own answer is by now")
 
     def on_change(self, change: Change) -> None:
-        if change.kind == EVICTIONS:
+        if change.kind == EVICTIONS and not (change.old and is_over(change.old)):
             self._known[_target(change.raw)["name"]] = self._case.now
             if by_operator(change) and change.old is not None:
                 for check, words in self._wrong(change.raw, change.old):
@@ -122,7 +126,7 @@ class Evictions(Promise):
     def _check_cause(self, job: Json, old: Json) -> None:
         """Nobody is asked to leave for a request that nobody has made, or where the job ignores them."""
         told, before = intent(status_of(job)).get("cause", ""), intent(status_of(old)).get("cause", "")
-        there = {_target(one)["name"] for one in self._world.server.each(EVICTIONS)}
+        there = {_target(one)["name"] for one in self._world.server.each(EVICTIONS) if not is_over(one)}
         for pod in set(_CAUSE.findall(told)) - set(_CAUSE.findall(before)):
             if _word(job) == "Ignore":
                 self._case.fail("heeded", f"{key_of(job)[1]} ignores requests to evict, and {told}")
@@ -141,12 +145,12 @@ class Evictions(Promise):
             for check, quick, words in self._debts(eviction):
                 due.add((check, uid_of(eviction)))
                 name = _target(eviction)["name"]
-                self._lasting(check, uid_of(eviction), True, self._case.patience(quick), f"Eviction of {name}: {words}")
+                self._lasting(check, uid_of(eviction), True, self._patience(quick), f"Eviction of {name}: {words}")
         for job in self._world.server.each(JOBS):
             if self._clings(job):
                 due.add(("clings", uid_of(job)))
                 words = f"{key_of(job)[1]}: {intent(status_of(job))['cause']}, and nobody wants that any more"
-                self._lasting("clings", uid_of(job), True, self._case.patience(WITHDRAWN_SECONDS), words)
+                self._lasting("clings", uid_of(job), True, self._case.patience(NEWS_SECONDS), words)
         self._since = {key: at for key, at in self._since.items() if key in due}
 
     def _debts(self, eviction: Json) -> Iterator[tuple[str, float, str]]:
@@ -167,6 +171,10 @@ class Evictions(Promise):
             yield "undone", DONE_SECONDS, f"the job ignores requests, and nobody is told: {mine.get('message')}"
         elif _word(job) == "Vacate" and self._trains(job, pod) and not intent(status_of(job)):
             yield "unheeded", HEEDED_SECONDS, f"it trains in run {plan_of(status_of(job))['run']}, and nobody moves it"
+
+    def _patience(self, quick: float) -> float:
+        """An answer that is refused is tried again after 20 s."""
+        return self._case.patience(quick) + (REFUSED_SECONDS if self._case.fired("conflict") else 0.0)
 
     def _trains(self, job: Json, pod: Json) -> bool:
         members = {one["uid"] for one in plan_of(status_of(job)).get("members") or ()}
