@@ -129,9 +129,10 @@ class Bounds(Promise):
             self._pauses[uid] = self._case.now - seconds_of(lost["since"])
         row, old = (int((one.get("failures") or {}).get("consecutive") or 0) for one in (after, before))
         if row > old and uid in self._pauses:
-            paused, due = self._pauses.pop(uid), min(2 ** (row - 1), PAUSE_AT_MOST_SECONDS)
+            # Two may be counted at once: the run that was planned after the first had died before that was known.
+            paused, due = self._pauses.pop(uid), min(2**old, PAUSE_AT_MOST_SECONDS)
             if paused < due - 2.0:
-                words = f"{row} failures in a row, and the next run is planned {paused:.0f} s after the last"
+                words = f"{old + 1} failures in a row, and the next run is planned {paused:.0f} s after the last"
                 self._case.fail("no-pause", f"{self._case.jobs[uid]}: {words}")
 
     def _on_round(self, change: Change, uid: str) -> None:
