@@ -29,6 +29,7 @@ class Scores:
         self.act, self.handed = act, handed
         session = act.session
         self.valid = session.loader(samples(14), 4, name="valid", train=False)
+        self.sums = session.accumulator("ids")
         self.test = session.loader(samples(12), 4, name="test", train=False, shuffle=True)
 
     def over(self, loader: Any, name: str) -> float:
@@ -40,7 +41,10 @@ class Scores:
                 score = act.net(inputs).sum().item()
             self.handed.append((name, act.session.steps_done, ids.tolist(), score))
             state[name] = state.get(name, 0.0) + score
+            self.sums.add(sum=ids.sum(), n=len(ids))
             act.at(f"{name} {act.session.steps_done}.{len(loader) - loader.remaining - 1}")
+        samples = loader.plan.samples
+        assert self.sums.sum() == {"sum": sum(range(samples)), "n": samples}, "also where it is read again"
         return float(state[name])
 
     def keep(self, *names: str) -> None:
