@@ -68,6 +68,8 @@ class Progress:
         self._current: Source[Any] | None = None
         self._aside: dict[str, Callable[[], None]] = {}
         """What was held when a loop over a source began that may turn out to be an evaluation."""
+        self._around: dict[str, Source[Any]] = {}
+        """Whose batch the script is working on while it loops over a source within it."""
         self._pace = Pace()
 
     def source(self, name: str) -> Source[Any] | None:
@@ -244,6 +246,8 @@ class Progress:
 
     def begin_pass(self, source: Source[Any]) -> None:
         """A loop over `source` begins."""
+        if self._current and self._current is not source and self._current.walking:
+            self._around[source.name] = self._current
         if isinstance(source, Evaluation):
             self._begin_evaluation(source)
         elif source.consumed:
@@ -281,7 +285,9 @@ class Progress:
 
     def end_pass(self, source: Source[Any]) -> None:
         """A loop over `source` is over."""
-        bring_back = self._aside.pop(source.name, None)
+        bring_back, around = self._aside.pop(source.name, None), self._around.pop(source.name, None)
+        if around and not source.trains:  # the script's next loss is that of the batch that this was a part of
+            self._current = around
         if isinstance(source, Evaluation):
             source.finish()
         if (source.trains and self.clean) or (isinstance(source, Evaluation) and self._stands_at(source)):

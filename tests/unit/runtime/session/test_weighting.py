@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as some
 from torch.nn.functional import cross_entropy
+from torch.utils.data import TensorDataset
 
+from perdure.data.evaluating import Evaluation
+from perdure.data.loader import Loader
+from perdure.data.sampling import SamplingPlan
 from perdure.errors import UserError
 from perdure.group.peers import Solo
+from perdure.session.progress import Progress
 from perdure.session.weighting import share, weigh
 
 RANKS = some.lists(some.lists(some.floats(-100, 100), max_size=9), min_size=1, max_size=6)
@@ -56,3 +61,25 @@ def test_what_is_no_number_of_items_is_refused(n: Any) -> None:
 def test_a_step_of_fewer_items_than_one_of_its_losses_is_refused() -> None:
     with pytest.raises(UserError, match="cannot be less than n"):
         weigh(torch.ones(()), 3, 2, Solo())
+
+
+def made(kind: type[Loader], name: str, samples: int, progress: Progress) -> Loader:
+    """What the second of four ranks has of a loader with one global batch."""
+    plan = SamplingPlan(name, samples, batch=samples)
+    loader = kind(TensorDataset(torch.ones(samples)), plan, cast(Any, progress), rank=1, world=4, options={})
+    progress.add(loader)
+    return loader
+
+
+@pytest.mark.parametrize("kind", [Evaluation, Loader])
+def test_a_loss_counts_by_its_own_batch_behind_an_evaluation_between_the_two(kind: type[Loader]) -> None:
+    progress = Progress()
+    progress.begin_epoch()
+    train, valid = made(Loader, "train", 5, progress), made(kind, "valid", 1, progress)
+    before = progress.weighted(torch.tensor(1.0))
+    for _ in train:
+        own = progress.weighted(torch.tensor(1.0))
+        for _ in valid:
+            assert progress.weighted(torch.tensor(1.0)) == 0.0
+        assert progress.weighted(torch.tensor(1.0)) == own == 0.8
+    assert before == 1.0
