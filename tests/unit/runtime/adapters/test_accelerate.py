@@ -1,0 +1,51 @@
+"""Accelerate: the page's script trains the same on other ranks, interrupted or not."""
+
+import re
+from pathlib import Path
+
+import torch
+
+import perdure
+from perdure.testing import processes
+
+PAGE = Path(__file__).parents[4] / "docs" / "frameworks.md"
+ABOVE = """
+import perdure, torch
+from accelerate import Accelerator
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+
+
+def samples(count):
+    inputs = torch.randn(count, 4, generator=torch.Generator().manual_seed(count))
+    return TensorDataset(inputs, (inputs.sum(1) > 0).long())
+
+
+train_set, test_set = samples(64), samples(18)
+
+
+def Net():
+    return torch.nn.Linear(4, 2)
+
+
+"""
+
+
+def test_the_page_trains_the_same_on_other_ranks(tmp_path: Path) -> None:
+    section = PAGE.read_text().partition("## Accelerate")[2].partition("\n## ")[0]
+    (block,) = re.findall(r"^```python\n(.*?)^```", section, re.M | re.S)
+    script = tmp_path / "train.py"
+    script.write_text(ABOVE + block)
+    undisturbed = processes(1, str(script), root=tmp_path / "undisturbed")
+    left = processes(2, str(script), root=tmp_path / "drained", exit_at=4)
+    ended = processes(1, str(script), root=tmp_path / "drained")
+    assert (left.outcome, left.step) == ("checkpointed", 5)
+    assert (undisturbed.outcome, undisturbed.step) == (ended.outcome, ended.step) == ("completed", 9)
+    was, now = (perdure.load(tmp_path / root) for root in ("undisturbed", "drained"))
+    assert was["scheduler"] == now["scheduler"]
+    for name, value in was["model"].items():
+        torch.testing.assert_close(now["model"][name], value)
+    said = [line for run in (left, ended) for line in run.ranks[0].output.splitlines() if "accuracy" in line]
+    assert said == [line for line in undisturbed.ranks[0].output.splitlines() if "accuracy" in line]
