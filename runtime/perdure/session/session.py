@@ -490,7 +490,8 @@ class Session:
         return Accumulator(name, self._run.progress.sums, self._gather_sums)
 
     def _gather_sums(self, told: Any, call: str) -> list[Any]:
-        self._run.checkpointer  # noqa: B018 - raises if nothing is restored
+        if not (self._preview and self._preview.start):
+            self._run.checkpointer  # noqa: B018 - raises if nothing is restored
         return gather(told, self._place(call), self._run.peers)
 
     def _place(self, call: str) -> str:
