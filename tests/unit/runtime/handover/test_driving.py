@@ -139,6 +139,7 @@ class Process(Effects):
             registry=SimpleNamespace(things=[]),
             replicas=[],
             joining=False,
+            driven_by="",
             progress=SimpleNamespace(step=7),
             tell=self.told.append,
         )
