@@ -88,7 +88,7 @@ def test_the_phases_come_in_order_with_checkpoint_0_and_one_after_each_epoch(joi
     assert entries(tmp_path)[-1]["kind"] == "Completed"
 
 
-@pytest.mark.parametrize("leave_at", [1, STEPS + 2, 2 * STEPS])
+@pytest.mark.parametrize("leave_at", [2, STEPS + 2, 2 * STEPS])
 def test_after_an_exit_it_goes_on_without_init_and_without_checkpoint_0(
     join: Join, tmp_path: Path, leave_at: int
 ) -> None:
