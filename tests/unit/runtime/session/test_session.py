@@ -471,15 +471,15 @@ def test_a_training_begins_from_another_ones_commit_and_needs_it_no_more(
     first.run()
     first.session.close()
     options = {"resume_from": {"uri": str(other), "epoch": 1}}
-    begun = Training(join(options)).left(stop=6)
-    assert begun.draws == first.draws[5:6]
+    begun = Training(join(options)).left(stop=7)
+    assert begun.draws == first.draws[5:7]
     shutil.rmtree(other)
     assert [(entry["step"], entry["reason"]) for entry in entries(tmp_path) if entry["kind"] == "Committed"] == [
         (5, f"from file://{other}"),
-        (6, "SIGTERM"),
+        (7, "SIGTERM"),
     ]
     rest = Training(join(options)).run()
-    assert (rest.draws, rest.weights) == (first.draws[6:], first.weights)
+    assert (rest.draws, rest.weights) == (first.draws[7:], first.weights)
 
 
 def test_what_comes_from_another_root_is_committed_here_before_it_is_trained_on_whatever_the_store_says(
