@@ -80,10 +80,30 @@ class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
             self.workqueue.move_to_end(scope, last=False)
         super()._assign_work_unit(node)
 
+    def remove_node(self, node: Any) -> str | None:
+        """The test in which a process ended, or None if it had none left; the others take the rest of its units.
+
+        xdist's own way hands that test out again, which ends the next process too, and units that have nothing left,
+        for which a process waits without end.
+        """
+        tests = [
+            (scope, test) for scope, unit in self.assigned_work.pop(node).items() for test in unit if not unit[test]
+        ]
+        if not tests:
+            return None
+        (_, ended_in), *rest = tests
+        for scope, test in rest:
+            self.workqueue.setdefault(scope, {})[test] = False
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return ended_in
+
     def _unfinished(self, node: Any) -> list[str]:
         return [scope for scope, tests in self.assigned_work[node].items() if not all(tests.values())]
 
     def _reschedule(self, node: Any) -> None:
+        if node not in self.registered_collections:
+            return  # it takes the place of one that has ended, and asks by itself once it knows the tests
         # more would wait for a long one here while the other process has nothing to do
         if not self.workqueue or self._pending_of(self.assigned_work[node]) < 2:
             super()._reschedule(node)

@@ -84,3 +84,20 @@ def test_two_processes_end_with_one_closing_line_and_leave_nothing(
     result.assert_outcomes(passed=6)
     assert result.outlines[-1].endswith("=")
     assert not list(pytester.path.glob("temporary/perdure-tests-*"))
+
+
+def test_a_test_that_ends_its_process_fails_once_and_all_others_are_run(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    monkeypatch.setenv("TMPDIR", str(pytester.mkdir("temporary")))
+    pytester.makeconftest('pytest_plugins = ["e2e.harness.workers"]')
+    for name in "abcdef":
+        pytester.makepyfile(**{f"test_{name}": "def test_a(): pass\ndef test_b(): pass\ndef test_c(): pass"})
+    for name in "gh":
+        pytester.makepyfile(
+            **{f"test_{name}": "import os\ndef test_a(): pass\ndef test_b(): os._exit(1)\ndef test_c(): pass"}
+        )
+    result = pytester.runpytest_subprocess("-n2", "-p", "no:cacheprovider", timeout=300)
+    result.assert_outcomes(passed=22, failed=2)
