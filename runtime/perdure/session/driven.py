@@ -1,4 +1,4 @@
-"""A Session whose loop a framework drives: what its adapter says of itself, beyond what a script says.
+"""A Session whose loop a framework drives: what its adapter says of itself, and looks up, beyond what a script does.
 
 Called by perdure.adapters.
 """
@@ -13,11 +13,14 @@ from perdure.group.collectives import on_all
 from perdure.session.liveness import tell_attached
 from perdure.session.registry import Stateful
 from perdure.session.session import Session
+from perdure.session.wrapping import WORLD_WITH_ONE_ORDER
+
+# An adapter is a part of the Session, so it may look into it: here, and nowhere else.
 
 
 def drive(session: Session, framework: str) -> None:
     """`framework` drives the loop: its ranks change in place, by a save and a new start, never between two batches."""
-    run = session._run  # noqa: SLF001 - adapters are the Session's own
+    run = session._run  # noqa: SLF001 - see above
     run.driven_by = framework
     tell_attached(run)
 
@@ -41,3 +44,19 @@ def of_all_ranks(session: Session, name: str, own: Callable[[], Any]) -> list[An
     run = session._run  # noqa: SLF001 - see above
     _, told = on_all(run.peers, lambda: (None, encode(own(), name)))
     return [decode(found) for found in told]
+
+
+def root(session: Session) -> str:
+    """Where its checkpoints are."""
+    return session._run.settings.root  # noqa: SLF001 - see above
+
+
+def sums_in_rank_order(session: Session) -> bool:
+    """Whether gradients are to be added in one order, as a restart makes another one of more than two ranks'."""
+    return session._deterministic and session.world > WORLD_WITH_ONE_ORDER  # noqa: SLF001 - see above
+
+
+def offers_hand_over(session: Session) -> bool:
+    """Whether somebody who does not know better may start a process that is to join this run while it trains."""
+    settings = session._run.settings  # noqa: SLF001 - see above
+    return settings.live and settings.run is not None

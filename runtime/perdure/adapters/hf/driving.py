@@ -22,8 +22,7 @@ from perdure.adapters.hf.standing import Standing
 from perdure.checkpoint.opening import say
 from perdure.contract import Env
 from perdure.session import rng
-from perdure.session.driven import drive, keep
-from perdure.session.outlook import offers_hand_over, root, sums_in_rank_order
+from perdure.session.driven import drive, keep, offers_hand_over, root, sums_in_rank_order
 from perdure.session.session import Session
 from perdure.session.wrapping import mean_in_rank_order
 
