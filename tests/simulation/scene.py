@@ -123,7 +123,6 @@ class Scene:
         self.scheduler = Scheduler(world, in_turn=pool is None)
         world.server.observe(self._on_change, PODS, NODES)
         self.lifecycle = NodeLifecycle(world, self.kubelets)
-        self.skewed = False
         skews = [rng.uniform(-0.3, 0.3) for _ in range(3)]
         self.operators = Operators(world, rng.choice(REPLICAS), skews=skews)
         self.skews = skews

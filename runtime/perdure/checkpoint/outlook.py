@@ -1,6 +1,7 @@
 """What a run that began now would find: the log is opened as ever, in a copy that nobody else sees.
 
-Reads only; what is damaged in a commit's tensors is not noticed. Called by perdure.session.starting.
+Reads only; what is damaged in a commit's tensors is not noticed. Called by perdure.session.describing and
+perdure.session.preview.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class HookName(StrEnum):
     EPOCH = "epoch"
     """(epoch): the epoch's body is done; stop conditions and the epoch's commit come next."""
     COMMITTED = "committed"
-    """(commit): this commit is in the log; a perdure.checkpoint.state.Commit tells who made it, in what time."""
+    """(commit): this commit is in the log; a perdure.checkpoint.state.NewCommit tells who made it, in what time."""
     LEAVING = "leaving"
     """(cause): the exit's commit is in the log, and the time it had is not over."""
     COLLECT = "collect"

@@ -98,10 +98,6 @@ class Newcomer:
                 case ev.Exit(kind, why):
                     self._fail(kind, why)
 
-    def unable(self, why: str) -> None:
-        """This script cannot take part any more."""
-        self._driver.feed(ev.Unable(why))
-
     def _stand_in(self) -> None:
         """Should the others be lost while it is not known which run is on, this process has what is to be kept."""
         run, attempt = self._run, self._driver.effects.attempt

@@ -67,7 +67,6 @@ def taint(key: str, effect: str = "NoSchedule", value: str | None = None, added:
 
 
 UNSCHEDULABLE = taint("node.kubernetes.io/unschedulable", added=HEARD)
-DETECTOR = "node-problem-detector"
 AWS = "aws-node-termination-handler"
 
 WRITTEN: dict[str, Json] = {
