@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from e2e.bench import handover_restarts
 from e2e.bench.handover_restarts import Move
 from e2e.bench.report import FOLDER, Figure
+from e2e.harness.local_run import free_port
 from e2e.prepare import Progress
 from perdure.channel import write_offer
 from perdure.contract import Handover, Leave, Train, write_handover
@@ -89,8 +87,11 @@ def _figures(found: Mapping[tuple[str, Move], list[dict[str, float]]], bandwidth
 
 
 def _cost(folder: Path, model: str, move: Move) -> dict[str, float]:
-    port, block = _port(), Handover(1, move.old, move.joins, move.leavers, f"127.0.0.1:{_port()}", LIMIT, "bench")
-    environs, master = {}, _port()
+    port, block = (
+        free_port(),
+        Handover(1, move.old, move.joins, move.leavers, f"127.0.0.1:{free_port()}", LIMIT, "bench"),
+    )
+    environs, master = {}, free_port()
     for party in attempt_of(block, 2).parties:
         if party.part is Part.NEWCOMER:
             told = {"PERDURE_HANDOVER": json.dumps(write_handover(block))}
@@ -115,7 +116,7 @@ def _cost(folder: Path, model: str, move: Move) -> dict[str, float]:
 
 def _bandwidth(folder: Path) -> float:
     """Bytes a second from one process to another, by the least that does it."""
-    port = _port()
+    port = free_port()
     started = [_start(folder, f"bare{rank}", "bare", _rank(0, rank, 2, port)) for rank in range(2)]
     outputs = [process.communicate(timeout=600) for process in started]
     if failed := [errors for (_, errors), process in zip(outputs, started, strict=True) if process.returncode]:
@@ -139,12 +140,3 @@ def _start(folder: Path, name: str, model: str, environ: Mapping[str, str]) -> s
 def _rank(run: int, rank: int, world: int, port: int) -> dict[str, str]:
     found = {"PERDURE_RUN": run, "RANK": rank, "WORLD_SIZE": world, "MASTER_PORT": port, "PERDURE_CHECK_SECONDS": 0}
     return {name: str(value) for name, value in found.items()} | {"MASTER_ADDR": "127.0.0.1"}
-
-
-def _port() -> int:
-    """Below the ports that the kernel hands out by itself."""
-    while True:
-        port = random.randrange(20000, 30000)  # noqa: S311
-        with socket.socket() as one, suppress(OSError):
-            one.bind(("", port))
-            return port

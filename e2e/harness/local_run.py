@@ -141,12 +141,14 @@ def _step(line: bytes) -> int | None:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on, and that the kernel gives to no connection meanwhile.
+    """A port of this machine that nobody listens on, and that the kernel gives to no connection meanwhile: gloo's own
+    sockets would take it before it is used.
 
-    Never the same one twice: whoever was given it may not have come to listen yet.
+    Never the same one twice: whoever was given it may not have come to listen yet. Nor the one that another process of
+    the tests was given, where all of them draw from one seed.
     """
     while True:
-        port = random.randrange(20000, 30000)  # noqa: S311
+        port = random.SystemRandom().randrange(20000, 30000)
         if port in GIVEN:
             continue
         with socket.socket() as held, contextlib.suppress(OSError):

@@ -7,14 +7,10 @@ with an environment of its own, runs one script as `__main__`, and ends as an in
 from __future__ import annotations
 
 import atexit
-import contextlib
-import ctypes
 import json
 import os
-import random
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,10 +20,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from e2e.harness.local_run import free_port
+from tests.support.forks import die_with_parent
+
 REPOSITORY = Path(__file__).parents[2]
 SECONDS = 120
 """One run of one script; on an idle machine it takes one or two."""
-PR_SET_PDEATHSIG = 1
 WARM = """
 import numpy, torch, torch.distributed, torch.optim.swa_utils, torch.utils.data, perdure, tests.property.diary
 from torch.nn.parallel import DistributedDataParallel
@@ -94,22 +92,8 @@ def places(world: int) -> list[dict[str, str]]:
     """What torchrun would set, by rank."""
     if world == 1:
         return [{}]
-    common = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    common = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     return [common | {"RANK": str(rank)} for rank in range(world)]
-
-
-def _free_port() -> int:
-    """Below the ports that the kernel hands out by itself: gloo's own sockets would take it before it is used."""
-    while True:
-        port = random.SystemRandom().randrange(20000, 30000)
-        with socket.socket() as one, contextlib.suppress(OSError):
-            one.bind(("", port))
-            return port
-
-
-def _die_with_parent() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _serve() -> dict[str, Any] | None:
@@ -178,9 +162,9 @@ def _become(rank: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    _die_with_parent()
+    die_with_parent()
     exec(WARM)  # noqa: S102
     becoming = _serve()
     if becoming is not None:
-        _die_with_parent()
+        die_with_parent()
         _become(becoming)

@@ -7,13 +7,11 @@ the change is known.
 from __future__ import annotations
 
 import json
-import random
-import socket
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from e2e.harness.local_run import free_port
 from perdure.channel import write_offer
 from perdure.contract import Handover, Leave, Train, write_assignment, write_handover
 from perdure.handover.parties import Part, Party, attempt_of
@@ -148,15 +146,6 @@ class Job:
 def by_rank(results: Mapping[str, Any]) -> dict[int, Any]:
     """What each rank of the last run has at its end."""
     return {found["rank"]: {key: found[key] for key in COMPARED} for found in results.values() if "rank" in found}
-
-
-def free_port() -> int:
-    """Below the ports that the kernel hands out by itself: gloo's own sockets would take it before it is used."""
-    while True:
-        port = random.randrange(20000, 30000)  # noqa: S311
-        with socket.socket() as one, suppress(OSError):
-            one.bind(("", port))
-            return port
 
 
 def _rank(run: int, rank: int, world: int, port: int) -> dict[str, str]:

@@ -7,12 +7,10 @@ returns (JSON) is in a file.
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import json
 import os
 import select
-import signal
 import subprocess
 import sys
 import traceback
@@ -20,10 +18,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.support.forks import die_with_parent
+
 REPOSITORY = Path(__file__).parents[4]
 SECONDS = 120
 """For whatever a test waits for, where it does not say otherwise."""
-PR_SET_PDEATHSIG = 1
 FOLDER = "tests.unit.runtime.handover"
 MODULES = ("torch", "torch._dynamo", "perdure.session.session", f"{FOLDER}.scripts", f"{FOLDER}.variants")
 
@@ -47,7 +46,6 @@ class Nursery:
         self._process = subprocess.Popen(
             command, cwd=REPOSITORY, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        self._statuses: dict[int, int] = {}
 
     def start(self, name: str, function: str, arguments: Mapping[str, Any], environ: Mapping[str, str]) -> int:
         """One more trainer; its process number."""
@@ -87,14 +85,8 @@ class Nursery:
         return json.loads(stdout.readline())
 
 
-def _die_with_parent() -> None:
-    """A test run that is killed leaves nobody behind."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def _main() -> None:
-    _die_with_parent()
+    die_with_parent()
     for module in sys.argv[1:]:
         importlib.import_module(module)
     answers = os.fdopen(os.dup(1), "w")
@@ -112,7 +104,7 @@ def _fork(folder: Path, told: Mapping[str, Any]) -> int:
     pid = os.fork()
     if pid:
         return pid
-    _die_with_parent()
+    die_with_parent()
     output = os.open(folder / f"{told['name']}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for number in (1, 2):
         os.dup2(output, number)

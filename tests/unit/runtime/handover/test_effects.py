@@ -18,6 +18,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from e2e.harness.local_run import free_port
 from perdure.channel import acknowledge_vote
 from perdure.checkpoint.checkpointer import Checkpointer
 from perdure.checkpoint.codec import decode
@@ -41,7 +42,6 @@ from perdure.settings import Member, Settings
 from perdure.telemetry.trace import NoTrace
 from tests.support.store import MemoryStore
 from tests.unit.runtime.checkpoint.world import MANIFEST, UID, position
-from tests.unit.runtime.handover.jobs import free_port
 
 ATTEMPT = Attempt(1, 2, 1, joins=(0,), leavers=(0,))
 STOP = Stop("train", "cadence", True)

@@ -7,14 +7,9 @@ comes back by rank.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import importlib
 import json
 import os
-import random
-import signal
-import socket
 import subprocess
 import sys
 import traceback
@@ -23,10 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from e2e.harness.local_run import free_port
+from tests.support.forks import die_with_parent
+
 REPOSITORY = Path(__file__).parents[4]
 SECONDS = 900
 """All scenarios together; a rank that hangs fails the test that asks for its result."""
-PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ class Scene:
 
 def play(folder: Path, scenes: list[Scene]) -> dict[str, list[Any]]:
     """Results by scene and rank; a rank that raised has {"raised": class, "message": ..., "outcome": ...}."""
-    script = [{**vars(scene), "port": _free_port()} for scene in scenes]
+    script = [{**vars(scene), "port": free_port()} for scene in scenes]
     (folder / "script.json").write_text(json.dumps(script, default=dict))
     world = max(scene.world for scene in scenes)
     ranks = _start(folder, world)
@@ -71,24 +68,9 @@ def _result(folder: Path, scene: Scene, rank: int) -> Any:
     return json.loads(path.read_text()) if path.exists() else {"missing": _output(folder, rank).read_text()[-4000:]}
 
 
-def _free_port() -> int:
-    """Below the ports that the kernel hands out by itself: gloo's own sockets would take it before it is used."""
-    while True:
-        port = random.randrange(20000, 30000)  # noqa: S311
-        with socket.socket() as one, contextlib.suppress(OSError):
-            one.bind(("", port))
-            return port
-
-
-def _die_with_parent() -> None:
-    """A test run that is killed leaves nobody behind."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def _fork(folder: Path, world: int) -> None:
     """Waits for all ranks; whoever kills this process kills them."""
-    _die_with_parent()
+    die_with_parent()
     scenes = json.loads((folder / "script.json").read_text())
     for module in {scene["module"] for scene in scenes}:
         importlib.import_module(module)
@@ -102,7 +84,7 @@ def _fork(folder: Path, world: int) -> None:
 
 def _main(folder: Path, rank: int, scenes: list[dict[str, Any]]) -> NoReturn:
     try:
-        _die_with_parent()
+        die_with_parent()
         with _output(folder, rank).open("wb") as output:
             os.dup2(output.fileno(), sys.stdout.fileno())
             os.dup2(output.fileno(), sys.stderr.fileno())
