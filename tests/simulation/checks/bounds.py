@@ -6,7 +6,7 @@ from collections import defaultdict, deque
 from typing import Final
 
 from tests.simulation.apiserver import Change
-from tests.simulation.checks.case import Case, Promise, by_operator
+from tests.simulation.checks.case import Case, Promise, by_operator, within_a_minute
 from tests.simulation.checks.reading import (
     ROLE,
     assignment,
@@ -85,7 +85,7 @@ class Bounds(Promise):
         if uid not in self._case.jobs:
             return
         name, most = self._case.jobs[uid], self._case.most[uid]
-        if _count(self._writes[uid], self._case.now) > WRITES_A_MINUTE + 30 * most:
+        if within_a_minute(self._writes[uid], self._case.now) > WRITES_A_MINUTE + 30 * most:
             self._case.fail("writes", f"{name}: {len(self._writes[uid])} writes of the operator in a minute")
         if change.kind == JOBS and change.event != "DELETED":
             self._on_round(change, uid)
@@ -155,7 +155,7 @@ class Bounds(Promise):
         most += spares(case.job(uid))
         status = case.status(uid)
         runs = sum(at > case.now - 60.0 for at in self._planned[uid])  # each begins the back-off anew
-        if _count(self._pods[uid], case.now) > (PODS_A_MINUTE + 2 * runs) * most + 2:
+        if within_a_minute(self._pods[uid], case.now) > (PODS_A_MINUTE + 2 * runs) * most + 2:
             case.fail("storm", f"{name}: {len(self._pods[uid])} pods in a minute for {most} members")
         run = uid, int(status.get("run") or 0)
         self._pods_of_run[run] += 1
@@ -197,7 +197,9 @@ class Bounds(Promise):
             self._lasting("hoard", uid_of(job), bool(kept), self._case.patience(KEPT_SECONDS), words)
 
     def on_call(self, who: str, verb: str, kind: str, name: str) -> None:  # noqa: ARG002
-        if verb == "list" and _count(self._lists[who], self._case.now) > LISTS_A_MINUTE * max(len(self._case.jobs), 1):
+        if verb == "list" and within_a_minute(self._lists[who], self._case.now) > LISTS_A_MINUTE * max(
+            len(self._case.jobs), 1
+        ):
             self._case.fail("lists", f"{who}: {len(self._lists[who])} LISTs of {kind} in a minute")
 
 
@@ -205,11 +207,3 @@ def _number(name: str) -> int:
     """Of a member, by its name."""
     end = name.rpartition("-")[2]
     return int(end) if end.isdigit() else 0
-
-
-def _count(times: deque[float], now: float) -> int:
-    """How many in the last minute, with this one."""
-    times.append(now)
-    while times[0] < now - 60.0:
-        times.popleft()
-    return len(times)

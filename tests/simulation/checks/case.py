@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -200,3 +200,11 @@ class Promise:
 
 def by_operator(change: Change) -> bool:
     return change.by.startswith("operator")
+
+
+def within_a_minute(times: deque[float], now: float) -> int:
+    """How many there were in the last minute, with this one."""
+    times.append(now)
+    while times[0] < now - 60.0:
+        times.popleft()
+    return len(times)

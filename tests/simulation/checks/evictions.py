@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from tests.simulation.apiserver import Change
-from tests.simulation.checks.case import Case, Promise, by_operator
+from tests.simulation.checks.case import Case, Promise, by_operator, within_a_minute
 from tests.simulation.checks.reading import (
     ROLE,
     finished,
@@ -71,12 +71,9 @@ class Evictions(Promise):
     def on_write(self, who: str, verb: str, kind: str, name: str, rests: frozenset[str]) -> None:  # noqa: ARG002
         if kind != EVICTIONS:
             return
-        times, now = self._writes[name], self._case.now
-        times.append(now)
-        while times[0] < now - 60.0:
-            times.popleft()
-        if len(times) > A_MINUTE:
-            self._case.fail("storm", f"{who} answers {name} for the {len(times)}th time within a minute")
+        count = within_a_minute(self._writes[name], self._case.now)
+        if count > A_MINUTE:
+            self._case.fail("storm", f"{who} answers {name} for the {count}th time within a minute")
         if not any(path.endswith("/name") for path in rests):
             self._case.fail("precondition", f"{who} answers {name} wherever its own answer is by now")
 
