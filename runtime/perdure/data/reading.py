@@ -1,4 +1,4 @@
-"""A loader of which an epoch takes so many samples, and not the whole dataset: a reader with a limit.
+"""A loader of which an epoch takes so many samples, and not the whole dataset.
 
 It goes on where the epoch before has left it (`rewind=False`), in one order and until the dataset is used up, or begins
 each epoch anew. Its position is one number in that order, so any number of ranks goes on from it.
@@ -21,7 +21,7 @@ KIND: Final = "reader"
 
 
 @dataclass(frozen=True)
-class Limit:
+class Portion:
     """How much of the dataset an epoch takes."""
 
     per_epoch: int
@@ -30,7 +30,7 @@ class Limit:
     """Whether each epoch begins with the first sample of its order."""
 
 
-def read_limit_of_epoch(plan: SamplingPlan, samples: int | None, *, train: bool, rewind: bool) -> Limit | None:
+def read_portion(plan: SamplingPlan, samples: int | None, *, train: bool, rewind: bool) -> Portion | None:
     """None for an epoch that takes it all. UserError for what cannot be."""
     name = f"loader {plan.name!r}"
     if samples is None:
@@ -46,32 +46,32 @@ def read_limit_of_epoch(plan: SamplingPlan, samples: int | None, *, train: bool,
             f"{name}: with drop_last an epoch of {samples} samples would end with a part of a batch of {plan.batch}: "
             f"give a multiple of it as per_epoch"
         )
-    return Limit(samples, rewind)
+    return Portion(samples, rewind)
 
 
 class Reader(Loader):
     """This rank's batches of the present epoch."""
 
-    def __init__(self, *arguments: Any, limit: Limit, **options: Any) -> None:
+    def __init__(self, *arguments: Any, portion: Portion, **options: Any) -> None:
         """As a Loader."""
         super().__init__(*arguments, **options)
-        self.limit = limit
+        self.portion = portion
         self._base = 0
         """Samples that finished epochs have used, where it goes on."""
         self._set_end()
 
     def exhausted(self) -> bool:
         """Whether what was handed out is all of it."""
-        return not self.limit.rewind and self._base + self.handed >= self.plan.end
+        return not self.portion.rewind and self._base + self.handed >= self.plan.end
 
     def beside(self) -> dict[str, Any]:
         """What of its arguments is in no plan and no option."""
-        return super().beside() | {"per_epoch": self.limit.per_epoch, "rewind": self.limit.rewind}
+        return super().beside() | {"per_epoch": self.portion.per_epoch, "rewind": self.portion.rewind}
 
     def cursor(self, epoch: int) -> dict[str, Any]:
         """What a commit records."""
         found = super().cursor(epoch)
-        return found | {"kind": KIND, "order": found["kind"], "base": self._base, **vars(self.limit)}
+        return found | {"kind": KIND, "order": found["kind"], "base": self._base, **vars(self.portion)}
 
     def resume(self, cursor: Mapping[str, Any], epoch: int) -> int:
         """The position in the epoch. UserError if this reader cannot go on from it."""
@@ -82,7 +82,7 @@ class Reader(Loader):
                     f"until the epoch is over, or use another root"
                 )
             return 0
-        base, used = (0 if self.limit.rewind else int(cursor["base"])), int(cursor["consumed"])
+        base, used = (0 if self.portion.rewind else int(cursor["base"])), int(cursor["consumed"])
         consumed = used if cursor.get("epoch") == epoch else 0
         self._check(cursor, base + consumed, in_epoch=consumed > 0)
         self._base = base
@@ -91,7 +91,7 @@ class Reader(Loader):
 
     def rewind(self, consumed: int = 0) -> None:
         """To a position in the epoch that comes next: behind what was handed out in this one, if it goes on."""
-        if not self.limit.rewind:
+        if not self.portion.rewind:
             self._base += self.handed
             self._set_end()
         super().rewind(consumed)
@@ -107,10 +107,10 @@ class Reader(Loader):
                 )
 
     def _set_end(self) -> None:
-        self.end = min(self.limit.per_epoch, self.plan.end - self._base)
+        self.end = min(self.portion.per_epoch, self.plan.end - self._base)
 
     def _shares(self, epoch: int) -> Shares:
-        order = self.plan.order(epoch if self.limit.rewind else 0)
+        order = self.plan.order(epoch if self.portion.rewind else 0)
         first = self._base + self.consumed
         return Shares(self.plan, order, first, self._rank, self._world, self._base + self.end)
 

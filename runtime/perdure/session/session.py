@@ -38,7 +38,7 @@ from perdure.contract import ExitKind
 from perdure.data.evaluating import Evaluation
 from perdure.data.loader import Loader, check_arguments
 from perdure.data.randomness import own_generators
-from perdure.data.reading import Reader, read_limit_of_epoch
+from perdure.data.reading import Reader, read_portion
 from perdure.data.sampling import SamplingPlan
 from perdure.errors import PerdureError, UserError
 from perdure.group.found import with_found_group
@@ -337,8 +337,8 @@ class Session:
             raise UserError(f"loader {name!r}: the name is taken by the session itself: give another one")
         self._warn_of_generators(f"loader {name!r}: the dataset", dataset)
         sized_for, rank, world = self._run.settings.global_batch_size, self.rank, self.world
-        limit = read_limit_of_epoch(plan, per_epoch, train=train, rewind=rewind)
-        kind = (Loader if train else Evaluation) if limit is None else partial(Reader, limit=limit)
+        portion = read_portion(plan, per_epoch, train=train, rewind=rewind)
+        kind = (Loader if train else Evaluation) if portion is None else partial(Reader, portion=portion)
         loader = kind(dataset, plan, self._boundary, rank=rank, world=world, options=options, sized_for=sized_for)
         self._run.progress.add(loader)
         return loader
