@@ -9,7 +9,7 @@ from typing import Any, Protocol
 class Driver(Protocol):
     """Who knows where the training stands (perdure.adapters.lightning.driver)."""
 
-    def begin_epoch(self, batches: Batches) -> None:
+    def begin_epoch(self) -> None:
         """Lightning begins an epoch: the one before is over, with all that its hooks do."""
         ...
 
@@ -28,7 +28,7 @@ class Batches:
     def __init__(self, loader: Any, driver: Driver) -> None:
         self.loader = loader
         self._driver = driver
-        self.sampler = _EpochTold(lambda: driver.begin_epoch(self))
+        self.sampler = _EpochTold(driver.begin_epoch)
         """Lightning tells a sampler's `set_epoch` that an epoch begins, and it is the first that hears of it."""
 
     def __len__(self) -> int:

@@ -64,7 +64,7 @@ class SessionDriver(Callback):
             )
         self._batches = batches
 
-    def begin_epoch(self, _: Batches) -> None:
+    def begin_epoch(self) -> None:
         """Lightning begins an epoch."""
         if self._state:
             self._state.begin_epoch()
@@ -101,18 +101,16 @@ class SessionDriver(Callback):
         if self._epochs is None:
             limits = self._trainer.fit_loop
             epochs, steps = (None if limit == -1 else limit for limit in (limits.max_epochs, limits.max_steps))
-            self._epochs = iter(self._session.epochs(epochs, max_steps=steps, stop=[self._stopped()]))
+            self._epochs = self._session.epochs(epochs, max_steps=steps, stop=[self.trainer_has_stopped])
         return next(self._epochs, None) is not None
 
-    def _stopped(self) -> Any:
-        def trainer_has_stopped() -> bool:
-            limits = self._trainer.fit_loop
-            reached = (
-                self._trainer.global_step == limits.max_steps or self._session.finished_epochs + 1 == limits.max_epochs
-            )
-            return self._over and not reached
-
-        return trainer_has_stopped
+    def trainer_has_stopped(self) -> bool:
+        """Whether Lightning has ended the training before its limits. Its name is recorded as the reason."""
+        limits = self._trainer.fit_loop
+        reached = (
+            self._trainer.global_step == limits.max_steps or self._session.finished_epochs + 1 == limits.max_epochs
+        )
+        return self._over and not reached
 
     # What Lightning tells.
 
