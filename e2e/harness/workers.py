@@ -86,7 +86,7 @@ class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
         xdist's own way hands that test out again, which ends the next process too, and units that have nothing left,
         for which a process waits without end.
         """
-        tests = [
+        tests: list[tuple[str, str]] = [
             (scope, test) for scope, unit in self.assigned_work.pop(node).items() for test in unit if not unit[test]
         ]
         if not tests:
