@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from perdure.checkpoint import tensors
@@ -15,14 +16,46 @@ from perdure.checkpoint.outlook import Outlook, look_ahead
 from perdure.checkpoint.tree import split
 from perdure.data.loader import Loader
 from perdure.data.source import Source
-from perdure.session.description import Finding, Handed, Loop, Phase, Registered, Start
+from perdure.session.description import Description, Handed, Loop, Phase, Registered, Start
 from perdure.session.hooks import HookName, Hooks
 from perdure.session.run import OWN_STOPPING, OWN_VALUES, Run
 from perdure.session.stopping import Goal
 from perdure.session.validating import findings, live_optimizers
 
 
-def start_of(run: Run) -> Start:
+def describe(
+    run: Run,
+    *,
+    loop: int,
+    goal: Goal | None,
+    start: Start | None,
+    device: torch.device,
+    deterministic: bool,
+    seed: int,
+) -> Description:
+    """What it is about to do. `loop` is the number of the script's loop that has this goal, from 1; `start` is where it
+    would begin, if that is known.
+    """
+    return Description(
+        root=run.store.uri,
+        rank=run.rank,
+        world=run.world,
+        device=str(device),
+        deterministic=deterministic,
+        seed=seed,
+        every={name: value for name, value in vars(run.settings.cadence).items() if value is not None},
+        keep=run.settings.keep,
+        exits=run.requests.sources,
+        start=start or _start_of(run),
+        loop=_loop_of(run, goal, loop),
+        phases=_phases_of(run.hooks),
+        loaders=tuple(_handed(source, run.world) for source in run.progress.sources),
+        registered=tuple(_registered(name, thing) for name, thing in scripts_own(run).items()),
+        findings=tuple(findings(scripts_own(run), run.replicas, live_optimizers(run.registry))),
+    )
+
+
+def _start_of(run: Run) -> Start:
     """Where it stands, or would begin: then the log is read."""
     if run.opening is None and not run.joining:
         return would_start(look_ahead(run.settings, run.store), run.store.uri)
@@ -40,28 +73,17 @@ def would_start(outlook: Outlook, root: str) -> Start:
     return Start(outlook.run, False, event.step, event.epoch, entry.seq, uri, entry.time, outlook.goal)
 
 
-def every_of(run: Run) -> dict[str, float]:
-    """How often a checkpoint is made."""
-    return {name: value for name, value in vars(run.settings.cadence).items() if value is not None}
-
-
-def loop_of(run: Run, goal: Goal | None, number: int) -> Loop | None:
-    """The loop `number` of the script, from 1."""
+def _loop_of(run: Run, goal: Goal | None, number: int) -> Loop | None:
     if goal is None:
         return None
     done = run.progress.loop_epochs if number - 1 == run.progress.loop else 0
     return Loop(number, goal.limits(), tuple(run.stopping.names), done)
 
 
-def phases_of(hooks: Hooks) -> tuple[Phase, ...]:
+def _phases_of(hooks: Hooks) -> tuple[Phase, ...]:
     """The hooks that are given, by moment."""
     named = [(name, tuple(hooks.names(name))) for name in HookName]
     return tuple(Phase(name.value, functions) for name, functions in named if functions)
-
-
-def loaders_of(run: Run) -> tuple[Handed, ...]:
-    """What the script has made so far."""
-    return tuple(_handed(source, run.world) for source in run.progress.sources)
 
 
 def _handed(source: Source[Any], world: int) -> Handed:
@@ -73,19 +95,9 @@ def _handed(source: Source[Any], world: int) -> Handed:
     return Handed(plan.name, len(source), plan.samples, plan.batch, shares, plan.shuffle, plan.drop_last)
 
 
-def registered_of(run: Run) -> tuple[Registered, ...]:
-    """What the script has registered so far."""
-    return tuple(_registered(name, thing) for name, thing in scripts_own(run).items())
-
-
 def scripts_own(run: Run) -> dict[str, Any]:
     """What the script has registered, and not the session."""
     return {name: thing for name, thing in run.registry.named.items() if name not in (OWN_VALUES, OWN_STOPPING)}
-
-
-def findings_of(run: Run) -> tuple[Finding, ...]:
-    """What is wrong with it, as far as it can be seen."""
-    return tuple(findings(scripts_own(run), run.replicas, live_optimizers(run.registry)))
 
 
 def _registered(name: str, thing: Any) -> Registered:

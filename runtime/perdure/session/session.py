@@ -50,16 +50,7 @@ from perdure.session.boundary import Boundary
 from perdure.session.counting import NAME as STEPS
 from perdure.session.counting import Steps
 from perdure.session.departure import has_ended, main_frame
-from perdure.session.describing import (
-    every_of,
-    findings_of,
-    loaders_of,
-    loop_of,
-    phases_of,
-    registered_of,
-    scripts_own,
-    start_of,
-)
+from perdure.session.describing import describe, scripts_own
 from perdure.session.description import Description
 from perdure.session.ending import tell_failed
 from perdure.session.exchanging import all_reduce, gather
@@ -386,23 +377,14 @@ class Session:
         trains nothing and writes nothing; before `epochs()` it reads the log. StorageError, or StorageRefused, if the
         store does not let one read; UserError for what the run's opening would refuse.
         """
-        run, settings = self._run, self._run.settings
-        return Description(
-            root=run.store.uri,
-            rank=self.rank,
-            world=self.world,
-            device=str(self.device),
+        return describe(
+            self._run,
+            loop=self._job.loops,
+            goal=self._job.goal,
+            start=self._preview.start if self._preview else None,
+            device=self.device,
             deterministic=self._deterministic,
             seed=self._seed,
-            every=every_of(run),
-            keep=settings.keep,
-            exits=run.requests.sources,
-            start=(self._preview and self._preview.start) or start_of(run),
-            loop=loop_of(run, self._job.goal, self._job.loops),
-            phases=phases_of(run.hooks),
-            loaders=loaders_of(run),
-            registered=registered_of(run),
-            findings=findings_of(run),
         )
 
     @checked()
