@@ -37,7 +37,7 @@ class Status(Enum):
     UNKNOWN = 3
 
 
-class Job:
+class EpochLoops:
     """The epoch loops of one script."""
 
     def __init__(self, run: Run, boundary: Boundary, restore: Callable[[], None]) -> None:
@@ -45,7 +45,8 @@ class Job:
         self._progress = run.progress
         self._boundary = boundary
         self._restore = restore
-        self._loops = 0
+        self.begun = 0
+        """How many the script has begun."""
         self._trained = False
         """Whether an epoch was begun in this run."""
         self._raised = False
@@ -69,22 +70,17 @@ class Job:
         """Of the loop that is on."""
         boundary.begin_evaluation = self.begin_evaluation
 
-    @property
-    def loops(self) -> int:
-        """How many loops the script has begun."""
-        return self._loops
-
     def epochs(self, goal: Goal, stop: Sequence[Condition | Limit], *, in_all: bool = False) -> Iterator[int]:
         """The epochs that are left of this loop. UserError if nothing could ever end it.
 
         `in_all`: the goal's epochs, and the numbers, are those of all loops together.
         """
         self._come_to(goal, stop)
-        first = self._progress.epochs_before(self._loops) if in_all else 0
+        first = self._progress.epochs_before(self.begun) if in_all else 0
         if goal.within_epochs(first):
             return
         goal = goal.beyond(first)
-        number, self._loops, self.goal = self._loops, self._loops + 1, goal
+        number, self.begun, self.goal = self.begun, self.begun + 1, goal
         resumed = number == self._progress.loop
         if not self._progress.begin_loop(number, goal) or self._is_over_already(goal):
             self._progress.pass_loop(number)
@@ -180,14 +176,14 @@ class Job:
         self._run.reports.end()
         if self._reached is not None:
             self._complete(status)
-        elif self._loops == 0:
+        elif self.begun == 0:
             self._say_nothing_trained()
         elif self._run.rank == 0:
             self._say_left()
 
     def _end_evaluations(self) -> None:
         """The script's work is done where it was evaluated behind its last loop, or did nothing else."""
-        if self._loops == 0 and self._evaluated:
+        if self.begun == 0 and self._evaluated:
             self._end_turn()
             self._reached = {"evaluated": sorted(self._evaluated)}
         elif self._reopened and self._reached is not None:
@@ -354,7 +350,7 @@ class Job:
         saved, ended = self._progress.saved, self._progress.loop_ended
         self._end_turn()
         if (
-            saved and self._run.checkpointer.commit and self._loops > self._progress.loop
+            saved and self._run.checkpointer.commit and self.begun > self._progress.loop
         ):  # else a later loop was on when the commit was made
             self._say_complete()
         self._reached = {**goal.limits(), **({"stop": list(ended)} if ended else {})}

@@ -3,7 +3,7 @@ batch.
 
 Nothing is opened, restored, saved or trained, and no hook is called: the script makes what it makes, the log is read,
 and the process leaves with status 0 where the script asks for its first batch, where its first loop has nothing left
-to train, or at its end. Made by `Session`, in the place of its boundary and its job.
+to train, or at its end. Made by `Session`, in the place of its boundary and its epoch loops.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from perdure.errors import Corrupt, UserError
 from perdure.session.boundary import Boundary
 from perdure.session.describing import scripts_own, would_start
 from perdure.session.description import Description, Finding, Start
-from perdure.session.job import Job, Status
+from perdure.session.job import EpochLoops, Status
 from perdure.session.leaving import Exit
 from perdure.session.resuming import NOTHING_REGISTERED
 from perdure.session.run import Run
@@ -45,7 +45,7 @@ class Preview:
         self._describe = describe
         self._folder = folder
         self.boundary = _Boundary(run, self)
-        self.job = _Job(run, self.boundary, self)
+        self.loops = _EpochLoops(run, self.boundary, self)
         self.start: Start | None = None
         """Where the training would begin, once that was looked for."""
         self.done = False
@@ -84,7 +84,7 @@ class Preview:
 
     def end(self) -> None:
         """The script is at its end, and has asked for no batch."""
-        if not self.job.loops:
+        if not self.loops.begun:
             self._refuse("no-epochs", "the script has no epochs(): nothing is trained, and nothing is completed")
         self.tell()
 
@@ -150,23 +150,26 @@ class _Boundary(Boundary):
         """Nothing is saved."""
 
 
-class _Job(Job):
-    """Epoch loops of which none trains."""
+class _EpochLoops(EpochLoops):
+    """Those of which none trains."""
 
     def __init__(self, run: Run, boundary: Boundary, preview: Preview) -> None:
         super().__init__(run, boundary, preview.restore)
         self._preview = preview
 
-    def epochs(self, goal: Goal, stop: Sequence[Condition | Limit], *, in_all: bool = False) -> Iterator[int]:
+    def epochs(
+        self,
+        goal: Goal,
+        stop: Sequence[Condition | Limit],
+        *,
+        in_all: bool = False,  # noqa: ARG002 - no loop comes before this one
+    ) -> Iterator[int]:
         if self._preview.done:
             raise Exit
         self._preview.begin_loop(goal, stop)
         self._preview.restore()
-        first = self._progress.epochs_before(self._loops) if in_all else 0
-        if goal.within_epochs(first):
-            return
-        self._loops, self.goal = self._loops + 1, goal.beyond(first)
-        if self._progress.begin_loop(self.loops - 1, self.goal) and not self._is_over(self.goal):
+        self.begun, self.goal = self.begun + 1, goal
+        if self._progress.begin_loop(self.begun - 1, goal) and not self._is_over(goal):
             yield self._progress.begin_epoch()
         self._preview.leave()
 

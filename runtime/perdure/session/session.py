@@ -56,7 +56,7 @@ from perdure.session.ending import tell_failed
 from perdure.session.exchanging import all_reduce, gather
 from perdure.session.firsts import FirstSteps
 from perdure.session.hooks import HookName, read_name
-from perdure.session.job import Job, Status
+from perdure.session.job import EpochLoops, Status
 from perdure.session.joining import attach, meet, meet_in_place
 from perdure.session.options import checked, read_limit
 from perdure.session.preview import Preview
@@ -132,12 +132,12 @@ class Session:
         self._seed = seed
         self._run = Run(settings)
         self._boundary = Boundary(self._run)
-        self._job = Job(self._run, self._boundary, self.restore)
+        self._loops = EpochLoops(self._run, self._boundary, self.restore)
         self._run.requests.take(*asked)
         self._preview: Preview | None = None
         if settings.preview:
             self._preview = Preview(self._run, self.describe, settings.preview)
-            self._boundary, self._job = self._preview.boundary, self._preview.job
+            self._boundary, self._loops = self._preview.boundary, self._preview.loops
         else:
             attach(self._run)
         self._firsts = FirstSteps() if settings.rank == 0 and not settings.preview else None
@@ -188,7 +188,7 @@ class Session:
     @property
     def remaining(self) -> int | None:
         """Epochs of this loop that are not done, with the present one; None where their number is not known."""
-        goal = self._job.goal
+        goal = self._loops.goal
         return None if goal is None or goal.epochs is None else goal.epochs - self._run.progress.loop_epochs
 
     @property
@@ -379,8 +379,8 @@ class Session:
         """
         return describe(
             self._run,
-            loop=self._job.loops,
-            goal=self._job.goal,
+            loop=self._loops.begun,
+            goal=self._loops.goal,
             start=self._preview.start if self._preview else None,
             device=self.device,
             deterministic=self._deterministic,
@@ -402,7 +402,7 @@ class Session:
         `max_steps` of all runs and loops together, `max_seconds` of training. UserError if nothing could ever end it.
         """
         goal = read_goal(count, stop, max_steps=max_steps, max_seconds=max_seconds)
-        return self._job.epochs(goal, stop)
+        return self._loops.epochs(goal, stop)
 
     def remaining_epochs_until(self, count: int) -> Iterator[int]:
         """The epochs that are left until `count` are finished, of all loops and runs together, by their numbers from 0.
@@ -411,7 +411,7 @@ class Session:
         until 30 has the epochs 30 to 59, or those of them that earlier runs have left. UserError for a number below 1,
         and within another epoch.
         """
-        return self._job.epochs(read_goal(count or 0, ()), (), in_all=True)
+        return self._loops.epochs(read_goal(count or 0, ()), (), in_all=True)
 
     max_steps = staticmethod(max_steps)
     max_seconds = staticmethod(max_seconds)
@@ -574,7 +574,7 @@ class Session:
 
     def _finish(self, status: Status = Status.GOOD) -> None:
         if not self._run.reporter.ended:
-            self._job.finish(status)
+            self._loops.finish(status)
 
     def _report_last(self) -> None:
         """What counts is told by then: nobody waits for what the script still has to say."""
