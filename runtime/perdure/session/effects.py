@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from perdure.channel import Voting, vote_acknowledged
-from perdure.checkpoint.codec import decode
+from perdure.checkpoint.codec import decode, encode
 from perdure.checkpoint.entry import ObjectRef, write_entry
 from perdure.checkpoint.log import Log, Place
 from perdure.checkpoint.manifest import REPLICATED, SHARED, Item
@@ -28,6 +28,7 @@ from perdure.checkpoint.verdict import Verdict
 from perdure.checkpoint.writer import Writer
 from perdure.contract import CommitRef, Handover, HandoverWord
 from perdure.errors import PeerLost, StorageError
+from perdure.group.collectives import on_all
 from perdure.group.rendezvous import Deadline
 from perdure.handover.bridge import Bridge, connect_bridge, settings_of
 from perdure.handover.keys import Keys, Word, open_keys
@@ -37,6 +38,7 @@ from perdure.handover.timing import QUIET_SECONDS
 from perdure.handover.transfer import Key, describe, make_room, parcels, receive, send
 from perdure.session.leaving import check_places, place
 from perdure.session.membership import BEGAN_ANEW, change_ranks, make_writer, take_over_log
+from perdure.session.merging import parts_of, with_own
 from perdure.session.rng import alike, all_alike, apply, capture, derive, sums
 from perdure.session.run import Run
 
@@ -67,6 +69,8 @@ class Header:
     """The random generators that drew the same numbers on all ranks when they began."""
     sums: tuple[Any, ...] = ()
     """What each old rank has told of its accumulators; nothing where none holds any."""
+    parts: tuple[Any, ...] = ()
+    """Where the newer run is of another size, the states of objects that are each old rank's own, encoded."""
 
     def write(self) -> dict[str, Any]:
         """As plain JSON. Nothing is copied: it may hold the generators of many ranks."""
@@ -79,6 +83,7 @@ class Header:
             "ranks": list(self.ranks),
             "alike": list(self.alike),
             "sums": list(self.sums),
+            "parts": list(self.parts),
             "place": asdict(self.place),
             "commit": commit,
         }
@@ -89,7 +94,7 @@ class Header:
         position, commit = Position(**body["position"]), body["commit"]
         items = tuple(read_item(item) for item in body["items"])
         known = {"position": position, "items": items, "ranks": tuple(body["ranks"]), "place": Place(**body["place"])}
-        known |= {"alike": tuple(body["alike"]), "sums": tuple(body["sums"])}
+        known |= {"alike": tuple(body["alike"]), "sums": tuple(body["sums"]), "parts": tuple(body["parts"])}
         return cls(**{**body, **known, "commit": CommitRef(**commit) if commit else None})
 
 
@@ -132,6 +137,10 @@ class Effects:
         """As an old rank: the sum of what the newcomers were sent."""
         self._sums: list[Any] = []
         """As old rank 0: what each old rank has told of its accumulators."""
+        self._parts: list[Any] = []
+        """As old rank 0: the states of objects that are each old rank's own, for a run of another size."""
+        self._merged: dict[str, Any] = {}
+        """As a stayer: what it goes on with of those."""
         self._alike: dict[str, Any] = {}
         """Random generators that all old ranks have alike, with which a run of another size goes on."""
         self._mark = time.monotonic()
@@ -280,6 +289,8 @@ class Effects:
         mine = [parcel for parcel in given if parcel.receiver == self.party.number]
         if self.party.number in self.attempt.header_to:
             self._kept = _received(header, receive(bridge.group, mine, {}), state)
+        if self.party.part is Part.STAYER:
+            self._merged = self._merge(header)
         self.lap("state")
 
     def take(self) -> State:
@@ -297,7 +308,12 @@ class Effects:
         self.lap("state")
         rank = self.attempt.generators_of(self.party.new or 0)
         own = header.ranks[rank or 0] if header.ranks else None
-        return _state(header, found, None if own is None else decode(own))
+        own = None if own is None else decode(own)
+        return _state(header, found, with_own(own, self._merge(header)) if header.parts else own)
+
+    def _merge(self, header: Header) -> dict[str, Any]:
+        """What this party goes on with in a run of another size. UserError where the script's function fails."""
+        return self.run.registry.merged(header.parts, rank=self.party.new or 0, world=self.attempt.new_world)
 
     def tell_voting(self) -> None:
         """The agent is told, if there is one."""
@@ -388,6 +404,7 @@ class Effects:
         if self._kept:
             run.registry.load(self._kept)
             run.tell_result()
+        run.registry.load_own(self._merged)
         run.schedule.take_over(run.rank, header.age)
 
     def _own_part(self) -> tuple[tuple[Any, Any, State] | None, State | None]:
@@ -398,18 +415,21 @@ class Effects:
         drawn = {} if same else sums(run.progress.generators.state())
         held = run.progress.sums.tell()
         if not self.attempt.header_to:
-            found = run.peers.gather([place(position), drawn, held])
-            check_places([where for where, _, _ in found])
-            self._keep_alike([own for _, own, _ in found])
-            self._sums = [told for _, _, told in found]
+            _, found = on_all(run.peers, lambda: (None, [place(position), drawn, held, encode(run.registry.own())]))
+            check_places([where for where, *_ in found])
+            self._keep_alike([own for _, own, _, _ in found])
+            self._sums = [told for _, _, told, _ in found]
+            self._parts = [] if same else parts_of([own for *_, own in found])
             return (None, [], State({}, {}, {})), None
         state = run.state()
-        staged, found = run.checkpointer.stage_and_tell(
-            state, lambda staged: [place(position), staged.state if same else drawn, held]
-        )
-        check_places([where for where, _, _ in found])
-        self._sums = [told for _, _, told in found]
-        ranks = [own for _, own, _ in found]
+
+        def tell(own: Any) -> list[Any]:
+            return [place(position), own, held, {}] if same else [place(position), drawn, held, parts_of([own])[0]]
+
+        staged, found = run.checkpointer.stage_and_tell(state, lambda staged: tell(staged.state))
+        check_places([where for where, *_ in found])
+        self._sums, self._parts = [told for _, _, told, _ in found], [parts for *_, parts in found]
+        ranks = [own for _, own, _, _ in found]
         if not same:
             self._keep_alike(ranks)
             ranks = [all_alike(staged.state, self._alike)] if self._alike else []
@@ -442,6 +462,7 @@ class Effects:
             age,
             run.images.alike if self.attempt.world == self.attempt.new_world else tuple(self._alike),
             tuple(self._sums) if any(self._sums) else (),
+            tuple(self._parts) if any(self._parts) else (),
         )
         return header.write()
 

@@ -142,6 +142,8 @@ class Images:
         registry = self._run.registry
         if self._run.driven_by:
             return f"{self._run.driven_by} keeps states of its own, which the ranks put together where they save"
+        if registry.by_rank:
+            return f"each rank has its own state of {', '.join(registry.by_rank)}: the lost rank's is lost with it"
         if any(parameter.device.type != "cpu" for parameter in registry.parameters()):
             return "parameters are on an accelerator, which may hang with the collective"
         if registry.extra:

@@ -25,6 +25,7 @@ from perdure.checkpoint.tree import join
 from perdure.contract import Wanted
 from perdure.errors import Corrupt, UserError
 from perdure.session import modules, optimizers
+from perdure.session.merging import parts_of
 from perdure.session.run import OWN_STOPPING
 from perdure.settings import as_uri
 from perdure.store import open_store
@@ -73,7 +74,8 @@ def load(
     entry `seq`, or the one that is pinned as `pin`; `perdure.history` lists them. Each state_dict has what the object's
     `load_state_dict` takes: a module's tensors by name without `module.`, an optimizer's with its parameters by number.
     Tensors are new ones on the CPU, in the dtype and shape in which they were saved; of nothing but `names` a block is
-    read. `session` is `session.state`.
+    read. `session` is `session.state`. Of what is registered with `merge=` it has the state_dict of each rank, by its
+    number.
 
     UserError where there is no such commit, or it does not hold a name: with `strict=False` that is told, and in
     `missing`. Corrupt if anything of it is damaged; no older commit is taken instead. StorageRefused, or StorageError,
@@ -95,7 +97,11 @@ def load(
     present = [name for name in wanted if name in objects]
     with _named_as_damaged(where):
         tensors = read_items(store, manifest, [item for item in _items(manifest) if _owner(item.name) in present])
-    return Checkpoint(listed.commit, {name: _state_dict(name, objects[name], tensors) for name in present}, missing)
+        states = {
+            name: _by_rank(name, manifest) if objects[name] is None else _state_dict(name, objects[name], tensors)
+            for name in present
+        }
+    return Checkpoint(listed.commit, states, missing)
 
 
 def history(uri: str | Path) -> list[Commit]:
@@ -127,6 +133,14 @@ def _items(manifest: Manifest) -> Iterator[Item]:
 def _owner(name: str) -> str:
     """Which registered object a tensor belongs to: its name goes on with a dot, or in an optimizer with a slash."""
     return re.split(r"[./]", name, maxsplit=1)[0]
+
+
+def _by_rank(name: str, manifest: Manifest) -> dict[Any, Any]:
+    return {
+        rank: decode(part[name])
+        for rank, part in enumerate(parts_of([i.state for i in manifest.indexes]))
+        if name in part
+    }
 
 
 def _state_dict(name: str, saved: Any, tensors: Mapping[str, Tensor]) -> dict[str, Any]:

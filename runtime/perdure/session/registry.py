@@ -7,7 +7,7 @@ session; modules and optimizers have files of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import is_
@@ -24,6 +24,7 @@ from perdure.checkpoint.state import State
 from perdure.checkpoint.tree import join, named_as, refs, split
 from perdure.errors import UserError
 from perdure.session.copies import copied
+from perdure.session.merging import BY_RANK, Merge, check_size, merged
 from perdure.session.modules import Module
 from perdure.session.optimizers import Optim
 from perdure.session.renaming import Renames
@@ -58,6 +59,8 @@ class Registry:
         self._modules: dict[str, Module] = {}
         self._optimizers: dict[str, Optim] = {}
         self._others: dict[str, Stateful] = {}
+        self._merges: dict[str, Merge] = {}
+        """Of those whose state is each rank's own."""
         self._loose: frozenset[str] = frozenset()
         self._keeping: set[str] = set()
         """What a checkpoint need not hold."""
@@ -76,16 +79,23 @@ class Registry:
         """What checkpoints hold under these names is registered under other ones."""
         self._renames |= names
 
-    def add(self, name: str, thing: Any, *, loose: bool = False, keeps: bool = False) -> None:
+    def add(
+        self, name: str, thing: Any, *, loose: bool = False, keeps: bool = False, merge: Merge | None = None
+    ) -> None:
         """Registers one object. UserError if the name is taken or the object has no state to save.
 
         That a `loose` one differs between ranks is as it should be. What a checkpoint does not hold of one that `keeps`
-        stays as it is.
+        stays as it is. The state of one with a `merge` is each rank's own.
         """
         if not name.isidentifier():
             raise UserError(f"register: {name!r} is no plain name: keys in checkpoints begin with it")
         if name in self.names:
             raise UserError(f"register({name}=...): {name!r} is registered already: give each object its own name")
+        if merge and isinstance(thing, nn.Module | Optimizer):
+            raise UserError(
+                f"register(merge={{{name!r}: ...}}): a {type(thing).__name__} is the same on all ranks: merge= is for "
+                f"other objects"
+            )
         if isinstance(thing, nn.Module):
             self._modules[name] = Module(name, thing, keeps=keeps)
         elif isinstance(thing, Optimizer):
@@ -103,6 +113,8 @@ class Registry:
             self._loose |= {name}
         if keeps:
             self._keeping.add(name)
+        if merge:
+            self._merges[name] = merge
 
     @property
     def named(self) -> dict[str, Any]:
@@ -119,6 +131,7 @@ class Registry:
         layouts = {name: module.layout() for name, module in self._modules.items()}
         groups = {name: optimizer.layout(self._parameter_names()) for name, optimizer in self._optimizers.items()}
         others = {name: type(other).__qualname__ for name, other in self._others.items()}
+        others |= {name: f"{others[name]} of each rank" for name in self._merges}
         return repr((torch.__version__, sorted(layouts.items()), sorted(groups.items()), sorted(others.items())))
 
     def state(self, rank: Any, small: Small | None = None) -> State:
@@ -139,9 +152,42 @@ class Registry:
         for name, optimizer in self._optimizers.items():
             objects[name] = optimizer.read(parameters, shared, small.groups[name] if small else None)
         for name, other in self._others.items():
+            if name in self._merges:
+                objects[name] = None
+                continue
             state = small.others[name] if small else _state_of(name, other)
             objects[name] = split(state, f"{name}.", replicated)
         return State(shared, replicated, objects, rank, loose)
+
+    @property
+    def by_rank(self) -> tuple[str, ...]:
+        """The objects whose state is each rank's own."""
+        return tuple(self._merges)
+
+    def own(self) -> dict[str, Any]:
+        """Their states on this rank, as a rank's own state holds them: nothing, where there are none.
+
+        UserError for what cannot be saved by rank.
+        """
+        found = {name: _state_of(name, self._others[name]) for name in self._merges}
+        for name, state in found.items():
+            check_size(name, state)
+        return {BY_RANK: found} if found else {}
+
+    def merged(
+        self, parts: Sequence[Mapping[str, Any]], *, rank: int, world: int, held: Collection[str] = ()
+    ) -> dict[str, Any]:
+        """What `rank` of a world of another size goes on with, from the states that the old ranks had: encoded, under
+        the names of a checkpoint that holds the names `held`. UserError where the script's function fails."""
+        renames = self._renames.of(held)
+        names = sorted({name for part in parts for name in part})
+        return {name: merged(name, self._merges[renames(name)], parts, rank=rank, world=world) for name in names}
+
+    def load_own(self, own: Mapping[str, Any]) -> None:
+        """Takes over states of this rank's own, by name."""
+        for name, saved in own.items():
+            other = self._others[name]
+            other.load_state_dict(named_as(saved, _state_of(name, other)))
 
     def small(self) -> Small:
         """What changes between two steps, copied; of the modules' parts as they were when `parameters` was last asked
@@ -204,7 +250,7 @@ class Registry:
         """
         renames = self._renames.of([*objects, *(item.name for item in items)])
         objects = renames.objects(objects)
-        self._check_names(set(objects))
+        self._check_names(objects)
         by_name = {renames(item.name): item for item in items}
         places = {
             name: tensor
@@ -223,7 +269,7 @@ class Registry:
         read = {**state.shared, **state.replicated}
         renames = self._renames.of([*state.objects, *read])
         objects, found = renames.objects(state.objects), {renames(name): tensor for name, tensor in read.items()}
-        self._check_names(set(objects))
+        self._check_names(objects)
         self.kept = sorted(self.names - objects.keys())
         for name, module in self._held(self._modules, objects):
             self.kept += module.load(found, join(objects[name]["extra"], found.__getitem__))
@@ -231,8 +277,13 @@ class Registry:
         for name, optimizer in self._held(self._optimizers, objects):
             optimizer.load(objects[name], parameters, found.__getitem__)
         for name, other in self._held(self._others, objects):
-            saved = named_as(objects[name], _state_of(name, other))
-            other.load_state_dict(join(saved, found.__getitem__))
+            if objects[name] is not None:
+                saved = named_as(objects[name], _state_of(name, other))
+                other.load_state_dict(join(saved, found.__getitem__))
+        if state.rank is not None:  # else whoever has read this keeps its own
+            own = {renames(name): saved for name, saved in state.rank.get(BY_RANK, {}).items()}
+            self._check_own(objects, own)
+            self.load_own(own)
 
     def _wishes(
         self, objects: Mapping[str, Any], items: Mapping[str, Item]
@@ -252,7 +303,14 @@ class Registry:
         """Those of which the checkpoint has anything."""
         return ((name, thing) for name, thing in things.items() if name in objects)
 
-    def _check_names(self, saved: set[str]) -> None:
+    @staticmethod
+    def _check_own(objects: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+        lacking = sorted(name for name, saved in objects.items() if saved is None and name not in own)
+        if lacking:
+            raise UserError(f"this rank has saved no state of {lacking[0]!r}: register it with merge= on every rank")
+
+    def _check_names(self, objects: Mapping[str, Any]) -> None:
+        saved = set(objects)
         missing, unknown = sorted(saved - self.names), sorted(self.names - saved - self._keeping)
         if missing or unknown:
             raise UserError(
@@ -260,6 +318,10 @@ class Registry:
                 f"before restore(), register(..., absent='keep') what it does not hold, name what is called otherwise "
                 f"now by register(rename={{...}}), or use another root"
             )
+        parted = sorted(name for name, found in objects.items() if found is None and name not in self._merges)
+        if parted:
+            how = f"merge={{{parted[0]!r}: fn}}"
+            raise UserError(f"the checkpoint holds a state of {parted[0]!r} for each rank: register it with {how}")
 
     def _parameter_names(self) -> dict[Tensor, str]:
         """By identity; a tied parameter has the first of its names."""

@@ -5,8 +5,9 @@ Called once, by `Session.restore`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from perdure.channel import Opened
 from perdure.checkpoint.checkpointer import Checkpointer
@@ -16,10 +17,12 @@ from perdure.checkpoint.opening import Opening, load_newest, load_origin, open_r
 from perdure.checkpoint.save import stage_together
 from perdure.checkpoint.state import Loaded, Position, State
 from perdure.contract import CommitRef
+from perdure.group.collectives import on_all
 from perdure.session.accumulating import of_all
 from perdure.session.hooks import HookName
 from perdure.session.leaving import give_up, stop_without_step
 from perdure.session.liveness import hidden_obstacle, kept_world, obstacle, tell_attached
+from perdure.session.merging import parts_of, with_own
 from perdure.session.newcomer import Newcomer
 from perdure.session.rng import going_on, of_lost_rank, of_other_world
 from perdure.session.run import OWN_STOPPING, OWN_VALUES, Run
@@ -55,6 +58,7 @@ def resume(run: Run, *, seed: int) -> None:
             if state.rank is None:
                 run.progress.sums.resume(of_all(loaded.ranks) if run.rank == 0 else {})
                 state = replace(state, rank=decode(of_other_world(loaded.ranks)))
+                state = _with_merged(run, state, parts_of(loaded.ranks))
             else:
                 run.progress.sums.resume(state.rank)
             _go_on_from(run, state, loaded.position, loaded.world, seed)
@@ -107,6 +111,15 @@ def _begin(run: Run, opening: Opening) -> None:
         run.trace = StoreTrace(run.store, uid=settings.uid, run=opening.run, rank=run.rank, world=run.world)
         run.reporter.add(TraceLines(run.trace))
     run.opened_checkpointer = _checkpointer(run, opening)
+
+
+def _with_merged(run: Run, state: State, parts: Sequence[Mapping[str, Any]]) -> State:
+    """With what this rank goes on with of the states that were each rank's own. Collective, if there are any."""
+    if not any(parts):
+        return state
+    held = [*state.objects, *state.shared, *state.replicated]
+    own, _ = on_all(run.peers, lambda: (run.registry.merged(parts, rank=run.rank, world=run.world, held=held), None))
+    return replace(state, rank=with_own(state.rank, own))
 
 
 def _tell_script(run: Run, loaded: Loaded | None) -> None:

@@ -58,6 +58,7 @@ from perdure.session.firsts import FirstSteps
 from perdure.session.hooks import HookName, read_name
 from perdure.session.job import EpochLoops, Status
 from perdure.session.joining import attach, meet, meet_in_place
+from perdure.session.merging import Merge, check_merges
 from perdure.session.options import checked, read_limit
 from perdure.session.preview import Preview
 from perdure.session.progress import RESERVED
@@ -272,22 +273,34 @@ class Session:
         return replica
 
     def register(
-        self, *, absent: Literal["refuse", "keep"] = "refuse", rename: Mapping[str, str] | None = None, **things: Any
+        self,
+        *,
+        absent: Literal["refuse", "keep"] = "refuse",
+        rename: Mapping[str, str] | None = None,
+        merge: Mapping[str, Merge] | None = None,
+        **things: Any,
     ) -> None:
         """Says what belongs to the state of training: modules, optimizers, schedulers, whatever has a state_dict.
 
         With `absent="keep"` a checkpoint need not hold these: what it does not have, whole objects or some tensors of a
         module, stays as the script has made it, and is named in the log; else that is refused. `rename` says what is
         called otherwise in checkpoints from before: objects, or parts of a module with what lies below them,
-        `{"net": "model", "model.fc": "model.head"}`. UserError for a name that is taken, or what has no state.
+        `{"net": "model", "model.fc": "model.head"}`.
+
+        `merge` says of what each rank has a state of its own, `{"meter": fn}`: it is saved by rank, 256 KiB at most,
+        and each rank gets its own back. On another number of ranks each one loads what `fn(states, rank, world)` gives
+        for the state_dicts of all ranks that there were, in their order. Not for modules and optimizers.
+
+        UserError for a name that is taken, what has no state, or a `merge` that cannot be.
         """
         if self._run.opening:
             raise UserError(f"register({', '.join(things)}): training is restored already: register before epochs()")
         if absent not in ("refuse", "keep"):
             raise UserError(f"register(absent={absent!r}): write absent='keep' or absent='refuse'")
+        merges = check_merges(merge or {}, list(things))
         self._run.registry.rename(rename or {})
         for name, thing in things.items():
-            self._run.registry.add(name, thing, keeps=absent == "keep")
+            self._run.registry.add(name, thing, keeps=absent == "keep", merge=merges.get(name))
 
     @checked(DataLoader)
     def loader(

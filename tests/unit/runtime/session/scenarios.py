@@ -8,7 +8,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -601,3 +601,49 @@ def reads(root: str, *, terminate: tuple[int, int] | None = None) -> dict[str, A
         except Exit:
             return {"left": session.steps_done, "seen": seen}
         return {"steps": session.steps_done, "seen": seen}
+
+
+class Seen:
+    """Which samples this rank has seen."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"ids": torch.tensor(self.ids, dtype=torch.int64)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.ids = state["ids"].tolist()
+
+
+def dealt(states: list[dict[str, Any]], rank: int, world: int) -> dict[str, Any]:
+    """All that was seen, in the order of the old ranks, dealt out to the new ones."""
+    return {"ids": torch.cat([state["ids"] for state in states])[rank::world]}
+
+
+def failing(states: list[dict[str, Any]], rank: int, world: int) -> dict[str, Any]:
+    if rank == world - 1:
+        raise ValueError(f"{len(states)} are too many")
+    return states[0]
+
+
+def remembers(root: str, *, leave: Sequence[int] = (), merge: str = "dealt") -> dict[str, Any]:
+    """What each rank has seen, which is its own; rank leave[0] gets SIGTERM in step leave[1]."""
+    began: list[int] | None = None
+    with joined(root) as session:
+        torch.manual_seed(0)
+        net, seen = nn.Linear(4, 3), Seen()
+        model = session.wrap(net)
+        merges = {"seen": globals()[merge]} if merge else None
+        session.register(model=model, optimizer=torch.optim.SGD(model.parameters()), seen=seen, merge=merges)
+        train = session.loader(TensorDataset(torch.ones(50, 4), torch.arange(50)), 6)
+        with suppress(Exit):
+            for _ in session.epochs(2):
+                for inputs, ids in train:
+                    began = [*seen.ids] if began is None else began
+                    session.weighted(cross_entropy(model(inputs), ids % 3)).backward()
+                    seen.ids += ids.tolist()
+                    if [session.rank, session.steps_done + 1] == [*leave]:
+                        os.kill(os.getpid(), signal.SIGTERM)
+                    session.step()
+    return {"began": began, "seen": seen.ids}

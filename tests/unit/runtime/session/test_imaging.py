@@ -24,6 +24,7 @@ from perdure.session.accumulating import Accumulator
 from perdure.session.run import Run
 from perdure.settings import Settings
 from perdure.telemetry.events import Event
+from tests.unit.runtime.session.scenarios import Seen, dealt
 
 SECONDS = 20
 
@@ -155,6 +156,20 @@ def test_sums_that_the_lost_rank_may_have_added_to_are_not_made_up(training: Tra
     training.run.images.leave()
     (imaged,) = (event for event in told.events if isinstance(event, Imaged))
     assert (training.image is None, "accumulators is lost" in imaged.why) == (when != "read", when != "read")
+
+
+def test_with_state_that_each_rank_has_of_its_own_there_is_none(tmp_path: Path) -> None:
+    training = Training(tmp_path)
+    training.run.images.end()
+    training.run.registry.add("seen", Seen(), merge=dealt)
+    training.run.images.begin()
+    told = Told()
+    training.run.reporter.add(told)
+    training.step()
+    training.run.images.leave()
+    (imaged,) = (event for event in told.events if isinstance(event, Imaged))
+    assert training.image is None
+    assert "each rank has its own state of seen" in imaged.why
 
 
 def test_in_the_middle_of_a_step_there_is_none(training: Training) -> None:

@@ -1,0 +1,61 @@
+"""Ranks change while each of them has a state of its own: it goes over to its successor, or is merged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.unit.runtime.handover.jobs import WAIT_AT, Job
+from tests.unit.runtime.handover.merging import SIZE
+from tests.unit.runtime.handover.nursery import Nursery
+
+MOVES = {
+    "rank-1-of-2": (2, 2, (1,), (1,)),
+    "both-of-2": (2, 2, (0, 1), (0, 1)),
+    "2-to-3": (2, 3, (2,), ()),
+    "3-to-2": (3, 2, (), (1,)),
+    "3-to-2-without-rank-0": (3, 2, (), (0,)),
+    "all-of-2-to-1": (2, 1, (0,), (0, 1)),
+}
+
+
+@pytest.fixture(scope="module")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    nursery = Nursery(tmp_path_factory.mktemp("merging"))
+    yield nursery
+    nursery.close()
+
+
+def by_rank(results: dict[str, Any], run: int, what: str) -> list[list[int]]:
+    found = [result["runs"][str(run)] for result in results.values() if str(run) in result["runs"]]
+    return [one[what] for one in sorted(found, key=lambda one: int(one["rank"]))]
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_each_ranks_own_goes_to_its_successor_or_is_merged_by_all(nursery: Nursery, move: str) -> None:
+    old, new, joins, leavers = MOVES[move]
+    job = Job(nursery, move, old, script="merging.train")
+    results = job.offered(new, joins, leavers, at=WAIT_AT).begin().end()
+    (_, over) = (entry for entry in job.log if entry["kind"] == "Opened")
+    assert (over["takesOver"], over["step"]) == (1, 6)
+    left = by_rank(results, 1, "seen")
+    whole = [sample for ids in left for sample in ids]
+    assert by_rank(results, 2, "began") == (left if old == new else [whole[rank::new] for rank in range(new)])
+    assert sorted(sample for ids in by_rank(results, 2, "seen") for sample in ids) == sorted([*range(SIZE)] * 2)
+
+
+@pytest.mark.parametrize(("joins", "leavers", "new"), [((2,), (), 3), ((), (2,), 2)], ids=["grows", "shrinks"])
+def test_a_function_that_fails_on_one_rank_ends_the_attempt_and_not_the_training(
+    nursery: Nursery, joins: tuple[int, ...], leavers: tuple[int, ...], new: int
+) -> None:
+    name, old = f"fails-{new}", 3 if leavers else 2
+    job = Job(nursery, name, old, script="merging.train", merge="failing")
+    ended = job.offered(new, joins, leavers, at=WAIT_AT).begin().ended()
+    assert [entry["run"] for entry in job.log if entry["kind"] == "Opened"] == [1]
+    assert all(status == 0 for who, status in ended.items() if who.startswith("old")), ended
+    results = {who: nursery.result(f"{name}-{who}") for who in ended if who.startswith("old")}
+    assert sorted(sample for ids in by_rank(results, 1, "seen") for sample in ids) == sorted([*range(SIZE)] * 2)
+    words = f"merge of 'seen' by failing, {old} ranks to {new}: ValueError"
+    assert any(words in job.output(who) for who in ended)
