@@ -18,7 +18,7 @@ from perdure.checkpoint.state import ArrayRef, Position, TwinRef
 from perdure.errors import Corrupt, UserError
 from perdure.store import NoSuchKey, Store
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """The newest that this version reads. It writes what is needed: an older one reads all that it can understand."""
 _SINCE_2: Final = frozenset({ArrayRef.TAG, TwinRef.TAG})
 
@@ -158,8 +158,14 @@ def read_manifest(committed: Committed, data: bytes) -> Manifest:
 
 def _begin(run: int, position: Position, indexes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     cursors = dict(position.cursors)
-    version = max(_needs(index["objects"]) for index in indexes)
+    version = max(_version(index["objects"]) for index in indexes)
     return {"version": version, "run": run, "step": position.step, "epoch": position.epoch, "cursors": cursors}
+
+
+def _version(objects: Any) -> int:
+    """The one that it takes to read them: since 3 ranks may each have a state of an object, and all together none."""
+    by_rank = isinstance(objects, dict) and None in objects.values()
+    return 3 if by_rank else _needs(objects)
 
 
 def _needs(encoded: Any) -> int:

@@ -50,7 +50,7 @@ def describe(
         loop=_loop_of(run, goal, loop),
         phases=_phases_of(run.hooks),
         loaders=tuple(_handed(source, run.world) for source in run.progress.sources),
-        registered=tuple(_registered(name, thing) for name, thing in scripts_own(run).items()),
+        registered=_registered_of(run),
         findings=tuple(findings(scripts_own(run), run.replicas, live_optimizers(run.registry))),
     )
 
@@ -95,16 +95,21 @@ def _handed(source: Source[Any], world: int) -> Handed:
     return Handed(plan.name, len(source), plan.samples, plan.batch, shares, plan.shuffle, plan.drop_last)
 
 
+def _registered_of(run: Run) -> tuple[Registered, ...]:
+    own = run.registry.by_rank
+    return tuple(_registered(name, thing, by_rank=name in own) for name, thing in scripts_own(run).items())
+
+
 def scripts_own(run: Run) -> dict[str, Any]:
     """What the script has registered, and not the session."""
     return {name: thing for name, thing in run.registry.named.items() if name not in (OWN_VALUES, OWN_STOPPING)}
 
 
-def _registered(name: str, thing: Any) -> Registered:
+def _registered(name: str, thing: Any, *, by_rank: bool) -> Registered:
     found = list(_once(thing.state_dict()))
     kind, size = type(thing).__name__, sum(tensors.size_of(tensor) for tensor in found)
     if not isinstance(thing, nn.Module):
-        return Registered(name, kind, len(found), size)
+        return Registered(name, kind, len(found), size, by_rank=by_rank)
     parameters = list(thing.parameters())
     trained = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
     inside = thing.module if isinstance(getattr(thing, "module", None), nn.Module) else thing

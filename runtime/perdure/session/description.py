@@ -121,11 +121,13 @@ class Registered:
     """How many numbers a module's parameters have; None for what is no module."""
     trained: int | None = None
     """Those of them that require a gradient."""
+    by_rank: bool = False
+    """Whether each rank has its own, which is saved by rank: `register(merge={...})`."""
 
     def __str__(self) -> str:
         size = f"{self.tensors} tensor{'s' * (self.tensors != 1)}, {_size(self.bytes)}" if self.tensors else "no tensor"
         if self.parameters is None:
-            return f"{self.kind}, {size}"
+            return f"{self.kind}, {size}{', of each rank' * self.by_rank}"
         trained = "" if self.trained == self.parameters else f", {self.trained:,} of them trained"
         return f"{self.kind}, {self.parameters:,} parameters{trained}, {size}"
 

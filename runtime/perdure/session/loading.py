@@ -35,17 +35,18 @@ _HIDDEN: Final = {OWN_STOPPING}
 """What no script has registered, and has no use for."""
 
 
-class Checkpoint(Mapping[str, dict[str, Any]]):
-    """What `load` has read: for each name the state_dict of what was registered under it. Tensors are on the CPU."""
+class Checkpoint(Mapping[str, dict[Any, Any]]):
+    """What `load` has read: for each name the state_dict of what was registered under it, or of each rank its own, by
+    number. Tensors are on the CPU."""
 
-    def __init__(self, commit: Commit, states: Mapping[str, dict[str, Any]], missing: tuple[str, ...]) -> None:
+    def __init__(self, commit: Commit, states: Mapping[str, dict[Any, Any]], missing: tuple[str, ...]) -> None:
         self.commit = commit
         """Which commit it is of."""
         self.missing = missing
         """The names that were asked for and are not in it; with `strict=False` alone."""
         self._states = states
 
-    def __getitem__(self, name: str) -> dict[str, Any]:
+    def __getitem__(self, name: str) -> dict[Any, Any]:
         return self._states[name]
 
     def __iter__(self) -> Iterator[str]:

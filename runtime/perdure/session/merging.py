@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from perdure.checkpoint.codec import decode, encode
 from perdure.errors import UserError
+from perdure.session.rng import untouched
 
 BY_RANK: Final = "by_rank"
 """Under this name a rank's own state holds them, by the name of the object."""
@@ -52,8 +53,10 @@ def merged(name: str, merge: Merge, parts: Sequence[Mapping[str, Any]], *, rank:
     if lacking:
         raise UserError(f"rank {lacking[0]} has saved no state of {name!r}: register it with merge= on every rank")
     what = f"merge of {name!r} by {getattr(merge, '__qualname__', repr(merge))}, {len(parts)} ranks to {world}"
+    states = [decode(part[name]) for part in parts]
     try:
-        found = merge([decode(part[name]) for part in parts], rank, world)
+        with untouched():  # a living run may stay as it is, and draw on
+            found = merge(states, rank, world)
     except Exception as error:
         raise UserError(f"{what}: {error!r}") from error
     if not isinstance(found, dict):

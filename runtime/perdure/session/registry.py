@@ -180,14 +180,17 @@ class Registry:
         """What `rank` of a world of another size goes on with, from the states that the old ranks had: encoded, under
         the names of a checkpoint that holds the names `held`. UserError where the script's function fails."""
         renames = self._renames.of(held)
-        names = sorted({name for part in parts for name in part})
+        names = parts[0] if parts else ()  # where rank 0 has none of its own, its state counts for all
         return {name: merged(name, self._merges[renames(name)], parts, rank=rank, world=world) for name in names}
 
     def load_own(self, own: Mapping[str, Any]) -> None:
-        """Takes over states of this rank's own, by name."""
+        """Takes over states of this rank's own, by name. UserError for what an object refuses."""
         for name, saved in own.items():
             other = self._others[name]
-            other.load_state_dict(named_as(saved, _state_of(name, other)))
+            try:
+                other.load_state_dict(named_as(saved, _state_of(name, other)))
+            except Exception as error:
+                raise UserError(f"{name!r}: load_state_dict refuses the state of this rank: {error!r}") from error
 
     def small(self) -> Small:
         """What changes between two steps, copied; of the modules' parts as they were when `parameters` was last asked

@@ -17,19 +17,36 @@ from tests.unit.runtime.session.scenarios import Seen, dealt, failing
 
 MERGES = {"dealt": dealt, "failing": failing}
 SIZE = 48
+STOP = 6
+"""The step behind which the ranks change."""
+
+
+class Odd(Seen):
+    """For a while its state cannot be saved."""
+
+    odd = False
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"odd": object()} if self.odd else super().state_dict()
 
 
 def train(
-    root: str, *, merge: str = "dealt", wait_at: int | None = None, again: Sequence[tuple[int, str]] = ()
+    root: str,
+    *,
+    merge: str = "dealt",
+    odd: int | None = None,
+    wait_at: int | None = None,
+    again: Sequence[tuple[int, str]] = (),
 ) -> dict[str, Any]:
-    """What this process has seen in each run, with what it began that run with."""
+    """What this process has seen in each run, with what it began that run with; what rank `odd` has seen cannot be
+    saved where the ranks change."""
     torch.set_num_threads(1)
     by_run: dict[int, dict[str, Any]] = {}
     offers = dict(again)
     generator = torch.Generator().manual_seed(SIZE)
     numbered = TensorDataset(torch.randn(SIZE, 8, generator=generator), torch.arange(SIZE))
     with Session.from_env(root, deterministic=True) as session:
-        net, seen = network("plain"), Seen()
+        net, seen = network("plain"), Odd()
         wrapped = session.wrap(net)
         optimizer = torch.optim.SGD(wrapped.parameters(), lr=1e-2)
         session.register(model=wrapped, optimizer=optimizer, seen=seen, merge={"seen": MERGES[merge]})
@@ -43,6 +60,7 @@ def train(
                     optimizer.step()
                     seen.ids += ids.tolist()
                     mine["seen"] = [*seen.ids]
+                    seen.odd = session.rank == odd and session.steps_done + 1 == STOP
                     take_part(session, wait_at, offers)
                     session.step()
     return {"runs": by_run}

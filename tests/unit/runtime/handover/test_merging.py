@@ -46,16 +46,23 @@ def test_each_ranks_own_goes_to_its_successor_or_is_merged_by_all(nursery: Nurse
     assert sorted(sample for ids in by_rank(results, 2, "seen") for sample in ids) == sorted([*range(SIZE)] * 2)
 
 
-@pytest.mark.parametrize(("joins", "leavers", "new"), [((2,), (), 3), ((), (2,), 2)], ids=["grows", "shrinks"])
-def test_a_function_that_fails_on_one_rank_ends_the_attempt_and_not_the_training(
-    nursery: Nursery, joins: tuple[int, ...], leavers: tuple[int, ...], new: int
-) -> None:
-    name, old = f"fails-{new}", 3 if leavers else 2
-    job = Job(nursery, name, old, script="merging.train", merge="failing")
-    ended = job.offered(new, joins, leavers, at=WAIT_AT).begin().ended()
+TROUBLES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], str]] = {
+    "grows": ((2,), (), {"merge": "failing"}, "merge of 'seen' by failing, 2 ranks to 3: ValueError"),
+    "shrinks": ((), (2,), {"merge": "failing"}, "merge of 'seen' by failing, 3 ranks to 2: ValueError"),
+    "unsaved": ((), (2,), {"odd": 1}, "seen['odd'] is a builtins.object, which a checkpoint cannot hold"),
+}
+"""Newcomers, leavers, what goes wrong on one rank, and what is said of it."""
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_what_goes_wrong_on_one_rank_ends_the_attempt_and_not_the_training(nursery: Nursery, trouble: str) -> None:
+    joins, leavers, wrong, words = TROUBLES[trouble]
+    old = 3 if leavers else 2
+    job = Job(nursery, trouble, old, script="merging.train", **wrong)
+    ended = job.offered(old + len(joins) - len(leavers), joins, leavers, at=WAIT_AT).begin().ended()
     assert [entry["run"] for entry in job.log if entry["kind"] == "Opened"] == [1]
     assert all(status == 0 for who, status in ended.items() if who.startswith("old")), ended
-    results = {who: nursery.result(f"{name}-{who}") for who in ended if who.startswith("old")}
+    results = {who: nursery.result(f"{trouble}-{who}") for who in ended if who.startswith("old")}
     assert sorted(sample for ids in by_rank(results, 1, "seen") for sample in ids) == sorted([*range(SIZE)] * 2)
-    words = f"merge of 'seen' by failing, {old} ranks to {new}: ValueError"
-    assert any(words in job.output(who) for who in ended)
+    told = {line["why"] for line in job.trace if line.get("event") == "handover-ended"}
+    assert any(words in why for why in told), told

@@ -6,6 +6,7 @@ import hashlib
 import os
 import random
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -627,10 +628,30 @@ def failing(states: list[dict[str, Any]], rank: int, world: int) -> dict[str, An
     return states[0]
 
 
-def remembers(root: str, *, leave: Sequence[int] = (), merge: str = "dealt") -> dict[str, Any]:
-    """What each rank has seen, which is its own; rank leave[0] gets SIGTERM in step leave[1]."""
+def unfit(states: list[dict[str, Any]], rank: int, world: int) -> dict[str, Any]:
+    """What the last rank's object cannot load."""
+    return {"others": 1} if rank == world - 1 else states[0]
+
+
+def killed_in_save(step: int) -> None:
+    """This process is killed in the save of that step, when its tensors are written and its index is not."""
+
+    def look(event: str, arguments: Sequence[Any]) -> None:
+        if event == "os.rename" and f"/{step}-" in str(arguments[1]) and "/index-" in str(arguments[1]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(look)
+
+
+def remembers(
+    root: str, *, leave: Sequence[int] = (), killed: Sequence[int] = (), merge: str = "dealt"
+) -> dict[str, Any]:
+    """What each rank has seen, which is its own; rank leave[0] gets SIGTERM in step leave[1], and rank killed[0] is
+    killed in the save of step killed[1]."""
     began: list[int] | None = None
     with joined(root) as session:
+        if [session.rank] == [*killed[:1]]:
+            killed_in_save(killed[1])
         torch.manual_seed(0)
         net, seen = nn.Linear(4, 3), Seen()
         model = session.wrap(net)

@@ -20,7 +20,8 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     environ = {"PERDURE_CHECK_SECONDS": "0"}
 
     def scene(name: str, root: str, world: int, **arguments: Any) -> Scene:
-        return Scene(name, "remembers", world, {"root": str(folder / root), **arguments}, environ)
+        often = {"PERDURE_EVERY_STEPS": "3"} if root == "killed" else {}
+        return Scene(name, "remembers", world, {"root": str(folder / root), **arguments}, environ | often)
 
     found = play(
         folder,
@@ -29,7 +30,10 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
             scene("before", "older", 2, leave=[0, 4], merge=""),
             scene("since", "older", 2, leave=[0, 8]),
             scene("fails", "older", 3, merge="failing"),
+            scene("refuses", "older", 3, merge="unfit"),
             scene("without", "older", 2, merge=""),
+            scene("killed", "killed", 3, killed=[2, 6]),
+            scene("after", "killed", 2),
         ],
     )
     kept = load(folder / "older", ["seen"])["seen"]
@@ -65,6 +69,23 @@ def test_a_function_that_fails_on_one_rank_is_named_on_all(played: dict[str, lis
     for found in played["fails"]:
         assert found["raised"] == "UserError"
         assert "merge of 'seen' by failing, 2 ranks to 3: ValueError('2 are too many')" in found["message"]
+
+
+def test_what_an_object_refuses_is_named_by_its_rank_and_the_others_do_not_wait(played: dict[str, list[Any]]) -> None:
+    *others, last = played["refuses"]
+    assert [found["raised"] for found in others] == ["PeerLost"] * 2
+    assert last["raised"] == "UserError"
+    assert "'seen': load_state_dict refuses the state of this rank: KeyError('ids')" in last["message"]
+
+
+def test_where_a_rank_is_killed_in_a_save_nothing_is_merged_twice_and_nothing_lost(
+    played: dict[str, list[Any]],
+) -> None:
+    *others, killed = played["killed"]
+    assert [found["raised"] for found in others] == ["PeerLost"] * 2
+    assert "missing" in killed
+    assert len({*began(played, "after")[0], *began(played, "after")[1]}) == 3 * 6
+    assert sorted(sample for one in played["after"] for sample in one["seen"]) == sorted([*range(50)] * 2)
 
 
 def test_a_script_that_does_not_say_how_to_merge_is_refused_and_told(played: dict[str, list[Any]]) -> None:

@@ -198,15 +198,23 @@ def test_an_array_that_an_older_version_has_left_in_the_manifest_comes_back(monk
     assert after.state["history"].tolist() == list(range(500))
 
 
-@pytest.mark.parametrize("what", ["array", "tied"])
+@pytest.mark.parametrize(("what", "since"), [("array", 2), ("tied", 2), ("by-rank", 3)])
 def test_a_version_that_knows_less_is_told_to_make_way_for_a_newer_one(
-    what: str, monkeypatch: pytest.MonkeyPatch
+    what: str, since: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would pass over the commit as damaged, and go on from an older one."""
-    store = saved(registry(kept=Kept({"history": np.zeros(500)})) if what == "array" else registry(net=Tied()))
-    assert version(store) == 2
-    monkeypatch.setattr(manifest, "FORMAT", 1)
-    with pytest.raises(UserError, match="has version 2, this Perdure knows 1: use a newer Perdure"):
+    before = Registry()
+    match what:
+        case "array":
+            before.add("kept", Kept({"history": np.zeros(500)}))
+        case "tied":
+            before.add("net", Tied())
+        case _:
+            before.add("kept", Kept({}), merge=lambda states, *_: states[0])
+    store = saved(before)
+    assert version(store) == since
+    monkeypatch.setattr(manifest, "FORMAT", since - 1)
+    with pytest.raises(UserError, match=f"has version {since}, this Perdure knows {since - 1}: use a newer Perdure"):
         restored(store, registry(kept=Kept({})))
 
 
