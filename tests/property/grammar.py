@@ -21,6 +21,9 @@ PLACES: Final = ("before", "after", "epoch")
 """Of a scheduler's step: before or after session.step(), or once an epoch."""
 ENDS: Final = ("", "", "", "break", "stop", "max_steps")
 MOST_BATCHES: Final = 8
+READERS: Final = ("", "", "rewind", "on")
+SPOTS: Final = ("above", "between", "outside")
+"""Of a pass by itself over the evaluation: above a batch loop, between two of them, and outside of the epoch loops."""
 KINDS: Final = ("term", "term", "kill", "term, kill")
 
 
@@ -95,6 +98,16 @@ class Program:
     """Accumulators are added to and read above, in, between and below the batch loops, and in evaluations."""
     noise_between: bool = False
     """Code between two loaders draws random numbers."""
+    positioned: bool = False
+    """Evaluations are by a loader of the session's that goes on where it was broken, and read from an accumulator."""
+    spots: tuple[str, ...] = ()
+    """Some of SPOTS."""
+    reader: str = ""
+    """The first loader takes as many samples an epoch of a larger dataset: some of READERS."""
+    until: bool = False
+    """The loops end by the number of epochs of all of them."""
+    asks: bool = False
+    """Each batch ends with the question whether to stop."""
     evaluations: tuple[Evaluation, ...] = ()
     phases: tuple[Phase, ...] = (Phase(),)
     save_every: int = 0
@@ -166,6 +179,15 @@ def drawn(seed: int, without: Iterable[str] = ()) -> Program:
     disturbances = tuple(_disturbance(draw, world, moments) for _ in range(draw.choice((1, 1, 2, 3))))
     later = random.Random(f"sums {seed}")  # noqa: S311 - of its own: what is drawn above stays what it was
     program = replace(program, summed=later.random() < 0.5, noise_between=later.random() < 0.5)
+    last = random.Random(f"positions {seed}")  # noqa: S311 - the same
+    program = replace(
+        program,
+        positioned=last.random() < 0.5,
+        spots=tuple(spot for spot in SPOTS if last.random() < 0.5),
+        reader=last.choice(READERS),
+        until=last.random() < 0.3,
+        asks=last.random() < 0.2,
+    )
     return sane(plainer(replace(program, disturbances=disturbances), without))
 
 
@@ -242,10 +264,28 @@ def _one_plateau(program: Program) -> Program:
     return replace(program, place="epoch") if program.scheduler == "ReduceLROnPlateau" else program
 
 
+def _positions(program: Program) -> Program:
+    """A pass that goes on in its middle is summed up by an accumulator, and the steps of a reader are a loader's."""
+    if not program.positioned:
+        program = replace(program, spots=())
+    elif "between" in program.spots and program.source != "one after another":
+        program = replace(program, spots=tuple(spot for spot in program.spots if spot != "between"))
+    if program.source in ("in the loop", "steps"):
+        program = replace(program, reader="")
+    return replace(program, summed=program.summed or program.positioned)
+
+
 def _time_for_polls(program: Program) -> Program:
     """Where time is short a poll between two steps leaves there, and the rest of that step is not made up for."""
-    polled = any(one.every and one.poll for one in program.evaluations)
-    return replace(program, hurried=False) if polled else program
+    polled = any(one.every and (one.poll or program.positioned) for one in program.evaluations)
+    return (
+        replace(program, hurried=False, disturbances=tuple(map(_in_time, program.disturbances))) if polled else program
+    )
+
+
+def _in_time(disturbance: Disturbance) -> Disturbance:
+    """Such a poll saves in case nobody waits: a run that is killed right then begins behind the rest of the step."""
+    return replace(disturbance, kind=disturbance.kind.removesuffix(", kill"), delay=0)
 
 
 _RULES: Final[Sequence[Callable[[Program], Program]]] = (
@@ -255,6 +295,7 @@ _RULES: Final[Sequence[Callable[[Program], Program]]] = (
     _a_step_in_each_epoch,
     _stepped_before_the_cut,
     _one_plateau,
+    _positions,
     _time_for_polls,
 )
 

@@ -90,20 +90,20 @@ def _left(written: Sequence[str]) -> int:
 
 def _exports(runs: Sequence[Run], twin: Run) -> str | None:
     """What stands below the loops is run by each run that gets there."""
-    wanted = _final(twin)
+    wanted = _outside(twin)
     for number, run in enumerate(runs, 1):
-        found = _final(run)
-        if found and found[-1] != wanted[-1]:
-            return f"run {number} ended with {found[-1]}, its twin with {wanted[-1]}"
+        for line in _outside(run):
+            if line not in wanted:
+                return f"run {number} wrote {line} outside of the loops, its twin {wanted}"
     return None
 
 
-def _final(run: Run) -> list[str]:
-    return [line for line in run.lines if _kind(line) == "final"]
+def _outside(run: Run) -> list[str]:
+    return [line for line in run.lines if _kind(line) in ("outside", "final")]
 
 
 def _counting(lines: Sequence[str]) -> list[str]:
-    return [line for line in lines if _kind(line) not in ("head", "final", "end")]
+    return [line for line in lines if _kind(line) not in ("head", "outside", "final", "end")]
 
 
 def _kind(line: str) -> str:

@@ -21,7 +21,7 @@ from torch.nn import functional
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, Dataset
 
-from perdure import Session
+from perdure import Session, remaining_epochs_until
 from tests.property.diary import Diary, fingerprint
 
 diary = Diary()
@@ -105,19 +105,28 @@ def _set_up(program: Program) -> Iterator[str]:
         yield from (
             f"{name} = session.accumulator({name!r})" for name in ("above", "scores", "often", "grand", "found")
         )
-    if any(evaluation.shared for evaluation in program.evaluations):
+    if program.positioned:
+        yield f'valid = session.loader(valid_set, {program.world * 3}, name="valid", train=False)'
+    elif any(evaluation.shared for evaluation in program.evaluations):
         yield f'valid = session.loader(valid_set, {program.world * 3}, name="valid", shuffle=False)'
 
 
 def _loader(program: Program, name: str = "train", size: int | None = None) -> str:
-    samples = f"Samples({size or program.samples}, {len(name)}, augment={program.augment})"
+    of_epoch = size or program.samples
     options = f"name={name!r}, shuffle={program.shuffle}, drop_last={program.drop_last}"
+    if program.reader and name == "train":
+        of_epoch -= of_epoch % program.batch if program.drop_last else 0
+        options += f", per_epoch={of_epoch}, rewind={program.reader == 'rewind'}"
+        size = of_epoch * sum(phase.epochs for phase in program.phases)
+    samples = f"Samples({size or program.samples}, {len(name)}, augment={program.augment})"
     return f"session.loader({samples}, {program.batch}, {options})"
 
 
 def _functions(program: Program) -> Iterator[str]:
     for number, evaluation in enumerate(program.evaluations):
-        yield from _evaluate(program, number, evaluation)
+        yield from _evaluate(program, str(number), evaluation)
+    if program.spots:
+        yield from _evaluate(program, "spot", Evaluation(dropout=program.dropout))
     if program.hooks:
         yield from ('@session.on("init")', "def halve():", "    with torch.no_grad():")
         yield from ("        net[0].weight.mul_(0.5)", "", "")
@@ -125,15 +134,20 @@ def _functions(program: Program) -> Iterator[str]:
         yield from ('    session.state["told"] = session.state.get("told", 0) + 1', "", "")
 
 
-def _evaluate(program: Program, number: int, evaluation: Evaluation) -> Iterator[str]:
+def _evaluate(program: Program, number: str, evaluation: Evaluation) -> Iterator[str]:
     inputs = "functional.dropout(inputs, 0.5)" if evaluation.dropout else "inputs"
+    shared = evaluation.shared or program.positioned
     yield f"def evaluate_{number}():"
     yield "    total = 0.0"
     yield "    model.eval()"
     yield "    with torch.no_grad():"
-    yield f"        for inputs, targets, ids in {'valid' if evaluation.shared else 'DataLoader(valid_set, 3)'}:"
+    yield f"        for inputs, targets, ids in {'valid' if shared else 'DataLoader(valid_set, 3)'}:"
     yield f"            value = criterion(model({inputs}), targets).item()"
-    yield "            found.add(value=value, n=len(ids))" if program.summed else "            total += value"
+    yield (
+        "            found.add(value=value, n=len(ids), which=sum(9**i for i in ids.tolist()))"
+        if program.summed
+        else "            total += value"
+    )
     yield "            diary.moment()"
     if evaluation.poll:
         yield "            session.poll()"
@@ -146,11 +160,21 @@ def _main(program: Program) -> Iterator[str]:
     for number, phase in enumerate(program.phases):
         if number and not program.scheduler:
             yield from ("for group in optimizer.param_groups:", '    group["lr"] = 0.005')
-        yield f"for epoch in session.epochs({_goal(program, phase)}):"
+        if "outside" in program.spots:
+            yield f'diary.write("outside", {number}, evaluate_spot())'
+        yield f"for epoch in {_loop(program, number)}:"
         yield from _indented(_epoch(program, number, phase))
+    if "outside" in program.spots:
+        yield f'diary.write("outside", {len(program.phases)}, evaluate_spot())'
     yield "shared = net.state_dict().values() if session.rank == 0 else net.parameters()  # buffers are rank 0's"
     grand = ", grand.sum()" if program.summed else ""
     yield f'diary.write("final", session.steps_done, fingerprint(*shared){grand})'
+
+
+def _loop(program: Program, number: int) -> str:
+    if program.until:
+        return f"remaining_epochs_until({sum(phase.epochs for phase in program.phases[: number + 1])})"
+    return f"session.epochs({_goal(program, program.phases[number])})"
 
 
 def _goal(program: Program, phase: Phase) -> str:
@@ -166,6 +190,8 @@ def _epoch(program: Program, number: int, phase: Phase) -> Iterator[str]:
     yield "optimizer.zero_grad()"
     if program.summed:
         yield from ("above.add(n=1)", "scores.add(epoch=epoch)", "head = above.sum()", "above.add(head=1)")
+    if "above" in program.spots:
+        yield "spot_above = evaluate_spot()"
     yield from _batches(program)
     yield f'diary.write("rest", {number}, epoch)'
     if program.summed:
@@ -174,6 +200,7 @@ def _epoch(program: Program, number: int, phase: Phase) -> Iterator[str]:
     if program.best:
         yield 'session.state["best"] = session.state.get("best", 0.5) / 2 + session.steps_done'
     read = "head, between, whole, " if program.summed else ""
+    read += "".join(f"spot_{spot}, " for spot in program.spots if spot != "outside")
     yield f'diary.write("epoch", {number}, epoch, {read}{", ".join(_told(program))})'
     if phase.end in ("break", "stop"):
         yield f"if epoch == {phase.at}:"
@@ -218,6 +245,8 @@ def _batches(program: Program) -> Iterator[str]:
         yield "torch.rand(2), np.random.rand(), random.random()"
     if program.summed:
         yield from ("between = scores.sum()", "scores.add(between=0.1)")
+    if "between" in program.spots:
+        yield "spot_between = evaluate_spot()"
     if program.source == "one after another":
         yield "for inputs, targets, ids in other:"
         yield from body
@@ -239,6 +268,8 @@ def _body(program: Program) -> Iterator[str]:
     if program.cut:
         yield f"if i + 1 == {program.cut}:"
         yield "    break"
+    if program.asks:
+        yield from ("if session.should_stop():", "    raise SystemExit")
 
 
 def _length(program: Program) -> str:
