@@ -10,8 +10,8 @@ import pytest
 from tests.property.play import Request, contradiction, report, shrunk
 from tests.property.ranks import Forge
 
-CASES = 8
-PROGRAMS = 5
+CASES = 9
+PROGRAMS = 4
 """In each case: what one process plays one after another."""
 MANY = 300
 
