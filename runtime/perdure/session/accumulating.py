@@ -11,7 +11,8 @@ script touches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from perdure.errors import UserError
@@ -36,6 +37,10 @@ class Sums:
         """What the commit holds, until training goes on from it."""
         self._again = True
         """Whether a resumed run would run again what the script does now."""
+        self._unsure: list[tuple[str, str]] | None = None
+        """By accumulator and place, what was read in a loop of which nobody knows yet whether it trains."""
+        self._beside = ""
+        """The hook that is on, if nothing can be read in it."""
         self._in_epoch = False
         self._loops = 0
         """Begun by the script."""
@@ -67,17 +72,31 @@ class Sums:
         self._resumed = None
 
     def aside(self) -> Callable[[], None]:
-        """What brings back whether, and what, is held just now."""
-        held, again = self._held, self._again
+        """A loop begins that trains, or is an evaluation: what brings back whether, and what, is held just now."""
+        held, again, unsure = self._held, self._again, self._unsure
+        self._unsure = [] if unsure is None else unsure
 
         def bring_back() -> None:
-            self._held, self._again = held, again
+            self._held, self._again, self._unsure = held, again, unsure
 
         return bring_back
+
+    @contextmanager
+    def beside(self, what: str, *, may_read: bool) -> Iterator[None]:
+        """Code runs that a resumed run does not run here."""
+        before = self._beside, self._again
+        self._beside, self._again = "" if may_read else what, False
+        try:
+            yield
+        finally:
+            self._beside, self._again = before
 
     def finish_step(self) -> None:
         """A step is done. If the run leaves before the next batch, the rest of the step is not made up for."""
         self._stepped = self._now
+        for name, place in self._unsure or ():  # it was a batch of training, and is not worked on again
+            self._read[name][place].pop()
+        self._unsure = None
 
     def begin_evaluation(self) -> None:
         """What the script has added since the step is no part of the evaluation that follows."""
@@ -103,10 +122,9 @@ class Sums:
         self._reads = {key: count for key, count in self._reads.items() if key[1] != _EPOCH}
 
     def finish_epoch(self) -> None:
-        """An epoch is done; below the last one of a loop code would run again from here."""
-        self._in_epoch = False
+        """An epoch is done."""
+        self._in_epoch, self._unsure = False, None
         self._forget(lambda place: place == _EPOCH)
-        self.hold()
 
     def _forget(self, over: Callable[[str], bool]) -> None:
         for places in self._read.values():
@@ -128,7 +146,12 @@ class Sums:
         return write(self._now.get(name, {}))
 
     def read_before(self, name: str) -> dict[str, float] | None:
-        """What this code has read when it ran before; None where it did not."""
+        """What this code has read when it ran before; None where it did not. UserError where it could not be again."""
+        if self._beside:
+            raise UserError(
+                f"accumulator({name!r}).sum() within {self._beside}: a resumed run calls that at other places, and "
+                f"what is read there would be lost, or be read twice: read it in an epoch, or in the hook 'epoch'"
+            )
         if not self._again:
             return None
         count = self._reads.get((name, self._place), 0)
@@ -151,6 +174,8 @@ class Sums:
         if self._again:
             self._read.setdefault(name, {}).setdefault(self._place, []).append(value)
             self._reads[name, self._place] = self._reads.get((name, self._place), 0) + 1
+            if self._unsure is not None:
+                self._unsure.append((name, self._place))
         return dict(value)
 
     @property

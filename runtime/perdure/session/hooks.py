@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -49,12 +50,16 @@ class HookName(StrEnum):
 
 FATAL: Final = frozenset({HookName.INIT, HookName.COLLECT, HookName.EXIT})
 """Where the result would be wrong or missing without the hook."""
+BESIDE: Final = frozenset(HookName) - {HookName.EPOCH, HookName.COLLECT, HookName.EXIT}
+"""Those that a resumed run does not call where this one does: the script's code around them runs again without them."""
 
 
 class Hooks:
     """The hooks of one session, by name, in the order in which they were given."""
 
-    def __init__(self) -> None:
+    def __init__(self, beside: Callable[[HookName], AbstractContextManager[None]] = lambda _: nullcontext()) -> None:
+        """`beside` is what those of BESIDE run in."""
+        self._beside = beside
         self._hooks: dict[HookName, list[Callable[..., Any]]] = {name: [] for name in HookName}
 
     def add(self, name: str, hook: F) -> F:
@@ -75,8 +80,9 @@ class Hooks:
 
     def run(self, name: HookName, *arguments: Any) -> None:
         """Calls the hooks of this name. Raises what a hook has raised where it is fatal, or not the hook's fault."""
-        for hook in self._hooks[name]:
-            called(f"the hook {name.value!r} ({name_of(hook)})", partial(hook, *arguments), fatal=name in FATAL)
+        with self._beside(name) if name in BESIDE else nullcontext():
+            for hook in self._hooks[name]:
+                called(f"the hook {name.value!r} ({name_of(hook)})", partial(hook, *arguments), fatal=name in FATAL)
 
 
 def called(what: str, act: Callable[[], object], *, fatal: bool = False) -> None:

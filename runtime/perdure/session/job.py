@@ -187,7 +187,8 @@ class EpochLoops:
             self._end_turn()
             self._reached = {"evaluated": sorted(self._evaluated)}
         elif self._reopened and self._reached is not None:
-            self._progress.saved = True  # what was trained is; an evaluation that is done may be done again
+            # What was trained is saved, and an evaluation that is done may be done again; a pin has to be made yet.
+            self._progress.saved = self._run.checkpointer.pin is None
             self._end_turn()
 
     @property

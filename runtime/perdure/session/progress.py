@@ -7,6 +7,7 @@ Owned by the session; perdure.session.boundary tells it what is handed out, perd
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
@@ -21,6 +22,7 @@ from perdure.data.source import Source
 from perdure.errors import UserError
 from perdure.session.accumulating import Sums
 from perdure.session.counting import NAME as STEPS
+from perdure.session.hooks import HookName
 from perdure.session.rng import Generators
 from perdure.session.stopping import Goal
 
@@ -70,6 +72,8 @@ class Progress:
         """What was held when a loop over a source began that may turn out to be an evaluation."""
         self._around: dict[str, Source[Any]] = {}
         """Whose batch the script is working on while it loops over a source within it."""
+        self._beside = False
+        """Whether a hook is on that a resumed run does not call here."""
         self._pace = Pace()
 
     def source(self, name: str) -> Source[Any] | None:
@@ -154,7 +158,7 @@ class Progress:
             self.generators.take()
             if not any(evaluation.awaits(Place(self._loops_begun, 0)) for evaluation in self._evaluations):
                 self.generators.go_on()
-            self.sums.hold()
+            self.generators.hold()
 
     def end_loop(self, reasons: Sequence[str]) -> None:
         """The loop that is on is over, before its last epoch, for these reasons."""
@@ -197,6 +201,7 @@ class Progress:
         for source in self._sources.values():
             source.rewind()
         self.sums.finish_epoch()
+        self.generators.hold()  # below the last epoch of a loop code would run again from here
         return left
 
     @property
@@ -204,6 +209,16 @@ class Progress:
         """Batches handed out before the present epoch was resumed, of the source in whose middle that was."""
         indexes = [(source.over, source.batch_index) for source in self._trainable if source.batch_index]
         return min(indexes, default=(False, 0))[1]
+
+    @contextmanager
+    def beside(self, hook: HookName) -> Iterator[None]:
+        """A hook is on that a resumed run does not call here: what it does has no place to be done again at."""
+        before, self._beside = self._beside, True
+        try:
+            with self.sums.beside(f"the hook {hook.value!r}", may_read=hook is HookName.INIT):
+                yield
+        finally:
+            self._beside = before
 
     # Hand-outs and steps.
 
@@ -235,14 +250,17 @@ class Progress:
     @property
     def may_save(self) -> bool:
         """Whether no batch would be lost, trained or evaluated twice if the run stopped here."""
-        if any(evaluation.counts and evaluation.walking and evaluation.pending for evaluation in self._evaluations):
+        if self._beside or any(one.counts and one.walking and one.pending for one in self._evaluations):
             return False
         return self.clean and not any(source.left and not source.over for source in self._training)
 
     @property
     def may_leave(self) -> bool:
-        """Whether a run that stops here, between two hand-outs, goes on as if it had not."""
-        return self.may_save and self.generators.held
+        """Whether a run that stops here, between two hand-outs, goes on as if it had not; what a loop has reached is
+        not left again.
+        """
+        behind_loop = self.epoch is None and self._loops_begun > 0 and self._evaluated_at != self._here
+        return self.may_save and self.generators.held and not behind_loop
 
     def begin_pass(self, source: Source[Any]) -> None:
         """A loop over `source` begins."""
@@ -306,14 +324,15 @@ class Progress:
     def _begin_evaluation(self, source: Evaluation) -> None:
         here, first = self._here, self._here != self._evaluated_at
         resumed = source.resumed and source.place == here
-        within = any(other.walking for other in self._sources.values() if other is not source)
+        within = self._beside or any(other.walking for other in self._sources.values() if other is not source)
         source.enter(here, self.epochs_done, counts=not within)
         if within:
             return
         self._evaluated_at = here
         if source.consumed or (resumed and first and self.epoch is None):
             self.generators.take()
-        if not self.generators.held and self._stands_at(source):
+        anew = not self.generators.held or (first and self.epoch is None)  # where a loop ended it is held, too
+        if anew and self._stands_at(source):
             self.generators.hold()
 
     def _stands_at(self, source: Evaluation) -> bool:

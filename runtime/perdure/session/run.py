@@ -81,7 +81,7 @@ class Run:
         self.reporter.add(self.timings)
         self.requests = Requests(settings.request_file, settings.grace, look_seconds=settings.check_seconds)
         self.schedule = CheckpointSchedule(settings.cadence, rank=settings.rank)
-        self.hooks = Hooks()
+        self.hooks = Hooks(self.progress.beside)
         self.stopping = Stopping()
         self.reports = Reports(self.report)
         self.images = Images(self)
