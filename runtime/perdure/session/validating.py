@@ -32,7 +32,7 @@ def findings(
     """Of what is registered, by name, what `session.wrap` was given, and optimizers that train, registered or not."""
     named = {name: thing for name, thing in registered.items() if isinstance(thing, Optimizer)}
     held = _Held(registered)
-    loose = [one for one in optimizers if id(one) not in held.optimizers]
+    loose = [one for one in optimizers if not held.keeps(one)]
     found = [*_without_module(named, held), *_unregistered(loose, held)]
     told = {parameter for one in loose for parameter in _trained(one)}
     found += _unregistered_models(wrapped, held, told)
@@ -63,6 +63,10 @@ class _Held:
             if isinstance(thing, nn.Module):
                 self.saved.update(thing.parameters())
             self._walk(thing, 0)
+
+    def keeps(self, optimizer: Optimizer) -> bool:
+        """Whether its state is saved: its own, or that of the optimizer that it steps by, as a framework's wrapper."""
+        return bool({id(optimizer), *map(id, vars(optimizer).values())} & self.optimizers)
 
     def _walk(self, thing: Any, depth: int) -> None:
         if depth > _DEPTH or id(thing) in self._seen:

@@ -104,6 +104,24 @@ def scaled(session: Session) -> Step:
     return step
 
 
+class Around(torch.optim.Optimizer):
+    """Lightning's and Accelerate's own optimizers are such: they step by the one that they hold."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        super().__init__(inner.param_groups, inner.defaults)
+        self.inner = inner
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # noqa: ARG002
+        self.inner.step()
+
+
+def held(session: Session) -> Step:
+    model = network()
+    optimizer = adam(model)
+    session.register(model=model, optimizer=optimizer)
+    return stepping((model, Around(optimizer)))
+
+
 def gan(session: Session) -> Step:
     generator, critic = network(), network()
     of_generator, of_critic = adam(generator), adam(critic)
@@ -171,7 +189,7 @@ def inner_loop(session: Session) -> Step:
     return all_of_it
 
 
-RIGHT = [frozen, teacher, averages, tied, scaled, gan, parts_of_one, around, without_state, inner_loop]
+RIGHT = [frozen, teacher, averages, tied, scaled, held, gan, parts_of_one, around, without_state, inner_loop]
 
 
 # Scripts with a mistake, what it is called, whether training says it, and words of it.
