@@ -19,7 +19,6 @@ from awscrt.checksums import crc64nvme
 
 from perdure.checkpoint import tensors
 from perdure.checkpoint.codec import encode
-from perdure.checkpoint.opening import say
 from perdure.checkpoint.retention import retire
 from perdure.checkpoint.save import commit, stage_together
 from perdure.checkpoint.state import NewCommit, Position, Saved, State
@@ -31,6 +30,7 @@ from perdure.group.collectives import on_all, on_rank0
 from perdure.group.peers import Peers
 from perdure.settings import NOBODY, Member
 from perdure.store import Store
+from perdure.telemetry.lines import say
 from perdure.telemetry.timings import Timings
 from perdure.telemetry.trace import Trace
 

@@ -16,11 +16,11 @@ from perdure.checkpoint.checkpointer import Checkpointer
 from perdure.checkpoint.entry import ImageRef
 from perdure.checkpoint.image import Offer, Stamp, holder_of
 from perdure.checkpoint.image_file import Image
-from perdure.checkpoint.opening import say
 from perdure.checkpoint.state import Position, State
 from perdure.checkpoint.upload import Staged
 from perdure.errors import Corrupt
 from perdure.group.peers import Peers
+from perdure.telemetry.lines import say
 
 OfLost = Callable[[Sequence[Any], Collection[str]], Any]
 """A lost rank's own state, encoded: from those of the others, and the random generators that all had alike."""

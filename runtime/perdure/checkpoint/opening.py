@@ -24,7 +24,7 @@ from perdure.group.collectives import on_rank0
 from perdure.group.peers import Peers
 from perdure.settings import Member, Settings
 from perdure.store import Store, open_store
-from perdure.telemetry import lines
+from perdure.telemetry.lines import say
 
 ASK_AGAIN_SECONDS: Final = 0.2
 STORE_AGAIN_SECONDS: Final = 1.0
@@ -204,8 +204,3 @@ def _say_where_from(loaded: Loaded | None, root: str) -> None:
     ranks = "1 rank" if loaded.world == 1 else f"{loaded.world} ranks"
     commit = loaded.commit
     say(f"resumed from commit {commit.seq}, step {commit.step}, made {loaded.made} by {ranks}, at {root}")
-
-
-def say(message: str) -> None:
-    """One line for people, beside the script's own output."""
-    lines.say(message)

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from perdure.checkpoint.opening import say
 from perdure.errors import UserError
+from perdure.telemetry.lines import say
 
 WORD: Final = "GracefulExit"
 _MOST_BYTES: Final = 64 * 1024

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 from perdure.channel import SaveFailed
-from perdure.checkpoint.opening import say
 from perdure.checkpoint.pins import check_pin
 from perdure.contract import Env
 from perdure.data.source import Source
@@ -30,6 +29,7 @@ from perdure.session.requests import ExitRequest
 from perdure.session.run import Run
 from perdure.session.saving import SaveRequests
 from perdure.telemetry.events import Evaluating, RequestSeen, Stepped
+from perdure.telemetry.lines import say
 
 PRESSING: Final = 0.25
 """An evaluation between two steps goes on until no more than this part of a request's time is left."""

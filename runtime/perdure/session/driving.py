@@ -17,7 +17,6 @@ from dataclasses import replace
 from typing import Final
 
 from perdure.channel import HandoverEnded, TookOver
-from perdure.checkpoint.opening import say
 from perdure.checkpoint.verdict import Verdict
 from perdure.contract import HandoverWord
 from perdure.errors import PeerLost, PerdureError, StorageError, UserError
@@ -27,6 +26,7 @@ from perdure.handover.machine import Phase, State, begin, named, step
 from perdure.handover.timing import ACK_SECONDS, Timetable
 from perdure.session.effects import Effects
 from perdure.session.liveness import hidden_obstacle, obstacle, tell_attached
+from perdure.telemetry.lines import say
 
 LOOK_SECONDS: Final = 0.002
 """How often the agent's answer is looked for: somebody waits."""

@@ -27,7 +27,6 @@ from perdure.checkpoint import stage, tensors
 from perdure.checkpoint.entry import checksum
 from perdure.checkpoint.image import Stamp
 from perdure.checkpoint.image_file import Label, write_image
-from perdure.checkpoint.opening import say
 from perdure.checkpoint.state import Position, State
 from perdure.errors import PerdureError
 from perdure.room import free_memory
@@ -37,6 +36,7 @@ from perdure.session.numpys import NumpyGenerator
 from perdure.session.pythons import PythonGenerator
 from perdure.session.registry import Small
 from perdure.session.rng import Reading, alike, sums
+from perdure.telemetry.lines import say
 
 if TYPE_CHECKING:
     from perdure.session.run import Run

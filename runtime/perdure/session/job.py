@@ -14,7 +14,6 @@ from typing import Any
 
 from perdure.channel import Committed
 from perdure.checkpoint.checkpointer import GOAL_SECONDS
-from perdure.checkpoint.opening import say
 from perdure.contract import ExitKind
 from perdure.errors import HandoverFailed, PeerLost, UserError
 from perdure.session.boundary import Boundary
@@ -26,6 +25,7 @@ from perdure.session.leaving import Exit, save_finally
 from perdure.session.run import OWN_VALUES, Run
 from perdure.session.stopping import BREAK, Condition, Goal, Limit, agreed
 from perdure.telemetry.events import GoalReached
+from perdure.telemetry.lines import say
 
 
 class Status(Enum):

@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from perdure.checkpoint.opening import say
 from perdure.checkpoint.state import Position
 from perdure.contract import ExitKind
 from perdure.errors import PerdureError, UserError
 from perdure.session.hooks import HookName
 from perdure.session.run import Run
 from perdure.telemetry.events import Leaving
+from perdure.telemetry.lines import say
 
 
 class Exit(SystemExit):

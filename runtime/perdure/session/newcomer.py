@@ -15,7 +15,6 @@ import time
 from dataclasses import replace
 from typing import NoReturn
 
-from perdure.checkpoint.opening import say
 from perdure.checkpoint.state import State
 from perdure.contract import ErrorKind, ExitKind, Failure
 from perdure.errors import Fenced, HandoverFailed, PeerLost, PerdureError
@@ -25,6 +24,7 @@ from perdure.handover.timing import QUIET_SECONDS, Timetable
 from perdure.session.driving import Driver, GivenUp, took_over
 from perdure.session.effects import Effects, Header
 from perdure.session.run import Run
+from perdure.telemetry.lines import say
 
 
 class Newcomer:

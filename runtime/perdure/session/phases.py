@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from perdure.checkpoint.opening import say
 from perdure.checkpoint.state import NewCommit
 from perdure.contract import read_resume_from
 from perdure.errors import UserError
 from perdure.session.reports import Report
 from perdure.session.session import Session
 from perdure.session.stopping import Condition, Limit
+from perdure.telemetry.lines import say
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from perdure.channel import Opened
 from perdure.checkpoint.checkpointer import Checkpointer
 from perdure.checkpoint.codec import decode
 from perdure.checkpoint.inherit import Inheritance
-from perdure.checkpoint.opening import Opening, load_newest, load_origin, open_run, say
+from perdure.checkpoint.opening import Opening, load_newest, load_origin, open_run
 from perdure.checkpoint.save import stage_together
 from perdure.checkpoint.state import Loaded, Position, State
 from perdure.contract import CommitRef
@@ -27,6 +27,7 @@ from perdure.session.newcomer import Newcomer
 from perdure.session.rng import going_on, of_lost_rank, of_other_world
 from perdure.session.run import OWN_STOPPING, OWN_VALUES, Run
 from perdure.telemetry.events import Resumed
+from perdure.telemetry.lines import say
 from perdure.telemetry.trace import StoreTrace, TraceLines
 
 NOTHING_REGISTERED: Final = (

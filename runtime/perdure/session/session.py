@@ -33,7 +33,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
-from perdure.checkpoint.opening import say
 from perdure.contract import ExitKind
 from perdure.data.evaluating import Evaluation
 from perdure.data.loader import Loader, check_arguments
@@ -69,7 +68,7 @@ from perdure.session.stopping import Condition, Limit, max_seconds, max_steps, r
 from perdure.session.userstate import UserState
 from perdure.session.weighting import weigh
 from perdure.settings import Settings, read_settings
-from perdure.telemetry.lines import fall_silent
+from perdure.telemetry.lines import fall_silent, say
 
 COLLECTIVE_SECONDS: Final = 1800.0
 """How long a collective may wait for a rank; a rank that died is noticed at once."""
