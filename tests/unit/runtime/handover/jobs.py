@@ -21,6 +21,15 @@ WAIT_AT = 4
 AGAIN_AT = 12
 EVERY = 4
 LIMIT = 60
+MOVES = {
+    "rank-1-of-2": (2, 2, (1,), (1,)),
+    "both-of-2": (2, 2, (0, 1), (0, 1)),
+    "2-to-3": (2, 3, (2,), ()),
+    "3-to-2": (3, 2, (), (1,)),
+    "3-to-2-without-rank-0": (3, 2, (), (0,)),
+    "all-of-2-to-1": (2, 1, (0,), (0, 1)),
+}
+"""Old ranks and new ones, who joins, and who leaves: the ways in which what is each rank's own can go."""
 COMPARED = ("steps", "weights", "buffers", "optimizer", "rate", "random")
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
 import pytest
 
 from tests.unit.runtime.handover.accumulators import VALID
-from tests.unit.runtime.handover.jobs import WAIT_AT, Job
+from tests.unit.runtime.handover.jobs import MOVES, WAIT_AT, Job
 from tests.unit.runtime.handover.nursery import Nursery
 
 EPOCHS = 4
@@ -20,21 +19,6 @@ SIZES = {
     "at the second loader's first batch": (12, 12),
 }
 """How many samples the two loaders have, and where ranks change then, which is behind step 6."""
-MOVES = {
-    "rank-1-of-2": (2, 2, (1,), (1,)),
-    "both-of-2": (2, 2, (0, 1), (0, 1)),
-    "2-to-3": (2, 3, (2,), ()),
-    "3-to-2": (3, 2, (), (1,)),
-    "3-to-2-without-rank-0": (3, 2, (), (0,)),
-    "all-of-2-to-1": (2, 1, (0,), (0, 1)),
-}
-
-
-@pytest.fixture(scope="module")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    nursery = Nursery(tmp_path_factory.mktemp("accumulators"))
-    yield nursery
-    nursery.close()
 
 
 def total(*sizes: int) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -31,13 +31,6 @@ FAULTS = {
     "error-before-its-first-batch": Fault({"die": "error"}, 1, "no data on this node"),
     "another-model": Fault({"model": "norm"}, 1, "has other models", {"wait_for_end": True}),
 }
-
-
-@pytest.fixture(scope="module")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    nursery = Nursery(tmp_path_factory.mktemp("failing"))
-    yield nursery
-    nursery.close()
 
 
 @pytest.fixture(scope="module")

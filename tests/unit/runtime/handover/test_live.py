@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -45,13 +45,6 @@ OTHER = {
     "1-to-2": Move(1, 2, (1,), ()),
     "2-to-1": Move(2, 1, (), (0,)),
 }
-
-
-@pytest.fixture(scope="module")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    nursery = Nursery(tmp_path_factory.mktemp("live"))
-    yield nursery
-    nursery.close()
 
 
 def played(nursery: Nursery, name: str, move: Move) -> tuple[Job, dict[str, Any]]:

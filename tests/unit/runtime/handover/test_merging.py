@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.unit.runtime.handover.jobs import WAIT_AT, Job
+from tests.unit.runtime.handover.jobs import MOVES, WAIT_AT, Job
 from tests.unit.runtime.handover.merging import SIZE
 from tests.unit.runtime.handover.nursery import Nursery
-
-MOVES = {
-    "rank-1-of-2": (2, 2, (1,), (1,)),
-    "both-of-2": (2, 2, (0, 1), (0, 1)),
-    "2-to-3": (2, 3, (2,), ()),
-    "3-to-2": (3, 2, (), (1,)),
-    "3-to-2-without-rank-0": (3, 2, (), (0,)),
-    "all-of-2-to-1": (2, 1, (0,), (0, 1)),
-}
-
-
-@pytest.fixture(scope="module")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    nursery = Nursery(tmp_path_factory.mktemp("merging"))
-    yield nursery
-    nursery.close()
 
 
 def by_rank(results: dict[str, Any], run: int, what: str) -> list[list[int]]:
