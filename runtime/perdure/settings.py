@@ -25,6 +25,8 @@ DEFAULT_KEEP: Final = 3
 DEFAULT_EVERY_SECONDS: Final = 300
 """How often a checkpoint is made where nobody says how often."""
 DEFAULT_GRACE_SECONDS: Final = 30
+TORCHRUN_GRACE_SECONDS: Final = 25
+"""torchrun kills after 30 s what it has asked to end: before that it is said why nothing could be saved."""
 """From SIGTERM to SIGKILL, where nobody says: Kubernetes' own default."""
 DEFAULT_RENDEZVOUS_SECONDS: Final = 300
 DEFAULT_CHECK_SECONDS: Final = 0.05
@@ -122,6 +124,8 @@ def read_settings(
     if rank >= world:
         raise UserError(f"RANK is {rank} and WORLD_SIZE is {world}: ranks count from 0 to WORLD_SIZE - 1")
     own = environ.get(Env.ROOT) or as_uri(root or DEFAULT_ROOT)
+    by_torchrun = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    grace = TORCHRUN_GRACE_SECONDS if by_torchrun else DEFAULT_GRACE_SECONDS
     return Settings(
         root=own,
         uid=environ.get(Env.UID) or LOCAL_UID,
@@ -134,11 +138,11 @@ def read_settings(
         world=world,
         local_rank=_number(environ, "LOCAL_RANK", 0),
         master=_master(environ) if world > 1 else None,
-        master_is_elsewhere=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        master_is_elsewhere=by_torchrun,
         attempt=_number(environ, "TORCHELASTIC_RESTART_COUNT", 0),
         keep=_number(environ, Env.KEEP, DEFAULT_KEEP, least=1),
         cadence=_cadence(environ),
-        grace=_number(environ, Env.GRACE_SECONDS, float(DEFAULT_GRACE_SECONDS)),
+        grace=_number(environ, Env.GRACE_SECONDS, float(grace)),
         rendezvous=_number(environ, Env.RENDEZVOUS_SECONDS, float(DEFAULT_RENDEZVOUS_SECONDS)),
         check_seconds=_number(environ, Env.CHECK_SECONDS, DEFAULT_CHECK_SECONDS),
         live=environ.get(Env.LIVE) != "no",

@@ -446,7 +446,8 @@ class Writer:
         self.opened = max(self.opened, newest.run if newest else 0)
         raise Fenced(
             f"run {self.run} may not write to {self.log.store.uri} any more: "
-            f"{f'run {newest.run}' if newest and newest.writer != self._id else 'somebody'} has written after it",
+            f"{f'run {newest.run}' if newest and newest.writer != self._id else 'somebody'} has written after it: that "
+            f"training goes on there; give each training a root of its own",
             opened=self.opened,
         )
 

@@ -35,15 +35,34 @@ def wait_for_all(run: Run) -> None:
     """Returns when the work of every rank is done. PeerLost if one of them fails or falls silent."""
     if run.world == 1:
         return
-    with peer_lost("it was to say that its work is done"):
-        store = _store(run)
-        store.set(_key(run.rank), DONE)
-        silence = _Silence(store)
-        waiting = set(range(run.world))
-        while waiting := {rank for rank in waiting if not _is_done(store, rank)}:
-            silence.check(waiting)
-            time.sleep(LOOK_SECONDS)
-    run.peers.gather(None)  # rank 0's store is needed until all have seen that all are done
+    try:
+        with peer_lost("it was to say that its work is done"):
+            _wait_by_keys(run)
+    except PeerLost:
+        if not _launcher_is_gone(run):
+            raise
+    run.peers.gather(None)  # the store is needed until all have seen that all are done
+
+
+def _wait_by_keys(run: Run) -> None:
+    store = _store(run)
+    store.set(_key(run.rank), DONE)
+    silence = _Silence(store)
+    waiting = set(range(run.world))
+    while waiting := {rank for rank in waiting if not _is_done(store, rank)}:
+        silence.check(waiting)
+        time.sleep(LOOK_SECONDS)
+
+
+def _launcher_is_gone(run: Run) -> bool:
+    """Whether torchrun, which has the store, was killed: its ranks live on, and have only their collectives left."""
+    if not run.settings.master_is_elsewhere:
+        return False
+    try:
+        reach(run.settings)
+    except (RuntimeError, OSError):  # dist's own errors are RuntimeErrors
+        return True
+    return False
 
 
 def tell_failed(run: Run) -> None:

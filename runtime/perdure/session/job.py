@@ -383,7 +383,7 @@ class EpochLoops:
     def _say_complete(self) -> None:
         if self._trained or self._run.rank != 0:
             return
-        root, step = self._run.settings.root, self._progress.step
+        root, step = self._run.store.uri, self._progress.step
         if self._completed_before:
             say(f"already complete at {root}, step {step}: nothing is left to train")
         else:

@@ -202,14 +202,17 @@ class Module:
     def _check_names(self, saved: set[str], live: set[str]) -> None:
         missing, unknown = sorted(saved - live), sorted(live - saved)
         if missing:
-            raise self._misfit(f"it holds {_some(missing)}, which the module does not have")
+            also = f", and not {_some(unknown)}, which it has" if unknown else ""
+            rename = "name what is called otherwise now by register(rename={...}), " if unknown else ""
+            raise self._misfit(f"it holds {_some(missing)}, which the module does not have{also}", rename)
         if unknown and not self._keeps:
-            raise self._misfit(f"it does not hold {_some(unknown)}, which the module has")
+            keep = "register(..., absent='keep') what it does not hold, "
+            raise self._misfit(f"it does not hold {_some(unknown)}, which the module has", keep)
 
-    def _misfit(self, why: str) -> UserError:
+    def _misfit(self, why: str, remedy: str = "") -> UserError:
         return UserError(
-            f"the checkpoint does not fit module {self._name!r}: {why}: build the model it was saved from, or use "
-            f"another root"
+            f"the checkpoint does not fit module {self._name!r}: {why}: build the model it was saved from, {remedy}or "
+            f"use another root"
         )
 
 

@@ -90,4 +90,5 @@ def _say_commit(commit: NewCommit) -> None:
     """How long each rank took, and who took longest."""
     seconds = [sum(parts.get(part, 0.0) for part in ("stage", "upload")) for parts in commit.seconds]
     longest = f"{seconds[commit.slowest]:.2f} s on rank {commit.slowest}, {commit.members[commit.slowest].name}"
-    say(f"epoch {commit.epoch}, step {commit.step}: commit {commit.seq} of {commit.world} ranks, longest {longest}")
+    ranks = f"{commit.world} rank" if commit.world == 1 else f"{commit.world} ranks"
+    say(f"epoch {commit.epoch}, step {commit.step}: commit {commit.seq} of {ranks}, longest {longest}")

@@ -46,13 +46,17 @@ class ExitRequest:
 class Requests:
     """The request sources of one process."""
 
-    def __init__(self, file: Path | None, grace: float, *, look_seconds: float = 0.0) -> None:
+    def __init__(
+        self, file: Path | None, grace: float, *, look_seconds: float = 0.0, launcher_kills: bool = False
+    ) -> None:
         """`file` is the agent's, `grace` what a signal without one leaves.
 
-        A file of the script's own is looked at every `look_seconds` at most.
+        A file of the script's own is looked at every `look_seconds` at most. `launcher_kills`: a Ctrl-C comes from a
+        launcher, which gives no more time than after SIGTERM, and passes on no second one.
         """
         self._file = file
         self._grace = grace
+        self._launcher_kills = launcher_kills
         self._look_seconds = look_seconds
         self._looked = -math.inf
         self._signals: tuple[signal.Signals, ...] = (signal.SIGTERM,)
@@ -63,6 +67,8 @@ class Requests:
         self._wakeup: tuple[int, int, int] | None = None
         self._lock = threading.Lock()
         self._before_first_step: Callable[[], None] | None = None
+        self._early = True
+        """No step is done, and the run may not be open yet."""
         self._listener: Callable[[], None] = lambda: None
         self._image_wanted: Callable[[], None] = lambda: None
 
@@ -175,7 +181,7 @@ class Requests:
         Once None is set, `act` is not running and will not run.
         """
         with self._lock:
-            self._before_first_step = act
+            self._before_first_step, self._early = act, act is not None
         if act and self.seen:
             self._act()
 
@@ -184,9 +190,9 @@ class Requests:
         in the same moment. Waits that long.
         """
         until = time.monotonic() + EARLY_SECONDS
-        while self._before_first_step and not self.seen and time.monotonic() < until:
+        while self._early and not self.seen and time.monotonic() < until:
             time.sleep(EARLY_SECONDS / 100)
-        return self._before_first_step is not None and self.seen
+        return self._early and self.seen
 
     def _terminated(self, number: int, _frame: FrameType | None) -> None:
         self._note_termination(signal.Signals(number).name)
@@ -200,12 +206,14 @@ class Requests:
 
     def _note_interruption(self) -> None:
         if not self._notes:
-            self._notes.append(ExitRequest(time.monotonic(), "Ctrl-C", None))
+            now = time.monotonic()
+            self._notes.append(ExitRequest(now, "Ctrl-C", now + self._grace if self._launcher_kills else None))
 
     def _interrupted(self, _signal: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self._note_interruption()
-        print("perdure: saving and exiting; Ctrl-C again to give up", file=sys.stderr, flush=True)
+        again = "" if self._launcher_kills else "; Ctrl-C again to give up"
+        print(f"perdure: saving and exiting{again}", file=sys.stderr, flush=True)
 
     def _watch(self, reader: int) -> None:
         while numbers := os.read(reader, 64):

@@ -79,7 +79,12 @@ class Run:
         self.reporter = Reporter(settings.report_fd)
         self.reporter.add(LogLines(settings.run, settings.rank))
         self.reporter.add(self.timings)
-        self.requests = Requests(settings.request_file, settings.grace, look_seconds=settings.check_seconds)
+        self.requests = Requests(
+            settings.request_file,
+            settings.grace,
+            look_seconds=settings.check_seconds,
+            launcher_kills=settings.master_is_elsewhere,
+        )
         self.schedule = CheckpointSchedule(settings.cadence, rank=settings.rank)
         self.hooks = Hooks(self.progress.beside)
         self.stopping = Stopping()

@@ -601,7 +601,8 @@ class Session:
         if classify(error)[0] is ExitKind.PEER_LOST:
             run.images.leave()
         kind = ExitKind.HANDOVER_FAILED if run.joining else ExitKind.FAILED
-        return tell_error(run.reporter, lambda: run.ending(kind), error, run.requests.came_early)
+        asked_early = (lambda: False) if run.joining else run.requests.came_early
+        return tell_error(run.reporter, lambda: run.ending(kind), error, asked_early)
 
     def _at_exit(self) -> None:
         """The interpreter's end: a script without `with` has done its work, unless it has failed."""

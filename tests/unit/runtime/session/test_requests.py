@@ -261,6 +261,24 @@ def test_after_the_first_step_the_other_thread_does_nothing(requests: Requests) 
     assert (requests.seen, done) == (True, [])
 
 
+def test_a_launchers_ctrl_c_has_the_launchers_time_and_promises_no_second_one(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    one = Requests(None, grace=25, launcher_kills=True)
+    one.listen()
+    os.kill(os.getpid(), signal.SIGINT)
+    seen = one.current
+    one.release()
+    assert seen is not None
+    assert seen.left == pytest.approx(25, abs=5)
+    assert "again" not in capfd.readouterr().err
+
+
+def test_a_request_is_early_before_the_run_is_open_too(requests: Requests) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert requests.came_early()
+
+
 def test_a_request_is_early_until_the_first_step_is_done(requests: Requests) -> None:
     requests.before_first_step(lambda: None)
     asking = threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGTERM))

@@ -33,6 +33,12 @@ def test_a_laptop_says_nothing_and_gets_a_run_of_its_own(tmp_path: Path, monkeyp
     assert settings.cadence == Cadence(seconds=300)
 
 
+def test_under_torchrun_an_exit_is_over_before_torchrun_kills() -> None:
+    launched = {"TORCHELASTIC_USE_AGENT_STORE": "True"}
+    assert read_settings(launched).grace < 30
+    assert read_settings(launched | {Env.GRACE_SECONDS: "290"}).grace == 290
+
+
 def test_a_process_knows_its_pod_and_node_and_elsewhere_the_machine() -> None:
     assert read_settings({Env.MEMBER: "digits-0", Env.NODE: "n1"}).member == Member("digits-0", "n1")
     assert read_settings({Env.MEMBER: "digits-0"}).member == Member("digits-0")

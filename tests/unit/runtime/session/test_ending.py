@@ -1,0 +1,40 @@
+"""Ranks that wait for each other at a script's end: over the run's store, which torchrun has if it has started them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from e2e.harness.local_run import free_port
+from perdure.errors import PeerLost
+from perdure.group.peers import Alone
+from perdure.group.rendezvous import place_of
+from perdure.session import ending
+from perdure.session.run import Run
+from perdure.settings import Settings
+
+
+def one_of_two(root: Path, *, launcher: bool) -> Run:
+    """Rank 0, whose collectives answer; `launcher` says whether torchrun has the store."""
+    place = ("127.0.0.1", free_port())
+    run = Run(Settings(root.as_uri(), rank=0, world=2, master=place, master_is_elsewhere=launcher))
+    run.peers = Alone(0, 2)
+    return run
+
+
+def test_ranks_whose_launcher_was_killed_end_by_their_collectives_alone(tmp_path: Path) -> None:
+    ending.wait_for_all(one_of_two(tmp_path, launcher=True))
+
+
+def test_where_rank_0_has_the_store_one_that_is_gone_is_a_lost_peer(tmp_path: Path) -> None:
+    with pytest.raises(PeerLost, match="rank 0 is gone"):
+        ending.wait_for_all(one_of_two(tmp_path, launcher=False))
+
+
+def test_a_rank_that_has_failed_counts_as_lost_while_the_launcher_lives(tmp_path: Path) -> None:
+    run = one_of_two(tmp_path, launcher=True)
+    store = place_of(run.settings).connect(listen=True)
+    store.set("end/1", ending.FAILED)
+    with pytest.raises(PeerLost, match="rank 1 has failed"):
+        ending.wait_for_all(run)
