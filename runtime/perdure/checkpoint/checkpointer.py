@@ -245,12 +245,19 @@ class Checkpointer:
             except StorageError as error:
                 time_left = self._least(left)
                 if time_left <= 0:
+                    self._say_given_up(what)
                     raise
                 say(
                     f"exit save failed (attempt {number} of {what}): {error}; "
                     f"trying again until {_clock_time(time_left)}"
                 )
                 time.sleep(min(AGAIN_SECONDS, time_left))
+
+    def _say_given_up(self, what: str) -> None:
+        """What is lost: the error that ends the run says why alone."""
+        if self.peers.rank == 0:
+            kept = f"step {self.commit.step}, which is saved" if self.commit else "where this one has begun"
+            say(f"time is up and {what} is not saved: the next run goes on from {kept}")
 
     def _least(self, left: Left) -> float:
         """Every rank has its own deadline on its own clock; the nearest counts for all."""

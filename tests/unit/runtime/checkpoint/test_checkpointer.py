@@ -87,12 +87,19 @@ def test_every_attempt_has_a_folder_of_its_own(saver: Checkpointer, store: Unrel
     assert len({key.rsplit("/", 1)[0] for key in puts if key.startswith("data/")}) == 3
 
 
-def test_an_exit_save_gives_up_when_time_is_up(saver: Checkpointer, store: Unreliable) -> None:
+@pytest.mark.parametrize("saved", [True, False])
+def test_an_exit_save_gives_up_when_time_is_up_and_says_what_is_kept(
+    saved: bool, saver: Checkpointer, store: Unreliable, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if saved:
+        saver.periodic(Position(4, 0), "steps")
     store.refusals = 1000
     left = itertools.chain([2.0, 1.0], itertools.repeat(-1.0))
     with pytest.raises(StorageError, match="no route"):
         saver.final(Position(7, 0), "drained", lambda: next(left))
     assert store.refusals == 1000 - 3
+    kept = "step 4, which is saved" if saved else "where this one has begun"
+    assert f"step 7 is not saved: the next run goes on from {kept}" in capfd.readouterr().err
 
 
 def test_an_exit_save_that_is_refused_for_ever_is_not_tried_again(saver: Checkpointer, store: Unreliable) -> None:
