@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,13 @@ from perdure.group.rendezvous import place_of
 from perdure.session import ending
 from perdure.session.run import Run
 from perdure.settings import Settings
+from perdure.telemetry.lines import fall_silent
+
+
+@pytest.fixture(autouse=True)
+def _lines_of_nobody() -> Iterator[None]:
+    yield
+    fall_silent()
 
 
 def one_of_two(root: Path, *, launcher: bool) -> Run:
