@@ -25,9 +25,13 @@ DEFAULT_KEEP: Final = 3
 DEFAULT_EVERY_SECONDS: Final = 300
 """How often a checkpoint is made where nobody says how often."""
 DEFAULT_GRACE_SECONDS: Final = 30
+"""From SIGTERM to SIGKILL, where nobody says: Kubernetes' own default."""
 TORCHRUN_GRACE_SECONDS: Final = 25
 """torchrun kills after 30 s what it has asked to end: before that it is said why nothing could be saved."""
-"""From SIGTERM to SIGKILL, where nobody says: Kubernetes' own default."""
+RESOLVER: Final = ("RES_OPTIONS", "timeout:1 attempts:4")
+"""For a process that makes torch's stores: a lost question to a name server is asked again after 1 s, and not after 5,
+in no less time altogether (resolv.conf(5)). Where a user has set it that stays. Why: docs/decisions/036.
+"""
 DEFAULT_RENDEZVOUS_SECONDS: Final = 300
 DEFAULT_CHECK_SECONDS: Final = 0.05
 

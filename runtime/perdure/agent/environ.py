@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from perdure.contract import Env, Train, write_handover
+from perdure.settings import RESOLVER
 
 OF_A_RUN: Final = frozenset(
     {
@@ -55,10 +56,10 @@ def with_threads(base: Mapping[str, str], cpus: int | None, processes: int) -> d
 
 
 def process_environment(base: Mapping[str, str], train: Train, place: Place) -> dict[str, str]:
-    """`base`, with what this process needs to know; threads are set only where the user has not done so."""
+    """`base`, with what this process needs to know; threads and the resolver are as the user has set them, if so."""
     address, _, port = train.master.rpartition(":")
     threads = with_threads(base, place.cpus, place.processes)
-    environment = {name: value for name, value in threads.items() if name not in OF_A_RUN}
+    environment = dict([RESOLVER]) | {name: value for name, value in threads.items() if name not in OF_A_RUN}
     if train.floor:
         environment[Env.FLOOR] = json.dumps(asdict(train.floor))
     if train.handover and train.rank in train.handover.joins:

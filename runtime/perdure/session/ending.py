@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import torch.distributed as dist
@@ -59,8 +60,8 @@ def _launcher_is_gone(run: Run) -> bool:
     if not run.settings.master_is_elsewhere:
         return False
     try:
-        reach(run.settings)
-    except (RuntimeError, OSError):  # dist's own errors are RuntimeErrors
+        ask_again(partial(reach, run.settings), SILENCE_SECONDS)
+    except (dist.DistError, OSError):
         return True
     return False
 
@@ -85,13 +86,27 @@ def _key(rank: int) -> str:
 
 
 def _store(run: Run) -> Store:
-    """A connection of its own."""
+    """A connection of its own. PeerLost if nobody listens."""
     try:
-        store = reach(run.settings)
-    except OSError as error:
+        store = ask_again(partial(reach, run.settings), SILENCE_SECONDS)
+    except ConnectionError as error:
         raise PeerLost(f"rank 0 is gone: {error}") from error
     store.set_timeout(timedelta(seconds=SILENCE_SECONDS))
     return store
+
+
+def ask_again(connect: Callable[[], Store], seconds: float) -> Store:
+    """What `connect` gives, in the first try that does not run out of time; after so many seconds its error is raised.
+
+    A try may run out of time for the sake of a name server alone: docs/decisions/036.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            return connect()
+        except (dist.DistError, TimeoutError):
+            if time.monotonic() > until:
+                raise
 
 
 class _Silence:

@@ -67,7 +67,7 @@ from perdure.session.run import Run
 from perdure.session.stopping import Condition, Limit, max_seconds, max_steps, read_goal
 from perdure.session.userstate import UserState
 from perdure.session.weighting import weigh
-from perdure.settings import Settings, read_settings
+from perdure.settings import RESOLVER, Settings, read_settings
 from perdure.telemetry.lines import fall_silent, say
 
 COLLECTIVE_SECONDS: Final = 1800.0
@@ -114,6 +114,7 @@ class Session:
         limit = read_limit(max_save_failures)
         asked = ask_signals(exit_signals), None if exit_file is None else ExitFile(Path(exit_file))
         settings = with_found_group(read_settings(os.environ, root, resume_from))
+        os.environ.setdefault(*RESOLVER)
         session = cls(settings, deterministic=deterministic, seed=seed, timeout=timeout_seconds, asked=asked)
         session._run.max_save_failures = limit
         return session

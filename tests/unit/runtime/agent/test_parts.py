@@ -165,6 +165,14 @@ class TestEnvironment:
     ) -> None:
         assert process_environment(base, RUN1, self.place(cpus=cpus)).get("OMP_NUM_THREADS") == threads
 
+    @pytest.mark.parametrize(
+        ("base", "options"), [({}, "timeout:1 attempts:4"), ({"RES_OPTIONS": "rotate"}, "rotate")], ids=["unset", "set"]
+    )
+    def test_a_name_server_is_asked_again_soon_unless_the_user_has_set_how(
+        self, base: dict[str, str], options: str
+    ) -> None:
+        assert process_environment(base, RUN1, self.place())["RES_OPTIONS"] == options
+
 
 class TestCpuLimit:
     @pytest.mark.parametrize(

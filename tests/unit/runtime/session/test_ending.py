@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 
 from e2e.harness.local_run import free_port
 from perdure.errors import PeerLost
@@ -46,3 +48,32 @@ def test_a_rank_that_has_failed_counts_as_lost_while_the_launcher_lives(tmp_path
     store.set("end/1", ending.FAILED)
     with pytest.raises(PeerLost, match="rank 1 has failed"):
         ending.wait_for_all(run)
+
+
+def connecting(*answers: Exception | Store) -> Callable[[], Store]:
+    """What gives or raises them, one after the other."""
+    left = iter(answers)
+
+    def connect() -> Store:
+        answer = next(left)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return connect
+
+
+def test_a_store_that_does_not_answer_in_time_is_asked_again() -> None:
+    store = dist.HashStore()
+    late = dist.DistNetworkError("The client socket has timed out"), TimeoutError("timed out")
+    assert ending.ask_again(connecting(*late, store), 300) is store
+
+
+def test_a_store_is_asked_again_for_so_long_and_no_longer() -> None:
+    with pytest.raises(dist.DistNetworkError):
+        ending.ask_again(connecting(dist.DistNetworkError("late"), dist.HashStore()), -1)
+
+
+def test_where_nobody_listens_nobody_is_asked_again() -> None:
+    with pytest.raises(ConnectionRefusedError):
+        ending.ask_again(connecting(ConnectionRefusedError("refused"), dist.HashStore()), 300)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from perdure.contract import CommitRef, Env, ResumeFrom, Train, Wanted
 from perdure.errors import UserError
 from perdure.session.liveness import obstacle
 from perdure.session.run import Run
+from perdure.session.session import Session
 from perdure.settings import Cadence, Member, read_settings
 
 RANKS = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
@@ -118,3 +120,14 @@ def test_a_root_that_is_named_as_another_one_is_still_its_own() -> None:
 def test_a_place_to_begin_that_makes_no_sense_is_refused(text: str) -> None:
     with pytest.raises(UserError, match=r"PERDURE_FROM is|resume_from is|epoch is -1"):
         read_settings({Env.FROM: text})
+
+
+@pytest.mark.parametrize(("own", "options"), [(None, "timeout:1 attempts:4"), ("rotate", "rotate")])
+def test_a_session_has_name_servers_asked_again_soon_unless_the_user_has_set_how(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str | None, options: str
+) -> None:
+    monkeypatch.setenv("RES_OPTIONS", own or "")
+    if own is None:
+        monkeypatch.delenv("RES_OPTIONS")
+    with Session.from_env(tmp_path.as_uri()):
+        assert os.environ["RES_OPTIONS"] == options
