@@ -22,7 +22,6 @@ from perdure.data.source import Source
 from perdure.errors import UserError
 from perdure.session.accumulating import Sums
 from perdure.session.counting import NAME as STEPS
-from perdure.session.hooks import HookName
 from perdure.session.rng import Generators
 from perdure.session.stopping import Goal
 
@@ -211,11 +210,14 @@ class Progress:
         return min(indexes, default=(False, 0))[1]
 
     @contextmanager
-    def beside(self, hook: HookName) -> Iterator[None]:
-        """A hook is on that a resumed run does not call here: what it does has no place to be done again at."""
+    def beside(self, what: str, *, may_read: bool) -> Iterator[None]:
+        """A hook is on that a resumed run does not call here: what it does has no place to be done again at.
+
+        `what` it is called, and whether it may read accumulators.
+        """
         before, self._beside = self._beside, True
         try:
-            with self.sums.beside(f"the hook {hook.value!r}", may_read=hook is HookName.INIT):
+            with self.sums.beside(what, may_read=may_read):
                 yield
         finally:
             self._beside = before

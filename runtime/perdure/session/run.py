@@ -86,7 +86,9 @@ class Run:
             launcher_kills=settings.master_is_elsewhere,
         )
         self.schedule = CheckpointSchedule(settings.cadence, rank=settings.rank)
-        self.hooks = Hooks(self.progress.beside)
+        self.hooks = Hooks(
+            lambda name: self.progress.beside(f"the hook {name.value!r}", may_read=name is HookName.INIT)
+        )
         self.stopping = Stopping()
         self.reports = Reports(self.report)
         self.images = Images(self)
