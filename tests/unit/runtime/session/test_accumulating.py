@@ -117,6 +117,21 @@ def test_what_is_written_is_read_again() -> None:
     assert together([]) == {}
 
 
+def test_what_was_read_behind_a_step_is_in_no_save_that_is_made_there() -> None:
+    sums = Sums()
+    scores, kept = alone(sums=sums), alone("kept", sums)
+    sums.release()
+    scores.add(n=1)
+    kept.add(n=2)
+    sums.finish_step()
+    assert scores.sum() == {"n": 1}
+    scores.add(m=1)
+    resumed = Sums()
+    resumed.resume(sums.own())
+    resumed.take()
+    assert (resumed.told("scores"), resumed.told("kept")) == ({}, sums.told("kept"))
+
+
 def test_nothing_is_summed_before_anything_is_restored(join: Join) -> None:
     session = join()
     scores = session.accumulator()

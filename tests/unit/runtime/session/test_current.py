@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -84,3 +85,14 @@ def test_without_a_session_it_says_how_to_get_one(join: Join) -> None:
     for call in (lambda: perdure.remaining_epochs_until(1), perdure.current_epoch, perdure.finished_epochs):
         with pytest.raises(UserError, match=r"goes by the process's session, and there is none: make it first"):
             call()
+
+
+def test_the_session_that_was_made_last_counts_while_it_is_open(join: Join, tmp_path: Path) -> None:
+    script(Training(join()), 1)
+    first = Training(join()).session
+    first.restore()
+    second = perdure.Session.from_env(tmp_path / "other")
+    second.restore()
+    assert perdure.finished_epochs() == second.finished_epochs == 0
+    second.close()
+    assert perdure.finished_epochs() == first.finished_epochs == 1

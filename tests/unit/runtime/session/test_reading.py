@@ -196,3 +196,14 @@ def test_asked_for_again_it_is_the_same(join: Join) -> None:
     assert again is reading.reader
     with pytest.raises(UserError, match="exists already, with per_epoch=3 and not 4"):
         reading.session.loader(numbers, 1, shuffle=False, per_epoch=4, rewind=False)
+
+
+def test_one_that_is_only_looked_at_goes_on_with_nothing(join: Join) -> None:
+    reading = Reading(join())
+    looked: list[list[int]] = []
+    with reading.session as session:
+        for _ in session.epochs(2):
+            for _ in session.steps(1):
+                session.step()
+            looked.append([numbers.item() for (numbers,) in reading.reader])
+    assert looked == [[0, 1, 2]] * 2

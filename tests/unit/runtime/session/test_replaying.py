@@ -164,3 +164,21 @@ def test_random_numbers_behind_the_last_loop_are_drawn_again(join: Join) -> None
     once = drawn.copy()
     script(crash=False)
     assert drawn[2:4] == once
+
+
+def test_a_loader_that_was_looked_at_before_is_trained_on_in_several_loops(join: Join) -> None:
+    session = Training(join(), loader=None).session
+    first, second = (session.loader(samples(16), 4, name=name) for name in ("first", "second"))
+    trained: list[int] = []
+    with session:
+        for _ in session.epochs(1):
+            assert len(list(second)) == 4
+            for _ in first:
+                session.step()
+            for number in range(2):
+                for _, ids in second:
+                    trained += ids.tolist()
+                    session.step()
+                    if number == 0:
+                        break
+    assert sorted(trained) == list(range(16))

@@ -18,6 +18,7 @@ import perdure
 from perdure import Session
 from perdure.described import JSON
 from perdure.session.leaving import Exit
+from perdure.session.validating import findings
 from tests.property.grammar import drawn
 from tests.property.script import script
 from tests.unit.runtime.session import test_docs
@@ -437,3 +438,14 @@ def test_nothing_is_found_in_a_script_drawn_at_random(
     join().close()
     monkeypatch.setenv("PROPERTY_DIARY", str(tmp_path / "diary"))
     assert previewed(script(drawn(seed)), tmp_path / "preview", monkeypatch, {"__name__": "script"}) == []
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_one_that_keeps_state_in_a_single_group_is_said_to_lose_it(momentum: float) -> None:
+    net = network()
+    groups: list[dict[str, Any]] = [
+        {"params": net[0].parameters(), "momentum": momentum},
+        {"params": net[2].parameters()},
+    ]
+    found = findings({"net": net}, [], [torch.optim.SGD(groups)])
+    assert [finding.name for finding in found] == ["unregistered-optimizer"] * bool(momentum)
