@@ -6,6 +6,7 @@ memory. Walked are dicts, lists and tuples; what else there is, is the codec's. 
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -91,6 +92,11 @@ def refs(value: Any, live: Any = None) -> Iterator[tuple[str, Any]]:
         items = live if isinstance(live, list | tuple) else ()
         for number, item in enumerate(value):
             yield from refs(item, items[number] if number < len(items) else None)
+
+
+def owner(name: str) -> str:
+    """Which registered object a tensor belongs to: its name goes on with a dot, or in an optimizer with a slash."""
+    return re.split(r"[./]", name, maxsplit=1)[0]
 
 
 def named_as(value: Any, live: Any) -> Any:

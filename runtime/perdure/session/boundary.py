@@ -23,6 +23,7 @@ from perdure.errors import PeerLost
 from perdure.group.agreement import NOTHING, CheckpointCall, Votes
 from perdure.session.effects import Stop
 from perdure.session.handing import Handing
+from perdure.session.late import check_claimed
 from perdure.session.leaving import Exit, save_and_leave
 from perdure.session.newcomer import Newcomer
 from perdure.session.requests import ExitRequest
@@ -165,6 +166,7 @@ class Boundary:
         """One optimizer step is done."""
         run, progress = self._run, self._progress
         run.checkpointer  # noqa: B018 - raises if nothing is restored
+        check_claimed(run)
         ids = progress.finish_step()
         if not self._stepped:
             self._has_begun()

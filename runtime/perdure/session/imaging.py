@@ -75,6 +75,8 @@ class Images:
         """Before that place parameters have changed although no optimizer was seen to step."""
         self._behind_epoch = False
         """That place is the end of an epoch."""
+        self._renewed = False
+        """Since that place the script has registered more, or is about to."""
         self._eye = Eye()
         self._seen: Glance | None = None
         """What optimizers alone may change, as it was by then."""
@@ -124,13 +126,19 @@ class Images:
     def stand_in(self, run: int, rank: int, alike: tuple[str, ...]) -> None:
         """This process is to be rank `rank` of a run that takes over `run`, holds all that this rank holds there, and
         votes: an image that is made before it knows what came of it is that rank's."""
+        self._look_again()
         if not self.wanted or self._left:
             return
         with self._lock:
             self.join(alike)
             self._seen = self._glance()
             self._standing = self._copied_in_time(run, rank) if not self._run.progress.saved else None
-            self._touched = False
+            self._touched = self._renewed = False
+
+    def renew(self) -> None:
+        """The script is about to register more: how that was at the last place nobody knows."""
+        with self._lock:
+            self._renewed = True
 
     def end(self) -> None:
         """No optimizer is watched any more."""
@@ -158,6 +166,7 @@ class Images:
         `anew`: another run has taken over at it. `behind_epoch`: what a script does to parameters before its next batch
         it does once an epoch.
         """
+        self._look_again()
         if not self.wanted or self._left:
             return
         with self._lock:
@@ -169,12 +178,17 @@ class Images:
             self._alike = self.alike
             if self._run.progress.saved:
                 self._standing = None
-            elif moved or anew:
+            elif moved or anew or self._renewed:
                 self._standing = self._copied_in_time(self._run.settings.run or 0, self._run.rank)
             # Else all since is done again from the place before: it may have failed, and the script have gone on.
-            self._touched = False
+            self._touched = self._renewed = False
             if self._awaited:
                 self._changed.notify_all()
+
+    def _look_again(self) -> None:
+        """What was registered since may be what no image can hold."""
+        if self._renewed and not self._never:
+            self._never = self._obstacle()
 
     def _glance(self) -> Glance:
         registry = self._run.registry
@@ -238,6 +252,8 @@ class Images:
             return None, TOO_LONG
         if self._unseen:
             return None, "parameters change where no optimizer steps, or one that is compiled"
+        if self._renewed:
+            return None, "the script has registered more since its last batch was handed out"
         if not self._stands():
             return None, "it stands in the middle of a step"
         if standing is None or path is None:

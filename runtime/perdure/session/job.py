@@ -137,7 +137,8 @@ class EpochLoops:
 
     def _check_untouched(self) -> None:
         """UserError if the script has written to what was restored: the run that began this loop did so before."""
-        if self._passed is not None and self._passed != self._run.registry.versions():
+        # What was registered since comes behind.
+        if self._passed is not None and self._passed != self._run.registry.versions()[: len(self._passed)]:
             raise UserError(
                 "the script has changed parameters between two epochs() loops, and this run resumes in the second: its "
                 "checkpoint has that change, and what was trained since: change them only "

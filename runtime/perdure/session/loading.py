@@ -7,7 +7,6 @@ all. `perdure.load` and `perdure.history` are these functions.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -21,17 +20,18 @@ from perdure.checkpoint.history import Commit, find
 from perdure.checkpoint.history import history as list_commits
 from perdure.checkpoint.load import read_items
 from perdure.checkpoint.manifest import Item, Manifest, fetch_manifest
-from perdure.checkpoint.tree import join
+from perdure.checkpoint.tree import join, owner
 from perdure.contract import Wanted
 from perdure.errors import Corrupt, UserError
 from perdure.session import modules, optimizers
 from perdure.session.merging import parts_of
 from perdure.session.run import OWN_STOPPING
+from perdure.session.unclaimed import LATE
 from perdure.settings import as_uri
 from perdure.store import open_store
 from perdure.telemetry.lines import warn
 
-_HIDDEN: Final = {OWN_STOPPING}
+_HIDDEN: Final = {OWN_STOPPING, LATE}
 """What no script has registered, and has no use for."""
 
 
@@ -97,7 +97,7 @@ def load(
         warn(held)
     present = [name for name in wanted if name in objects]
     with _named_as_damaged(where):
-        tensors = read_items(store, manifest, [item for item in _items(manifest) if _owner(item.name) in present])
+        tensors = read_items(store, manifest, [item for item in _items(manifest) if owner(item.name) in present])
         states = {
             name: _by_rank(name, manifest) if objects[name] is None else _state_dict(name, objects[name], tensors)
             for name in present
@@ -131,11 +131,6 @@ def _items(manifest: Manifest) -> Iterator[Item]:
     return chain.from_iterable(index.shard.items for index in manifest.indexes)
 
 
-def _owner(name: str) -> str:
-    """Which registered object a tensor belongs to: its name goes on with a dot, or in an optimizer with a slash."""
-    return re.split(r"[./]", name, maxsplit=1)[0]
-
-
 def _by_rank(name: str, manifest: Manifest) -> dict[Any, Any]:
     return {
         rank: decode(part[name])
@@ -145,7 +140,7 @@ def _by_rank(name: str, manifest: Manifest) -> dict[Any, Any]:
 
 
 def _state_dict(name: str, saved: Any, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    own = {full: tensor for full, tensor in tensors.items() if _owner(full) == name}
+    own = {full: tensor for full, tensor in tensors.items() if owner(full) == name}
     if modules.is_module(saved):
         return modules.state_dict_of(name, saved, own)
     if optimizers.is_optimizer(saved):

@@ -29,6 +29,7 @@ from perdure.session.boundary import Boundary
 from perdure.session.describing import scripts_own, would_start
 from perdure.session.description import Description, Finding, Start
 from perdure.session.job import EpochLoops, Status
+from perdure.session.late import awaits
 from perdure.session.leaving import Exit
 from perdure.session.resuming import NOTHING_REGISTERED
 from perdure.session.run import Run
@@ -102,7 +103,10 @@ class Preview:
         if self._outlook and self._outlook.event:
             manifest = fetch_manifest(open_store(self._outlook.uri, os.environ), self._outlook.event)
             items = [item for index in manifest.indexes for item in index.shard.items]
-            self._run.registry.targets(decode(manifest.objects), items)
+            objects = decode(manifest.objects)
+            self._run.registry.targets(objects, items)
+            if names := self._run.registry.awaited(objects):
+                self.refused.append(Finding("not-registered-yet", awaits(names), certain=False))
 
     @contextmanager
     def _noting(self, name: str) -> Iterator[None]:

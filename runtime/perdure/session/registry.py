@@ -28,6 +28,7 @@ from perdure.session.merging import BY_RANK, Merge, check_size, merged
 from perdure.session.modules import Module
 from perdure.session.optimizers import Optim
 from perdure.session.renaming import Renames
+from perdure.session.unclaimed import LATE, Unclaimed
 
 T = TypeVar("T")
 
@@ -67,6 +68,14 @@ class Registry:
         self._renames = Renames()
         self.kept: list[str] = []
         """What the checkpoint that was loaded last did not hold, and stays as the script has made it."""
+        self.loaded = False
+        """Whether there was one."""
+        self._items: Mapping[str, Item] = {}
+        """What is known of its tensors."""
+        self._late: set[str] = set()
+        """What was registered after the run had begun."""
+        self._unclaimed = Unclaimed()
+        """What the checkpoint holds of objects that were registered late, and are not registered yet."""
         self._order: list[str] = []
         """Their names, as they were registered."""
         self.things: list[Any] = []
@@ -80,22 +89,24 @@ class Registry:
         self._renames |= names
 
     def add(
-        self, name: str, thing: Any, *, loose: bool = False, keeps: bool = False, merge: Merge | None = None
+        self,
+        name: str,
+        thing: Any,
+        *,
+        loose: bool = False,
+        keeps: bool = False,
+        begins: bool = False,
+        late: bool = False,
+        merge: Merge | None = None,
     ) -> None:
         """Registers one object. UserError if the name is taken or the object has no state to save.
 
         That a `loose` one differs between ranks is as it should be. What a checkpoint does not hold of one that `keeps`
-        stays as it is. The state of one with a `merge` is each rank's own.
+        stays as it is, and one that `begins` does so if the checkpoint holds nothing of it. A `late` one is added when
+        the run has begun: what a checkpoint holds of it is to be claimed. The state of one with a
+        `merge` is each rank's own.
         """
-        if not name.isidentifier():
-            raise UserError(f"register: {name!r} is no plain name: keys in checkpoints begin with it")
-        if name in self.names:
-            raise UserError(f"register({name}=...): {name!r} is registered already: give each object its own name")
-        if merge and isinstance(thing, nn.Module | Optimizer):
-            raise UserError(
-                f"register(merge={{{name!r}: ...}}): a {type(thing).__name__} is the same on all ranks: merge= is for "
-                f"other objects"
-            )
+        self._check_new(name, thing, merge)
         if isinstance(thing, nn.Module):
             self._modules[name] = Module(name, thing, keeps=keeps)
         elif isinstance(thing, Optimizer):
@@ -111,10 +122,23 @@ class Registry:
         self.things.append(thing)
         if loose:
             self._loose |= {name}
-        if keeps:
+        if keeps or begins:
             self._keeping.add(name)
         if merge:
             self._merges[name] = merge
+        if late:
+            self._late.add(name)
+
+    def _check_new(self, name: str, thing: Any, merge: Merge | None) -> None:
+        if not name.isidentifier():
+            raise UserError(f"register: {name!r} is no plain name: keys in checkpoints begin with it")
+        if name in self.names or name == LATE:
+            raise UserError(f"register({name}=...): {name!r} is registered already: give each object its own name")
+        if merge and isinstance(thing, nn.Module | Optimizer):
+            raise UserError(
+                f"register(merge={{{name!r}: ...}}): a {type(thing).__name__} is the same on all ranks: merge= is for "
+                f"other objects"
+            )
 
     @property
     def named(self) -> dict[str, Any]:
@@ -125,6 +149,21 @@ class Registry:
     def names(self) -> set[str]:
         """What is registered."""
         return {*self._modules, *self._optimizers, *self._others}
+
+    @property
+    def late(self) -> list[str]:
+        """What is registered after the run has begun: it was in this run, or will be, as it was in the checkpoint's."""
+        return sorted({*self._late, *self._unclaimed.objects})
+
+    @property
+    def unclaimed(self) -> list[str]:
+        """What the checkpoint holds and the script has yet to register."""
+        return sorted(self._unclaimed.objects)
+
+    def awaited(self, saved: Mapping[str, Any]) -> list[str]:
+        """What of a checkpoint's objects was registered late, and is not registered now."""
+        renames = self._renames.of(saved)
+        return sorted({renames(name) for name in saved.get(LATE, ())} - self.names)
 
     def kind(self) -> str:
         """What all ranks of a run have alike before anything is trained: a word that differs where they do not."""
@@ -157,6 +196,11 @@ class Registry:
                 continue
             state = small.others[name] if small else _state_of(name, other)
             objects[name] = split(state, f"{name}.", replicated)
+        shared |= self._unclaimed.shared
+        replicated |= self._unclaimed.replicated
+        objects |= self._unclaimed.objects
+        if self.late:
+            objects[LATE] = self.late
         return State(shared, replicated, objects, rank, loose)
 
     @property
@@ -252,9 +296,18 @@ class Registry:
         UserError if the checkpoint is not of what is registered; it tells name, expected and found.
         """
         renames = self._renames.of([*objects, *(item.name for item in items)])
-        objects = renames.objects(objects)
-        self._check_names(objects)
         by_name = {renames(item.name): item for item in items}
+        places = self._places(self._known(objects, renames), by_name, room)
+        self._items = by_name
+        return {(item.part, item.name): places[name] for name, item in by_name.items() if name in places}
+
+    def _places(
+        self,
+        objects: Mapping[str, Any],
+        by_name: Mapping[str, Item],
+        room: Mapping[tuple[str, str], Tensor] = MappingProxyType({}),
+    ) -> dict[str, Tensor]:
+        """Where each tensor of these objects is to be read to."""
         places = {
             name: tensor
             for registered, module in self._modules.items()
@@ -265,17 +318,46 @@ class Registry:
         for name, live, device in self._wishes(objects, by_name):
             item = by_name[name]
             places[name] = _place(item, live, device, used, room.get((item.part, item.name)))
-        return {(item.part, item.name): places[name] for name, item in by_name.items() if name in places}
+        return places
 
     def load(self, state: State) -> None:
         """Takes over a checkpoint's state, read into its targets or not. UserError if it is of other objects."""
         read = {**state.shared, **state.replicated}
         renames = self._renames.of([*state.objects, *read])
-        objects, found = renames.objects(state.objects), {renames(name): tensor for name, tensor in read.items()}
-        self._check_names(objects)
-        self.kept = sorted(self.names - objects.keys())
+        objects = self._known(state.objects, renames)
+        shared, replicated = (
+            {renames(name): tensor for name, tensor in part.items()} for part in (state.shared, state.replicated)
+        )
+        self.kept = sorted(self.names - objects.keys()) + self._put_in(objects, {**shared, **replicated})
+        if state.rank is not None:  # else whoever has read this keeps its own
+            own = {renames(name): saved for name, saved in state.rank.get(BY_RANK, {}).items()}
+            self._check_own(objects, own)
+            self.load_own(own)
+        self._unclaimed = Unclaimed(objects, shared, replicated).besides(self.names)
+        self.loaded = True
+
+    def claim(self, names: Collection[str], rename: Mapping[str, str]) -> tuple[list[str], list[str]]:
+        """Puts into these, which were added late, what the checkpoint holds of them.
+
+        Which of them it does not hold, and which tensors of modules. UserError if it holds other objects under these
+        names: nothing is claimed then.
+        """
+        renames = (Renames() | rename).of(self._unclaimed.held)
+        unclaimed = self._unclaimed.called(renames)
+        claimed = unclaimed.of(names)
+        places = self._places(claimed.objects, claimed.items(self._items.values(), renames))
+        with torch.no_grad():
+            for name, place in places.items():
+                place.copy_(claimed.tensors[name])
+        kept = self._put_in(claimed.objects, {**claimed.tensors, **places})
+        self._unclaimed = unclaimed.besides(names)
+        return sorted(set(names) - claimed.objects.keys()), kept
+
+    def _put_in(self, objects: Mapping[str, Any], found: Mapping[str, Tensor]) -> list[str]:
+        """Puts in what was read into its places; which tensors of modules are kept."""
+        kept: list[str] = []
         for name, module in self._held(self._modules, objects):
-            self.kept += module.load(found, join(objects[name]["extra"], found.__getitem__))
+            kept += module.load(found, join(objects[name]["extra"], found.__getitem__))
         parameters = self._parameter_names()
         for name, optimizer in self._held(self._optimizers, objects):
             optimizer.load(objects[name], parameters, found.__getitem__)
@@ -283,10 +365,7 @@ class Registry:
             if objects[name] is not None:
                 saved = named_as(objects[name], _state_of(name, other))
                 other.load_state_dict(join(saved, found.__getitem__))
-        if state.rank is not None:  # else whoever has read this keeps its own
-            own = {renames(name): saved for name, saved in state.rank.get(BY_RANK, {}).items()}
-            self._check_own(objects, own)
-            self.load_own(own)
+        return kept
 
     def _wishes(
         self, objects: Mapping[str, Any], items: Mapping[str, Item]
@@ -302,9 +381,9 @@ class Registry:
             yield from ((ref, found, None) for ref, found in refs(named_as(objects[name], live), live))
 
     @staticmethod
-    def _held(things: Mapping[str, T], objects: Mapping[str, Any]) -> Iterator[tuple[str, T]]:
-        """Those of which the checkpoint has anything."""
-        return ((name, thing) for name, thing in things.items() if name in objects)
+    def _held(things: Mapping[str, T], names: Collection[str]) -> Iterator[tuple[str, T]]:
+        """Those of these names: those of which a checkpoint has anything, say."""
+        return ((name, thing) for name, thing in things.items() if name in names)
 
     @staticmethod
     def _check_own(objects: Mapping[str, Any], own: Mapping[str, Any]) -> None:
@@ -312,9 +391,19 @@ class Registry:
         if lacking:
             raise UserError(f"this rank has saved no state of {lacking[0]!r}: register it with merge= on every rank")
 
-    def _check_names(self, objects: Mapping[str, Any]) -> None:
+    def _known(self, saved: Mapping[str, Any], renames: Renames) -> dict[str, Any]:
+        """A checkpoint's objects under their present names. UserError if the script does not register the same ones.
+
+        What was registered late is registered late again.
+        """
+        objects = renames.objects(saved)
+        late = {renames(name) for name in objects.pop(LATE, ())}
+        self._check_names(objects, late)
+        return objects
+
+    def _check_names(self, objects: Mapping[str, Any], late: set[str]) -> None:
         saved = set(objects)
-        missing, unknown = sorted(saved - self.names), sorted(self.names - saved - self._keeping)
+        missing, unknown = sorted(saved - self.names - late), sorted(self.names - saved - self._keeping)
         if missing or unknown:
             raise UserError(
                 f"the checkpoint holds {sorted(saved)}, registered are {sorted(self.names)}: register the same names "

@@ -57,6 +57,7 @@ from perdure.session.firsts import FirstSteps
 from perdure.session.hooks import HookName, read_name
 from perdure.session.job import EpochLoops, Status
 from perdure.session.joining import attach, meet, meet_in_place
+from perdure.session.late import register_late
 from perdure.session.merging import Merge, check_merges
 from perdure.session.options import checked, read_limit
 from perdure.session.preview import Preview
@@ -275,7 +276,7 @@ class Session:
     def register(
         self,
         *,
-        absent: Literal["refuse", "keep"] = "refuse",
+        absent: Literal["refuse", "keep"] | None = None,
         rename: Mapping[str, str] | None = None,
         merge: Mapping[str, Merge] | None = None,
         **things: Any,
@@ -291,13 +292,19 @@ class Session:
         and each rank gets its own back. On another number of ranks each one loads what `fn(states, rank, world)` gives
         for the state_dicts of all ranks that there were, in their order. Not for modules and optimizers.
 
-        UserError for a name that is taken, what has no state, or a `merge` that cannot be.
+        What is registered late, after `restore()` or in an epoch, on all ranks alike, gets what the checkpoint holds of
+        it right then. A checkpoint that holds nothing of it was made before, so the object begins as it is; with
+        `absent="refuse"` that is a UserError. A resumed run registers it again before its first step, else the step is
+        a UserError; what no run has registered again goes on into each checkpoint.
+
+        UserError for a name that is taken, what has no state, or a `merge` that cannot be, or comes late.
         """
-        if self._run.opening:
-            raise UserError(f"register({', '.join(things)}): training is restored already: register before epochs()")
-        if absent not in ("refuse", "keep"):
+        if absent not in (None, "refuse", "keep"):
             raise UserError(f"register(absent={absent!r}): write absent='keep' or absent='refuse'")
         merges = check_merges(merge or {}, list(things))
+        if self._run.opening:
+            register_late(self._run, things, rename or {}, merges, absent)
+            return
         self._run.registry.rename(rename or {})
         for name, thing in things.items():
             self._run.registry.add(name, thing, keeps=absent == "keep", merge=merges.get(name))

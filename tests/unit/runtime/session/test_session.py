@@ -225,13 +225,6 @@ def test_a_step_outside_of_a_restored_training_is_a_mistake_that_is_named(join: 
         session.step()
 
 
-def test_registering_after_restoring_is_a_mistake_that_is_named(join: Join) -> None:
-    session = join()
-    session.restore()
-    with pytest.raises(UserError, match="register before"):
-        session.register(net=nn.Linear(1, 1))
-
-
 def test_a_loader_that_the_checkpoint_knows_and_the_script_does_not_is_named(join: Join) -> None:
     Training(join()).left(stop=3)
     session = join()
