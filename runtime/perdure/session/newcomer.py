@@ -85,9 +85,13 @@ class Newcomer:
         if source != self.header.source:
             return False
         driver = self._driver
-        driver.effects.lap("script")
-        self._stand_in()
-        driver.feed(ev.FirstBatch())
+        if names := self._run.registry.unclaimed:
+            late = ", ".join(names)
+            driver.feed(ev.Unable(f"at its first batch it has not registered {late}, as the others have meanwhile"))
+        else:
+            driver.effects.lap("script")
+            self._stand_in()
+            driver.feed(ev.FirstBatch())
         while True:
             match driver.next_act():
                 case ev.Install():

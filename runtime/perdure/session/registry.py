@@ -167,9 +167,11 @@ class Registry:
 
     def kind(self) -> str:
         """What all ranks of a run have alike before anything is trained: a word that differs where they do not."""
-        layouts = {name: module.layout() for name, module in self._modules.items()}
-        groups = {name: optimizer.layout(self._parameter_names()) for name, optimizer in self._optimizers.items()}
-        others = {name: type(other).__qualname__ for name, other in self._others.items()}
+        early = self.names - self._late
+        layouts = {name: module.layout() for name, module in self._held(self._modules, early)}
+        names = self._parameter_names()
+        groups = {name: optimizer.layout(names) for name, optimizer in self._held(self._optimizers, early)}
+        others = {name: type(other).__qualname__ for name, other in self._held(self._others, early)}
         others |= {name: f"{others[name]} of each rank" for name in self._merges}
         return repr((torch.__version__, sorted(layouts.items()), sorted(groups.items()), sorted(others.items())))
 

@@ -89,6 +89,14 @@ def test_old_ranks_that_hold_different_weights_hand_nothing_over(nursery: Nurser
     assert "differs between rank 0 and rank 1" in job.output("old0")
 
 
+def test_a_newcomer_that_has_not_registered_all_by_its_first_batch_does_not_join(nursery: Nursery) -> None:
+    job = Job(nursery, "forgets", 2, script="variants.train", kind="registered late")
+    job.offered(*REPLACED, forgets=True).begin()
+    assert job.ended() == {"new1": 1, "old0": 0, "old1": 0}
+    assert "at its first batch it has not registered late, as the others have meanwhile" in job.output("new1")
+    assert [entry["kind"] for entry in job.log if entry["kind"] in ("Opened", "Completed")] == ["Opened", "Completed"]
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_old_ranks_train_on_bit_for_bit(nursery: Nursery, undisturbed: dict[int, Any], name: str) -> None:
     fault = FAULTS[name]

@@ -65,6 +65,8 @@ VARIANTS = {
     "pinned": (2, (0,)),
     "evaluated": (2, (0,)),
     "read on": (2, (1,)),
+    "registered late": (2, (0,)),
+    "registered meanwhile": (2, (1,)),
 }
 """How many ranks, and which of them are replaced."""
 
@@ -87,6 +89,9 @@ def test_whatever_a_script_adds_goes_over_too(nursery: Nursery, kind: str) -> No
         assert old[-1][1:3] == (7, 1)
         assert new[0] == (2, 7, 1, old[-1][3] - 1), "the newcomer goes on in the middle of the second pass"
         assert [score[1:] for score in old + new] == [tuple(score[1:]) for score in undisturbed["old0"]["scores"]]
+    if kind.startswith("registered"):
+        assert opened(job)[1] == (2, 1, 6)
+        assert {len(result["optimizer"]) for result in results.values() if "optimizer" in result} == {2}
     if kind == "pinned":
         pinned = [(entry["step"], entry["run"]) for entry in job.log if entry.get("pin") == "last"]
         ((_, _, at),) = opened(job)[1:]

@@ -21,6 +21,8 @@ from perdure.session.leaving import Exit
 from perdure.session.session import Session
 from tests.unit.runtime.handover.scripts import BATCH, await_ready, dataset, digest, network, take_part
 
+UNFROZEN = {"registered late": 0, "registered meanwhile": 1}
+"""By kind, the epoch in which an optimizer is made and registered; each has six steps, behind which ranks change."""
 DRAWN_ALIKE = 11
 """The seed of what all ranks draw alike."""
 
@@ -35,16 +37,30 @@ class Kit:
         """Of each batch of an evaluation the run, the step, the pass, and how many were left."""
         net = network("plain")
         torch.manual_seed(session.rank)
-        self.net = net
+        self.net, self.body = net, net.get_submodule("0")
         inner: Any = torch.compile(net, backend=self.compiled) if kind == "compiled inside" else net
         views = {"gradient_as_bucket_view": True} if kind == "views of four" else {}
         self.wrapped: Any = session.wrap(inner, **views)
         outer: Any = torch.compile(self.wrapped, backend=self.compiled) if kind == "compiled outside" else self.wrapped
         self.model: Callable[[Tensor], Tensor] = outer
         self.optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+        self.late: torch.optim.Optimizer | None = None
+        if kind in UNFROZEN:
+            self.body.requires_grad_(requires_grad=False)
+            self.optimizer = torch.optim.Adam(net.get_submodule("3").parameters(), lr=1e-2)
         self.scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=3)
         self.ema = AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(0.9))
         session.register(model=self.wrapped, optimizer=self.optimizer, scaler=self.scaler, ema=self.ema)
+
+    def unfreeze(self) -> None:
+        """From here on all is trained."""
+        self.body.requires_grad_(requires_grad=True)
+        self.late = torch.optim.Adam(self.body.parameters(), lr=1e-3)
+        self.session.register(late=self.late)
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        return [self.optimizer, self.late] if self.late else [self.optimizer]
 
     def compiled(self, graph: torch.fx.GraphModule, _: list[Tensor]) -> Callable[..., Any]:
         """Counts how often something is compiled."""
@@ -65,16 +81,24 @@ class Kit:
 
     def step(self) -> None:
         """One optimizer step."""
-        self.scaler.step(self.optimizer)
+        for optimizer in self.optimizers:
+            self.scaler.step(optimizer)
         self.scaler.update()
         self.ema.update_parameters(self.net)
-        self.optimizer.zero_grad()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
 
 
 def train(
-    root: str, *, kind: str = "", deterministic: bool = False, wait_at: int | None = None, epochs: int = 3
+    root: str,
+    *,
+    kind: str = "",
+    deterministic: bool = False,
+    wait_at: int | None = None,
+    epochs: int = 3,
+    forgets: bool = False,
 ) -> dict[str, Any]:
-    """Trains to the end, with a hand-over in the step behind `wait_at`."""
+    """Trains to the end, with a hand-over in the step behind `wait_at`. One that `forgets` unfreezes nothing."""
     torch.set_num_threads(1)
     with Session.from_env(root, deterministic=deterministic) as session:
         kit = Kit(session, kind)
@@ -86,7 +110,9 @@ def train(
         }.get(kind, plain)
         seen: list[float] = session.state.get("seen", [])
         try:
-            for _ in session.epochs(epochs):
+            for epoch in session.epochs(epochs):
+                if epoch >= UNFROZEN.get(kind, epochs) and not kit.late and not forgets:
+                    kit.unfreeze()
                 for _ in steps(kit):
                     kit.step()
                     if kind == "own values":
@@ -105,7 +131,7 @@ def train(
             "steps": session.steps_done,
             "weights": digest(kit.net.parameters()),
             "buffers": digest(kit.ema.state_dict().values()),
-            "optimizer": digest(value["exp_avg"] for value in kit.optimizer.state_dict()["state"].values()),
+            "optimizer": [digest(state["exp_avg"] for state in one.state.values()) for one in kit.optimizers],
             "rate": [kit.scaler.get_scale(), (seen, session.state.get("score")) if session.rank == 0 else None],
             "random": torch.rand(1).item(),
             "compilations": kit.compilations,
@@ -113,7 +139,7 @@ def train(
 
 
 def plain(kit: Kit) -> Iterator[None]:
-    for batch in kit.session.loader(dataset(), BATCH):
+    for batch in kit.session.loader(dataset(), BATCH + (kit.kind in UNFROZEN)):
         kit.backward(batch)
         yield
 
