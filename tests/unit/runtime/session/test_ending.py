@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
-from torch._C._distributed_c10d import Store
+from torch._C._distributed_c10d import HashStore, Store
 
 from e2e.harness.local_run import free_port
 from perdure.errors import PeerLost
@@ -64,16 +64,16 @@ def connecting(*answers: Exception | Store) -> Callable[[], Store]:
 
 
 def test_a_store_that_does_not_answer_in_time_is_asked_again() -> None:
-    store = dist.HashStore()
+    store = HashStore()
     late = dist.DistNetworkError("The client socket has timed out"), TimeoutError("timed out")
     assert ending.ask_again(connecting(*late, store), 300) is store
 
 
 def test_a_store_is_asked_again_for_so_long_and_no_longer() -> None:
     with pytest.raises(dist.DistNetworkError):
-        ending.ask_again(connecting(dist.DistNetworkError("late"), dist.HashStore()), -1)
+        ending.ask_again(connecting(dist.DistNetworkError("late"), HashStore()), -1)
 
 
 def test_where_nobody_listens_nobody_is_asked_again() -> None:
     with pytest.raises(ConnectionRefusedError):
-        ending.ask_again(connecting(ConnectionRefusedError("refused"), dist.HashStore()), 300)
+        ending.ask_again(connecting(ConnectionRefusedError("refused"), HashStore()), 300)
