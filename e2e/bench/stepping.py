@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import perdure
 from perdure.contract import Env
-from perdure.session.wrapping import Replica
+from perdure.session.state.wrapping import Replica
 
 BATCH = 64
 LONG_SECONDS = 0.01

@@ -1,9 +1,9 @@
 """Drives the real machine of one party through one attempt, in virtual time: what waits for others waits here.
 
 Real: perdure.handover's machines and timetable, the takeover's pen with the log's rules. Modelled after
-perdure.session.driving and .effects: threads are tasks, and the main thread waits for acts in a queue. A process that
-is stopped hears nothing, and does nothing, until it goes on; a request that it has sent to the store arrives all the
-same. Used by `handing`.
+perdure.session.ranks.driving and .effects: threads are tasks, and the main thread waits for acts in a queue. A process
+that is stopped hears nothing, and does nothing, until it goes on; a request that it has sent to the store arrives all
+the same. Used by `handing`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One simulated process in hand-overs: as an old rank one attempt after the other, or as a newcomer to a living run.
 
-Modelled after perdure.session.handing, .newcomer and .membership. `trainer` owns one of these per process.
+Modelled after perdure.session.ranks.handing, .newcomer and .membership. `trainer` owns one of these per process.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ from typing import Final
 from paced import Paced, train  # type: ignore[import-not-found]
 
 from perdure.checkpoint.verdict import Verdict
-from perdure.session import handing, newcomer
-from perdure.session.effects import Effects
+from perdure.session.ranks import handing, newcomer
+from perdure.session.ranks.effects import Effects
 
 HOLD: Final = os.environ.get("HOLD", "")
 SECONDS: Final = float(os.environ.get("HOLD_SECONDS", "8"))

@@ -4,7 +4,7 @@ A pass counts where the script makes it by itself, in an epoch or outside of the
 out those that are done, in the order in which the script makes them, and goes on in the one that was broken. A pass
 within another loop's batch is a part of what that batch does, and is made from its beginning to its end.
 
-Made by `Session.loader(train=False)`; perdure.session.progress tells it where the script is.
+Made by `Session.loader(train=False)`; perdure.session.position.progress tells it where the script is.
 """
 
 from __future__ import annotations

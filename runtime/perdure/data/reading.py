@@ -3,7 +3,7 @@
 It goes on where the epoch before has left it (`rewind=False`), in one order and until the dataset is used up, or begins
 each epoch anew. Its position is one number in that order, so any number of ranks goes on from it.
 
-Made by `Session.loader(per_epoch=...)`; perdure.session.progress says when an epoch is over.
+Made by `Session.loader(per_epoch=...)`; perdure.session.position.progress says when an epoch is over.
 """
 
 from __future__ import annotations

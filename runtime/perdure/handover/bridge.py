@@ -2,7 +2,7 @@
 
 They are made in a thread of the old ranks while they train; newcomers have nothing else to do. A bridge serves one
 attempt: whatever fails on it is PeerLost and ends the attempt, never the training. Nothing of the session is known
-here. Called by perdure.session.effects.
+here. Called by perdure.session.ranks.effects.
 """
 
 from __future__ import annotations

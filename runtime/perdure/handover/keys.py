@@ -2,7 +2,7 @@
 
 Its ports are a range of their own. torch's stores ask for no password: the token is their first key and prefix, so what
 is stale or blind gets no further. Every method raises PeerLost if the decider is gone. Called by
-perdure.session.effects.
+perdure.session.ranks.effects.
 """
 
 from __future__ import annotations

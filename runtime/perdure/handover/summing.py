@@ -1,7 +1,7 @@
 """Whether the old ranks hold the same state: each sums up its own while it is sent, and the vote compares.
 
 Every old rank reads all of it for that, which takes about as long as sending it over a fast link: beside each other
-they cost one of the two. Used by perdure.session.effects; what the sums are compared by is Bridge.vote.
+they cost one of the two. Used by perdure.session.ranks.effects; what the sums are compared by is Bridge.vote.
 """
 
 from __future__ import annotations

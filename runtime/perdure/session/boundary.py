@@ -21,14 +21,14 @@ from perdure.contract import Env
 from perdure.data.source import Source
 from perdure.errors import PeerLost
 from perdure.group.agreement import NOTHING, CheckpointCall, Votes
-from perdure.session.effects import Stop
-from perdure.session.handing import Handing
 from perdure.session.late import check_claimed
-from perdure.session.leaving import Exit, save_and_leave
-from perdure.session.newcomer import Newcomer
-from perdure.session.requests import ExitRequest
-from perdure.session.run import Run
-from perdure.session.saving import SaveRequests
+from perdure.session.process.leaving import Exit, save_and_leave
+from perdure.session.process.requests import ExitRequest
+from perdure.session.process.run import Run
+from perdure.session.process.saving import SaveRequests
+from perdure.session.ranks.effects import Stop
+from perdure.session.ranks.handing import Handing
+from perdure.session.ranks.newcomer import Newcomer
 from perdure.telemetry.events import Evaluating, RequestSeen, Stepped
 from perdure.telemetry.lines import say
 

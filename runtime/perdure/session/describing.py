@@ -17,9 +17,9 @@ from perdure.checkpoint.tree import split
 from perdure.data.loader import Loader
 from perdure.data.source import Source
 from perdure.session.description import Description, Handed, Loop, Phase, Registered, Start
-from perdure.session.hooks import HookName, Hooks
-from perdure.session.run import OWN_STOPPING, OWN_VALUES, Run
-from perdure.session.stopping import Goal
+from perdure.session.position.stopping import Goal
+from perdure.session.process.hooks import HookName, Hooks
+from perdure.session.process.run import OWN_STOPPING, OWN_VALUES, Run
 from perdure.session.validating import findings, live_optimizers
 
 

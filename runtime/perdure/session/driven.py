@@ -10,10 +10,10 @@ from typing import Any
 
 from perdure.checkpoint.codec import decode, encode
 from perdure.group.collectives import on_all
-from perdure.session.liveness import tell_attached
-from perdure.session.registry import Stateful
+from perdure.session.ranks.liveness import tell_attached
 from perdure.session.session import Session
-from perdure.session.wrapping import WORLD_WITH_ONE_ORDER
+from perdure.session.state.registry import Stateful
+from perdure.session.state.wrapping import WORLD_WITH_ONE_ORDER
 
 # An adapter is a part of the Session, so it may look into it: here, and nowhere else.
 

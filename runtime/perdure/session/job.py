@@ -17,13 +17,13 @@ from perdure.checkpoint.checkpointer import GOAL_SECONDS
 from perdure.contract import ExitKind
 from perdure.errors import HandoverFailed, PeerLost, UserError
 from perdure.session.boundary import Boundary
-from perdure.session.collecting import collected
 from perdure.session.departure import Departure, departure, loop
-from perdure.session.ending import wait_for_all
-from perdure.session.hooks import HookName
-from perdure.session.leaving import Exit, save_finally
-from perdure.session.run import OWN_VALUES, Run
-from perdure.session.stopping import BREAK, Condition, Goal, Limit, agreed
+from perdure.session.position.stopping import BREAK, Condition, Goal, Limit, agreed
+from perdure.session.process.ending import wait_for_all
+from perdure.session.process.hooks import HookName
+from perdure.session.process.leaving import Exit, save_finally
+from perdure.session.process.run import OWN_VALUES, Run
+from perdure.session.state.collecting import collected
 from perdure.telemetry.events import GoalReached
 from perdure.telemetry.lines import say
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from perdure.checkpoint.stage import stage
 from perdure.errors import UserError
-from perdure.session.run import Run
+from perdure.session.process.run import Run
 from perdure.telemetry.lines import say
 
 

@@ -23,10 +23,10 @@ from perdure.checkpoint.manifest import Item, Manifest, fetch_manifest
 from perdure.checkpoint.tree import join, owner
 from perdure.contract import Wanted
 from perdure.errors import Corrupt, UserError
-from perdure.session import modules, optimizers
-from perdure.session.merging import parts_of
-from perdure.session.run import OWN_STOPPING
-from perdure.session.unclaimed import LATE
+from perdure.session.process.run import OWN_STOPPING
+from perdure.session.state import modules, optimizers
+from perdure.session.state.merging import parts_of
+from perdure.session.state.unclaimed import LATE
 from perdure.settings import as_uri
 from perdure.store import open_store
 from perdure.telemetry.lines import warn

@@ -13,9 +13,9 @@ from torch import Tensor
 from perdure.checkpoint.state import NewCommit
 from perdure.contract import read_resume_from
 from perdure.errors import UserError
-from perdure.session.reports import Report
+from perdure.session.position.stopping import Condition, Limit
+from perdure.session.process.reports import Report
 from perdure.session.session import Session
-from perdure.session.stopping import Condition, Limit
 from perdure.telemetry.lines import say
 
 

@@ -30,10 +30,10 @@ from perdure.session.describing import scripts_own, would_start
 from perdure.session.description import Description, Finding, Start
 from perdure.session.job import EpochLoops, Status
 from perdure.session.late import awaits
-from perdure.session.leaving import Exit
+from perdure.session.position.stopping import Condition, Goal, Limit
+from perdure.session.process.leaving import Exit
+from perdure.session.process.run import Run
 from perdure.session.resuming import NOTHING_REGISTERED
-from perdure.session.run import Run
-from perdure.session.stopping import Condition, Goal, Limit
 from perdure.store import open_store
 
 

@@ -18,14 +18,14 @@ from perdure.checkpoint.save import stage_together
 from perdure.checkpoint.state import Loaded, Position, State
 from perdure.contract import CommitRef
 from perdure.group.collectives import on_all
-from perdure.session.accumulating import of_all
-from perdure.session.hooks import HookName
-from perdure.session.leaving import give_up, stop_without_step
-from perdure.session.liveness import hidden_obstacle, kept_world, obstacle, tell_attached
-from perdure.session.merging import parts_of, with_own
-from perdure.session.newcomer import Newcomer
-from perdure.session.rng import going_on, of_lost_rank, of_other_world
-from perdure.session.run import OWN_STOPPING, OWN_VALUES, Run
+from perdure.session.position.accumulating import of_all
+from perdure.session.process.hooks import HookName
+from perdure.session.process.leaving import give_up, stop_without_step
+from perdure.session.process.run import OWN_STOPPING, OWN_VALUES, Run
+from perdure.session.ranks.liveness import hidden_obstacle, kept_world, obstacle, tell_attached
+from perdure.session.ranks.newcomer import Newcomer
+from perdure.session.state.merging import parts_of, with_own
+from perdure.session.state.rng import going_on, of_lost_rank, of_other_world
 from perdure.telemetry.events import Resumed
 from perdure.telemetry.lines import say
 from perdure.telemetry.trace import StoreTrace, TraceLines

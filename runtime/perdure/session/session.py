@@ -41,32 +41,33 @@ from perdure.data.reading import Reader, read_portion
 from perdure.data.sampling import SamplingPlan
 from perdure.errors import PerdureError, UserError
 from perdure.group.found import with_found_group
-from perdure.session import current, wrapping
-from perdure.session.accumulating import Accumulator
-from perdure.session.asking import ExitFile
-from perdure.session.asking import exit_signals as ask_signals
+from perdure.session import current
 from perdure.session.boundary import Boundary
-from perdure.session.counting import NAME as STEPS
-from perdure.session.counting import Steps
 from perdure.session.departure import has_ended, main_frame
 from perdure.session.describing import describe, scripts_own
 from perdure.session.description import Description
-from perdure.session.ending import tell_failed
 from perdure.session.exchanging import all_reduce, gather
 from perdure.session.firsts import FirstSteps
-from perdure.session.hooks import HookName, read_name
 from perdure.session.job import EpochLoops, Status
-from perdure.session.joining import attach, meet, meet_in_place
 from perdure.session.late import register_late
-from perdure.session.merging import Merge, check_merges
 from perdure.session.options import checked, read_limit
+from perdure.session.position.accumulating import Accumulator
+from perdure.session.position.counting import NAME as STEPS
+from perdure.session.position.counting import Steps
+from perdure.session.position.progress import RESERVED
+from perdure.session.position.stopping import Condition, Limit, max_seconds, max_steps, read_goal
 from perdure.session.preview import Preview
-from perdure.session.progress import RESERVED
-from perdure.session.reporting import Watch, classify, exit_status, explained, tell_error
+from perdure.session.process.asking import ExitFile
+from perdure.session.process.asking import exit_signals as ask_signals
+from perdure.session.process.ending import tell_failed
+from perdure.session.process.hooks import HookName, read_name
+from perdure.session.process.reporting import Watch, classify, exit_status, explained, tell_error
+from perdure.session.process.run import Run
+from perdure.session.ranks.joining import attach, meet, meet_in_place
 from perdure.session.resuming import receive, resume
-from perdure.session.run import Run
-from perdure.session.stopping import Condition, Limit, max_seconds, max_steps, read_goal
-from perdure.session.userstate import UserState
+from perdure.session.state import wrapping
+from perdure.session.state.merging import Merge, check_merges
+from perdure.session.state.userstate import UserState
 from perdure.session.weighting import weigh
 from perdure.settings import RESOLVER, Settings, read_settings
 from perdure.telemetry.lines import fall_silent, say
@@ -247,7 +248,8 @@ class Session:
     def on(self, name: str, hook: Hook) -> Hook: ...
 
     def on(self, name: str, hook: Callable[..., Any] | None = None) -> Any:
-        """Has `hook` called at a moment of the training: perdure.session.hooks.HookName lists moments and arguments.
+        """Has `hook` called at a moment of the training: perdure.session.process.hooks.HookName lists them and what
+        they give.
 
         Without `hook` this is a decorator. A hook that fails is reported, and fatal only in init, collect and exit.
         UserError for a name that there is not, or one whose moment is over.

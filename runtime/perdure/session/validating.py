@@ -17,8 +17,8 @@ from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from perdure.session.description import Finding
-from perdure.session.modules import unwrapped
-from perdure.session.registry import Registry
+from perdure.session.state.modules import unwrapped
+from perdure.session.state.registry import Registry
 
 _DEPTH: Final = 4
 """How deep in a registered object something may be and be taken for saved with it."""

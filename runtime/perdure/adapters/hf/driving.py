@@ -20,10 +20,10 @@ from perdure.adapters.hf.cues import Cues
 from perdure.adapters.hf.limits import forgetful
 from perdure.adapters.hf.standing import Standing
 from perdure.contract import Env
-from perdure.session import rng
 from perdure.session.driven import drive, keep, offers_hand_over, root, sums_in_rank_order
 from perdure.session.session import Session
-from perdure.session.wrapping import mean_in_rank_order
+from perdure.session.state import rng
+from perdure.session.state.wrapping import mean_in_rank_order
 from perdure.telemetry.lines import say
 
 TRAINER: Final = "the Hugging Face Trainer"

@@ -21,7 +21,7 @@ from perdure.checkpoint.opening import load_newest
 from perdure.checkpoint.state import Position
 from perdure.checkpoint.writer import Resume, Writer
 from perdure.group.peers import Solo
-from perdure.session.registry import Registry
+from perdure.session.state.registry import Registry
 from perdure.settings import Settings
 from perdure.store import open_store
 from perdure.telemetry.timings import Timings

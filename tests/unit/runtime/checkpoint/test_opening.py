@@ -20,7 +20,7 @@ from perdure.checkpoint.writer import Resume, Writer
 from perdure.contract import Handover
 from perdure.errors import Corrupt, Fenced, StorageError, StorageRefused
 from perdure.group.peers import Solo
-from perdure.session.leaving import Exit
+from perdure.session.process.leaving import Exit
 from perdure.settings import Member, Settings
 from perdure.store.file import FileStore
 

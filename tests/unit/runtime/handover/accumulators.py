@@ -10,8 +10,8 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
-from perdure.session.accumulating import Accumulator
-from perdure.session.leaving import Exit
+from perdure.session.position.accumulating import Accumulator
+from perdure.session.process.leaving import Exit
 from perdure.session.session import Session
 from tests.unit.runtime.handover.scripts import network, take_part
 

@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
-from perdure.session.leaving import Exit
+from perdure.session.process.leaving import Exit
 from perdure.session.session import Session
 from tests.unit.runtime.handover.scripts import network, take_part
 from tests.unit.runtime.session.scenarios import Seen, dealt, failing

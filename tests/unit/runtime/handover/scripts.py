@@ -20,7 +20,7 @@ from torch.utils.data import TensorDataset
 
 from perdure.channel import HandoverEnded
 from perdure.group.old_groups import OldGroups
-from perdure.session.leaving import Exit
+from perdure.session.process.leaving import Exit
 from perdure.session.session import Session
 from perdure.telemetry.events import Event
 

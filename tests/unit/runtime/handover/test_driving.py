@@ -25,11 +25,11 @@ from perdure.handover.keys import Word
 from perdure.handover.machine import Phase
 from perdure.handover.parties import Attempt
 from perdure.handover.timing import Timetable
-from perdure.session import driving
-from perdure.session.driving import Driver
-from perdure.session.effects import Effects
-from perdure.session.handing import Handing
-from perdure.session.run import Run
+from perdure.session.process.run import Run
+from perdure.session.ranks import driving
+from perdure.session.ranks.driving import Driver
+from perdure.session.ranks.effects import Effects
+from perdure.session.ranks.handing import Handing
 from perdure.settings import Settings
 from tests.support.store import MemoryStore
 from tests.unit.runtime.checkpoint.world import MANIFEST, UID, position

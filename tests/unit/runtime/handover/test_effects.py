@@ -35,9 +35,9 @@ from perdure.group.agreement import Agreement
 from perdure.group.peers import Alone, Solo
 from perdure.handover.parties import Attempt
 from perdure.handover.transfer import needing_room
-from perdure.session.effects import Effects, Header, Stop
-from perdure.session.membership import make_pulse
-from perdure.session.run import Run
+from perdure.session.process.run import Run
+from perdure.session.ranks.effects import Effects, Header, Stop
+from perdure.session.ranks.membership import make_pulse
 from perdure.settings import Member, Settings
 from perdure.telemetry.trace import NoTrace
 from tests.support.store import MemoryStore

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from perdure.session.leaving import Exit
+from perdure.session.process.leaving import Exit
 from perdure.session.session import Session
 from tests.unit.runtime.handover.scripts import BATCH, await_ready, dataset, digest, network, take_part
 

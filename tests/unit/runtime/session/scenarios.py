@@ -27,7 +27,7 @@ from perdure.checkpoint.image_file import Image
 from perdure.contract import Env
 from perdure.errors import PeerLost, UserError
 from perdure.group.agreement import Agreement, CheckpointCall, Votes
-from perdure.session.leaving import Exit
+from perdure.session.process.leaving import Exit
 from perdure.session.session import Session
 
 SAMPLES = 102

@@ -17,9 +17,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from perdure import Session, UserError
-from perdure.session.accumulating import Accumulator, Sums
-from perdure.session.leaving import Exit
-from perdure.session.totals import Total, read_number, together
+from perdure.session.position.accumulating import Accumulator, Sums
+from perdure.session.position.totals import Total, read_number, together
+from perdure.session.process.leaving import Exit
 from tests.unit.runtime.session.training import Join, samples
 
 NUMBERS: tuple[float, ...] = (

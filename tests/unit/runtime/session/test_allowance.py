@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.session.allowance import (
+from perdure.session.process.allowance import (
     GOOD_SECONDS,
     LEAST_PAUSE_SECONDS,
     LEAST_SPENT_SECONDS,

@@ -22,11 +22,12 @@ from perdure.errors import Corrupt, PeerLost
 from perdure.group.agreement import Agreement, Votes
 from perdure.group.peers import Alone
 from perdure.group.pulse import Pulse
-from perdure.session import boundary, leaving
+from perdure.session import boundary
 from perdure.session.boundary import Boundary
-from perdure.session.counting import Steps
-from perdure.session.effects import Stop
-from perdure.session.run import Run
+from perdure.session.position.counting import Steps
+from perdure.session.process import leaving
+from perdure.session.process.run import Run
+from perdure.session.ranks.effects import Stop
 from perdure.settings import Settings
 from perdure.telemetry.events import Event
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from perdure import UserError
-from perdure.session.asking import ExitFile, exit_signals
-from perdure.session.leaving import Exit
+from perdure.session.process.asking import ExitFile, exit_signals
+from perdure.session.process.leaving import Exit
 from tests.unit.runtime.session.training import Join, Training, entries
 
 ASKS = ['{"GracefulExit": 1}', '{"GracefulExit": true}', '{"GracefulExit": 1.0, "cause": 7}']

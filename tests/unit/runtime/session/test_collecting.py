@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from perdure.session.collecting import collected
-from perdure.session.registry import Registry
-from perdure.session.userstate import UserState
+from perdure.session.state.collecting import collected
+from perdure.session.state.registry import Registry
+from perdure.session.state.userstate import UserState
 
 
 class Average:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from perdure.session.copies import copied
+from perdure.session.state.copies import copied
 
 
 class Grid(list[int]):

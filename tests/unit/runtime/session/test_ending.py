@@ -13,8 +13,8 @@ from e2e.harness.local_run import free_port
 from perdure.errors import PeerLost
 from perdure.group.peers import Alone
 from perdure.group.rendezvous import place_of
-from perdure.session import ending
-from perdure.session.run import Run
+from perdure.session.process import ending
+from perdure.session.process.run import Run
 from perdure.settings import Settings
 from perdure.telemetry.lines import fall_silent
 

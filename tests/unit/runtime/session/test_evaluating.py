@@ -14,7 +14,7 @@ import torch
 from perdure import Session, UserError
 from perdure.channel import Committed, Exiting, Stepped, read_report
 from perdure.contract import ExitKind
-from perdure.session.leaving import Exit
+from perdure.session.process.leaving import Exit
 from tests.unit.runtime.session.test_boundary import EPOCHS, Act, Crash
 from tests.unit.runtime.session.training import Join, Training, entries, kinds, samples
 

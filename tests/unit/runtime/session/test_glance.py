@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from perdure.session.glance import ELEMENTS, Eye
+from perdure.session.state.glance import ELEMENTS, Eye
 
 KINDS = [
     torch.float32,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from perdure.errors import Fenced, PeerLost, UserError
-from perdure.session.hooks import FATAL, HookName, Hooks
+from perdure.session.process.hooks import FATAL, HookName, Hooks
 
 PASSING = sorted(set(HookName) - FATAL)
 

@@ -19,9 +19,9 @@ from perdure.checkpoint.image_file import Image, Label, write_image
 from perdure.checkpoint.upload import Staged
 from perdure.errors import Corrupt
 from perdure.group.peers import Alone
-from perdure.session import allowance, imaging
-from perdure.session.accumulating import Accumulator
-from perdure.session.run import Run
+from perdure.session.position.accumulating import Accumulator
+from perdure.session.process import allowance, imaging
+from perdure.session.process.run import Run
 from perdure.settings import Settings
 from perdure.telemetry.events import Event
 from tests.unit.runtime.session.scenarios import Seen, dealt

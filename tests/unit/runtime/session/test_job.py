@@ -18,7 +18,7 @@ from torch.utils.data import TensorDataset
 
 from perdure import Session, UserError
 from perdure.data.loader import Loader
-from perdure.session.leaving import Exit
+from perdure.session.process.leaving import Exit
 from tests.unit.runtime.session.training import Join, Training, entries, kinds
 
 Step = Callable[[int], None]

@@ -18,9 +18,9 @@ import perdure
 from perdure import Session, UserError
 from perdure.channel import Imaged
 from perdure.described import JSON
-from perdure.session import imaging
 from perdure.session.late import register_late
-from perdure.session.leaving import Exit
+from perdure.session.process import imaging
+from perdure.session.process.leaving import Exit
 from tests.unit.runtime.session.ranks import Scene, play
 from tests.unit.runtime.session.scenarios import joined
 from tests.unit.runtime.session.test_imaging import Told, same

@@ -19,7 +19,7 @@ from torch.utils.data import TensorDataset
 from perdure import Session, UserError
 from perdure.checkpoint.state import NewCommit
 from perdure.contract import CommitRef
-from perdure.session.leaving import Exit
+from perdure.session.process.leaving import Exit
 from perdure.settings import Member
 
 Join = Callable[[], Session]

@@ -20,10 +20,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from perdure.session import keepers
-from perdure.session.keepers import OWN_DDP
-from perdure.session.liveness import hidden_obstacle
-from perdure.session.wrapping import Replica
+from perdure.session.ranks.liveness import hidden_obstacle
+from perdure.session.state import keepers
+from perdure.session.state.keepers import OWN_DDP
+from perdure.session.state.wrapping import Replica
 
 
 def sampler() -> DistributedSampler[Tensor]:
@@ -33,7 +33,7 @@ def sampler() -> DistributedSampler[Tensor]:
 MADE_BEFORE = """
 from torch.utils.data.distributed import DistributedSampler
 own = DistributedSampler([1, 2], num_replicas=2, rank=0)
-from perdure.session.liveness import hidden_obstacle
+from perdure.session.ranks.liveness import hidden_obstacle
 print(hidden_obstacle())
 """
 

@@ -16,8 +16,8 @@ from perdure.checkpoint.codec import encode
 from perdure.checkpoint.state import State
 from perdure.errors import UserError
 from perdure.session.description import Registered
-from perdure.session.merging import LIMIT_BYTES
-from perdure.session.registry import Registry
+from perdure.session.state.merging import LIMIT_BYTES
+from perdure.session.state.registry import Registry
 from tests.unit.runtime.session.scenarios import Seen, dealt
 from tests.unit.runtime.session.training import Join, Training
 

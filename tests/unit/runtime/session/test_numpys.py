@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perdure.session import numpys
-from perdure.session.numpys import NumpyGenerator
+from perdure.session.state import numpys
+from perdure.session.state.numpys import NumpyGenerator
 
 NUMPY: Any = np.random
 """Its types do not know all of it."""

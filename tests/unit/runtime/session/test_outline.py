@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from perdure.session.outline import Outline
-from perdure.session.registry import Registry
+from perdure.session.state.outline import Outline
+from perdure.session.state.registry import Registry
 
 
 class Net(nn.Module):

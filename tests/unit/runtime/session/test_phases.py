@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from perdure import Job, Session, UserError
-from perdure.session.leaving import Exit
+from perdure.session.process.leaving import Exit
 from perdure.testing import processes
 from tests.unit.runtime.session.training import Join, entries, samples
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from perdure.session import pythons
-from perdure.session.pythons import PythonGenerator
+from perdure.session.state import pythons
+from perdure.session.state.pythons import PythonGenerator
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from torch import nn
 from perdure.checkpoint.codec import decode, encode
 from perdure.checkpoint.state import State
 from perdure.errors import UserError
-from perdure.session.registry import Registry
+from perdure.session.state.registry import Registry
 
 OPTIMIZERS: list[tuple[str, Callable[[Any], torch.optim.Optimizer]]] = [
     ("Adam", lambda p: torch.optim.Adam(p, lr=0.01)),

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from perdure import Session, UserError, load
-from perdure.session.leaving import Exit
+from perdure.session.process.leaving import Exit
 from tests.unit.runtime.session.training import Join, Training, entries, samples
 
 

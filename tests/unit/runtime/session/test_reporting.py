@@ -23,7 +23,7 @@ from perdure.errors import (
     StorageRefused,
     UserError,
 )
-from perdure.session.reporting import Reporter, Watch, classify, tell_error
+from perdure.session.process.reporting import Reporter, Watch, classify, tell_error
 from perdure.telemetry import events
 
 GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer [10.0.0.8]:5814"

@@ -15,7 +15,7 @@ import torch
 
 from perdure import Session, UserError
 from perdure.errors import PeerLost
-from perdure.session.reports import Reports, read_values
+from perdure.session.process.reports import Reports, read_values
 from perdure.telemetry.events import Reported
 from tests.unit.runtime.session.training import Join, Training, kinds
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from perdure.channel import Request, write_request
-from perdure.session.asking import ExitFile
-from perdure.session.requests import Requests
+from perdure.session.process.asking import ExitFile
+from perdure.session.process.requests import Requests
 
 SECONDS = 20
 

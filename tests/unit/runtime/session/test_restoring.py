@@ -21,7 +21,7 @@ from perdure.checkpoint.load import load
 from perdure.checkpoint.state import Loaded
 from perdure.errors import UserError
 from perdure.group.peers import Solo
-from perdure.session.registry import Registry
+from perdure.session.state.registry import Registry
 from perdure.store import Store
 from tests.support.store import MemoryStore
 from tests.unit.runtime.checkpoint.world import opened, position, save

@@ -12,7 +12,7 @@ import torch
 from perdure import UserError
 from perdure.channel import Resulted, read_report
 from perdure.contract import RESULT_BYTES
-from perdure.session.result import Result
+from perdure.session.process.result import Result
 from tests.unit.runtime.session.training import Join, Training, entries
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from perdure.channel import ask_for_save, save_asked
-from perdure.session.saving import SaveRequests
+from perdure.session.process.saving import SaveRequests
 from tests.unit.runtime.session.training import Join, Training, entries
 
 

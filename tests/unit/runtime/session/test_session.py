@@ -28,7 +28,7 @@ from perdure.checkpoint.log import Log
 from perdure.checkpoint.writer import Resume, Writer
 from perdure.contract import Env
 from perdure.errors import StorageError
-from perdure.session.leaving import Exit, stop_without_step
+from perdure.session.process.leaving import Exit, stop_without_step
 from perdure.store.file import FileStore
 from tests.unit.runtime.checkpoint.test_checkpointer import Unreliable
 from tests.unit.runtime.session.training import Join, Training, entries, kinds, other_draws, samples

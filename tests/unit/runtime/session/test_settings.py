@@ -12,8 +12,8 @@ import pytest
 from perdure.agent.environ import Place, process_environment
 from perdure.contract import CommitRef, Env, ResumeFrom, Train, Wanted
 from perdure.errors import UserError
-from perdure.session.liveness import obstacle
-from perdure.session.run import Run
+from perdure.session.process.run import Run
+from perdure.session.ranks.liveness import obstacle
 from perdure.session.session import Session
 from perdure.settings import Cadence, Member, read_settings
 

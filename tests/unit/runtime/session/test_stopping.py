@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perdure.errors import UserError
-from perdure.session.stopping import (
+from perdure.session.position.stopping import (
     Condition,
     Goal,
     Limit,

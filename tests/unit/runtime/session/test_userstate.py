@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from perdure.errors import UserError
-from perdure.session.userstate import UserState
+from perdure.session.state.userstate import UserState
 
 
 def test_it_is_a_mapping_of_typed_values() -> None:

@@ -17,7 +17,7 @@ from torch import nn
 import perdure
 from perdure import Session
 from perdure.described import JSON
-from perdure.session.leaving import Exit
+from perdure.session.process.leaving import Exit
 from perdure.session.validating import findings
 from tests.property.grammar import drawn
 from tests.property.script import script

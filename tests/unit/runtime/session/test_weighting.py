@@ -17,7 +17,7 @@ from perdure.data.loader import Loader
 from perdure.data.sampling import SamplingPlan
 from perdure.errors import UserError
 from perdure.group.peers import Solo
-from perdure.session.progress import Progress
+from perdure.session.position.progress import Progress
 from perdure.session.weighting import share, weigh
 
 RANKS = some.lists(some.lists(some.floats(-100, 100), max_size=9), min_size=1, max_size=6)

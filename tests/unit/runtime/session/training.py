@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from perdure import Session
-from perdure.session.leaving import Exit
+from perdure.session.process.leaving import Exit
 
 Join = Callable[..., Session]
 
