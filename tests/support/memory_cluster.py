@@ -28,8 +28,6 @@ from perdure_operator.cluster.protocol import (
 
 CREATED = "2026-01-01T00:00:00Z"
 
-WatchEvent = tuple[str, Resource, Json]
-
 
 class MemoryCluster:
     """A ClusterApi without a cluster. `watch` gets every change, as a watch would tell it."""
