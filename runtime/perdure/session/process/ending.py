@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 LOOK_SECONDS: Final = 0.1
 SILENCE_SECONDS: Final = 300.0
 """A rank that works for so long without letting its other threads run is taken for dead."""
+FAILED_SECONDS: Final = 5.0
+"""How long one that has failed tries again to say so: where rank 0's node is gone it is to make room for the next run,
+and whoever waits for it notices its silence."""
 
 DONE: Final = "done"
 FAILED: Final = "failed"
@@ -70,7 +73,7 @@ def tell_failed(run: Run) -> None:
     """The others need not wait for this rank. Where they are gone, nobody is told."""
     if run.world > 1 and (run.found or dist.is_initialized()):
         with contextlib.suppress(RuntimeError, PeerLost):
-            _store(run).set(_key(run.rank), FAILED)
+            _store(run, FAILED_SECONDS).set(_key(run.rank), FAILED)
 
 
 def _is_done(store: Store, rank: int) -> bool:
@@ -85,11 +88,11 @@ def _key(rank: int) -> str:
     return f"end/{rank}"
 
 
-def _store(run: Run) -> Store:
-    """A connection of its own. PeerLost if nobody listens."""
+def _store(run: Run, seconds: float = SILENCE_SECONDS) -> Store:
+    """A connection of its own. PeerLost if nobody listens, or can be reached for so long."""
     try:
-        store = ask_again(partial(reach, run.settings), SILENCE_SECONDS)
-    except ConnectionError as error:
+        store = ask_again(partial(reach, run.settings), seconds)
+    except OSError as error:
         raise PeerLost(f"rank 0 is gone: {error}") from error
     store.set_timeout(timedelta(seconds=SILENCE_SECONDS))
     return store

@@ -25,9 +25,9 @@ def _lines_of_nobody() -> Iterator[None]:
     fall_silent()
 
 
-def one_of_two(root: Path, *, launcher: bool) -> Run:
+def one_of_two(root: Path, *, launcher: bool, host: str = "127.0.0.1") -> Run:
     """Rank 0, whose collectives answer; `launcher` says whether torchrun has the store."""
-    place = ("127.0.0.1", free_port())
+    place = (host, free_port())
     run = Run(Settings(root.as_uri(), rank=0, world=2, master=place, master_is_elsewhere=launcher))
     run.peers = Alone(0, 2)
     return run
@@ -40,6 +40,14 @@ def test_ranks_whose_launcher_was_killed_end_by_their_collectives_alone(tmp_path
 def test_where_rank_0_has_the_store_one_that_is_gone_is_a_lost_peer(tmp_path: Path) -> None:
     with pytest.raises(PeerLost, match="rank 0 is gone"):
         ending.wait_for_all(one_of_two(tmp_path, launcher=False))
+
+
+def test_so_is_one_to_which_there_is_no_way_any_more_and_who_has_failed_tells_it_nothing(tmp_path: Path) -> None:
+    run = one_of_two(tmp_path, launcher=False, host="255.255.255.255")
+    with pytest.raises(PeerLost, match="rank 0 is gone: "):
+        ending.wait_for_all(run)
+    run.found = object()
+    ending.tell_failed(run)
 
 
 def test_a_rank_that_has_failed_counts_as_lost_while_the_launcher_lives(tmp_path: Path) -> None:
