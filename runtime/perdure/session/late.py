@@ -38,7 +38,9 @@ def register_late(
         )
     if registry.loaded and (lacking or kept) and run.rank == 0:
         say(f"not in the checkpoint, so as the script has made it: {', '.join([*lacking, *kept])}{_left(run)}")
-    if not run.settings.preview:  # which looks at the whole itself
+    if run.settings.preview:  # which looks at the whole itself
+        registry.rename(rename)
+    else:
         stage(run.state(), 0, 1)
 
 

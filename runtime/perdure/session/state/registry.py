@@ -71,7 +71,7 @@ class Registry:
         self.loaded = False
         """Whether there was one."""
         self._items: Mapping[str, Item] = {}
-        """What is known of its tensors."""
+        """What is known of its tensors, by the names that there are now."""
         self._late: set[str] = set()
         """What was registered after the run had begun."""
         self._unclaimed = Unclaimed()
@@ -345,14 +345,14 @@ class Registry:
         names: nothing is claimed then.
         """
         renames = (Renames() | rename).of(self._unclaimed.held)
-        unclaimed = self._unclaimed.called(renames)
+        unclaimed, known = self._unclaimed.called(renames), {renames(name): item for name, item in self._items.items()}
         claimed = unclaimed.of(names)
-        places = self._places(claimed.objects, claimed.items(self._items.values(), renames))
+        places = self._places(claimed.objects, claimed.items(known))
         with torch.no_grad():
             for name, place in places.items():
                 place.copy_(claimed.tensors[name])
         kept = self._put_in(claimed.objects, {**claimed.tensors, **places})
-        self._unclaimed = unclaimed.besides(names)
+        self._unclaimed, self._items = unclaimed.besides(names), known
         return sorted(set(names) - claimed.objects.keys()), kept
 
     def _put_in(self, objects: Mapping[str, Any], found: Mapping[str, Tensor]) -> list[str]:

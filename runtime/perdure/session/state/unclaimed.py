@@ -5,7 +5,7 @@ So it goes on into every save, whatever retention does with the commit it came f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -61,10 +61,10 @@ class Unclaimed:
         )
         return Unclaimed(renames.objects(self.objects), shared, replicated)
 
-    def items(self, known: Iterable[Item], renames: Renames) -> dict[str, Item]:
+    def items(self, known: Mapping[str, Item]) -> dict[str, Item]:
         """As a manifest lists the tensors, by name: what is `known` of the commit that they came from, and what shows
         in them of the rest."""
-        found = {renames(item.name): item for item in known}
+        found = dict(known)
         for part, named in ((SHARED, self.shared), (REPLICATED, self.replicated)):
             for name, tensor in named.items():
                 if name not in found:

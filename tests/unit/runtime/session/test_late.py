@@ -214,14 +214,17 @@ def test_what_is_each_ranks_own_is_not_registered_late(join: Join) -> None:
             session.register(meter=Counting(1), merge={"meter": lambda states, *_: states[0]})
 
 
-def test_parts_of_a_late_module_may_have_other_names_now(join: Join) -> None:
+@pytest.mark.parametrize("said", ["early", "with another", "with it"])
+def test_parts_of_a_late_module_may_have_other_names_now(join: Join, said: str) -> None:
+    renames = {"head.first": "head.other"}
     for name in ("first", "other"):
         with join() as session:
-            session.register(net=nn.Linear(1, 1))
+            session.register(net=nn.Linear(1, 1), rename=renames if said == "early" else None)
             session.restore()
+            session.register(one=nn.Linear(1, 1), rename=renames if said == "with another" else None)
             head, part = nn.Sequential(), nn.Linear(1, 1)
             head.add_module(name, part)
-            session.register(head=head, rename={"head.first": "head.other"})
+            session.register(head=head, rename=renames if said == "with it" else None)
             found = part.weight.item()
             for _ in session.epochs(1 if name == "first" else 2):
                 for _ in session.steps(1):
@@ -311,6 +314,10 @@ class TestDescribed:
         assert (model["parameters"], model["trained"]) == (49, 49)
         assert late["name"] == "late"
 
+    def test_so_it_is_under_another_name(self, join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        Unfreezing(join()).left(leave=22)
+        assert described(join, tmp_path, monkeypatch, name="body", rename={"late": "body"})["findings"] == []
+
     def test_before_it_is_made_what_is_frozen_is_not_trained(
         self, join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -328,14 +335,16 @@ class TestDescribed:
         assert "the checkpoint holds late, which the script registered when its run had begun" in finding["text"]
 
 
-def described(join: Join, root: Path, monkeypatch: pytest.MonkeyPatch, *, unfreezes: bool = True) -> dict[str, Any]:
+def described(
+    join: Join, root: Path, monkeypatch: pytest.MonkeyPatch, *, unfreezes: bool = True, **options: Any
+) -> dict[str, Any]:
     """What `perdure describe` finds in the script, in this process."""
     session = join(PREVIEW=str(root))
     training = Unfreezing(session)
     if not unfreezes:
         monkeypatch.setattr(training, "unfreeze", lambda *_: None)
     with pytest.raises(Exit):
-        training.run()
+        training.run(**options)
     found: dict[str, Any] = json.loads((root / JSON).read_text())
     return found
 
