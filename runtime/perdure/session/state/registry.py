@@ -7,6 +7,7 @@ session; modules and optimizers have files of their own.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -76,6 +77,8 @@ class Registry:
         """What was registered after the run had begun."""
         self._unclaimed = Unclaimed()
         """What the checkpoint holds of objects that were registered late, and are not registered yet."""
+        self._claims: Counter[Tensor] = Counter()
+        """How often a claim has written to a parameter that was registered already: with what it had."""
         self._order: list[str] = []
         """Their names, as they were registered."""
         self.things: list[Any] = []
@@ -275,8 +278,8 @@ class Registry:
         return chain.from_iterable(optimizer.tensors() for optimizer in self._optimizers.values())
 
     def versions(self) -> list[int]:
-        """How often each parameter was written to: equal as long as nobody has touched any."""
-        return [parameter._version for parameter in self._parameter_names()]  # noqa: SLF001 - torch has no other word
+        """How often each parameter was written to, but for claims: equal as long as nobody has touched any."""
+        return [_version(parameter) - self._claims[parameter] for parameter in self._parameter_names()]
 
     def grown(self) -> Mapping[str, Tensor]:
         """What training has made and a script that begins anew has not: the optimizers' tensors, by name."""
@@ -347,11 +350,13 @@ class Registry:
         renames = (Renames() | rename).of(self._unclaimed.held)
         unclaimed, known = self._unclaimed.called(renames), {renames(name): item for name, item in self._items.items()}
         claimed = unclaimed.of(names)
+        before = {parameter: _version(parameter) for parameter in self._parameter_names()}
         places = self._places(claimed.objects, claimed.items(known))
         with torch.no_grad():
             for name, place in places.items():
                 place.copy_(claimed.tensors[name])
         kept = self._put_in(claimed.objects, {**claimed.tensors, **places})
+        self._claims.update({parameter: _version(parameter) - was for parameter, was in before.items()})
         self._unclaimed, self._items = unclaimed.besides(names), known
         return sorted(set(names) - claimed.objects.keys()), kept
 
@@ -424,6 +429,11 @@ class Registry:
             for name, parameter in module.parameters():
                 names.setdefault(parameter, name)
         return names
+
+
+def _version(tensor: Tensor) -> int:
+    """How often it was written to."""
+    return tensor._version  # noqa: SLF001 - torch has no other word
 
 
 def _check_same(now: Mapping[str, Tensor], was: Mapping[str, Tensor]) -> None:

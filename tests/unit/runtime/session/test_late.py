@@ -252,6 +252,26 @@ def test_what_is_registered_between_two_loops_is_there_when_a_run_goes_on_in_the
     assert session.steps_done == 5
 
 
+def test_what_holds_early_parameters_may_be_registered_between_two_loops_and_what_changes_them_is_found(
+    join: Join,
+) -> None:
+    for changes, leave in ((False, 3), (True, 0), (False, 4)):
+        refused = pytest.raises(UserError, match="changed parameters between two") if changes else pytest.raises(Exit)
+        with refused, join() as session:
+            session.register(net=(net := nn.Linear(1, 1)))
+            for _ in session.epochs(1):
+                for _ in session.steps(2):
+                    session.step()
+            session.register(whole=nn.Sequential(net))
+            if changes:
+                nn.init.constant_(net.weight, 7.0)
+            for _ in session.epochs(1):
+                for _ in session.steps(3):
+                    if leave == session.steps_done + 1:
+                        os.kill(os.getpid(), signal.SIGTERM)
+                    session.step()
+
+
 class Counting:
     def __init__(self, value: Any) -> None:
         self.value = value
