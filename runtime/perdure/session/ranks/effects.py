@@ -421,7 +421,7 @@ class Effects:
             self._sums = [told for _, _, told, _ in found]
             self._parts = [] if same else parts_of([own for *_, own in found])
             return (None, [], State({}, {}, {})), None
-        state, _ = on_all(run.peers, lambda: (run.state(), None))  # one rank alone may have what cannot be saved
+        state = on_all(run.peers, lambda: (run.state(), None))[0]  # one rank alone may have what cannot be saved
 
         def tell(own: Any) -> list[Any]:
             return [place(position), own, held, {}] if same else [place(position), drawn, held, parts_of([own])[0]]
