@@ -28,7 +28,7 @@ INSIDE: Final = (
     ),
     Mutant(
         "a save that was asked for is made at each step",
-        f"{_SESSION}saving.py",
+        f"{_SESSION}process/saving.py",
         "if number <= self._known:",
         "if number < self._known:",
         tests=(f"{_UNIT}session/test_saving.py",),
@@ -173,7 +173,7 @@ INSIDE: Final = (
     ),
     Mutant(
         "an image is left in the middle of a step",
-        f"{_SESSION}imaging.py",
+        f"{_SESSION}process/imaging.py",
         "return not self._touched and (self._seen is None",
         "return (self._seen is None",
         tests=(f"{_UNIT}session/test_imaging.py",),
@@ -181,7 +181,7 @@ INSIDE: Final = (
     ),
     Mutant(
         "the ranks stop for a hand-over although the store does not answer",
-        f"{_SESSION}driving.py",
+        f"{_SESSION}ranks/driving.py",
         "            if effects.party.decides:\n                self.feed(ev.StoreSeen(effects.store_answers()))\n",
         "            if effects.party.decides:\n                self.feed(ev.StoreSeen(answers=True))\n",
         tests=(f"{_UNIT}handover/test_driving.py",),
