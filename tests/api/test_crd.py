@@ -294,7 +294,7 @@ def test_a_template_is_stored_as_it_is_written_and_a_pod_of_it_is_the_same_in_ev
     assert template_hash(_seen(stored)) == template_hash(_seen({**stored, "spec": written["spec"]}))
 
 
-@pytest.mark.parametrize("example", ["digits", "tinygpt"])
+@pytest.mark.parametrize("example", ["digits", "tinygpt", "trainer", "lightning"])
 def test_the_example_is_taken_without_a_warning(jobs: Jobs, example: str) -> None:
     done = jobs.kubectl("create", "--dry-run=server", "-f", str(REPOSITORY / "examples" / example / "job.yaml"))
     assert done.stderr == ""

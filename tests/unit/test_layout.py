@@ -68,7 +68,7 @@ def test_an_example_marks_each_of_its_few_lines_of_perdure(example: str, most: i
     assert len(marked) <= most
 
 
-@pytest.mark.parametrize("example", ["digits", "tinygpt", "trainer"])
+@pytest.mark.parametrize("example", ["digits", "tinygpt", "trainer", "lightning"])
 def test_an_examples_manifest_is_short_and_one_job(example: str) -> None:
     text = (EXAMPLES / example / "job.yaml").read_text()
     assert len(text.splitlines()) < 30
