@@ -53,51 +53,45 @@ def test_who_finds_no_lane_takes_what_needs_none() -> None:
     assert chosen([AUDIT], [[SCENARIO]]) is None
 
 
-@pytest.mark.parametrize("processes", [1, 2, 3, 4])
-def test_however_many_processes_there_are_each_test_is_run_once(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, processes: int
-) -> None:
+@pytest.fixture
+def run_of_its_own(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A folder for tests that another pytest runs, spread as ours are; nothing of the run around it shows there."""
     monkeypatch.delenv(VARIABLE)
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     monkeypatch.setenv("TMPDIR", str(pytester.mkdir("temporary")))
     pytester.makeconftest('pytest_plugins = ["e2e.harness.workers"]')
+    return pytester
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 4])
+def test_however_many_processes_there_are_each_test_is_run_once(
+    run_of_its_own: pytest.Pytester, processes: int
+) -> None:
     files = ["alone/test_a", *(f"test_{name}" for name in "bcdef"), "test_rbac"]
     for file in [*(f"e2e/scenarios/{name}.py" for name in files), "tests/unit/test_unit.py"]:
-        path = pytester.path / file
+        path = run_of_its_own.path / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("def test_a(): pass\ndef test_b(): pass")
     words = [f"-n{processes}", "-p", "no:cacheprovider", "--import-mode=importlib"]
-    result = pytester.runpytest_subprocess(*words)
+    result = run_of_its_own.runpytest_subprocess(*words)
     result.assert_outcomes(passed=16)
 
 
-def test_two_processes_end_with_one_closing_line_and_leave_nothing(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(VARIABLE)
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-    monkeypatch.setenv("TMPDIR", str(pytester.mkdir("temporary")))
-    pytester.makeconftest('pytest_plugins = ["e2e.harness.workers"]')
+def test_two_processes_end_with_one_closing_line_and_leave_nothing(run_of_its_own: pytest.Pytester) -> None:
     for name in ("one", "two", "three"):
-        pytester.makepyfile(**{f"test_{name}": "def test_a(): pass\ndef test_b(): pass"})
-    result = pytester.runpytest_subprocess("-n2", "-p", "no:cacheprovider")
+        run_of_its_own.makepyfile(**{f"test_{name}": "def test_a(): pass\ndef test_b(): pass"})
+    result = run_of_its_own.runpytest_subprocess("-n2", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=6)
     assert result.outlines[-1].endswith("=")
-    assert not list(pytester.path.glob("temporary/perdure-tests-*"))
+    assert not list(run_of_its_own.path.glob("temporary/perdure-tests-*"))
 
 
-def test_a_test_that_ends_its_process_fails_once_and_all_others_are_run(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(VARIABLE)
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-    monkeypatch.setenv("TMPDIR", str(pytester.mkdir("temporary")))
-    pytester.makeconftest('pytest_plugins = ["e2e.harness.workers"]')
+def test_a_test_that_ends_its_process_fails_once_and_all_others_are_run(run_of_its_own: pytest.Pytester) -> None:
     for name in "abcdef":
-        pytester.makepyfile(**{f"test_{name}": "def test_a(): pass\ndef test_b(): pass\ndef test_c(): pass"})
+        run_of_its_own.makepyfile(**{f"test_{name}": "def test_a(): pass\ndef test_b(): pass\ndef test_c(): pass"})
     for name in "gh":
-        pytester.makepyfile(
+        run_of_its_own.makepyfile(
             **{f"test_{name}": "import os\ndef test_a(): pass\ndef test_b(): os._exit(1)\ndef test_c(): pass"}
         )
-    result = pytester.runpytest_subprocess("-n2", "-p", "no:cacheprovider", timeout=300)
+    result = run_of_its_own.runpytest_subprocess("-n2", "-p", "no:cacheprovider", timeout=300)
     result.assert_outcomes(passed=22, failed=2)
