@@ -87,11 +87,9 @@ def _figures(found: Mapping[tuple[str, Move], list[dict[str, float]]], bandwidth
 
 
 def _cost(folder: Path, model: str, move: Move) -> dict[str, float]:
-    port, block = (
-        free_port(),
-        Handover(1, move.old, move.joins, move.leavers, f"127.0.0.1:{free_port()}", LIMIT, "bench"),
-    )
-    environs, master = {}, free_port()
+    port, place, master = free_port(), f"127.0.0.1:{free_port()}", free_port()
+    block = Handover(1, move.old, move.joins, move.leavers, place, LIMIT, "bench")
+    environs = {}
     for party in attempt_of(block, 2).parties:
         if party.part is Part.NEWCOMER:
             told = {"PERDURE_HANDOVER": json.dumps(write_handover(block))}

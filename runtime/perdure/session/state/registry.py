@@ -106,8 +106,8 @@ class Registry:
 
         That a `loose` one differs between ranks is as it should be. What a checkpoint does not hold of one that `keeps`
         stays as it is, and one that `begins` does so if the checkpoint holds nothing of it. A `late` one is added when
-        the run has begun: what a checkpoint holds of it is to be claimed. The state of one with a
-        `merge` is each rank's own.
+        the run has begun: what a checkpoint holds of it is to be claimed. The state of one with a `merge` is each
+        rank's own.
         """
         self._check_new(name, thing, merge)
         if isinstance(thing, nn.Module):
