@@ -138,6 +138,11 @@ class Training:
         """Where its pods run."""
         return {str(pod["spec"].get("nodeName")) for pod in observed.pods(self.watch.history)}
 
+    def formers(self) -> list[Object]:
+        """Its pods that it has written off."""
+        found = observed.pods(self.watch.history)
+        return [pod for pod in found if pod["metadata"]["labels"].get(observed.ROLE) == "former"]
+
     def landed_on(self, node: str) -> set[str]:
         """The uids of all pods that were ever put there."""
         history = self.watch.history
