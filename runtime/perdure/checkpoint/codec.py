@@ -11,13 +11,14 @@ import base64
 import json
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import torch
 
 from perdure.checkpoint.state import ArrayRef, TensorRef, TwinRef
+from perdure.checkpoint.tensors import in_order, memory_order
 from perdure.errors import Corrupt, UserError
 
 _TAG: Final = "$"
@@ -97,19 +98,59 @@ def _encode_leaf(value: Any) -> dict[str, Any] | None:
     if kind is torch.Tensor and value.layout is torch.strided and not value.is_quantized:
         dense = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
         data = dense.reshape(-1).view(torch.uint8).numpy().tobytes()
-        dtype = str(value.dtype).removeprefix("torch.")
-        return {_TAG: "tensor", "dtype": dtype, "shape": list(value.shape), "v": _text(data)}
+        dtype, order = str(value.dtype).removeprefix("torch."), memory_order(value) or ()
+        return {_TAG: "tensor", "dtype": dtype, "shape": list(value.shape), **_ordered(order), "v": _text(data)}
     if isinstance(value, np.generic | np.ndarray) and value.dtype.kind in NUMPY_KINDS:
         if kind is not np.ndarray and isinstance(value, np.ndarray):
             return None  # a subclass: masked, matrix
         name = "ndarray" if kind is np.ndarray else "numpy"
-        return {_TAG: name, "dtype": value.dtype.str, "shape": list(value.shape), "v": _text(value.tobytes())}
+        order = array_order(value) if isinstance(value, np.ndarray) else ()
+        data = in_rows(value, order).tobytes() if isinstance(value, np.ndarray) else value.tobytes()
+        return {_TAG: name, "dtype": value.dtype.str, "shape": list(value.shape), **_ordered(order), "v": _text(data)}
     return None
+
+
+def array_order(array: np.ndarray[Any, Any]) -> tuple[int, ...]:
+    """Its dimensions as they lie in memory, the outermost first; none where that is row by row, or overlaps itself."""
+    if array.flags.c_contiguous:
+        return ()
+    wide = [number for number, size in enumerate(array.shape) if size > 1]
+    order = sorted(wide, key=lambda number: -abs(array.strides[number]))
+    if order == wide or any(array.strides[number] == 0 for number in wide):
+        return ()
+    return (*order, *(number for number, size in enumerate(array.shape) if size <= 1))
+
+
+def in_rows(array: np.ndarray[Any, Any], order: Sequence[int]) -> np.ndarray[Any, Any]:
+    """The array as its memory goes, row by row."""
+    return np.ascontiguousarray(array.transpose(order) if order else array).reshape(
+        [array.shape[number] for number in order] if order else array.shape
+    )
+
+
+def from_rows(flat: np.ndarray[Any, Any], shape: Sequence[int], order: Sequence[int]) -> np.ndarray[Any, Any]:
+    """The array whose memory this is."""
+    if not order:
+        return flat.reshape(shape)
+    back = [list(order).index(number) for number in range(len(shape))]
+    return flat.reshape([shape[number] for number in order]).transpose(back)
+
+
+def _ordered(order: Sequence[int]) -> dict[str, Any]:
+    return {"order": list(order)} if order else {}
+
+
+def _order(encoded: Mapping[str, Any]) -> tuple[int, ...]:
+    """That of a value which does not lie row by row. ValueError if it is none."""
+    order = tuple(map(int, encoded.get("order", ())))
+    if order and sorted(order) != list(range(len(encoded["shape"]))):
+        raise ValueError(f"{list(order)} is no order of {len(encoded['shape'])} dimensions")
+    return order
 
 
 def _encode_ref(ref: TensorRef | TwinRef | ArrayRef) -> dict[str, Any]:
     if isinstance(ref, ArrayRef):
-        return {_TAG: ref.TAG, "dtype": ref.dtype, "shape": list(ref.shape), "v": ref.name}
+        return {_TAG: ref.TAG, "dtype": ref.dtype, "shape": list(ref.shape), **_ordered(ref.order), "v": ref.name}
     return {_TAG: ref.TAG, "v": ref.name}
 
 
@@ -131,7 +172,8 @@ def _decode_dtype(name: str) -> torch.dtype:
 def _decode_tensor(encoded: Mapping[str, Any]) -> torch.Tensor:
     dtype, data = _decode_dtype(encoded["dtype"]), _bytes(encoded)
     flat = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
-    return flat.reshape(encoded["shape"])
+    rows, order = flat.reshape(encoded["shape"]), _order(encoded)
+    return in_order(rows, order) if order else rows
 
 
 def _decode_numpy_dtype(name: Any) -> np.dtype[Any]:
@@ -143,12 +185,12 @@ def _decode_numpy_dtype(name: Any) -> np.dtype[Any]:
 
 def _decode_array_ref(encoded: Mapping[str, Any]) -> ArrayRef:
     dtype = _decode_numpy_dtype(encoded["dtype"])
-    return ArrayRef(str(encoded["v"]), dtype.str, tuple(map(int, encoded["shape"])))
+    return ArrayRef(str(encoded["v"]), dtype.str, tuple(map(int, encoded["shape"])), _order(encoded))
 
 
 def _decode_array(encoded: Mapping[str, Any]) -> Any:
     dtype = _decode_numpy_dtype(encoded["dtype"])
-    return np.frombuffer(_bytes(encoded), dtype).reshape(encoded["shape"]).copy()
+    return from_rows(np.frombuffer(bytearray(_bytes(encoded)), dtype), encoded["shape"], _order(encoded))
 
 
 def _decode_counter(encoded: Mapping[str, Any]) -> Counter[Any]:

@@ -22,7 +22,7 @@ from awscrt.checksums import crc64nvme
 from perdure.channel import IMAGE_MAGIC
 from perdure.checkpoint.entry import checksum
 from perdure.checkpoint.image import Stamp
-from perdure.checkpoint.manifest import Item
+from perdure.checkpoint.manifest import read_item
 from perdure.checkpoint.state import Position
 from perdure.checkpoint.upload import BLOCK_BYTES, Staged
 from perdure.errors import Corrupt
@@ -89,7 +89,7 @@ class Image:
             raise Corrupt(f"the header of the image at {path} was changed after it was written")
         body = json.loads(bytes(header))
         self.label = Label(Stamp(**body["stamp"]), Position(**body["position"]), body["crc"], tuple(body["alike"]))
-        self.items = tuple(Item(**{**item, "shape": tuple(item["shape"])}) for item in body["items"])
+        self.items = tuple(map(read_item, body["items"]))
         self.objects: Any = body["objects"]
         """Encoded."""
         self.state: Any = body["state"]

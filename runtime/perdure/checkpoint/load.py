@@ -116,7 +116,9 @@ def _places(items: Iterable[Item], targets: Mapping[Key, Tensor]) -> dict[Key, T
     places: dict[Key, Tensor] = {}
     for item in items:
         target = targets.get((item.part, item.name))
-        places[item.part, item.name] = tensors.empty(item.dtype, item.shape) if target is None else target
+        places[item.part, item.name] = (
+            tensors.empty(item.dtype, item.shape, order=item.order) if target is None else target
+        )
     return places
 
 

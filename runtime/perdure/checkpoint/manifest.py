@@ -18,7 +18,7 @@ from perdure.checkpoint.state import ArrayRef, Position, TwinRef
 from perdure.errors import Corrupt, UserError
 from perdure.store import NoSuchKey, Store
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 """The newest that this version reads. It writes what is needed: an older one reads all that it can understand."""
 _SINCE_2: Final = frozenset({ArrayRef.TAG, TwinRef.TAG})
 
@@ -43,6 +43,11 @@ class Item:
     start: int
     """Where its bytes begin in the shard."""
     size: int
+    order: tuple[int, ...] | None = None
+    """Its dimensions as they lay in memory, the outermost first; None: row by row, as the bytes are stored always.
+
+    Some kernels (`fused=True`) go through memory, not through indices: what belongs together has to lie alike.
+    """
 
     @property
     def end(self) -> int:
@@ -158,14 +163,19 @@ def read_manifest(committed: Committed, data: bytes) -> Manifest:
 
 def _begin(run: int, position: Position, indexes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     cursors = dict(position.cursors)
-    version = max(_version(index["objects"]) for index in indexes)
+    version = max(_version(index) for index in indexes)
     return {"version": version, "run": run, "step": position.step, "epoch": position.epoch, "cursors": cursors}
 
 
-def _version(objects: Any) -> int:
-    """The one that it takes to read them: since 3 ranks may each have a state of an object, and all together none."""
+def _version(index: Mapping[str, Any]) -> int:
+    """The one that it takes to read this part of a commit.
+
+    Since 3 ranks may each have a state of an object, and all together none; since 4 memory has an order.
+    """
+    objects = index["objects"]
     by_rank = isinstance(objects, dict) and None in objects.values()
-    return 3 if by_rank else _needs(objects)
+    ordered = any(item["order"] for item in index["shard"]["items"])
+    return max(3 if by_rank else 1, 4 if ordered else 1, _needs(objects), _needs(index["state"]))
 
 
 def _needs(encoded: Any) -> int:
@@ -174,6 +184,8 @@ def _needs(encoded: Any) -> int:
         return max(map(_needs, encoded), default=1)
     if not isinstance(encoded, dict):
         return 1
+    if "$" in encoded and encoded.get("order"):
+        return 4
     return 2 if encoded.get("$") in _SINCE_2 else max(map(_needs, encoded.values()), default=1)
 
 
@@ -183,12 +195,18 @@ def _text(body: Mapping[str, Any]) -> bytes:
 
 def _index(body: Mapping[str, Any]) -> Index:
     shard = body["shard"]
-    items = tuple(_item(item) for item in shard["items"])
+    items = tuple(read_item(item) for item in shard["items"])
     blocks = tuple(map(str, shard["blocks"]))
     found = Shard(shard["key"], int(shard["size"]), shard["crc"], int(shard["block_bytes"]), blocks, items)
     return Index(int(body["rank"]), found, body["state"], body["objects"])
 
 
-def _item(body: Mapping[str, Any]) -> Item:
-    shape = tuple(map(int, body["shape"]))
-    return Item(body["part"], body["name"], body["dtype"], shape, body["device"], int(body["start"]), int(body["size"]))
+def read_item(body: Mapping[str, Any]) -> Item:
+    """An item that `dataclasses.asdict` has written. ValueError, KeyError or TypeError if it is none."""
+    shape, order = tuple(map(int, body["shape"])), body.get("order")
+    if order is not None:
+        order = tuple(map(int, order))
+        if sorted(order) != list(range(len(shape))):
+            raise ValueError(f"{body['name']} lies in the order {list(order)}, and has {len(shape)} dimensions")
+    start, size = int(body["start"]), int(body["size"])
+    return Item(body["part"], body["name"], body["dtype"], shape, body["device"], start, size, order)

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 from perdure.checkpoint import stage as staging
+from perdure.checkpoint import tensors
 from perdure.checkpoint.entry import checksum
 from perdure.checkpoint.state import Contribution, Position, Saved, State
 from perdure.checkpoint.upload import Staged, put_manifest, put_part
@@ -111,7 +112,7 @@ def _fingerprint(state: State) -> str:
 
 def _tell_other_layout(peers: Peers, state: State) -> None:
     layouts: list[Mapping[str, Any]] = [
-        {name: f"{dtype} {shape}" for name, dtype, shape in found}
+        {name: f"{dtype} {shape}{tensors.told_order(order)}" for name, dtype, shape, order in found}
         for found in peers.gather(staging.layout(state.shared))
     ]
     for rank, found in enumerate(layouts):
@@ -120,7 +121,7 @@ def _tell_other_layout(peers: Peers, state: State) -> None:
             if mine != other:
                 raise UserError(
                     f"ranks 0 and {rank} hold different parameters or optimizer state: {name} is {mine} on rank 0 and "
-                    f"{other} on rank {rank}: build the same model and optimizer on every rank"
+                    f"{other} on rank {rank}: build the same model and optimizer on every rank, in one memory format"
                 )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from torch import Tensor
@@ -51,8 +52,12 @@ def share_out(named: Mapping[str, Tensor], world: int) -> list[list[str]]:
 
 
 def layout(named: Mapping[str, Tensor]) -> list[list[object]]:
-    """Names, types and shapes, in an order of their own: equal on two ranks if they hold the same tensors."""
-    return [[name, tensors.dtype_name(tensor), list(tensor.shape)] for name, tensor in sorted(named.items())]
+    """Names, types, shapes and memory orders, in an order of their own: equal on two ranks if they hold the same
+    tensors, laid out alike."""
+    return [
+        [name, tensors.dtype_name(tensor), list(tensor.shape), tensors.memory_order(tensor)]
+        for name, tensor in sorted(named.items())
+    ]
 
 
 def lay_out(flat: Mapping[tuple[str, str], Tensor]) -> tuple[bytes, tuple[Item, ...]]:
@@ -74,9 +79,14 @@ def lay_out(flat: Mapping[tuple[str, str], Tensor]) -> tuple[bytes, tuple[Item, 
 
 
 def _item(part: str, name: str, tensor: Tensor, header: Mapping[str, Any], head: int) -> Item:
-    start, end = header[f"{part}/{name}"]["data_offsets"]
-    shape = tuple(tensor.shape)
-    return Item(part, name, tensors.dtype_name(tensor), shape, tensor.device.type, head + start, end - start)
+    start, _ = header[f"{part}/{name}"]["data_offsets"]
+    return replace(described(part, name, tensor), start=head + start)
+
+
+def described(part: str, name: str, tensor: Tensor) -> Item:
+    """A tensor as a manifest lists it, wherever its bytes will begin."""
+    size, order = tensors.size_of(tensor), tensors.memory_order(tensor)
+    return Item(part, name, tensors.dtype_name(tensor), tuple(tensor.shape), tensor.device.type, 0, size, order)
 
 
 def _reader(header: bytes, order: list[Tensor]) -> Callable[[], Iterator[memoryview]]:

@@ -44,6 +44,8 @@ class ArrayRef:
     dtype: str
     """NumPy's, with the byte order."""
     shape: tuple[int, ...]
+    order: tuple[int, ...] = ()
+    """Its dimensions as they lay in memory, the outermost first; none: row by row. The tensor's are in this order."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ pieces of a few MiB. So a save or a restore needs no room beyond its buffers. Ca
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import torch
@@ -104,14 +104,56 @@ def overlaps_itself(tensor: Tensor) -> bool:
     return False
 
 
-def empty(dtype: str, shape: tuple[int, ...], device: torch.device | None = None) -> Tensor:
-    """A new tensor. UserError if this torch has no such dtype."""
+def memory_order(tensor: Tensor) -> tuple[int, ...] | None:
+    """Its dimensions as they lie in memory, the outermost first; None where that is row by row.
+
+    Those of size 1 are nowhere, and named last. One that overlaps itself has no order that could be given to another.
+    """
+    if tensor.is_contiguous() or overlaps_itself(tensor):
+        return None
+    wide = [number for number, size in enumerate(tensor.shape) if size > 1]
+    strides = tensor.stride()
+    order = sorted(wide, key=lambda number: -strides[number])
+    if order == wide:
+        return None
+    return (*order, *(number for number, size in enumerate(tensor.shape) if size <= 1))
+
+
+def told_order(order: Sequence[int] | None) -> str:
+    """For people: how memory goes where it does not go row by row."""
+    return f" with its dimensions in memory as {list(order)}" if order else ""
+
+
+def empty(
+    dtype: str,
+    shape: tuple[int, ...],
+    device: torch.device | None = None,
+    *,
+    order: Sequence[int] | None = None,
+) -> Tensor:
+    """A new tensor, which lies in memory as `memory_order` has it. UserError if this torch has no such dtype."""
     found = getattr(torch, dtype, None)
     if not isinstance(found, torch.dtype):
         raise UserError(f"the checkpoint holds tensors of type {dtype}, which torch {torch.__version__} does not know")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*support is experimental", category=UserWarning)
-        return torch.empty(shape, dtype=found, device=device or torch.device("cpu"))
+        way = list(order or range(len(shape)))
+        rows = torch.empty([shape[number] for number in way], dtype=found, device=device or torch.device("cpu"))
+        return rows.permute([way.index(number) for number in range(len(shape))])
+
+
+def strided_like(tensor: Tensor, other: Tensor) -> Tensor:
+    """With the other's strides, if they differ where a dimension has one element: kernels compare all strides."""
+    if tensor.shape != other.shape or any(
+        one != two and size > 1 for one, two, size in zip(tensor.stride(), other.stride(), tensor.shape, strict=True)
+    ):
+        return tensor
+    return tensor.as_strided(tensor.shape, other.stride())
+
+
+def in_order(tensor: Tensor, order: Sequence[int]) -> Tensor:
+    """A copy that lies in memory as `memory_order` has it."""
+    return empty(dtype_name(tensor), tuple(tensor.shape), tensor.device, order=order).copy_(tensor)
 
 
 def checksum(tensor: Tensor) -> int:

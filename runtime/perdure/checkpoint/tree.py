@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from perdure.checkpoint.codec import NUMPY_KINDS
+from perdure.checkpoint.codec import NUMPY_KINDS, array_order, from_rows, in_rows
 from perdure.checkpoint.state import ArrayRef, TensorRef, TwinRef
 
 ARRAY_BYTES: Final = 1024
@@ -44,7 +44,9 @@ def split(value: Any, prefix: str, tensors: dict[str, Tensor]) -> Any:
             return TensorRef(store(inner, where, lambda: inner))
         kind = type(inner)
         if kind is np.ndarray and inner.nbytes >= ARRAY_BYTES and inner.dtype.kind in NUMPY_KINDS:
-            return ArrayRef(store(inner, where, lambda: _as_tensor(inner)), inner.dtype.str, inner.shape)
+            order = array_order(inner)
+            rows = in_rows(inner, order)
+            return ArrayRef(store(inner, where, lambda: _as_tensor(rows)), inner.dtype.str, inner.shape, order)
         if kind in (dict, OrderedDict):
             return kind((key, take(item, f"{where}.{key}")) for key, item in inner.items())
         if kind in (list, tuple):
@@ -129,7 +131,7 @@ def _as_tensor(array: np.ndarray[Any, Any]) -> Tensor:
 
 def _as_array(tensor: Tensor, ref: ArrayRef) -> np.ndarray[Any, Any]:
     found: np.ndarray[Any, Any] = tensor.cpu().reshape(-1).view(torch.uint8).numpy()
-    return found.view(np.dtype(ref.dtype)).reshape(ref.shape)
+    return from_rows(found.view(np.dtype(ref.dtype)), ref.shape, ref.order)
 
 
 def _plain(key: Any) -> Any:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from perdure.checkpoint import tensors
 from perdure.checkpoint.manifest import REPLICATED, SHARED, Item
+from perdure.checkpoint.stage import described
 from perdure.checkpoint.state import State
 from perdure.errors import UserError
 from perdure.group.gloo import peer_lost
@@ -106,7 +107,7 @@ def make_room(items: Sequence[Item]) -> dict[Key, Tensor]:
     found: dict[Key, Tensor] = {}
     for item in items:
         try:
-            tensor = tensors.empty(item.dtype, item.shape)
+            tensor = tensors.empty(item.dtype, item.shape, order=item.order)
         except RuntimeError as error:
             raise UserError(f"there is no memory for {item.name} ({item.size / 2**20:.0f} MiB): {error}") from error
         memory = tensors.flat_bytes(tensor)
@@ -138,12 +139,11 @@ def receive(group: Group, given: Sequence[Parcel], targets: Mapping[Key, Tensor]
 
 def _items(part: str, named: Mapping[str, Tensor]) -> Iterator[Item]:
     for name, tensor in sorted(named.items()):
-        size = tensors.size_of(tensor)
-        yield Item(part, name, tensors.dtype_name(tensor), tuple(tensor.shape), tensor.device.type, 0, size)
+        yield described(part, name, tensor)
 
 
 def _target(item: Item, live: Tensor | None) -> Tensor:
-    return tensors.empty(item.dtype, item.shape) if live is None else live
+    return tensors.empty(item.dtype, item.shape, order=item.order) if live is None else live
 
 
 def _window(given: Sequence[Parcel]) -> int:

@@ -20,7 +20,7 @@ from perdure.channel import Voting, vote_acknowledged
 from perdure.checkpoint.codec import decode, encode
 from perdure.checkpoint.entry import ObjectRef, write_entry
 from perdure.checkpoint.log import Log, Place
-from perdure.checkpoint.manifest import REPLICATED, SHARED, Item
+from perdure.checkpoint.manifest import REPLICATED, SHARED, Item, read_item
 from perdure.checkpoint.members import put_members
 from perdure.checkpoint.state import Position, State
 from perdure.checkpoint.takeover import Takeover
@@ -92,7 +92,7 @@ class Header:
     def read(cls, body: Mapping[str, Any]) -> Header:
         """From that."""
         position, commit = Position(**body["position"]), body["commit"]
-        items = tuple(read_item(item) for item in body["items"])
+        items = tuple(map(read_item, body["items"]))
         known = {"position": position, "items": items, "ranks": tuple(body["ranks"]), "place": Place(**body["place"])}
         known |= {"alike": tuple(body["alike"]), "sums": tuple(body["sums"]), "parts": tuple(body["parts"])}
         return cls(**{**body, **known, "commit": CommitRef(**commit) if commit else None})
@@ -465,11 +465,6 @@ class Effects:
             tuple(self._parts) if any(self._parts) else (),
         )
         return header.write()
-
-
-def read_item(body: Mapping[str, Any]) -> Item:
-    """From plain JSON."""
-    return Item(**{**body, "shape": tuple(body["shape"])})
 
 
 def _state(header: Header, found: Mapping[Key, Any], rank: Any) -> State:

@@ -8,6 +8,7 @@ made up. Called by the registry.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -23,6 +24,15 @@ from perdure.session.state.copies import copied
 
 Names = Mapping[Tensor, str]
 """Of all registered parameters."""
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where a tensor belongs that is not there yet."""
+
+    device: torch.device
+    order: tuple[int, ...] | None
+    """Of its dimensions in memory."""
 
 
 def is_optimizer(saved: Any) -> bool:
@@ -88,14 +98,14 @@ class Optim:
         return [type(self._optimizer).__qualname__, groups]
 
     def wishes(self, saved: Mapping[str, Any], parameters: Names, items: Mapping[str, Item]) -> Iterator[Any]:
-        """Each tensor's name, the live one if there is one, and the device it belongs to."""
+        """Each tensor's name, the live one if there is one, and where it belongs if there is none."""
         numbers = {name: number for number, name in self._numbered(parameters).items()}
         owners = {name: parameter for parameter, name in parameters.items()}
         whole = self._optimizer.state_dict()
         for key, values in (saved["state"] or {}).items():
             live = whole["state"].get(numbers.get(key, key))
             for name, found in refs(values, live):
-                yield name, found, _device(items, name, key, owners.get(key))
+                yield name, found, _home(items, name, key, owners.get(key))
         for part, live in (("groups", whole["param_groups"]), ("more", whole)):
             yield from ((name, found, None) for name, found in refs(saved[part], live))
 
@@ -112,7 +122,11 @@ class Optim:
                 f"{_difference(then, now)}: build it as it was built then, or use another root"
             )
         groups = [{**group, "params": [numbers[name] for name in own]} for group, own in zip(groups, now, strict=True)]
-        state = {numbers.get(key, key): join(values, tensor) for key, values in (saved["state"] or {}).items()}
+        owners = {name: parameter for parameter, name in parameters.items()}
+        state = {
+            numbers.get(key, key): join(values, _beside(owners.get(key), tensor))
+            for key, values in (saved["state"] or {}).items()
+        }
         more = join(saved["more"], tensor)
         self._optimizer.load_state_dict({**more, "state": state, "param_groups": groups})
         self._put_back(state)
@@ -156,12 +170,23 @@ class Optim:
         return {number: parameters[parameter] for number, parameter in enumerate(owned)}
 
 
-def _device(items: Mapping[str, Item], name: str, key: Any, owner: Tensor | None) -> torch.device | None:
-    """With its parameter, but what was on the CPU while the parameter was elsewhere: step counters, offloaded state."""
+def _home(items: Mapping[str, Item], name: str, key: Any, owner: Tensor | None) -> Home | None:
+    """With its parameter, and in memory as that is, if both were alike there.
+
+    What was on the CPU while the parameter was elsewhere stays there: step counters, offloaded state.
+    """
     if owner is None:
         return None
-    there = items[key].device if key in items else "cpu"
-    return torch.device("cpu") if items[name].device == "cpu" != there else owner.device
+    state, parameter = items[name], items.get(key)
+    there = parameter.device if parameter else "cpu"
+    device = torch.device("cpu") if state.device == "cpu" != there else owner.device
+    alike = parameter is not None and (state.shape, state.order) == (parameter.shape, parameter.order)
+    return Home(device, tensors.memory_order(owner) if alike else state.order)
+
+
+def _beside(owner: Tensor | None, tensor: Callable[[str], Tensor]) -> Callable[[str], Tensor]:
+    """The same tensors, with their parameter's strides where those are no other memory."""
+    return tensor if owner is None else lambda name: tensors.strided_like(tensor(name), owner)
 
 
 def _as_saved(kept: Any, saved: Any) -> Any:

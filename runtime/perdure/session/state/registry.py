@@ -27,7 +27,7 @@ from perdure.errors import UserError
 from perdure.session.state.copies import copied
 from perdure.session.state.merging import BY_RANK, Merge, check_size, merged
 from perdure.session.state.modules import Module
-from perdure.session.state.optimizers import Optim
+from perdure.session.state.optimizers import Home, Optim
 from perdure.session.state.renaming import Renames
 from perdure.session.state.unclaimed import LATE, Unclaimed
 
@@ -320,9 +320,9 @@ class Registry:
             for name, tensor in module.targets(objects[registered], by_name)
         }
         used = {tensor.untyped_storage().data_ptr() for tensor in places.values()}
-        for name, live, device in self._wishes(objects, by_name):
+        for name, live, owner in self._wishes(objects, by_name):
             item = by_name[name]
-            places[name] = _place(item, live, device, used, room.get((item.part, item.name)))
+            places[name] = _place(item, live, owner, used, room.get((item.part, item.name)))
         return places
 
     def load(self, state: State) -> None:
@@ -374,10 +374,8 @@ class Registry:
                 other.load_state_dict(join(saved, found.__getitem__))
         return kept
 
-    def _wishes(
-        self, objects: Mapping[str, Any], items: Mapping[str, Item]
-    ) -> Iterator[tuple[str, Any, torch.device | None]]:
-        """Of every tensor outside modules the name, the live one, and the device to be on where there is none."""
+    def _wishes(self, objects: Mapping[str, Any], items: Mapping[str, Item]) -> Iterator[tuple[str, Any, Home | None]]:
+        """Of every tensor outside modules the name, the live one, and where one belongs if there is none."""
         parameters = self._parameter_names()
         for name, _ in self._held(self._modules, objects):
             yield from ((ref, None, None) for ref, _ in refs(objects[name]["extra"]))
@@ -450,22 +448,22 @@ def _state_of(name: str, other: Stateful) -> dict[str, Any]:
     return state
 
 
-def _place(item: Item, live: Any, device: torch.device | None, used: set[int], room: Tensor | None) -> Tensor:
-    """The live tensor, if it fits and its memory is its own; else a new one on its device, or `room`."""
+def _place(item: Item, live: Any, home: Home | None, used: set[int], room: Tensor | None) -> Tensor:
+    """The live tensor, if it fits and its memory is its own; else a new one where it belongs, or `room`."""
     if not isinstance(live, Tensor):
-        return _new(item, device or torch.device("cpu"), room)
+        return _new(item, home or Home(torch.device("cpu"), item.order), room)
     tensors.refuse_odd(item.name, live)
     memory = live.untyped_storage().data_ptr()
     if not _fits(item, live) or memory in used or tensors.overlaps_itself(live):
-        return _new(item, live.device, room)
+        return _new(item, Home(live.device, item.order), room)
     used.add(memory)
     return live
 
 
-def _new(item: Item, device: torch.device, room: Tensor | None) -> Tensor:
-    if room is not None and room.device == device and _fits(item, room):
+def _new(item: Item, home: Home, room: Tensor | None) -> Tensor:
+    if room is not None and _fits(item, room) and Home(room.device, tensors.memory_order(room)) == home:
         return room
-    return tensors.empty(item.dtype, item.shape, device)
+    return tensors.empty(item.dtype, item.shape, home.device, order=home.order)
 
 
 def _fits(item: Item, tensor: Tensor) -> bool:

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from torch import Tensor
 
-from perdure.checkpoint import tensors
 from perdure.checkpoint.manifest import REPLICATED, SHARED, Item
+from perdure.checkpoint.stage import described
 from perdure.checkpoint.tree import owner
 from perdure.session.state.renaming import Renames
 
@@ -68,6 +68,5 @@ class Unclaimed:
         for part, named in ((SHARED, self.shared), (REPLICATED, self.replicated)):
             for name, tensor in named.items():
                 if name not in found:
-                    dtype, size = tensors.dtype_name(tensor), tensors.size_of(tensor)
-                    found[name] = Item(part, name, dtype, tuple(tensor.shape), tensor.device.type, 0, size)
+                    found[name] = described(part, name, tensor)
         return found

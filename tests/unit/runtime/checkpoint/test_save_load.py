@@ -168,6 +168,15 @@ def test_ranks_with_different_tensors_are_told_so_before_anything_is_written(sto
     assert store.list("data/") == []
 
 
+def test_ranks_whose_tensors_lie_otherwise_in_memory_are_told_so_before_anything_is_written(store: Store) -> None:
+    grids = torch.ones(2, 3), torch.ones(3, 2).t()
+    found = save_by(store, 2, opened(store), 1, shared=lambda rank: {"w": grids[rank]})
+    assert {type(each) for each in found} == {UserError}
+    told = "w is float32 [2, 3] on rank 0 and float32 [2, 3] with its dimensions in memory as [1, 0] on rank 1"
+    assert told in str(found[1])
+    assert store.list("data/") == []
+
+
 def test_an_object_outside_the_codec_on_another_rank_fails_all_ranks_too(store: Store) -> None:
     found = save_by(store, 2, opened(store), 1, objects=lambda rank: {"hook": print if rank else None})
     assert {type(each) for each in found} == {UserError}

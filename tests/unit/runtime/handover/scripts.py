@@ -36,8 +36,16 @@ def dataset() -> TensorDataset:
 
 def network(kind: str) -> nn.Module:
     torch.manual_seed(0)
+    if kind == "turned":
+        return nn.Sequential(turned(nn.Linear(8, 16)), nn.ReLU(), nn.Dropout(0.3), turned(nn.Linear(16, 3)))
     norm = [nn.BatchNorm1d(16)] if kind == "norm" else []
     return nn.Sequential(nn.Linear(8, 16), *norm, nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
+
+
+def turned(linear: nn.Linear) -> nn.Linear:
+    """With a weight that lies column by column."""
+    linear.weight = nn.Parameter(linear.weight.detach().t().contiguous().t())
+    return linear
 
 
 def digest(tensors: Any) -> str:
@@ -80,7 +88,7 @@ def train(
         net = network(model)
         torch.manual_seed(session.rank)  # dropout of its own on every rank
         wrapped = session.wrap(net, **(options or {}))
-        optimizer = torch.optim.Adam(wrapped.parameters(), lr=1e-2)
+        optimizer = torch.optim.Adam(wrapped.parameters(), lr=1e-2, fused=model == "turned" or None)
         scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [8, 14], 0.1)
         session.register(model=wrapped, optimizer=optimizer, scheduler=scheduler)
         session.on("resumed", lambda commit: told.append(f"resumed {commit.step}"))
