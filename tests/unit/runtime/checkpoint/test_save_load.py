@@ -146,6 +146,19 @@ def test_block_checksums_cover_the_object_and_combine_to_its_own(store: Store, m
     assert (shard["crc"], shard["block_bytes"], shard["size"]) == (checksum(data), 100, len(data))
 
 
+@pytest.mark.parametrize("block", [96, 100, 101, 128])
+def test_tensors_that_lie_across_the_border_of_a_block_arrive_whole(
+    store: Store, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    monkeypatch.setattr(upload, "BLOCK_BYTES", block)
+    pen = opened(store)
+    named = {f"t{number:02}": torch.arange(float(number)) + number for number in range(40)}
+    save_by(store, 1, pen, 1, shared=lambda _: named)
+    (loaded,) = load_by(store, 1, pen)
+    assert loaded.state.shared.keys() == named.keys()
+    assert all(torch.equal(loaded.state.shared[name], tensor) for name, tensor in named.items())
+
+
 def test_a_block_is_8_mib() -> None:
     assert upload.BLOCK_BYTES == 8 * 1024 * 1024
 

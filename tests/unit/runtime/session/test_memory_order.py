@@ -48,8 +48,8 @@ class Net(nn.Module):
         self.deep = nn.Conv3d(6, 4, (1, 2, 2))
         self.turned = nn.Linear(4, 5)
         if not rows:
-            self.last.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-            self.deep.to(memory_format=torch.channels_last_3d)  # type: ignore[call-overload]
+            self.last.to(memory_format=torch.channels_last)
+            self.deep.to(memory_format=torch.channels_last_3d)
             self.turned.weight = turned(self.turned.weight)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -159,11 +159,11 @@ def test_what_a_script_keeps_itself_comes_back_as_it_lay(join: Join) -> None:
 
 
 def kept(session: Session, seen: Seen) -> None:
-    net, loader = nn.Linear(3, 1), session.loader(TensorDataset(torch.randn(8, 3)), 4)
+    net, loader = nn.Linear(3, 1), session.loader(TensorDataset(torch.randn(12, 3)), 4)
     session.register(net=net, seen=seen)
     with session:
         for _ in session.epochs(1):
             for _ in loader:
-                if not session.steps_done:
+                if session.steps_done == 1:  # before, it would end at once
                     os.kill(os.getpid(), signal.SIGTERM)
                 session.step()
