@@ -20,6 +20,8 @@ WORLD = 2
 SAMPLES = 1536
 BATCH = 64
 EVERY_STEPS = 10
+UNFINISHED = 75
+"""EX_TEMPFAIL: saved, and not done."""
 """How often the tryout commits: what a killed training may lose."""
 
 
@@ -105,13 +107,13 @@ class Tryout:
             ended = run.ends()
         self._say(ended)
         if not interruption.kill:
-            check(ended)
+            check(ended, done=False)
 
     def _finish(self, folder: Path) -> Ended:
         with self._run(folder) as run:
             ended = run.ends()
         self._say(ended)
-        check(ended)
+        check(ended, done=True)
         return ended[0]
 
     def _say(self, ended: Sequence[Ended]) -> None:
@@ -120,10 +122,11 @@ class Tryout:
             self.progress.say(f"  {line}")
 
 
-def check(ended: Sequence[Ended]) -> None:
-    """PrepareError if a rank has failed that nobody has killed."""
+def check(ended: Sequence[Ended], *, done: bool) -> None:
+    """PrepareError if a rank that nobody has killed has failed, or says of the training what is not so."""
     for number, rank in enumerate(ended):
-        if rank.status:
+        # rank 0 is asked what it does, as an agent would ask it: it exits as for one
+        if rank.status not in ((0,) if done else (0, UNFINISHED)):
             raise PrepareError(f"rank {number} has ended with status {rank.status}:\n{rank.tail}")
 
 

@@ -18,6 +18,8 @@ from tests.property.judge import Run, told_apart
 from tests.property.ranks import Forge, Rank, places
 from tests.property.script import script
 
+LEFT = 75
+"""What a script exits with that has saved and left; with 0 where it asks should_stop(), and ends by itself."""
 MOST_SAID = 3000
 
 
@@ -77,12 +79,12 @@ class Stage:
         kill = ended.by(signal.SIGKILL) and disturbance is not None and "kill" in disturbance.kind
         if kill or (ended.by(signal.SIGTERM) and exporting):  # below the loops no session holds SIGTERM
             how = "killed"
-        elif 0 in ended.statuses and disturbance is not None and _left_before_a_step(ranks):
+        elif LEFT in ended.statuses and disturbance is not None and _left_before_a_step(ranks):
             how = "left before a step"
-        elif any(ended.statuses) or None in ended.statuses:
+        elif {*ended.statuses} - {0, LEFT}:
             said = "\n".join(f"rank {n}: {Path(rank.said).read_text()[-MOST_SAID:]}" for n, rank in enumerate(ranks))
             raise Wrong(f"run {number + 1} ended with {ended.statuses} (None: it hung)\n{said}")
-        elif all(complete):
+        elif all(complete) and not any(ended.statuses):
             how = "complete"
         elif not any(complete) and disturbance is not None and "term" in disturbance.kind:
             how = "left"

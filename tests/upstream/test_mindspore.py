@@ -22,6 +22,10 @@ from tests.unit.runtime.session.training import Training
 SCRIPT = Path(__file__).with_name("graceful.py")
 
 
+LEFT = 75
+"""EX_TEMPFAIL: saved, and not done."""
+
+
 @dataclass(frozen=True)
 class Once:
     """What a run has left that was interrupted."""
@@ -33,13 +37,13 @@ class Once:
     checkpoint: dict[str, Any]
 
 
-def run(folder: Path, *options: str) -> list[str]:
-    """The lines that the script has printed. It ends with status 0."""
+def run(folder: Path, *options: str, status: int = 0) -> list[str]:
+    """The lines that the script has printed. It ends with this status."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
     command = [sys.executable, str(SCRIPT), str(folder), *options]
     environ["OMP_NUM_THREADS"] = "1"
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == status, done.stderr
     return done.stdout.splitlines()
 
 
@@ -50,7 +54,7 @@ def left(folder: Path, printed: list[str]) -> Once:
 @pytest.fixture(scope="module")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
     folder = tmp_path_factory.mktemp("once")
-    return left(folder, run(folder, "--ask", "SIGTERM", "--after", "epoch 2"))
+    return left(folder, run(folder, "--ask", "SIGTERM", "--after", "epoch 2", status=LEFT))
 
 
 def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -77,7 +81,7 @@ def test_ac_ms_2_a_signal_ends_a_training_early_with_a_checkpoint_and_a_model(on
 
 def test_ac_ms_3_a_second_run_that_is_interrupted_goes_on_and_leaves_newer_ones(once: Once) -> None:
     """With the counters, and the first one's checkpoint is kept beside it."""
-    printed = run(once.folder, "--ask", "SIGUSR1", "--after", "epoch 3")
+    printed = run(once.folder, "--ask", "SIGUSR1", "--after", "epoch 3", status=LEFT)
     assert printed == ["epoch 3", "leaving after step 32: SIGUSR1"]
     assert [commit.step for commit in perdure.history(once.folder / "checkpoints")] == [32, 24]
     again = left(once.folder, printed)
@@ -87,7 +91,7 @@ def test_ac_ms_3_a_second_run_that_is_interrupted_goes_on_and_leaves_newer_ones(
 
 def test_ac_ms_4_a_signal_in_an_evaluation_stops_it_and_without_one_it_is_done_to_its_end(tmp_path: Path) -> None:
     """It goes on where it was stopped, too."""
-    first = run(tmp_path, "--evaluate", "--ask", "SIGTERM", "--after", "evaluated 3")
+    first = run(tmp_path, "--evaluate", "--ask", "SIGTERM", "--after", "evaluated 3", status=LEFT)
     assert first == ["epoch 0", *(f"evaluated {number}" for number in (1, 2, 3)), "leaving after step 8: SIGTERM"]
     second = run(tmp_path, "--evaluate")
     assert second == ["epoch 0", *(f"evaluated {number}" for number in (4, 5, 6, 7, 8)), "done"]

@@ -21,7 +21,7 @@ from perdure.session.departure import Departure, departure, loop
 from perdure.session.position.stopping import BREAK, Condition, Goal, Limit, agreed
 from perdure.session.process.ending import wait_for_all
 from perdure.session.process.hooks import HookName
-from perdure.session.process.leaving import Exit, save_finally
+from perdure.session.process.leaving import Exit, leaving_status, save_finally
 from perdure.session.process.run import OWN_VALUES, Run
 from perdure.session.state.collecting import collected
 from perdure.telemetry.events import GoalReached
@@ -102,7 +102,7 @@ class EpochLoops:
     def _come_to(self, goal: Goal, stop: Sequence[Condition | Limit]) -> None:
         """The script comes to a loop: the run is open then, and everything restored."""
         if self._boundary.has_left:
-            raise Exit
+            raise Exit(leaving_status(self._run))
         if self._raised:
             raise UserError("an error has left the epoch loop before this one: let it end the script, and start again")
         if self._unsettled:
@@ -116,7 +116,7 @@ class EpochLoops:
         self._restore()
         self._raise_trouble()
         if self._run.reporter.ended:
-            raise Exit
+            raise Exit(leaving_status(self._run))
 
     def begin_evaluation(self, name: str) -> None:
         """A pass over an evaluation of this name begins. Outside of the loops it opens the run and restores."""
@@ -125,11 +125,11 @@ class EpochLoops:
         if self._progress.epoch is not None:
             return
         if self._boundary.has_left:
-            raise Exit
+            raise Exit(leaving_status(self._run))
         self._restore()
         self._raise_trouble()
         if self._run.reporter.ended:
-            raise Exit
+            raise Exit(leaving_status(self._run))
         self._evaluated.add(name)
         if self._reached is not None and not self._reopened:
             self._reopen("evaluation")
@@ -261,7 +261,7 @@ class EpochLoops:
         """Goes on behind a goal: what was committed last ended the run's turn in the log."""
         if self._boundary.leaving:
             self._run.tell(self._run.ending(ExitKind.CHECKPOINTED))
-            raise Exit
+            raise Exit(leaving_status(self._run))
         self._quiet.close()
         self._run.requests.listen()
         self._progress.saved = False

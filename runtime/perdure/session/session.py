@@ -61,6 +61,7 @@ from perdure.session.process.asking import ExitFile
 from perdure.session.process.asking import exit_signals as ask_signals
 from perdure.session.process.ending import tell_failed
 from perdure.session.process.hooks import HookName, read_name
+from perdure.session.process.leaving import Exit
 from perdure.session.process.reporting import Watch, classify, exit_status, explained, tell_error
 from perdure.session.process.run import Run
 from perdure.session.ranks.joining import attach, meet, meet_in_place
@@ -561,7 +562,7 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """The script's work is done, or has failed: what is told is what counts, whatever the script does with it."""
-        if exit_status(error) == 0:
+        if isinstance(error, Exit) or exit_status(error) == 0:
             self._finish()
             self.close()
         elif error:

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from perdure.checkpoint.state import Position
 from perdure.contract import ExitKind
@@ -21,19 +21,27 @@ from perdure.session.process.run import Run
 from perdure.telemetry.events import Leaving
 from perdure.telemetry.lines import say
 
+UNFINISHED: Final = 75
+"""EX_TEMPFAIL of sysexits.h: the work is not done, and the same command goes on with it."""
+
 
 class Exit(SystemExit):
-    """Leaves the script with status 0: the final commit is in the log, or there is nothing to save."""
+    """Leaves the script before the goal: the final commit is in the log, or there is nothing to save."""
 
-    def __init__(self) -> None:
-        super().__init__(0)
+
+def leaving_status(run: Run) -> int:
+    """What a process that leaves exits with: an agent is told how the run has ended, a shell has the status alone.
+
+    With 0, `python train.py && python export.py` would export what is half trained.
+    """
+    return UNFINISHED if run.settings.report_fd is None else 0
 
 
 def save_and_leave(run: Run, saved: Callable[[], None]) -> NoReturn:
     """All ranks save and leave, at one place; `saved` may keep this process for a while. Collective."""
     save_finally(run)
     saved()
-    raise Exit
+    raise Exit(leaving_status(run))
 
 
 def save_finally(run: Run) -> None:
@@ -83,7 +91,7 @@ def give_up(run: Run) -> None:
     """Before the run is open: leaves if anybody asked to."""
     if run.requests.seen:
         _stopped(run, "asked to leave before the run was open")
-        raise Exit
+        raise Exit(leaving_status(run))
 
 
 def stop_without_step(run: Run) -> None:
@@ -95,7 +103,7 @@ def stop_without_step(run: Run) -> None:
         return
     run.checkpointer.close("no-step")
     _stopped(run, "asked to leave before the first step was done")
-    _leave_at_once(0)
+    _leave_at_once(leaving_status(run))
 
 
 def lose_peers(run: Run, why: str) -> None:

@@ -71,7 +71,7 @@ def test_a_watched_run_tells_the_first_step_that_is_far_enough_and_ends_with_the
     assert [rank.status for rank in ended] == [-signal.SIGKILL, 0]
     assert [rank.said for rank in ended] == ["rank 0 of 2 reports\n", "rank 1 of 2 is quiet\n"]
     with pytest.raises(PrepareError, match="rank 0 has ended with status -9:\nrank 0 of 2"):
-        check(ended)
+        check(ended, done=False)
 
 
 def test_a_run_that_ends_before_the_step_is_late_with_its_last_words(tmp_path: Path) -> None:

@@ -273,7 +273,8 @@ class TestCommand:
     def test_of_an_interrupted_training_it_says_what_the_next_run_then_does(self, tmp_path: Path) -> None:
         (tmp_path / "train.py").write_text(SCRIPT)
         command = [sys.executable, "train.py"]
-        subprocess.run(command, cwd=tmp_path, env={**os.environ, "PERDURE_EXIT_AT_STEP": "6"}, check=True)
+        left = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PERDURE_EXIT_AT_STEP": "6"}, check=False)
+        assert left.returncode == 75, "saved, and not done"
         root = tmp_path / "checkpoints"
         before, last = files(root), entries(root)[-1]
 

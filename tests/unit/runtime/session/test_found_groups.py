@@ -76,7 +76,7 @@ def write(folder: Path) -> str:
     return str(folder / "train.py")
 
 
-def launch(folder: Path, ranks: int, terminate: int = 0) -> subprocess.CompletedProcess[str]:
+def launch(folder: Path, ranks: int, terminate: int = 0, **more: str) -> subprocess.CompletedProcess[str]:
     """The example as torchrun plays it; rank 0 has torchrun get SIGTERM right before a step is told."""
     script = write(folder)
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
@@ -84,7 +84,7 @@ def launch(folder: Path, ranks: int, terminate: int = 0) -> subprocess.Completed
     return subprocess.run(
         [*launcher, script, str(terminate)],
         cwd=folder,
-        env=environ | {"OMP_NUM_THREADS": "1"},
+        env=environ | {"OMP_NUM_THREADS": "1"} | more,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -109,6 +109,13 @@ def log(folder: Path) -> list[dict[str, object]]:
     """The log's entries, oldest first."""
     paths = sorted((folder / "checkpoints" / "log").glob("*.json"), reverse=True)
     return [json.loads(path.read_text()) for path in paths]
+
+
+def test_torchrun_does_not_say_that_a_training_is_done_which_was_asked_to_leave(tmp_path: Path) -> None:
+    left = launch(tmp_path / "left", 2, PERDURE_EXIT_AT_STEP="3")
+    assert left.returncode == 1, left.stdout
+    assert log(tmp_path / "left")[-1].get("final"), left.stdout
+    assert "exitcode  : 75" in left.stdout
 
 
 def test_plain_torchrun_is_ended_in_the_middle_and_goes_on_with_other_ranks_to_the_same_weights(

@@ -121,6 +121,21 @@ def test_on_a_laptop_ctrl_c_saves_and_the_same_command_goes_on_to_the_end(tmp_pa
     assert log(tmp_path) == ["Opened", "Committed", "Opened", "Committed", "Completed"]
 
 
+def test_a_shell_does_not_take_a_training_that_was_interrupted_for_done(tmp_path: Path) -> None:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
+    environ = inherited | {"OMP_NUM_THREADS": "1", "PYTHON": sys.executable, "SCRIPT": str(DIGITS)}
+    line = '"$PYTHON" "$SCRIPT" --epochs 1 && echo "it is done" || echo "status $?"'
+
+    def said(**more: str) -> str:
+        done = subprocess.run(
+            ["sh", "-c", line], cwd=tmp_path, env=environ | more, capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    assert "status 75" in said(PERDURE_EXIT_AT_STEP="3")
+    assert "it is done" in said()
+
+
 def test_a_request_before_the_first_step_closes_the_log_although_the_script_hangs(tmp_path: Path) -> None:
     with script(tmp_path, "-c", STUCK) as stuck:
         stuck.until(Opened)

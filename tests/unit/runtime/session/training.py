@@ -62,7 +62,7 @@ class Training:
     def left(self, **options: Any) -> Training:
         with pytest.raises(Exit) as exit_:
             self.run(**options)
-        assert exit_.value.code == 0
+        assert exit_.value.code == 75
         return self
 
     @property
