@@ -38,6 +38,7 @@ from perdure.store.credentials import (
     seconds_to_warning,
     stamp,
 )
+from perdure.store.draws import keep_global_generator
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -186,6 +187,7 @@ def code_and_status(error: ClientError) -> tuple[str, int]:
 
 
 def _find(opts: Options) -> _Found:
+    keep_global_generator()
     core = botocore.session.get_session()
     with _configured():
         shared = Path(str(core.get_config_variable("credentials_file"))).expanduser()

@@ -8,7 +8,6 @@ arrival.
 from __future__ import annotations
 
 import base64
-import random
 import socket
 import ssl
 import time
@@ -22,7 +21,7 @@ from botocore.parsers import ResponseParserError
 from botocore.response import StreamingBody
 
 from perdure.errors import StorageError, StorageRefused
-from perdure.store import KeyExists, NoSuchKey, ObjectInfo, refusals
+from perdure.store import KeyExists, NoSuchKey, ObjectInfo, draws, refusals
 from perdure.store.clients import Clients, Options, code_and_status
 from perdure.store.parts import Buffers, WrongSize, send, whole
 
@@ -174,7 +173,7 @@ class S3Store:
                 if status != 409 or tried == CONFLICT_TRIES - 1:
                     raise
             # S3 answers 409 while another conditional write of the key is under way: who won is known a moment later
-            time.sleep(random.uniform(0.02, 0.05) * (tried + 1))  # noqa: S311  (not a secret)
+            time.sleep(draws.OWN.uniform(0.02, 0.05) * (tried + 1))
 
     def _put_parts(self, key: str, blocks: Iterable[memoryview], size: int) -> None:
         where = self._object(key)
