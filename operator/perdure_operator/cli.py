@@ -12,6 +12,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="perdure-operator", description="Perdure's Kubernetes operator")
+    parser.add_argument("--version", action="version", version=f"perdure-operator {version('perdure')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     run = commands.add_parser("run", help="run the operator until SIGTERM")

@@ -16,6 +16,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -32,6 +33,10 @@ INSPECTIONS: Final = {
 }
 
 
+NEEDED: Final = frozenset({"torch", "numpy", "safetensors", "awscrt"})
+"""What the extra `runtime` brings."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit status of `perdure ARGV`."""
     options = _parser().parse_args(argv)
@@ -41,6 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except PerdureError as error:
         print(f"perdure: error: {error}", file=sys.stderr)
         return 2 if isinstance(error, UserError) else 1
+    except ModuleNotFoundError as error:
+        lacks = (error.name or "").partition(".")[0]
+        if lacks not in NEEDED:
+            raise
+        print(f"perdure: error: {lacks} is not installed: pip install 'perdure[runtime]'", file=sys.stderr)
+        return 2
     except BrokenPipeError:  # `perdure log ROOT | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
@@ -48,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="perdure", description="The runtime of Perdure training jobs.")
+    parser.add_argument("--version", action="version", version=f"perdure {version('perdure')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="run a training command as this member's assignment says")
     run.add_argument("--assignment", type=Path, metavar="FILE", help="default: the pod's downward-API file")

@@ -7,7 +7,9 @@ the environment has no effect. Called by `Session.from_env`.
 
 from __future__ import annotations
 
+import difflib
 import json
+import re
 import socket
 import time
 from collections.abc import Mapping
@@ -32,8 +34,13 @@ RESOLVER: Final = ("RES_OPTIONS", "timeout:1 attempts:4")
 """For a process that makes torch's stores: a lost question to a name server is asked again after 1 s, and not after 5,
 in no less time altogether (resolv.conf(5)). Where a user has set it that stays. Why: docs/decisions/036.
 """
+_PREFIX: Final = "PERDURE_"
 DEFAULT_RENDEZVOUS_SECONDS: Final = 300
 DEFAULT_CHECK_SECONDS: Final = 0.05
+
+_NEARLY_A_URI: Final = re.compile(
+    r"(?P<scheme>s3[an]?|gc?s|az|abfss?|wasbs?|hdfs|https?|ftp|file)(:|//)", re.IGNORECASE
+)
 
 N = TypeVar("N", int, float)
 
@@ -165,6 +172,18 @@ def read_settings(
     )
 
 
+def unknown(environ: Mapping[str, str]) -> list[str]:
+    """What to tell of variables that only look like Perdure's: a letter too few, and a setting is not heeded."""
+    known = {value.removeprefix(_PREFIX) for name, value in vars(Env).items() if name.isupper()}
+    told = []
+    for name in sorted(name.removeprefix(_PREFIX) for name in environ if name.startswith(_PREFIX)):
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            meant = f": {_PREFIX}{near[0]} is meant?" if near else ""
+            told.append(f"{_PREFIX}{name} is set, which Perdure does not know{meant}")
+    return told
+
+
 def _member(environ: Mapping[str, str]) -> Member:
     """Outside Kubernetes a machine is both; an older operator tells the pod alone."""
     name, node = environ.get(Env.MEMBER), environ.get(Env.NODE) or ""
@@ -176,8 +195,17 @@ def _path(environ: Mapping[str, str], name: str) -> Path | None:
 
 
 def as_uri(root: str | Path) -> str:
-    """A root as people write it, a folder or a URI, as a URI."""
+    """A root as people write it, a folder or a URI, as a URI. UserError for what is nearly a URI.
+
+    `s3:/bucket/prefix` is a folder's name, too: the training would keep its checkpoints on this machine.
+    """
     text = str(root)
+    meant = None if "://" in text else _NEARLY_A_URI.match(text)
+    if meant:
+        raise UserError(
+            f"checkpoint root {text!r} looks like a URI and is none: write {meant['scheme'].lower()}://..., "
+            f"or ./{text} for a folder of that name"
+        )
     return text if "://" in text else Path(text).expanduser().absolute().as_uri()
 
 

@@ -23,9 +23,6 @@ def log(uri: str, environ: Mapping[str, str]) -> Iterator[str]:
     """One line per entry, newest first, with what is wrong in the chain."""
     store = open_store(uri, environ)
     head = _head(Log(store))
-    if head is None:
-        yield f"{uri} has no log: nothing was ever trained here"
-        return
     yield from head.skipped
     for slot in Log(store).entries(head.seq):
         entry = slot.entry
@@ -65,8 +62,8 @@ def verify(uri: str, environ: Mapping[str, str]) -> Iterator[str]:
     """Reads the whole log and all of every commit that is not retired; Corrupt at the end if anything is damaged."""
     store = open_store(uri, environ)
     head = _head(Log(store))
-    damaged = [slot.problem for slot in Log(store).entries(head.seq) if slot.problem] if head else []
-    yield f"log: {head.seq if head else 0} entries, {len(damaged)} damaged"
+    damaged = [slot.problem for slot in Log(store).entries(head.seq) if slot.problem]
+    yield f"log: {head.seq} entries, {len(damaged)} damaged"
     yield from damaged
     commits = list(_commits(store))
     present = [store.head(committed.manifest.key) is not None for _, committed, _ in commits]
@@ -87,7 +84,7 @@ def verify(uri: str, environ: Mapping[str, str]) -> Iterator[str]:
             yield f"{what}: DAMAGED: {error}"
         else:
             yield f"{what}: whole, {size} bytes"
-    yield from doubts(Log(store), head) if head else ()
+    yield from doubts(Log(store), head)
     if damaged:
         raise Corrupt(f"{uri} is damaged in {len(damaged)} places; the first: {damaged[0]}")
 
@@ -104,11 +101,12 @@ def _item(item: Item) -> str:
     )
 
 
-def _head(log: Log) -> Head | None:
-    """The end of the log. LogLost if there is none and its data is still there."""
+def _head(log: Log) -> Head:
+    """The end of the log. UserError if there is none; LogLost if its data is still there."""
     head = log.head()
     if head is None:
         refuse_data_without_log(log)
+        raise UserError(f"{log.store.uri} has no log: nothing was ever trained here, or it is another folder or prefix")
     return head
 
 

@@ -62,7 +62,7 @@ from perdure.session.process.asking import exit_signals as ask_signals
 from perdure.session.process.ending import tell_failed
 from perdure.session.process.hooks import HookName, read_name
 from perdure.session.process.leaving import Exit
-from perdure.session.process.reporting import Watch, classify, exit_status, explained, tell_error
+from perdure.session.process.reporting import Watch, classify, exit_status, explained, shown_in_words, tell_error
 from perdure.session.process.run import Run
 from perdure.session.ranks.joining import attach, meet, meet_in_place
 from perdure.session.resuming import receive, resume
@@ -70,8 +70,8 @@ from perdure.session.state import wrapping
 from perdure.session.state.merging import Merge, check_merges
 from perdure.session.state.userstate import UserState
 from perdure.session.weighting import weigh
-from perdure.settings import RESOLVER, Settings, read_settings
-from perdure.telemetry.lines import fall_silent, say
+from perdure.settings import RESOLVER, Settings, read_settings, unknown
+from perdure.telemetry.lines import fall_silent, say, warn
 
 COLLECTIVE_SECONDS: Final = 1800.0
 """How long a collective may wait for a rank; a rank that died is noticed at once."""
@@ -114,9 +114,13 @@ class Session:
         `perdure.load` takes them, and `uri` for a commit of another root. It counts once: the same words in a later run
         change nothing, and the commits that were bypassed stay bypassed. UserError where there is no such commit.
         """
-        limit = read_limit(max_save_failures)
-        asked = ask_signals(exit_signals), None if exit_file is None else ExitFile(Path(exit_file))
-        settings = with_found_group(read_settings(os.environ, root, resume_from))
+        with shown_in_words():
+            limit = read_limit(max_save_failures)
+            asked = ask_signals(exit_signals), None if exit_file is None else ExitFile(Path(exit_file))
+            settings = with_found_group(read_settings(os.environ, root, resume_from))
+        if settings.rank == 0:
+            for told in unknown(os.environ):
+                warn(told)
         os.environ.setdefault(*RESOLVER)
         session = cls(settings, deterministic=deterministic, seed=seed, timeout=timeout_seconds, asked=asked)
         session._run.max_save_failures = limit

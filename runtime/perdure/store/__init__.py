@@ -104,8 +104,15 @@ def open_store(uri: str, environ: Mapping[str, str]) -> Store:
 
             return FileStore(Path(unquote(parts.path)))
         case "s3" if parts.netloc:
-            from perdure.store.clients import options  # noqa: PLC0415
-            from perdure.store.s3 import S3Store  # noqa: PLC0415
+            try:
+                from perdure.store.clients import options  # noqa: PLC0415
+                from perdure.store.s3 import S3Store  # noqa: PLC0415
+            except ModuleNotFoundError as error:
+                if error.name not in ("boto3", "botocore"):
+                    raise
+                raise UserError(
+                    f"{uri} needs {error.name}, which is not installed: pip install 'perdure[s3]'"
+                ) from None
 
             return S3Store(parts.netloc, parts.path.strip("/"), options(environ))
     raise UserError(f"checkpoint root {uri!r} is neither s3://bucket/prefix nor file:///folder: write it like that")

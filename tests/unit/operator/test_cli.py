@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,3 +92,12 @@ def test_a_log_line_is_one_json_object() -> None:
     assert "\n" not in line
     assert json.loads(line)["message"] == "two\nlines ä"
     assert json.loads(line)["level"] == "warning"
+
+
+@pytest.mark.parametrize("lacks", ["pydantic", "kopf", "yaml"])
+def test_what_is_not_installed_is_named_with_what_brings_it(lacks: str) -> None:
+    without = f"import sys; sys.modules[{lacks!r}] = None; sys.argv = ['perdure-operator', 'run']"
+    code = f"{without}; from perdure_operator.start import main; sys.exit(main())"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == f"perdure-operator: {lacks} is not installed: pip install 'perdure[operator]'\n"

@@ -8,6 +8,7 @@ is perdure.session.process.leaving.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import traceback
@@ -135,6 +136,25 @@ def tell_error(
     return outcome
 
 
+def shown(error: BaseException, otherwise: Callable[[], object]) -> None:
+    """One message without a traceback for what the user can mend; anything else is shown as it was before."""
+    if isinstance(error, PerdureError):
+        print(f"perdure: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+    else:
+        otherwise()
+
+
+@contextlib.contextmanager
+def shown_in_words() -> Iterator[None]:
+    """What goes wrong here, before a Watch is there, is one message too if it ends the script."""
+    try:
+        yield
+    except PerdureError:
+        hook = sys.excepthook
+        sys.excepthook = lambda kind, error, trace: shown(error, lambda: hook(kind, error, trace))
+        raise
+
+
 class Watch:
     """Reports an uncaught exception, and knows with which status the interpreter ends, as far as that can be known.
 
@@ -176,10 +196,8 @@ class Watch:
         error = self._explain(error)
         if self._tell(error) is ExitKind.STOPPED:
             print(f"perdure: {STOPPED_EARLY}", file=sys.stderr, flush=True)
-        elif isinstance(error, PerdureError):
-            print(f"perdure: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         else:
-            self._hook(kind, error, trace)
+            shown(error, lambda: self._hook(kind, error, trace))
 
     def _exiting(self, code: Any = None, /) -> NoReturn:
         error = SystemExit(code)

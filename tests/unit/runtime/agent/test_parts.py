@@ -4,6 +4,8 @@ import os
 import re
 import select
 import selectors
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -234,16 +236,38 @@ class TestCommandLine:
         assert main(["run", *options, "--", "true"]) == 2
         assert "name a folder with --state" in capsys.readouterr().err
 
-    def test_an_empty_root_is_told_in_words(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["log", f"file://{tmp_path}"]) == 0
-        assert "has no log" in capsys.readouterr().out
+    @pytest.mark.parametrize("command", ["log", "verify"])
+    def test_a_folder_that_is_no_root_is_a_mistake(
+        self, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main([command, f"file://{tmp_path}"]) == 2
+        told = capsys.readouterr()
+        assert (told.out, "has no log: nothing was ever trained here" in told.err) == ("", True)
 
     def test_a_root_may_be_written_as_a_folder(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.chdir(tmp_path)
-        assert main(["log", "checkpoints"]) == 0
-        assert capsys.readouterr().out.startswith(f"file://{tmp_path}/checkpoints has no log")
+        assert main(["log", "checkpoints"]) == 2
+        assert f"file://{tmp_path}/checkpoints has no log" in capsys.readouterr().err
+
+    def test_it_says_its_version(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit, match="0"):
+            main(["--version"])
+        assert re.fullmatch(r"perdure \d+\.\d+\S*\n", capsys.readouterr().out)
+
+    @pytest.mark.parametrize(
+        ("lacks", "arguments", "remedy"),
+        [("awscrt", "log file:///here", "perdure[runtime]"), ("boto3", "log s3://bucket/job", "perdure[s3]")],
+    )
+    def test_what_is_not_installed_is_named_with_what_brings_it(self, lacks: str, arguments: str, remedy: str) -> None:
+        without = f"import sys; sys.modules[{lacks!r}] = None; sys.argv = ['perdure', *{arguments.split()!r}]"
+        code = f"{without}; from perdure.start import main; sys.exit(main())"
+        done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+        assert done.returncode == 2
+        (line,) = done.stderr.splitlines()
+        assert f"{lacks} is not installed" in line or f"needs {lacks}, which is not installed" in line
+        assert remedy in line
 
     @pytest.mark.parametrize("command", ["log", "show", "verify"])
     def test_an_address_that_is_none_is_one_line_and_status_2(

@@ -41,10 +41,11 @@ def test_the_log_is_told_newest_first(uri: str) -> None:
 
 def test_an_empty_root_is_told_so(tmp_path: Path) -> None:
     uri = f"file://{tmp_path}"
-    assert list(inspect.log(uri, {})) == [f"{uri} has no log: nothing was ever trained here"]
+    for command in (inspect.log, inspect.verify):
+        with pytest.raises(UserError, match="has no log: nothing was ever trained here"):
+            list(command(uri, {}))
     with pytest.raises(UserError, match="has no commit"):
         list(inspect.show(uri, {}))
-    assert list(inspect.verify(uri, {})) == ["log: 0 entries, 0 damaged"]
 
 
 def test_the_newest_commit_is_shown_with_its_tensors(uri: str) -> None:

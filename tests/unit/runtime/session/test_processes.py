@@ -121,6 +121,27 @@ def test_on_a_laptop_ctrl_c_saves_and_the_same_command_goes_on_to_the_end(tmp_pa
     assert log(tmp_path) == ["Opened", "Committed", "Opened", "Committed", "Completed"]
 
 
+@pytest.mark.parametrize(
+    ("environ", "told"),
+    [
+        ({"PERDURE_EVERY_STEPS": "-1"}, "perdure: UserError: PERDURE_EVERY_STEPS is '-1'"),
+        ({"PERDURE_ROOT": "ftp://here"}, "perdure: UserError: checkpoint root 'ftp://here'"),
+        ({"PERDURE_FROM": "{"}, "perdure: UserError: PERDURE_FROM is '{'"),
+        ({"WORLD_SIZE": "2", "RANK": "0"}, "perdure: UserError: WORLD_SIZE is above 1"),
+    ],
+)
+def test_a_mistake_in_the_settings_is_one_line(tmp_path: Path, environ: dict[str, str], told: str) -> None:
+    with script(tmp_path, "-c", "import perdure\nperdure.Session.from_env()", environ=environ) as wrong:
+        (line,) = wrong.end().splitlines()
+    assert line.startswith(told)
+    assert wrong.process.returncode == 1
+
+
+def test_a_variable_with_a_letter_too_few_is_told(tmp_path: Path) -> None:
+    with script(tmp_path, str(DIGITS), "--epochs", "1", environ={"PERDURE_EVERYSTEPS": "10"}) as trained:
+        assert "PERDURE_EVERYSTEPS is set, which Perdure does not know: PERDURE_EVERY_STEPS is meant?" in trained.end()
+
+
 def test_a_shell_does_not_take_a_training_that_was_interrupted_for_done(tmp_path: Path) -> None:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
     environ = inherited | {"OMP_NUM_THREADS": "1", "PYTHON": sys.executable, "SCRIPT": str(DIGITS)}

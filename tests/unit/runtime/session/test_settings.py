@@ -15,7 +15,7 @@ from perdure.errors import UserError
 from perdure.session.process.run import Run
 from perdure.session.ranks.liveness import obstacle
 from perdure.session.session import Session
-from perdure.settings import Cadence, Member, read_settings
+from perdure.settings import Cadence, Member, read_settings, unknown
 
 RANKS = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
 
@@ -50,6 +50,35 @@ def test_a_process_knows_its_pod_and_node_and_elsewhere_the_machine() -> None:
 def test_a_root_in_the_environment_goes_before_that_of_the_script() -> None:
     assert read_settings({Env.ROOT: "s3://bucket/job"}, "here").root == "s3://bucket/job"
     assert read_settings({}, "s3://bucket/job").root == "s3://bucket/job"
+
+
+@pytest.mark.parametrize(
+    "root",
+    ["s3:/bucket/job", "s3:bucket/job", "s3//bucket/job", "S3:/bucket", "file:/folder", "gs:/bucket", "s3a:/bucket"],
+)
+def test_a_root_that_is_nearly_a_uri_is_no_folder_of_that_name(root: str) -> None:
+    with pytest.raises(UserError, match=r"looks like a URI and is none: write \w+://"):
+        read_settings({}, root)
+    assert read_settings({}, f"./{root}").root.startswith("file:///")
+
+
+@pytest.mark.parametrize("root", ["s3", "s3/job", "runs:1", "file", "a/s3:/b", "https"])
+def test_a_folder_may_be_called_nearly_anything(root: str) -> None:
+    assert read_settings({}, root).root.startswith("file:///")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("PERDURE_EVERYSTEPS", "PERDURE_EVERY_STEPS"),
+        ("PERDURE_EVERY_STEP", "PERDURE_EVERY_STEPS"),
+        ("PERDURE_ROOTS", "PERDURE_ROOT"),
+        ("PERDURE_COFFEE_MACHINE", ""),
+    ],
+)
+def test_a_variable_that_nobody_knows_is_named_with_the_nearest_that_somebody_does(name: str, meant: str) -> None:
+    (told,) = unknown({name: "1", Env.ROOT: "here", "PATH": "/bin"})
+    assert told == f"{name} is set, which Perdure does not know" + (f": {meant} is meant?" if meant else "")
 
 
 def test_the_agents_variables_are_read() -> None:
