@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-VARIABLE = "PERDURE_TEST_RUN"
+VARIABLE = "TEST_RUN_OF_PERDURE"
 PREFIX = "perdure-tests-"
 POLL_SECONDS = 0.1
 

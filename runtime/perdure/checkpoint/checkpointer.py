@@ -30,7 +30,7 @@ from perdure.group.collectives import on_all, on_rank0
 from perdure.group.peers import Peers
 from perdure.settings import NOBODY, Member
 from perdure.store import Store
-from perdure.telemetry.lines import say
+from perdure.telemetry.lines import Trouble, say
 from perdure.telemetry.timings import Timings
 from perdure.telemetry.trace import Trace
 
@@ -75,8 +75,13 @@ class Checkpointer:
     """How many have, up to now."""
     trouble: str = ""
     """Why the last of them did."""
+    wasted: float = 0.0
+    """Seconds that it took on the slowest rank."""
     _staging: float = 0.0
     """Seconds that it took to stage last."""
+    _save_trouble: Trouble = field(default_factory=Trouble)
+    _retire_trouble: Trouble = field(default_factory=Trouble)
+    _trace_trouble: Trouble = field(default_factory=Trouble)
     _told: set[str] = field(default_factory=set)
     """What was already said to differ between ranks."""
     _pen: threading.Lock = field(default_factory=threading.Lock)
@@ -138,7 +143,7 @@ class Checkpointer:
 
     def commit_first(self, staged: Staged, position: Position, reason: str, seconds: float) -> None:
         """Makes what the run begins with its first commit. Collective; StorageError if that fails for so long."""
-        begun = time.monotonic()
+        begun, trouble = time.monotonic(), Trouble()
         while True:
             try:
                 return self.commit_staged(staged, position, final=False, reason=reason)
@@ -147,7 +152,7 @@ class Checkpointer:
             except StorageError as error:
                 if on_rank0(self.peers, lambda: time.monotonic() - begun >= seconds):
                     raise
-                say(f"what this run begins with cannot be saved ({reason}), trying again: {error}")
+                trouble.say(f"what this run begins with cannot be saved ({reason}), trying again: {error}")
                 time.sleep(AGAIN_SECONDS)
 
     def begin_with(self, position: Position, reason: str, seconds: float) -> None:
@@ -162,26 +167,34 @@ class Checkpointer:
 
     def periodic(self, position: Position, reason: str) -> bool:
         """Saves, or says why not. StorageError, on all ranks, where as many as are allowed have failed in a row."""
+        begun = time.monotonic()
         self._try_to_flush_trace()
         try:
             self.commit_staged(self.stage(self._read_together()), position, final=False, reason=reason)
         except StorageError as error:
-            pin, self.pin = self.pin, None
-            self._count_failure(position, error, f", so nothing is pinned as {pin!r}" if pin else "")
+            self._count_failure(position, error, time.monotonic() - begun)
             return False
+        self._save_trouble.over()
         self.retire()
         return True
 
-    def _count_failure(self, position: Position, error: StorageError, more: str) -> None:
+    def _count_failure(self, position: Position, error: StorageError, seconds: float) -> None:
         """All ranks count alike; one that has joined since does not know of earlier ones."""
-        self.failures, self.trouble = max(self.peers.gather(self.failures)) + 1, str(error)
+        counted = self.peers.gather((self.failures, seconds))
+        self.failures, self.trouble = max(failures for failures, _ in counted) + 1, str(error)
+        self.wasted = max(seconds for _, seconds in counted)
         if self.limit is not None and self.failures >= self.limit:
             raise type(error)(
                 f"{self.failures} checkpoints in a row have failed, max_save_failures is {self.limit}; the last, of "
                 f"step {position.step}: {error}"
             ) from error
         row = "" if self.failures == 1 else f" as the {self.failures - 1} before it"
-        say(f"checkpoint of step {position.step} failed{row}, training goes on{more}: {error}")
+        failed = f"checkpoint of step {position.step} failed{row}, training goes on"
+        if self.pin:
+            say(f"{failed}, so nothing is pinned as {self.pin!r}: {error}")
+            self.pin = None
+        else:
+            self._save_trouble.say(f"{failed}: {error}")
 
     def final(self, position: Position, reason: str, left: Left) -> None:
         """Saves, trying again until the first rank's time is up; then StorageError. StorageRefused at once.
@@ -219,7 +232,9 @@ class Checkpointer:
                 with self._pen:
                     retire(self.store, self.writer, self.keep)
             except StorageError as error:
-                say(f"old checkpoints could not be removed, trying again at the next: {error}")
+                self._retire_trouble.say(f"old checkpoints could not be removed, trying again at the next: {error}")
+            else:
+                self._retire_trouble.over()
 
     def close(self, outcome: str) -> None:
         """Ends the run's turn without a commit, if that is possible; called from another thread."""
@@ -235,7 +250,7 @@ class Checkpointer:
         return on_all(self.peers, lambda: (self.read(), None))[0]
 
     def _until_time_is_up(self, what: str, act: Callable[[], None], left: Left) -> None:
-        number = 0
+        number, trouble = 0, Trouble()
         while True:
             number += 1
             try:
@@ -247,7 +262,7 @@ class Checkpointer:
                 if time_left <= 0:
                     self._say_given_up(what)
                     raise
-                say(
+                trouble.say(
                     f"exit save failed (attempt {number} of {what}): {error}; "
                     f"trying again until {_clock_time(time_left)}"
                 )
@@ -268,8 +283,9 @@ class Checkpointer:
         try:
             self.trace.flush()
         except StorageError as error:
-            say(f"trace could not be written: {error}")
+            self._trace_trouble.say(f"trace could not be written: {error}")
             return False
+        self._trace_trouble.over()
         return True
 
 

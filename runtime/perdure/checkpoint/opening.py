@@ -24,7 +24,7 @@ from perdure.group.collectives import on_rank0
 from perdure.group.peers import Peers
 from perdure.settings import Member, Settings
 from perdure.store import Store, open_store
-from perdure.telemetry.lines import say
+from perdure.telemetry.lines import Trouble, say
 
 ASK_AGAIN_SECONDS: Final = 0.2
 STORE_AGAIN_SECONDS: Final = 1.0
@@ -115,7 +115,7 @@ def _wait_for_turn(
     images: Sequence[Offer],
     members: Sequence[Member],
 ) -> Resume:
-    begun, said = time.monotonic(), ""
+    begun, said, trouble = time.monotonic(), "", Trouble()
     waits_from = _waits_from(settings, begun)
     while True:
         give_up()
@@ -128,7 +128,7 @@ def _wait_for_turn(
         except StorageError as error:
             if now - begun >= settings.rendezvous:
                 raise
-            say(f"the log cannot be opened, trying again: {error}")
+            trouble.say(f"the log cannot be opened, trying again: {error}")
             time.sleep(STORE_AGAIN_SECONDS)
             continue
         if isinstance(answer, Resume):
@@ -177,7 +177,7 @@ def _load(
     commits: Callable[[], Iterable[Slot] | None],
     into: Receiver | None,
 ) -> Loaded | None:
-    begun = time.monotonic()
+    begun, trouble = time.monotonic(), Trouble()
     while True:
         try:
             loaded = load(store, peers, commits() if peers.rank == 0 else None, into)
@@ -187,7 +187,7 @@ def _load(
             # Every rank decides by rank 0's clock, or they would part here.
             if on_rank0(peers, lambda: time.monotonic() - begun >= settings.rendezvous):
                 raise
-            say(f"the checkpoint cannot be read, trying again: {error}")
+            trouble.say(f"the checkpoint cannot be read, trying again: {error}")
             time.sleep(STORE_AGAIN_SECONDS)
         else:
             if peers.rank == 0:

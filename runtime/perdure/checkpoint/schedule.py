@@ -1,10 +1,30 @@
-"""When a checkpoint is due while training goes on: by steps, by epochs, by the clock. Owned by the session."""
+"""When a checkpoint is due while training goes on: by steps, by epochs, by the clock. Owned by the session.
+
+While saves fail that take their time, the cadence gives way to pauses that grow: a store that has frozen would else
+stop training anew at each step that is due one. When a pause is over the next save is made, wherever training stands.
+"""
 
 from __future__ import annotations
 
+import math
 import time
+from typing import Final
 
 from perdure.settings import Cadence
+
+DEAR_SECONDS: Final = 1.0
+"""A save that fails sooner stops training for so short a time that the cadence stays."""
+PAUSE_SECONDS: Final = 60.0
+"""The longest pause, where a failing save takes less than a tenth of it."""
+SHARE: Final = 10
+"""The longest pause of others is so many times what they take."""
+
+
+def pause(failures: int, seconds: float) -> float:
+    """How long to wait for the next save, in seconds, where so many have failed in a row, the last after `seconds`."""
+    if seconds < DEAR_SECONDS:
+        return 0.0
+    return float(min(seconds * 2 ** min(failures, SHARE), max(PAUSE_SECONDS, SHARE * seconds)))
 
 
 class CheckpointSchedule:
@@ -13,30 +33,41 @@ class CheckpointSchedule:
     def __init__(self, cadence: Cadence, *, rank: int) -> None:
         self._cadence = cadence
         self._rank = rank
+        self._again_at: float | None = None
         self.saved_at = time.monotonic()
 
     def take_over(self, rank: int, age: float) -> None:
         """Goes on as another rank; the last checkpoint is `age` seconds old."""
-        self._rank, self.saved_at = rank, time.monotonic() - age
+        self._rank, self._again_at, self.saved_at = rank, None, time.monotonic() - age
 
     def saved(self) -> None:
         """A checkpoint is made, or none is needed yet."""
-        self.saved_at = time.monotonic()
+        self._again_at, self.saved_at = None, time.monotonic()
+
+    def failed(self, failures: int, seconds: float) -> None:
+        """So many have failed in a row, the last after so many seconds: all ranks say the same of both."""
+        waits = pause(failures, seconds)
+        self._again_at = time.monotonic() + waits if waits else None
 
     def after_step(self, step: int) -> bool:
         """Whether that many steps are due one."""
         every = self._cadence.steps
-        return every is not None and step % every == 0
+        return self._again_at is None and every is not None and step % every == 0
 
     def after_epoch(self, epochs: int) -> bool:
         """Whether that many epochs are due one."""
         every = self._cadence.epochs
-        return every is not None and epochs % every == 0
+        return self._again_at is None and every is not None and epochs % every == 0
 
     def by_the_clock(self) -> bool:
         """Rank 0's clock counts for all; what it says once is not said again."""
+        now = time.monotonic()
+        if self._again_at is not None:
+            over = self._rank == 0 and now >= self._again_at
+            self._again_at = math.inf if over else self._again_at
+            return over
         every = self._cadence.seconds
-        if self._rank != 0 or every is None or time.monotonic() - self.saved_at < every:
+        if self._rank != 0 or every is None or now - self.saved_at < every:
             return False
-        self.saved()
+        self.saved_at = now
         return True

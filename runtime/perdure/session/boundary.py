@@ -251,6 +251,8 @@ class Boundary:
             self._progress.saved = True
             run.schedule.saved()
             run.tell_commit(goal=goal)
+        else:
+            run.schedule.failed(run.checkpointer.failures, run.checkpointer.wasted)
 
     def _tell_failures(self) -> None:
         """The agent is told of checkpoints that have failed in a row, also where training ends of it."""

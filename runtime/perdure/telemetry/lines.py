@@ -8,10 +8,13 @@ in it.
 from __future__ import annotations
 
 import logging
+import math
 import sys
+import time
 from typing import Final
 
 LOGGER: Final = logging.getLogger("perdure")
+MINUTE: Final = 60.0
 
 
 class _Stderr(logging.Handler):
@@ -51,6 +54,30 @@ def say(text: str, level: int = logging.INFO) -> None:
 def warn(text: str) -> None:
     """One line about what went wrong while training goes on."""
     say(text, logging.WARNING)
+
+
+class Trouble:
+    """One trouble that comes again and again: said at once, and then once a minute for as long as it lasts.
+
+    A full disk that fails each save is one line a minute, and not one a step.
+    """
+
+    def __init__(self) -> None:
+        self._said_at = -math.inf
+        self._unsaid = 0
+
+    def say(self, text: str) -> None:
+        """One line with how many like it were not said, or none where the last is less than a minute old."""
+        now = time.monotonic()
+        if now - self._said_at < MINUTE:
+            self._unsaid += 1
+            return
+        say(f"{text} ({self._unsaid} more since the last such line)" if self._unsaid else text)
+        self._said_at, self._unsaid = now, 0
+
+    def over(self) -> None:
+        """It is mended: whatever comes next is news."""
+        self._said_at, self._unsaid = -math.inf, 0
 
 
 def _install() -> None:

@@ -64,11 +64,9 @@ def test_an_exit_save_is_tried_again_until_the_store_is_back(
 ) -> None:
     store.refusals = 3
     saver.final(Position(7, 0), "drained", lambda: 60.0)
-    said = capfd.readouterr().err.splitlines()
-    assert [line.partition(":")[2].partition(":")[0] for line in said] == [
-        f" exit save failed (attempt {number} of step 7)" for number in (1, 2, 3)
-    ]
-    assert all("trying again until" in line for line in said)
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "exit save failed (attempt 1 of step 7)" in line
+    assert "trying again until" in line
     assert (saver.commit.step if saver.commit else None) == 7
     assert [entry["kind"] for entry in entries(store)] == ["Opened", "Committed"]
 
@@ -123,9 +121,27 @@ def test_saves_that_fail_are_counted_until_one_is_made(
         saver.periodic(Position(step, 0), "cadence")
         counted.append((saver.failures, "no route" in saver.trouble))
     assert counted == [(1, True), (2, True), (0, False)]
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "checkpoint of step 7 failed, training goes on" in line
+
+
+def test_a_disk_that_stays_full_is_one_line_a_minute_and_a_new_trouble_is_news(
+    saver: Checkpointer, store: Unreliable, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("perdure.telemetry.lines.time.monotonic", lambda: now)
+    store.refusals = 64
+    for step in range(64):
+        saver.periodic(Position(step, 0), "cadence")
+        now += 1
     first, second = capfd.readouterr().err.splitlines()
-    assert "checkpoint of step 7 failed, training goes on" in first
-    assert "checkpoint of step 8 failed as the 1 before it, training goes on" in second
+    assert "checkpoint of step 0 failed, training goes on" in first
+    assert "checkpoint of step 60 failed as the 60 before it" in second
+    assert "(59 more since the last such line)" in second
+    saver.periodic(Position(64, 0), "cadence")
+    store.refusals = 1
+    saver.periodic(Position(65, 0), "cadence")
+    assert "checkpoint of step 65 failed, training goes on" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("error", [StorageError, StorageRefused])
@@ -145,16 +161,19 @@ def test_all_ranks_count_alike_also_with_one_that_has_joined_since(store: Unreli
     pen = opened(store, uid="local")
     store.refusals = 1000
 
-    def counts(peers: Peers) -> list[int]:
+    def counts(peers: Peers) -> list[float]:
         writer = pen if peers.rank == 0 else None
         read = partial(State, {"w": torch.ones(2)}, {}, {})
         saver = Checkpointer(store, peers, writer, 1, 3, NoTrace(), Timings(), read, limit=5)
         saver.failures = 0 if peers.rank else 2
         saver.periodic(Position(7, 0), "cadence")
         saver.periodic(Position(8, 0), "cadence")
-        return [saver.failures]
+        return [saver.failures, saver.wasted]
 
-    assert on_ranks(2, counts) == [[4], [4]]
+    one, other = on_ranks(2, counts)
+    assert one == other
+    assert isinstance(one, list)
+    assert one[0] == 4
 
 
 def test_a_trace_that_cannot_be_written_does_not_hold_the_commit_up(saver: Checkpointer, store: Unreliable) -> None:

@@ -57,6 +57,20 @@ def test_it_ends_with_the_last_that_may_fail_and_says_so(join: Join, tmp_path: P
     assert (session.steps_done, kinds(tmp_path)) == (3, ["Opened"])
 
 
+@pytest.mark.parametrize(("waits", "failures"), [(1e9, 1), (1e-9, 5)])
+def test_the_next_save_waits_for_the_end_of_the_pause_and_not_for_the_cadence(
+    waits: float, failures: int, join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, seen = join(EVERY_STEPS="2", CHECK_SECONDS="0"), set[int]()
+    training = Training(session)
+    failing(session, tmp_path, 5)
+    monkeypatch.setattr("perdure.checkpoint.schedule.pause", lambda *_: waits)
+    session.on("sample", lambda _: seen.add(session.save_failures))
+    training.run(2)
+    assert max(seen) == failures
+    assert kinds(tmp_path)[-1] == "Completed"
+
+
 @pytest.mark.parametrize("count", [0, -1, True, 2.0, "3"])
 def test_a_limit_that_is_none_is_refused(count: Any) -> None:
     with pytest.raises(UserError, match=r"max_save_failures is .*: give a whole number of 1 or more, or None"):
