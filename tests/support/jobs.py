@@ -141,10 +141,15 @@ class Job:
         return job
 
     def refused(
-        self, *members: int | str, message: str = 'exceeded quota: "q"', kind: RefusalKind = RefusalKind.REFUSED
+        self,
+        *members: int | str,
+        message: str = 'exceeded quota: "q"',
+        kind: RefusalKind = RefusalKind.REFUSED,
+        seconds: float | None = None,
     ) -> Job:
-        """The API server does not let these pods be created, or changed."""
-        refusals = [Refusal(pod=self.name(member), kind=kind, message=message) for member in members]
+        """The API server does not let these pods be created, or changed; `seconds`: so long that counts."""
+        until = None if seconds is None else self.snapshot.now + timedelta(seconds=seconds)
+        refusals = [Refusal(pod=self.name(one), kind=kind, message=message, until=until) for one in members]
         return self.having(refusals=tuple(refusals))
 
     # what the operator does

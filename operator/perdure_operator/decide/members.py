@@ -207,8 +207,10 @@ def discard(draft: Draft) -> Draft:
             draft = _keep_as_former(draft, pod)
             continue
         why = f"node {pod.node} was given up" if written_off else "it belongs to no run any more"
-        if pod.role == Role.MEMBER and not terminated(pod) and not refused_change(draft, pod.name):
-            draft = draft.act(why, _strip(draft, pod))
+        if pod.role == Role.MEMBER and not terminated(pod):
+            # The deletion rests on it: refused, it is left out until then, and tried again beside a pod that is going.
+            refusal = refused_change(draft, pod.name)
+            draft = draft.wake(refusal.until or draft.now) if refusal else draft.act(why, _strip(draft, pod))
         if not pod.deleting:
             draft = draft.act(why, DeletePod(name=pod.name, uid=pod.uid, grace=grace_of(pod)))
             draft = draft.because(f"{pod.name} is deleted: {why}")

@@ -245,6 +245,8 @@ class Refusal(Model):
     """The name of the pod, or of the job's budget, or of the ControllerRevision that was to keep its template."""
     kind: RefusalKind = RefusalKind.REFUSED
     message: str
+    until: datetime | None = None
+    """When it is no longer taken for what the API server would say; None: the write is made again all the time."""
 
 
 class Snapshot(Model):

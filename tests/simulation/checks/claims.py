@@ -63,6 +63,8 @@ UNANSWERED_SECONDS: Final = 45.0
 ASKING_SECONDS: Final = 25.0
 """Whoever cannot be told by its assignment is told by SIGTERM."""
 FORMER_SECONDS: Final = 30.0
+REFUSED_SECONDS: Final = 90.0
+"""So long nobody asks again who has refused a change."""
 _GONE_NODE: Final = re.compile(r"node (\S+) was deleted")
 _PAUSES: Final = ("foreign-budget", "webhook-budget")
 """Rounds fail in a row, each pause is longer than the one before it, and what is refused then is told after it."""
@@ -252,8 +254,10 @@ class Claims(Promise):
             if key_of(one)[1] not in known
         ]
         words = f"{key_of(job)[1]}: {given_up} count for nothing any more, and have the role of a member"
-        patience = DEAF_SECONDS if self._case.fired("relabel") else self._case.patience(FORMER_SECONDS)
-        self._lasting("former", uid_of(job), bool(given_up), patience, words)
+        refused = REFUSED_SECONDS if self._case.fired("webhook-patch") else 0.0
+        patience = DEAF_SECONDS if self._case.fired("relabel") else self._case.patience(FORMER_SECONDS + refused)
+        can_be_told = not self._case.world.server.policy.refuse_patches
+        self._lasting("former", uid_of(job), bool(given_up) and can_be_told, patience, words)
 
     def _look_at_leaving(self, pod: Json) -> None:
         """A pod without work has nothing to save."""

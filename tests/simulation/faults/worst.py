@@ -15,7 +15,19 @@ from tests.simulation.apiserver import Change
 from tests.simulation.checks.reading import assignment, finished
 from tests.simulation.faults.registry import fault, some_user
 from tests.simulation.kubelet import Kubelet
-from tests.simulation.objects import JOBS, NODES, PODS, Json, is_ready, key_of, node_of, owner_of, phase_of, uid_of
+from tests.simulation.objects import (
+    JOBS,
+    NODES,
+    PODS,
+    Json,
+    is_ready,
+    key_of,
+    node_of,
+    owner_of,
+    phase_of,
+    terminating,
+    uid_of,
+)
 from tests.simulation.scene import Scene
 from tests.simulation.users import User
 
@@ -131,6 +143,28 @@ async def suspended_unheard(scene: Scene, rng: random.Random) -> None:
         policy.refuse_patches = 'admission webhook "policy.example" denied the request: no'
         await _suspended(user, rng.uniform(60, 100))
         policy.refuse_patches = ""
+
+
+@fault(400, to_its_end=True, alone=True)
+async def written_off_unheard(scene: Scene, rng: random.Random) -> None:
+    """A machine loses power under a member, and while that one is written off admission lets nobody change a pod."""
+    user, policy = some_user(scene, rng), scene.world.server.policy
+    members = await _members(user, least=2)
+    kubelet = _under(scene, rng.choice(members)) if members else None
+    if kubelet is None or not kubelet.alive:
+        return
+    scene.world.fire("node-power")
+    scene.world.tell("node", "power off", node=kubelet.name)
+    kubelet.die()
+    policy.refuse_patches = 'admission webhook "policy.example" denied the request: no'
+    here = [key_of(pod)[1] for pod in members if node_of(pod) == kubelet.name]
+    await _moment(lambda: any(terminating(pod) for pod in user.pods() if key_of(pod)[1] in here), 200.0)
+    await asyncio.sleep(rng.uniform(1, 5))
+    policy.refuse_patches = ""
+    await asyncio.sleep(150.0)
+    scene.world.tell("node", "power on", node=kubelet.name)
+    if scene.world.node(kubelet.name) is not None:
+        kubelet.boot()
 
 
 @fault(300, to_its_end=True, alone=True)

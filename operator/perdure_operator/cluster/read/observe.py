@@ -145,7 +145,7 @@ class Observer:
             younger_gangs=self._younger_gangs(record),
             template_check=memory.template_check,
         )
-        _forget_settled(memory, record, own, budget)
+        _forget_settled(memory, record, own, budget, seen.now)
         template_hash = _template_hash(seen, memory)
         return seen.model_copy(
             update={
@@ -326,8 +326,11 @@ def _template_hash(seen: Snapshot, memory: Memory) -> str:
     return memory.template_hash[1]
 
 
-def _forget_settled(memory: Memory, record: JobRecord, own: set[str], budget: Budget | None) -> None:
-    """Answers about names that nobody wants any more; refusals of names that are there now, whoever created them."""
+def _forget_settled(memory: Memory, record: JobRecord, own: set[str], budget: Budget | None, now: datetime) -> None:
+    """Answers about names that nobody wants any more; refusals of names that are there now, whoever created them.
+
+    And those that are old: who has refused something may let it through by now, and nobody tells.
+    """
     memory.allotted &= record.members
     memory.created &= record.members
     budgets = {names.budget(record.key[1], record.uid)}
@@ -339,6 +342,7 @@ def _forget_settled(memory: Memory, record: JobRecord, own: set[str], budget: Bu
         name: refusal
         for name, refusal in memory.refusals.items()
         if name in (changed if refusal.kind is RefusalKind.PATCH_REFUSED else created)
+        and (refusal.until is None or now < refusal.until)
     }
 
 

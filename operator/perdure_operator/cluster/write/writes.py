@@ -10,8 +10,8 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
-from typing import assert_never
+from datetime import datetime, timedelta
+from typing import Final, assert_never
 
 from perdure.contract import ANNOTATION_ASSIGNMENT, LABEL_ROLE
 from perdure_operator.api import names
@@ -54,6 +54,12 @@ from perdure_operator.state.decision import (
 from perdure_operator.state.snapshot import PodView, Refusal, RefusalKind, Snapshot, TemplateCheck, TemplateVerdict
 
 logger = logging.getLogger(__name__)
+
+REFUSED_SECONDS: Final = 90
+"""So long a refused change counts: longer than the queue lets a round that fails wait, so that one that is tried again
+and again is refused all the time, and short enough that one that nobody tries any more is."""
+NOT_KEPT_SECONDS: Final = 3600
+"""And a refused template, without which a job does: all jobs that a missing right concerns would ask as often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +128,12 @@ class Writes:
         )
 
     async def _keep_template(self, job: Snapshot, name: str, memory: Memory) -> None:
-        """A refusal stops nothing: until the next template the job does as if there were no way to keep one."""
+        """A refusal stops nothing: for an hour the job does as if there were no way to keep one."""
         try:
             await self._create(REVISIONS, job, manifests.revision(job, name), memory)
         except (Forbidden, Invalid, AlreadyExists) as error:
+            until = self._clock() + timedelta(seconds=NOT_KEPT_SECONDS)
+            memory.refusals[name] = Refusal(pod=name, message=str(error), until=until)
             logger.warning("trainingjob %s/%s: its template is not kept: %s", job.namespace, job.name, error)
 
     async def _set_budget(self, job: Snapshot, action: SetBudget, memory: Memory) -> None:
@@ -143,9 +151,15 @@ class Writes:
             self._cache.apply(BUDGETS, await self._api.get(BUDGETS, job.namespace, name), since=since)
             raise
         except (Forbidden, Invalid) as error:
-            memory.refusals[name] = Refusal(pod=name, kind=RefusalKind.PATCH_REFUSED, message=str(error))
+            self._refuse(memory, name, error)
             raise
         memory.refusals.pop(name, None)
+
+    def _refuse(self, memory: Memory, name: str, error: ApiError) -> None:
+        """A change of this object was refused."""
+        until = self._clock() + timedelta(seconds=REFUSED_SECONDS)
+        kind = RefusalKind.PATCH_REFUSED
+        memory.refusals[name] = Refusal(pod=name, kind=kind, message=str(error), until=until)
 
     async def delete(self, resource: Resource, key: Key, uid: str, version: str = "") -> bool:
         """Delete that very object; whether it was there."""
@@ -196,8 +210,7 @@ class Writes:
         except NotFound as error:
             raise Conflict(str(error)) from None
         except (Forbidden, Invalid) as error:
-            kind, message = RefusalKind.PATCH_REFUSED, str(error)
-            work.memory.refusals[action.name] = Refusal(pod=action.name, kind=kind, message=message)
+            self._refuse(work.memory, action.name, error)
             raise
         work.memory.refusals.pop(action.name, None)
         work.pods[action.uid] = parse.pod(written)

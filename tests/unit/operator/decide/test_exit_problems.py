@@ -158,3 +158,23 @@ def test_an_idle_pod_that_cannot_be_relabelled_keeps_nobody_off_and_goes() -> No
     assert deletes(here.plan()) == ["digits-ab12-0"]
     assert {pod.role for pod in here.step().snapshot.pods} == {Role.STANDBY}
     assert here.now.phase is Phase.STARTING
+
+
+class TestRefusedToTellWhoIsWrittenOff:
+    """Member 1 is on a node that was given up; it counts for the budget and the job until its label is gone."""
+
+    def _denied(self) -> Job:
+        here = job().running(world=3).node("n2", ready=False).settle().after(60).step(writes=1)
+        return here.refused(1, message=DENIED, kind=RefusalKind.PATCH_REFUSED, seconds=90)
+
+    def test_it_is_deleted_all_the_same(self) -> None:
+        assert "digits-ab12-1" in deletes(self._denied().plan())
+
+    def test_somebody_looks_again_when_the_refusal_counts_no_more(self) -> None:
+        here = self._denied().settle().refused(1, kind=RefusalKind.PATCH_REFUSED, seconds=7)
+        assert here.plan().requeue_after == 7
+
+    def test_then_it_loses_its_role_although_it_is_being_deleted(self) -> None:
+        here = self._denied().settle().after(91).having(refusals=()).settle()
+        assert here.snapshot.pods
+        assert {pod.role for pod in here.snapshot.pods if pod.name == "digits-ab12-1"} == {Role.FORMER}

@@ -379,6 +379,20 @@ def test_a_refused_change_of_a_pod_is_forgotten_once_the_pod_is_gone() -> None:
     assert look(made).refusals == ()
 
 
+def test_a_refused_change_is_forgotten_when_its_time_is_over_and_nobody_has_tried_again() -> None:
+    """Who has refused it may let it through by now."""
+    made = stage()
+    seen = look(made)
+    name = f"digits-{seen.uid[:4]}-0"
+    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status=naming(name)))
+    create_pod(made, name, owner=seen.uid)
+    memory = made.observer.memory(seen.uid)
+    for seconds, left in ((1, [name]), (0, [])):
+        until = seen.now + timedelta(seconds=seconds)
+        memory.refusals[name] = Refusal(pod=name, kind=RefusalKind.PATCH_REFUSED, message="denied", until=until)
+        assert [one.pod for one in look(made).refusals] == left
+
+
 def _losing_its_label(made: Stage, name: str) -> None:
     """The watch is of pods with the label: it tells that this one was deleted."""
     raw = asyncio.run(made.cluster.get(PODS, "ns", name))

@@ -33,6 +33,7 @@ from perdure_operator.cluster.read.observe import Observer
 from perdure_operator.cluster.write import manifests
 from perdure_operator.cluster.write.act import Actor
 from perdure_operator.cluster.write.order import AT_ONCE
+from perdure_operator.loop.schedule import LONGEST_SECONDS
 from perdure_operator.state.decision import (
     Assign,
     CheckTemplate,
@@ -332,6 +333,8 @@ def test_who_refuses_to_let_a_member_be_told_is_remembered_until_it_could_be() -
     (refusal,) = desk.memory.refusals.values()
     assert (refusal.pod, refusal.kind) == (pod["name"], "PatchRefused")
     assert 'webhook "w" denied' in refusal.message
+    assert refusal.until is not None
+    assert (refusal.until - NOW).total_seconds() > LONGEST_SECONDS  # one that is tried again is refused all the time
     del desk.cluster.refuses[PODS]
     desk.act(told)
     assert desk.memory.refusals == {}
