@@ -28,9 +28,10 @@ def register_late(
         raise UserError(f"register(merge=...): register {', '.join(merges)} before epochs(): it is each rank's own")
     registry = run.registry
     run.images.renew()
+    before = registry.names
     for name, thing in things.items():
         registry.add(name, thing, keeps=absent == "keep", begins=absent != "refuse", late=True)
-    lacking, kept = registry.claim(things, rename)
+    lacking, kept = registry.claim(registry.names - before, rename)
     if registry.loaded and lacking and absent == "refuse":
         raise UserError(
             f"register({', '.join(lacking)}, absent='refuse'): the checkpoint does not hold it{_left(run)}: name what "

@@ -1,7 +1,7 @@
 """What is wrong with what a script has registered, as far as can be seen: trained and not saved, or trained twice.
 
-Only what training would lose, or would be refused, counts as certain. Whatever a registered object holds in an
-attribute is taken for saved with it: a wrapper around an optimizer is its author's business. Called by
+Only what training would lose, or would be refused, counts as certain. A module that a registered object holds in an
+attribute is taken for saved with it; an optimizer only if the holder's state_dict asks for its state. Called by
 perdure.session.describing, and by perdure.session.firsts with the optimizers that have stepped.
 """
 
@@ -10,20 +10,15 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import Any, Final
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from perdure.session.description import Finding
+from perdure.session.state.holding import held, saved_with, walk, with_held
 from perdure.session.state.modules import unwrapped
 from perdure.session.state.registry import Registry
-
-_DEPTH: Final = 4
-"""How deep in a registered object something may be and be taken for saved with it."""
-_ITEMS: Final = 64
-"""So many items of a list or a mapping are looked at: nobody keeps more optimizers."""
 
 
 def findings(
@@ -31,11 +26,11 @@ def findings(
 ) -> list[Finding]:
     """Of what is registered, by name, what `session.wrap` was given, and optimizers that train, registered or not."""
     named = {name: thing for name, thing in registered.items() if isinstance(thing, Optimizer)}
-    held = _Held(registered)
-    loose = [one for one in optimizers if not held.keeps(one)]
-    found = [*_without_module(named, held), *_unregistered(loose, held)]
+    kept = _Kept(registered)
+    loose = [one for one in optimizers if not kept.keeps(one)]
+    found = [*_without_module(named, kept), *_unregistered(loose, kept)]
     told = {parameter for one in loose for parameter in _trained(one)}
-    found += _unregistered_models(wrapped, held, told)
+    found += _unregistered_models(wrapped, kept, told)
     found += _shared({**{f"optimizer {name!r}": one for name, one in named.items()}, **_labels(loose)})
     return [*found, *_twice(registered)]
 
@@ -45,11 +40,12 @@ def live_optimizers(own: Registry) -> list[Optimizer]:
     gc.collect()  # what nobody holds any more trains nothing
     things = [thing for thing in gc.get_objects() if issubclass(type(thing), Optimizer | Registry)]
     others = [one.things for one in things if isinstance(one, Registry) and one is not own]
-    elsewhere = {id(thing) for registered in others for thing in registered}
+    named = [thing for registered in others for thing in registered if isinstance(thing, Optimizer)]
+    elsewhere = {id(one) for one in with_held(named)}
     return [one for one in things if isinstance(one, Optimizer) and id(one) not in elsewhere]
 
 
-class _Held:
+class _Kept:
     """What is saved with registered objects."""
 
     def __init__(self, registered: Mapping[str, Any]) -> None:
@@ -58,44 +54,38 @@ class _Held:
         """Parameters of registered modules."""
         self.parameters: set[Tensor] = set()
         """Those, and of modules that a registered object holds."""
-        self._seen: set[int] = set()
         for thing in registered.values():
             if isinstance(thing, nn.Module):
                 self.saved.update(thing.parameters())
-            self._walk(thing, 0)
+                self.parameters.update(thing.parameters())
+            else:
+                self.optimizers |= saved_with(thing).keys()
+                self.parameters.update(*(inner.parameters() for _, inner in walk(thing) if _is_module(inner)))
 
     def keeps(self, optimizer: Optimizer) -> bool:
         """Whether its state is saved: its own, or that of the optimizer that it steps by, as a framework's wrapper."""
-        return bool({id(optimizer), *map(id, vars(optimizer).values())} & self.optimizers)
-
-    def _walk(self, thing: Any, depth: int) -> None:
-        if depth > _DEPTH or id(thing) in self._seen:
-            return
-        self._seen.add(id(thing))
-        if isinstance(thing, nn.Module):
-            self.parameters.update(thing.parameters())
-            return
-        if isinstance(thing, Optimizer):
-            self.optimizers.add(id(thing))
-        for inner in _inside(thing):
-            self._walk(inner, depth + 1)
+        if id(optimizer) in self.optimizers:
+            return True
+        inners = [one for one in held(optimizer).values() if id(one) in self.optimizers]
+        return bool(inners) and (_is_of_any(optimizer.state, inners) or not _tensors(optimizer.state))
 
 
-def _inside(thing: Any) -> list[Any]:
-    """What an object holds: a scheduler's optimizer is not saved with it."""
-    if isinstance(thing, Mapping):
-        return list(thing.values())[:_ITEMS]
-    if isinstance(thing, list | tuple | set):
-        return list(thing)[:_ITEMS]
-    own = getattr(thing, "__dict__", None)
-    if not isinstance(own, dict) or isinstance(thing, type):
-        return []
-    return [value for name, value in own.items() if not (name == "optimizer" and isinstance(thing, LRScheduler))]
+def _is_module(thing: Any) -> bool:
+    return isinstance(thing, nn.Module)
 
 
-def _without_module(named: Mapping[str, Optimizer], held: _Held) -> Iterator[Finding]:
+def _is_of_any(state: Any, optimizers: Iterable[Optimizer]) -> bool:
+    return any(one.state is state for one in optimizers)
+
+
+def _tensors(state: Mapping[Any, Any]) -> bool:
+    """Whether there are any."""
+    return any(isinstance(value, Tensor) for values in state.values() for value in values.values())
+
+
+def _without_module(named: Mapping[str, Optimizer], kept: _Kept) -> Iterator[Finding]:
     for name, optimizer in named.items():
-        outside = [parameter for parameter in _owned(optimizer) if parameter not in held.saved]
+        outside = [parameter for parameter in _owned(optimizer) if parameter not in kept.saved]
         if outside:
             yield Finding(
                 "optimizer-without-module",
@@ -103,10 +93,10 @@ def _without_module(named: Mapping[str, Optimizer], held: _Held) -> Iterator[Fin
             )
 
 
-def _unregistered(loose: Sequence[Optimizer], held: _Held) -> Iterator[Finding]:
+def _unregistered(loose: Sequence[Optimizer], kept: _Kept) -> Iterator[Finding]:
     for optimizer in loose:
         kind, trained = type(optimizer).__name__, _trained(optimizer)
-        outside = [parameter for parameter in trained if parameter not in held.parameters]
+        outside = [parameter for parameter in trained if parameter not in kept.parameters]
         if outside:
             yield Finding(
                 "unregistered-parameters",
@@ -121,10 +111,10 @@ def _unregistered(loose: Sequence[Optimizer], held: _Held) -> Iterator[Finding]:
             )
 
 
-def _unregistered_models(wrapped: Sequence[nn.Module], held: _Held, told: set[Tensor]) -> Iterator[Finding]:
+def _unregistered_models(wrapped: Sequence[nn.Module], kept: _Kept, told: set[Tensor]) -> Iterator[Finding]:
     for model in wrapped:
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        outside = [parameter for parameter in trained if parameter not in held.parameters and parameter not in told]
+        outside = [parameter for parameter in trained if parameter not in kept.parameters and parameter not in told]
         if outside:
             yield Finding(
                 "unregistered-parameters",
@@ -136,6 +126,8 @@ def _unregistered_models(wrapped: Sequence[nn.Module], held: _Held, told: set[Te
 def _shared(labelled: Mapping[str, Optimizer]) -> Iterator[Finding]:
     """Two that train one after the other are right to do so, and nobody can see that before."""
     for (one, first), (other, second) in combinations(labelled.items(), 2):
+        if first in with_held([second]) or second in with_held([first]):
+            continue  # it steps by that one
         both = set(_trained(first)) & set(_trained(second))
         if both:
             yield Finding(
@@ -175,7 +167,7 @@ def _trained(optimizer: Optimizer) -> list[Tensor]:
 def _keeps_state(optimizer: Optimizer) -> bool:
     """Whether anything would be lost with it; before its first step, as far as its class tells."""
     if optimizer.state:
-        return any(isinstance(value, Tensor) for values in optimizer.state.values() for value in values.values())
+        return _tensors(optimizer.state)
     return not isinstance(optimizer, SGD) or any(group["momentum"] for group in optimizer.param_groups)
 
 

@@ -21,6 +21,7 @@ from perdure.checkpoint.manifest import Item
 from perdure.checkpoint.tree import join, refs, split
 from perdure.errors import UserError
 from perdure.session.state.copies import copied
+from perdure.session.state.holding import saved_with
 
 Names = Mapping[Tensor, str]
 """Of all registered parameters."""
@@ -131,14 +132,14 @@ class Optim:
         self._optimizer.load_state_dict({**more, "state": state, "param_groups": groups})
         self._put_back(state)
 
-    def _put_back(self, state: Mapping[Any, Any]) -> None:
+    def _put_back(self, saved: Mapping[Any, Any]) -> None:
         """`load_state_dict` casts to the parameters' dtype: fp32 masters of bf16 weights would come back as bf16."""
-        owned = self._owned()
-        for number, values in state.items():
+        owned, keepers = self._owned(), saved_with(self._optimizer).values()
+        for number, values in saved.items():
             key = owned[number] if isinstance(number, int) and number < len(owned) else number
-            kept = self._optimizer.state[key]
-            self._optimizer.state[key] = _as_saved(kept, values)
-            for place, was, now in _different(values, self._optimizer.state[key], ""):
+            state = next((one.state for one in keepers if _has(one.state.get(key), values)), self._optimizer.state)
+            state[key] = _as_saved(state[key], values)
+            for place, was, now in _different(values, state[key], ""):
                 raise UserError(
                     f"optimizer {self._name!r} does not keep its state as it was saved: {place} was {was} and is "
                     f"{now}: its load_state_dict has to leave dtypes and shapes alone"
@@ -199,6 +200,11 @@ def _as_saved(kept: Any, saved: Any) -> Any:
     if type(saved) in (list, tuple) and type(kept) is type(saved) and len(kept) == len(saved):
         return type(saved)(_as_saved(one, other) for one, other in zip(kept, saved, strict=True))
     return saved
+
+
+def _has(kept: Any, saved: Any) -> bool:
+    """Whether an optimizer keeps such a state: a wrapper's may be in the one that it holds."""
+    return isinstance(kept, Mapping) and isinstance(saved, Mapping) and saved.keys() <= kept.keys()
 
 
 def _different(saved: Any, now: Any, place: str) -> Iterator[tuple[str, str, str]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 from operator import is_
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ from perdure.checkpoint.state import State
 from perdure.checkpoint.tree import join, named_as, refs, split
 from perdure.errors import UserError
 from perdure.session.state.copies import copied
+from perdure.session.state.holding import Containers, untold, with_held
 from perdure.session.state.merging import BY_RANK, Merge, check_size, merged
 from perdure.session.state.modules import Module
 from perdure.session.state.optimizers import Home, Optim
@@ -32,6 +33,9 @@ from perdure.session.state.renaming import Renames
 from perdure.session.state.unclaimed import LATE, Unclaimed
 
 T = TypeVar("T")
+
+PARTED: Final = "ZeroRedundancyOptimizer"
+"""Of torch.distributed.optim, by its name: to import that takes longer than all the rest of a registration."""
 
 
 @runtime_checkable
@@ -61,6 +65,8 @@ class Registry:
         self._modules: dict[str, Module] = {}
         self._optimizers: dict[str, Optim] = {}
         self._others: dict[str, Stateful] = {}
+        self._implied: set[str] = set()
+        """The optimizers that are registered because another one holds them."""
         self._merges: dict[str, Merge] = {}
         """Of those whose state is each rank's own."""
         self._loose: frozenset[str] = frozenset()
@@ -109,11 +115,15 @@ class Registry:
         the run has begun: what a checkpoint holds of it is to be claimed. The state of one with a `merge` is each
         rank's own.
         """
+        self._forget_held(thing)
         self._check_new(name, thing, merge)
+        inner: dict[str, Optimizer] = {}
         if isinstance(thing, nn.Module):
             self._modules[name] = Module(name, thing, keeps=keeps)
         elif isinstance(thing, Optimizer):
             self._optimizers[name] = Optim(name, thing, keeps=keeps)
+            known = {id(one) for one in self.things}
+            inner = {f"{name}_{path}": one for path, one in untold(thing).items() if id(one) not in known}
         elif isinstance(thing, Stateful):
             self._others[name] = thing
         else:
@@ -131,6 +141,18 @@ class Registry:
             self._merges[name] = merge
         if late:
             self._late.add(name)
+        for path, one in inner.items():
+            self.add(path, one, keeps=keeps, begins=begins, late=late)
+            self._implied.add(path)
+
+    def _forget_held(self, thing: Any) -> None:
+        """What was registered with its holder has the name that the script gives it, if it gives it one."""
+        for name in [name for name in self._implied - self._late if self.named[name] is thing]:
+            del self._optimizers[name]
+            self._implied.remove(name)
+            self._keeping.discard(name)
+            place = self._order.index(name)
+            del self._order[place], self.things[place]
 
     def _check_new(self, name: str, thing: Any, merge: Merge | None) -> None:
         if not name.isidentifier():
@@ -142,6 +164,8 @@ class Registry:
                 f"register(merge={{{name!r}: ...}}): a {type(thing).__name__} is the same on all ranks: merge= is for "
                 f"other objects"
             )
+        if isinstance(thing, Optimizer):
+            _check_whole(name, thing)
 
     @property
     def named(self) -> dict[str, Any]:
@@ -366,8 +390,10 @@ class Registry:
         for name, module in self._held(self._modules, objects):
             kept += module.load(found, join(objects[name]["extra"], found.__getitem__))
         parameters = self._parameter_names()
+        containers = Containers(thing for thing in self.things if isinstance(thing, Optimizer))
         for name, optimizer in self._held(self._optimizers, objects):
             optimizer.load(objects[name], parameters, found.__getitem__)
+        containers.refill()
         for name, other in self._held(self._others, objects):
             if objects[name] is not None:
                 saved = named_as(objects[name], _state_of(name, other))
@@ -427,6 +453,22 @@ class Registry:
             for name, parameter in module.parameters():
                 names.setdefault(parameter, name)
         return names
+
+
+def _check_whole(name: str, optimizer: Optimizer) -> None:
+    """UserError for an optimizer whose state_dict is not all of its state, or nothing that could be read."""
+    for one in with_held([optimizer]):
+        if PARTED in (kind.__name__ for kind in type(one).__mro__):
+            raise UserError(
+                f"register({name}=...): a {PARTED} keeps a part of its state on each rank, which cannot be saved: use "
+                f"the optimizer that it is made with, which keeps all of it on every rank"
+            )
+    if lacking := sorted({"state", "param_groups"} - optimizer.state_dict().keys()):
+        raise UserError(
+            f"register({name}=...): the state_dict of this {type(optimizer).__name__} has no "
+            f"{' and no '.join(lacking)}, as every optimizer's of torch has: give it a state_dict and a "
+            f"load_state_dict with both"
+        )
 
 
 def _version(tensor: Tensor) -> int:

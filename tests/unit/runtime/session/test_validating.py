@@ -138,23 +138,23 @@ def parts_of_one(session: Session) -> Step:
     return stepping((model, first), (model, last))
 
 
-class Lookahead:
-    """An optimizer around another."""
+class Warmup:
+    """Something around an optimizer, which saves it."""
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
-        self.inner = inner
+        self.parts = {"inner": inner}
 
     def state_dict(self) -> dict[str, Any]:
-        return {}
+        return {"inner": self.parts["inner"].state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing to load."""
+        self.parts["inner"].load_state_dict(state["inner"])
 
 
 def around(session: Session) -> Step:
     model = network()
     optimizer = adam(model)
-    session.register(model=model, optimizer=Lookahead(optimizer))
+    session.register(model=model, optimizer=Warmup(optimizer))
     return stepping((model, optimizer))
 
 
@@ -211,6 +211,38 @@ def forgotten_optimizer(session: Session) -> Step:
     return stepping((model, optimizer))
 
 
+class Rate(Warmup):
+    """Something that holds an optimizer, and saves it as little as torch's schedulers do."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+
+def forgotten_by_its_holder(session: Session) -> Step:
+    model = network()
+    optimizer = adam(model)
+    session.register(model=model, rate=Rate(optimizer))
+    return stepping((model, optimizer))
+
+
+class Slow(Around):
+    """It keeps weights of its own, and the script has registered what it steps by."""
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        super().step(closure)
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["slow"] = parameter.detach().clone()
+
+
+def forgotten_wrapper(session: Session) -> Step:
+    model = network()
+    optimizer = adam(model)
+    session.register(model=model, optimizer=optimizer)
+    slow = Slow(optimizer)
+    stepping((model, slow))(torch.ones(2, 4))
+    return stepping((model, slow))
+
+
 def forgotten_model(session: Session) -> Step:
     model, other = network(), session.wrap(nn.Linear(4, 1))
     optimizer = adam(model)
@@ -259,6 +291,18 @@ WRONG = [
         forgotten_optimizer,
         "unregistered-optimizer",
         "an unregistered Adam trains 6 parameters (25 numbers) of registered modules",
+        said=True,
+    ),
+    Mistake(
+        forgotten_by_its_holder,
+        "unregistered-optimizer",
+        "an unregistered Adam trains 6 parameters (25 numbers) of registered modules",
+        said=True,
+    ),
+    Mistake(
+        forgotten_wrapper,
+        "unregistered-optimizer",
+        "an unregistered Slow trains 6 parameters (25 numbers) of registered modules",
         said=True,
     ),
     Mistake(
