@@ -73,6 +73,7 @@ class Reason(StrEnum):
     STOPPING = "Stopping"
     DELETING_MEMBERS = "DeletingMembers"
     MEMBER_STUCK = "MemberStuck"
+    MEMBER_NOT_READY = "MemberNotReady"
     PATCH_REFUSED = "PatchRefused"
     # Disrupted; the first eight are also the reasons of events
     NODE_LEAVING = "NodeLeaving"
@@ -245,6 +246,12 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     Reason.NODE_UNREACHABLE: Explained(
         "A node under a member is not Ready: nobody there can be asked to save.",
         "Nothing, if it comes back; failure.lostNodeSeconds after it went its members are given up.",
+    ),
+    Reason.MEMBER_NOT_READY: Explained(
+        "A member that was warm is not Ready any more, and its node is: its trainer has ended, or its kubelet cannot "
+        "tell. The others may well be training.",
+        "Look at the pod that the message names: `kubectl describe pod`, and its log.",
+        ends="the member is Ready again, or it ends, and the job goes on without it",
     ),
     Reason.EXIT_SAVE: Explained(
         "Members save and leave; the message names them and the time they have.",

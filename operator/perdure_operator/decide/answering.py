@@ -6,6 +6,7 @@ every 20 seconds. What has been said is in the Eviction itself: a new leader goe
 
 from __future__ import annotations
 
+from collections import defaultdict
 from datetime import datetime
 from typing import Final
 
@@ -26,12 +27,25 @@ _TURN: Final = "Active"
 
 
 def answer(draft: Draft) -> Draft:
-    """Each Eviction of a pod of the job's, while it is the operator's turn."""
+    """One Eviction of each pod of the job's, while it is the operator's turn.
+
+    Kubernetes makes no second one for a pod. Whoever may make some makes the operator write no more for it.
+    """
     pods = {pod.uid: pod for pod in own(draft.snapshot).values()} if draft.snapshot.evictions else {}
+    turns = defaultdict[str, list[EvictionView]](list)
     for one in draft.snapshot.evictions:
-        if one.pod in pods and one.state == _TURN and not one.over and one.completed is None:
-            draft = _answer(draft, one, pods[one.pod])
+        if one.pod in pods and one.state == _TURN and not one.over:
+            turns[one.pod].append(one)
+    for uid, of_pod in turns.items():
+        first = min(of_pod, key=_first)
+        if first.completed is None:
+            draft = _answer(draft, first, pods[uid])
     return draft
+
+
+def _first(eviction: EvictionView) -> tuple[bool, bool, str]:
+    """For the order of several: the one that was answered before stays the one."""
+    return eviction.withdrawn, not (eviction.heartbeat or eviction.tried), eviction.name
 
 
 def _answer(draft: Draft, eviction: EvictionView, pod: PodView) -> Draft:

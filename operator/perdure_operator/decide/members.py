@@ -217,6 +217,16 @@ def discard(draft: Draft) -> Draft:
     return draft
 
 
+def _known_warm(draft: Draft) -> set[str]:
+    """Members, by uid, that were Ready before: all of a run that has begun, and who has gone over from one."""
+    current = draft.current
+    if current is None:
+        return set()
+    joins = current.plan.joins if current.plan.takes_over else None
+    stayed = (member for member in current.plan.members if joins is not None and member.rank not in joins)
+    return {member.uid for member in (current.plan.members if current.warm else stayed)}
+
+
 def _names_in_use(draft: Draft) -> set[str]:
     planned = {member.name for member in draft.current.plan.members} if draft.current else set()
     return planned | set(draft.next_members) | set(draft.spares) | _of_previous(draft)
@@ -252,7 +262,7 @@ def _strip(draft: Draft, pod: PodView) -> Assign:
 
 
 def _await_ready(draft: Draft, pods: list[PodView]) -> Draft:
-    """A member that trains stays Ready unless its node goes away."""
+    """A member that trains most often stays Ready unless its node goes away."""
     nodes = {pod.node for pod in pods}
     ends = [at for node in nodes if (at := given_up_at(draft, node))]
     if any(one.outage for one in draft.status.unready if one.node in nodes):
@@ -266,6 +276,11 @@ def _await_ready(draft: Draft, pods: list[PodView]) -> Draft:
     if ends:
         message = f"waiting for the nodes of {listed(pods)} to be Ready again; given up at {clock(min(ends))}"
         return draft.wait(Reason.NODE_UNREACHABLE, message)
+    if were_warm := [pod for pod in pods if pod.uid in _known_warm(draft)]:
+        words = (
+            f"Ready before, and not now, though their nodes are: {listed(were_warm)}; nobody tells whether they train"
+        )
+        return draft.wait(Reason.MEMBER_NOT_READY, words)
     # The same words for each of them, as before they have their ranks.
     plan = draft.newest_plan
     names = joined([member.name for member in plan.members]) if plan else ""

@@ -117,7 +117,7 @@ every five minutes, and starts anew where the answer has changed. Where it does:
   {SOONEST_SECONDS} s after the last; a `message`; and an `expectedCompletionTime`: when replacements are waited for no
   longer, and then as long as members took last to save and leave (`status.exitSeconds`), or as long as they may
   (`disruption.exitTimeoutSeconds`) where none have yet. With `VacateIfRoom` there is none. `completionTime` comes when
-  the pod has ended.
+  the pod has ended. Of several Evictions of one pod, though Kubernetes makes only one, one is answered.
 * A job with `Ignore` for the row completes at once, with that reason, and others have their turn. So it is with a pod
   on a node that was given up.
 * Kubernetes' own `imperative-eviction.k8s.io/evictor` comes last, after 20 minutes without a heartbeat, and the job's

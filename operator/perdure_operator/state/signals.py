@@ -6,7 +6,6 @@ node shows the first row that matches counts, and no other.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import lru_cache
@@ -25,11 +24,10 @@ class SignalTable:
         """The names for which a job may choose another reaction."""
         self.knows_faults: Final = any(row.enabled and row.reaction is Reaction.FAULT for row in rows)
         self._exact: dict[tuple[Source, str], list[tuple[int, SignalRow]]] = defaultdict(list)
-        self._patterns: dict[Source, list[tuple[re.Pattern[str], tuple[int, SignalRow]]]] = defaultdict(list)
+        self._patterns: dict[Source, list[tuple[str, tuple[int, SignalRow]]]] = defaultdict(list)
         for place, row in enumerate(rows):
             if "*" in row.key:
-                pattern = ".*".join(re.escape(part) for part in row.key.split("*"))
-                self._patterns[row.source].append((re.compile(pattern), (place, row)))
+                self._patterns[row.source].append((row.key, (place, row)))
             else:
                 self._exact[row.source, row.key].append((place, row))
 
@@ -45,11 +43,28 @@ class SignalTable:
 
     def _matching(self, source: Source, key: str, value: str, effect: str, reason: str) -> Iterator[SignalRow]:
         patterns = () if key in WELL.get(source, ()) else self._patterns.get(source, ())
-        found = [row for pattern, row in patterns if pattern.fullmatch(key)]
+        found = [row for pattern, row in patterns if matches(pattern, key)]
         for _, row in sorted([*found, *self._exact.get((source, key), ())], key=lambda one: one[0]):
             wanted = row.value if row.value is not None else BAD.get(source)
             if wanted in (None, value) and row.effect in ("", effect) and (not row.reasons or reason in row.reasons):
                 yield row
+
+
+def matches(pattern: str, key: str) -> bool:
+    """Whether `*` can stand for what the key has there: never in more time than their lengths multiplied.
+
+    A regular expression tries all places for each `*`, and anybody may give a node a label that makes it try for years.
+    """
+    first, *middle, last = pattern.split("*")
+    at, end = len(first), len(key) - len(last)
+    if at > end or not (key.startswith(first) and key.endswith(last)):
+        return False
+    for part in middle:  # the first place where it fits leaves most room for the others
+        found = key.find(part, at, end)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return True
 
 
 def merged(configured: tuple[SignalRow, ...]) -> tuple[SignalRow, ...]:

@@ -53,6 +53,13 @@ def canceled(here: Job) -> Job:
     return here.having(evictions=(view(here, FIRST, status),))
 
 
+def _flooded(here: Job, most: int) -> Job:
+    """So many Evictions of one pod."""
+    (one,) = asked(here, FIRST).snapshot.evictions
+    names = [f"evict-{number:03}" for number in range(most)]
+    return here.having(evictions=tuple(one.model_copy(update={"name": name, "uid": f"uid-{name}"}) for name in names))
+
+
 def answers(here: Job) -> list[Answer]:
     return [one for one in here.plan().actions if isinstance(one, Answer)]
 
@@ -279,6 +286,32 @@ class TestAnswer:
         here = changed(asked(job().running(world=2), FIRST), over=True)
         assert here.plan().status is None
         assert here.plan().actions == ()
+
+    def test_of_three_hundred_for_one_pod_one_is_answered_and_stays_the_one(self) -> None:
+        """Kubernetes makes one for each pod; whoever may make others cannot make the operator write for each."""
+        here = _flooded(job(disruption=PATIENT).running(world=2), 300)
+        (first,) = answers(here)
+        here = here.settle()
+        assert sum(isinstance(one, Answer) for plan in here.history for one in plan.actions) == 1
+        (later,) = asked(here, FIRST).snapshot.evictions
+        later = later.model_copy(update={"name": "evict", "uid": "uid-evict"})
+        here = here.having(evictions=(later, *here.snapshot.evictions))
+        assert answers(here) == []
+        (heartbeat,) = answers(here.after(60))
+        assert heartbeat.uid == first.uid
+
+    def test_when_the_one_that_is_answered_is_withdrawn_another_one_is(self) -> None:
+        here = _flooded(job(disruption=PATIENT).running(world=2), 3).settle()
+        (told,) = (one for one in here.snapshot.evictions if one.heartbeat)
+        gone = told.model_copy(update={"withdrawn": True, "requesters": ()})
+        here = here.having(evictions=tuple(gone if one is told else one for one in here.snapshot.evictions))
+        (other,) = answers(here.after(1))
+        assert other.uid != told.uid
+
+    def test_of_many_one_is_told_that_the_pod_has_ended(self) -> None:
+        here = _flooded(job().running(world=2), 3).all_ended(ExitKind.COMPLETED, step=20, commit=(4, 20)).settle()
+        assert here.now.finished_at is not None
+        assert [one.completed is not None for one in here.snapshot.evictions].count(True) == 1
 
     def test_a_finished_job_completes_what_is_open(self) -> None:
         here = asked(job().running(world=2), FIRST).all_ended(ExitKind.COMPLETED, step=20, commit=(4, 20)).settle()

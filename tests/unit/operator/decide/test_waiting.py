@@ -11,11 +11,11 @@ import pytest
 from perdure.contract import ErrorName, ExitKind, Standby, write_assignment
 from perdure_operator.api import names
 from perdure_operator.api.reasons import CONDITION_TYPES, REASONS, ConditionType, Reason
-from perdure_operator.api.status import Disruption
+from perdure_operator.api.status import Disruption, Phase
 from perdure_operator.decide.placement import IDLE_GRACE_SECONDS
 from perdure_operator.state.decision import CheckTemplate, DeletePod
 from perdure_operator.state.snapshot import PodView, RefusalKind, TemplateCheck, TemplateVerdict, Terminated, Zone
-from tests.support.jobs import START, Job, creates, deletes, job, raised, written
+from tests.support.jobs import PATIENT, START, Job, creates, deletes, job, raised, written
 
 INVALID = 'Pod "digits-ab12-dry-run" is invalid: spec.containers[0].image: Required value'
 NO_AGENT = 'failed to create containerd task: exec: "perdure": executable file not found in $PATH: unknown'
@@ -86,6 +86,7 @@ WAITS: dict[Reason, tuple[Callable[[], Job], str]] = {
         lambda: job().running().node("n2", ready=False).pod(1, ready=False),
         "digits-ab12-1 (node n2)",
     ),
+    Reason.MEMBER_NOT_READY: (lambda: job().running().pod(1, ready=False), "digits-ab12-1 (node n2)"),
     Reason.MASS_OUTAGE: (
         lambda: _down(job().running(), Zone(ready=2, not_ready=3)).pod(1, ready=False),
         "digits-ab12-1 (node n2)",
@@ -415,3 +416,36 @@ class TestConditions:
         assert set(CONDITION_TYPES) == set(ConditionType)
         assert set(REASONS) == set(Reason)
         assert {disruption.value for disruption in Disruption} <= {reason.value for reason in Reason}
+
+
+class TestNotReadyAnyMore:
+    """A member of a run that had begun, whose node is well."""
+
+    def _unready(self) -> Job:
+        return job().running(world=2).pod(1, ready=False).settle()
+
+    def test_it_is_named_and_the_run_is_not_said_to_start(self) -> None:
+        here = self._unready()
+        reason, message = _waits(here)
+        assert reason == "MemberNotReady"
+        assert "digits-ab12-1 (node n2); nobody tells whether they train" in message
+        assert here.now.phase is not Phase.STARTING
+
+    def test_nobody_is_disturbed_for_it_however_long_it_lasts(self) -> None:
+        here = self._unready().after(7200)
+        assert here.plan().actions == ()
+        assert here.settle().intent is None
+
+    def test_it_runs_again_once_all_are_ready(self) -> None:
+        assert self._unready().ready().settle().condition(ConditionType.RUNNING).status == "True"
+
+    def test_one_that_went_over_from_a_run_was_ready_before(self) -> None:
+        here = job(disruption=PATIENT).running(world=2).cordon("n1").settle().after(1).settle().ready().settle()
+        here = here.ended(0, ExitKind.HANDED_OVER, run=1).pod(1, ready=False).settle()
+        assert here.now.current is not None
+        assert (here.now.current.run, here.now.current.warm) == (2, False)
+        assert _waits(here)[0] == "MemberNotReady"
+
+    def test_of_a_run_that_has_not_begun_nothing_else_is_said_than_that_it_starts(self) -> None:
+        here = job().starting(world=2).ready().step().pod(1, ready=False).settle()
+        assert _waits(here)[0] == "StartingMembers"
