@@ -23,6 +23,8 @@ class Memory:
     """Names of members that this process has written into the job's status."""
     created: set[str] = field(default_factory=set)
     """Names of pods that were created, or may have been: the answer did not come."""
+    absent: set[str] = field(default_factory=set)
+    """Names of members that the API server has said are not there: a name is never used again."""
     answered: dict[str, datetime] = field(default_factory=dict)
     """The heartbeat of the newest answer to each Eviction, by its uid, also of one that was refused."""
     told_generation: int = 0

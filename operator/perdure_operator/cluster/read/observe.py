@@ -7,6 +7,7 @@ What is read live, and when, is `live`'s to know. Called by `loop.worker`, `loop
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -35,7 +36,8 @@ from perdure_operator.cluster.read.cache import Cache, Change
 from perdure_operator.cluster.read.claims import Claims
 from perdure_operator.cluster.read.live import Live
 from perdure_operator.cluster.read.records import BudgetRecord, JobRecord, Key, PodRecord
-from perdure_operator.state import asked
+from perdure_operator.cluster.together import each
+from perdure_operator.state import asked as asked_for
 from perdure_operator.state.snapshot import (
     Budget,
     EvictionView,
@@ -72,6 +74,8 @@ class Observer:
         self._live = Live(api, cache, namespace, self._clock)
         self._claims = Claims(api, self._clock) if node_claims else None
         self._memories: dict[str, Memory] = {}
+        self._absent: dict[str, set[str]] = {}
+        """Nodes that are not there, and the pods, by uid, that were on them when the API server said so."""
 
     async def sync(self) -> list[Change]:
         """Read everything live: before the first decision, and now and then, for a watch may miss a deletion.
@@ -79,6 +83,7 @@ class Observer:
         Returns what has changed.
         """
         changes = await self._live.sync()
+        self._absent.clear()
         if self._claims:
             self._claims.forget()
         self._forget_all_but({job.uid for job in self._cache.jobs()})
@@ -165,7 +170,7 @@ class Observer:
     def _unknown_places(self, record: JobRecord, status: TrainingJobStatus) -> list[str]:
         """What somebody wants vacated that is no node, and was never a pod of the job."""
         ours = names.base(record.key[1], record.uid) + "-"
-        wanted = asked.named(record.vacate) if record.vacate and self._live.nodes_listed else ()
+        wanted = asked_for.named(record.vacate) if record.vacate and self._live.nodes_listed else ()
         pods = (name.startswith(ours) and 0 <= names.member_number(name) < status.next_member for name in wanted)
         unknown = [name for name, pod in zip(wanted, pods, strict=True) if not pod and self._cache.node(name) is None]
         return [f"{VACATE_ANNOTATION}={name} (neither a node nor a member)" for name in unknown]
@@ -180,7 +185,10 @@ class Observer:
         gone = [pod.view for pod in self._cache.gone(record.key)]
         seen_to_end = {view.name for view in gone if view.owner_uid == record.uid and _ends(view)}
         suspect = record.in_run | {view.name for view in gone if view.name in record.to_come}
-        found = [await self._pod(record, name) for name in sorted(suspect - there - seen_to_end)]
+        absent = self.memory(record.uid).absent
+        absent -= there
+        asked = sorted(suspect - there - seen_to_end - absent)
+        found = await each(lambda name: self._pod(record, name), asked)
         views = {view.uid: view for view in found if view is not None}
         return [*views.values(), *(view.model_copy(update={"gone": True}) for view in gone if view.uid not in views)]
 
@@ -192,10 +200,11 @@ class Observer:
             raise Conflict(f"members of {'/'.join(record.key)} are gone, and the watch has not told yet how they ended")
 
     async def _pod(self, record: JobRecord, name: str) -> PodView | None:
-        """A pod that the job owns, whatever its labels are; None where there is none."""
+        """A pod that the job owns, whatever its labels are; None where there is none, and none will ever be again."""
         try:
             raw = await self._api.get(PODS, record.key[0], name)
         except NotFound:
+            self.memory(record.uid).absent.add(name)
             return None
         return parse.pod(raw, self._cache.signal_table) if parse.controller(raw) == record.uid else None
 
@@ -229,8 +238,15 @@ class Observer:
         return read
 
     async def _nodes(self, pods: Sequence[PodView]) -> tuple[NodeView, ...]:
-        names = sorted({pod.node for pod in pods if pod.node and not pod.gone})
-        return tuple([await self._with_deadline(await self._node(name)) for name in names])
+        under = defaultdict[str, set[str]](set)
+        for pod in pods:
+            if pod.node and not pod.gone:
+                under[pod.node].add(pod.uid)
+
+        async def look(name: str) -> NodeView:
+            return await self._with_deadline(await self._node(name, under[name]))
+
+        return tuple(await each(look, sorted(under)))
 
     async def _with_deadline(self, node: NodeView) -> NodeView:
         """The node, with the time of its NodeClaim where some row asks for it."""
@@ -242,15 +258,22 @@ class Observer:
         ends = await self._claims.ends(node)
         return node.model_copy(update={"claim_ends": ends}) if ends else node
 
-    async def _node(self, name: str) -> NodeView:
-        """A node that the cache does not have may be newer than the cache: only the API server can say it is gone."""
+    async def _node(self, name: str, pods: set[str]) -> NodeView:
+        """A node that the cache does not have may be newer than the cache: only the API server can say it is gone.
+
+        Once it has, the watch tells of another of that name; but who was put on it since may know of one before.
+        """
         known = self._cache.node(name)
         if known is not None:
             return known.view
+        missing = NodeView(name=name, exists=False, ready=False)
+        if pods <= self._absent.get(name, set()):
+            return missing
         try:
             raw = await self._api.get(NODES, None, name)
         except NotFound:
-            return NodeView(name=name, exists=False, ready=False)
+            self._absent[name] = self._absent.get(name, set()) | pods
+            return missing
         self._cache.apply(NODES, raw)
         return parse.node(raw, self._cache.signal_table)
 
@@ -333,6 +356,7 @@ def _forget_settled(memory: Memory, record: JobRecord, own: set[str], budget: Bu
     """
     memory.allotted &= record.members
     memory.created &= record.members
+    memory.absent &= record.members
     budgets = {names.budget(record.key[1], record.uid)}
     checked = record.status.template_checked if record.status else ""
     templates = {names.kept_template(record.key[1], record.uid, checked)}

@@ -17,11 +17,9 @@ from typing import Final
 
 from perdure.contract import Role
 from perdure_operator.cluster.protocol import Unavailable
+from perdure_operator.cluster.together import AT_ONCE
 from perdure_operator.state.decision import Action, Answer, Assign, CheckTemplate, CreatePod, DeletePod, Mark, SetBudget
 from perdure_operator.state.snapshot import PodView
-
-AT_ONCE: Final = 16
-"""Writes under way at once: a thousand members are told within seconds, and other jobs still get an answer."""
 
 _WEBHOOK_FAILED: Final = 500
 """The server answers; whom it had to ask for this write does not."""

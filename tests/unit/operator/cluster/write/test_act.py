@@ -30,9 +30,9 @@ from perdure_operator.cluster.protocol import (
 )
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.observe import Observer
+from perdure_operator.cluster.together import AT_ONCE
 from perdure_operator.cluster.write import manifests
 from perdure_operator.cluster.write.act import Actor
-from perdure_operator.cluster.write.order import AT_ONCE
 from perdure_operator.loop.schedule import LONGEST_SECONDS
 from perdure_operator.state.decision import (
     Assign,
