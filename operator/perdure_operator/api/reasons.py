@@ -371,11 +371,11 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     Reason.COMPLETED: Explained("The training has reached its goal."),
     Reason.FAILED: Explained("The job has been given up; the condition Failed says why."),
     Reason.TOO_MANY_CODE_FAILURES: Explained(
-        "More failures of the script than failure.maxCodeFailures; the message ends with the traceback.",
+        "More failures of the script in a row than failure.maxCodeFailures; the message ends with the traceback.",
         "Correct the script, then delete the job and apply it again: it resumes from its last commit.",
     ),
     Reason.TOO_MANY_INFRASTRUCTURE_FAILURES: Explained(
-        "More failures of pods, nodes or storage than failure.maxInfrastructureFailures.",
+        "More failures of pods, nodes or storage without a new commit than failure.maxInfrastructureFailures.",
         "Look for the cause in the message, then delete the job and apply it again.",
     ),
     Reason.TOO_MANY_OUT_OF_MEMORY: Explained(

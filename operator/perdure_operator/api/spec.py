@@ -287,12 +287,14 @@ class FailurePolicy(Model):
     max_code_failures: int = Field(
         default=3, json_schema_extra=at_least("failure.maxCodeFailures", 0, "0 gives up at the first failure")
     )
-    """How many failures of the script itself (an exception, a non-zero exit) the job survives."""
+    """How many failures of the script itself (an exception, a non-zero exit) in a row the job survives; ten new commits
+    after one, or a new commit and a day, end the row."""
     max_infrastructure_failures: int = Field(
         default=100,
         json_schema_extra=at_least("failure.maxInfrastructureFailures", 0, "0 gives up at the first failure"),
     )
-    """How many failures of pods, nodes or storage the job survives. A disruption that was announced is none."""
+    """How many failures of pods, nodes or storage without a new commit the job survives. An announced disruption is
+    none."""
     max_out_of_memory_failures: int = Field(
         default=3,
         json_schema_extra=at_least(

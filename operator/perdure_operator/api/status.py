@@ -410,12 +410,20 @@ class PreviousRun(TolerantModel):
 
 
 class Failures(TolerantModel):
-    """Budgets used up so far; they only go up."""
+    """What went wrong so far, and how much of it counts: what a job has got over is forgiven."""
 
     code: int = 0
-    """Runs that failed by the script's own fault."""
+    """Runs that failed by the script's own fault, all of them."""
     infrastructure: int = 0
-    """Runs that failed by a pod, a node or the storage."""
+    """Runs that failed by a pod, a node or the storage, all of them."""
+    code_in_a_row: int = 0
+    """Those of the code that count: ten new commits after the last one, or one and a day, end the row."""
+    code_seq: int = 0
+    """The newest commit known when the last one of the code was counted."""
+    code_time: datetime | None = None
+    """When it was."""
+    infrastructure_in_a_row: int = 0
+    """Those of infrastructure that count: since the last new commit."""
     last_time: datetime | None = None
     """When the newest failure was counted; the backoff counts from here."""
     consecutive: int = 0

@@ -111,12 +111,14 @@ def charge(draft: Draft, verdict: Verdict) -> Draft:
             f"or let the script use less; the last: {words}"
         )
         return _fail(draft, Reason.TOO_MANY_OUT_OF_MEMORY, message)
-    if new.code > allowed.max_code_failures:
-        message = f"{new.code} failures of the code, maxCodeFailures is {allowed.max_code_failures}; the last: {words}"
+    if new.code_in_a_row > allowed.max_code_failures:
+        limit = f"maxCodeFailures is {allowed.max_code_failures}"
+        message = f"{new.code_in_a_row} failures of the code in a row, {limit}; the last: {words}"
         return _fail(draft, Reason.TOO_MANY_CODE_FAILURES, message)
-    if new.infrastructure > allowed.max_infrastructure_failures:
+    if new.infrastructure_in_a_row > allowed.max_infrastructure_failures:
         limit = f"maxInfrastructureFailures is {allowed.max_infrastructure_failures}"
-        message = f"{new.infrastructure} failures of infrastructure, {limit}; the last: {words}"
+        count = new.infrastructure_in_a_row
+        message = f"{count} failures of infrastructure without a new commit, {limit}; the last: {words}"
         return _fail(draft, Reason.TOO_MANY_INFRASTRUCTURE_FAILURES, message)
     return draft
 
@@ -138,10 +140,15 @@ def _counted(draft: Draft, verdict: Verdict) -> Failures:
     in_a_row = 0
     if verdict.reason is Reason.OUT_OF_MEMORY:
         in_a_row = old.out_of_memory + 1 if step <= old.out_of_memory_step or not old.out_of_memory else 1
+    code, infrastructure = verdict.reason in _COSTS_CODE, verdict.reason in _COSTS_INFRASTRUCTURE
     return old.model_copy(
         update={
-            "code": old.code + (verdict.reason in _COSTS_CODE),
-            "infrastructure": old.infrastructure + (verdict.reason in _COSTS_INFRASTRUCTURE),
+            "code": old.code + code,
+            "infrastructure": old.infrastructure + infrastructure,
+            "code_in_a_row": old.code_in_a_row + code,
+            "code_seq": draft.status.commit_seq if code else old.code_seq,
+            "code_time": draft.now if code else old.code_time,
+            "infrastructure_in_a_row": old.infrastructure_in_a_row + infrastructure,
             "last_time": draft.now,
             "consecutive": old.consecutive + 1,
             "out_of_memory": in_a_row,

@@ -12,7 +12,7 @@ from typing import Final
 
 from perdure.contract import ContractError, ErrorName, ExitKind, HandoverWord, Outcome, read_outcome
 from perdure.words import shortened
-from perdure_operator.api.status import Assigned, MemberOutcome
+from perdure_operator.api.status import Assigned, Failures, MemberOutcome
 from perdure_operator.decide.draft import Draft, later
 from perdure_operator.decide.facts import node_lost, terminated
 from perdure_operator.state.snapshot import PodView
@@ -26,6 +26,11 @@ _TAIL_LENGTH: Final = 2000
 _WHY_LENGTH: Final = 300
 _CHATTER: Final = re.compile(r"(\[rank\d+\]:\s*)?(\[[WI]\d{4} [^\]]*\.(cpp|h|hpp|cc|cu):\d+\]|\[Gloo\] Rank )")
 """Notes and warnings of torch's native code, in the form of glog: `[W1121 12:00:00.123 socket.cpp:200] [c10d] ...`."""
+
+HEALING_COMMITS: Final = 10
+"""So many new entries of the log after a failure of the code, and training is well past it."""
+HEALING_SECONDS: Final = 86400
+"""So long after it one new commit tells as much: some jobs save once a day."""
 
 
 def read_end(draft: Draft, member: Assigned, pod: PodView | None) -> MemberOutcome | None:
@@ -91,14 +96,22 @@ def highest_opened(known: int, pods: dict[str, PodView]) -> int:
 
 
 def learn(draft: Draft, outcome: MemberOutcome) -> Draft:
-    """What an outcome tells about the log: the newest commit, which also resets the back-off and proves the root."""
+    """What an outcome tells about the log: the newest commit, which also ends rows of failures and proves the root."""
     status = draft.status
     if outcome.commit_seq is None or outcome.commit_seq <= status.commit_seq:
         return draft
-    failures = status.failures.model_copy(update={"consecutive": 0})
+    failures = _healed(status.failures, outcome.commit_seq, draft.now)
     epoch = status.epoch if outcome.epoch is None else outcome.epoch
     newest = {"commit_seq": outcome.commit_seq, "step": outcome.commit_step, "epoch": epoch}
     return draft.update(**newest, failures=failures, root_problem=None, log_looks=0)
+
+
+def _healed(failures: Failures, commit_seq: int, now: datetime) -> Failures:
+    """What still counts once training has come to this new commit."""
+    past = commit_seq > failures.code_seq + HEALING_COMMITS
+    calm = failures.code_time is not None and now >= later(failures.code_time, HEALING_SECONDS)
+    in_a_row = 0 if past or calm else failures.code_in_a_row
+    return failures.model_copy(update={"consecutive": 0, "infrastructure_in_a_row": 0, "code_in_a_row": in_a_row})
 
 
 def learn_result(draft: Draft, outcome: Outcome) -> Draft:

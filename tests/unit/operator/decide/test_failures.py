@@ -232,7 +232,7 @@ class TestBudget:
         assert (failed.status, failed.reason) == ("True", "TooManyCodeFailures")
         assert failed.message.endswith("ValueError: bad label 7")
         assert failed.message.startswith(
-            "2 failures of the code, maxCodeFailures is 1; the last: digits-ab12-3: failed"
+            "2 failures of the code in a row, maxCodeFailures is 1; the last: digits-ab12-3: failed"
         )
         assert here.now.phase is Phase.FAILED
 
@@ -246,6 +246,53 @@ class TestBudget:
     def test_infrastructure_has_a_budget_of_its_own(self) -> None:
         here = job(failure={"max_infrastructure_failures": 0}).running(world=1).missing(0).settle()
         assert here.condition(ConditionType.FAILED).reason == "TooManyInfrastructureFailures"
+
+
+class TestHealing:
+    """Budgets are for what fails again and again; what a job gets over does not add up for ever."""
+
+    def _failing(self, error: object, commits: list[int], *, days: float = 0.0, **failure: int) -> Job:
+        """A run of one member fails once for each of these numbers in the log, the newest commit's by then."""
+        here = job(failure=failure).running(world=1)
+        for seq in commits:
+            here = here.after(days * 86400).ended(here.members[0], ExitKind.FAILED, error=error, commit=(seq, seq * 9))
+            here = here.settle().after(300).settle().ready().settle()
+            if here.now.finished_at:
+                break
+        return here
+
+    def test_four_errors_with_a_thousand_commits_between_are_each_the_first(self) -> None:
+        here = self._failing(raised(), [1000, 2000, 3000, 4000, 5000])
+        assert here.now.phase is Phase.RUNNING
+        assert (here.now.failures.code, here.now.failures.code_in_a_row) == (5, 1)
+
+    def test_with_ten_commits_between_the_row_goes_on_and_with_more_another_begins(self) -> None:
+        assert self._failing(raised(), [10, 20, 30, 40]).now.phase is Phase.FAILED
+        assert self._failing(raised(), [10, 21, 32, 43]).now.phase is Phase.RUNNING
+
+    def test_a_new_commit_and_a_day_between_are_enough_for_a_job_that_saves_seldom(self) -> None:
+        assert self._failing(raised(), [10, 11, 12, 13, 14], days=1).now.phase is Phase.RUNNING
+
+    def test_without_a_new_commit_no_time_heals(self) -> None:
+        failed = self._failing(raised(), [10, 10, 10, 10], days=7)
+        assert failed.condition(ConditionType.FAILED).reason == "TooManyCodeFailures"
+
+    @pytest.mark.parametrize(("seq", "in_a_row"), [(22, 3), (23, 1)])
+    def test_failures_of_others_between_leave_the_row_as_it_is(self, seq: int, in_a_row: int) -> None:
+        here = self._failing(raised(), [10, 12])
+        here = here.ended(here.members[0], ExitKind.FAILED, error=killed(), commit=(18, 162)).settle()
+        here = here.after(300).settle().ready().settle()
+        here = here.ended(here.members[0], ExitKind.FAILED, error=raised(), commit=(seq, 200)).settle()
+        assert here.now.failures.code_in_a_row == in_a_row
+
+    def test_infrastructure_that_lets_the_job_commit_never_ends_it(self) -> None:
+        here = self._failing(killed(), [2, 3, 4, 5, 6], max_infrastructure_failures=1)
+        assert here.now.phase is Phase.RUNNING
+        assert (here.now.failures.infrastructure, here.now.failures.infrastructure_in_a_row) == (5, 1)
+
+    def test_infrastructure_that_lets_it_commit_nothing_ends_it(self) -> None:
+        failed = self._failing(killed(), [2, 2], max_infrastructure_failures=1).condition(ConditionType.FAILED)
+        assert failed.message.startswith("2 failures of infrastructure without a new commit, maxInfra")
 
 
 class TestFenced:
