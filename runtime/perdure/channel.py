@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from perdure.contract import (
+    AttemptRecord,
     CommitRef,
     ContractError,
     ErrorKind,
@@ -38,8 +39,10 @@ from perdure.contract import (
     Standby,
     Train,
     read_assignment,
+    read_attempt,
     read_result,
     write_assignment,
+    write_attempt,
 )
 from perdure.words import fitting
 
@@ -261,6 +264,8 @@ class Exiting:
     error: Failure | None = None
     epoch: int | None = None
     """Epochs that are finished; None where it is not told."""
+    attempt: AttemptRecord | None = None
+    """What it did and read of its newest hand-over."""
 
 
 Report = (
@@ -344,6 +349,8 @@ def _line(report: Report) -> str:
     body: dict[str, Any] = {"report": _NAMES[type(report)], **asdict(report)}
     if isinstance(report, SaveFailed):
         body["why"] = fitting(body["why"], WHY_BYTES)
+    if isinstance(report, Exiting):
+        body["attempt"] = write_attempt(report.attempt) if report.attempt else None
     error = body.get("error")
     if error:
         tail, error["tail"], error["name"] = error["tail"], "", error["name"][:200]
@@ -380,7 +387,8 @@ def read_report(line: str | bytes) -> Report | None:
                 commit, seconds = _commit(body.get("commit")), _seconds(body.get("seconds") or {})
                 error = _failure(body.get("error"))
                 opened = int(body.get("opened") or 0)
-                return Exiting(ExitKind(outcome), step, commit, opened, seconds, error, _epoch(body))
+                attempt = read_attempt(body.get("attempt"))
+                return Exiting(ExitKind(outcome), step, commit, opened, seconds, error, _epoch(body), attempt)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
     return None

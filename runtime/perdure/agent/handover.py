@@ -12,7 +12,7 @@ from typing import Final
 
 from perdure.agent.state import Acknowledge, Action, Offer, Say, State, Trainer
 from perdure.channel import Exiting, HandoverEnded, Report, TookOver, Voting
-from perdure.contract import ExitKind, HandoverRecord, HandoverWord, Leave, Outcome, Train
+from perdure.contract import AttemptRecord, ExitKind, HandoverRecord, HandoverWord, Leave, Outcome, Train
 
 BACKSTOP_SECONDS: Final = 10.0
 """A trainer that has told nothing so long after an attempt's limit is asked to save."""
@@ -70,7 +70,7 @@ def noted(state: State, trainer: Trainer, report: Report) -> Noted:
             if following < trainer.run or word_of(state, following):
                 return state, [acknowledge]  # it was decided since: another process was quicker
             say = Say(f"the trainer votes for run {following} to take over run {run}")
-            return replace(state, trainer=replace(trainer, voting=report)), [say, acknowledge]
+            return replace(state, trainer=replace(trainer, voting=report, voted=following)), [say, acknowledge]
         case TookOver():
             return _took_over(state, trainer, report)
         case HandoverEnded(run, word, why):
@@ -99,6 +99,24 @@ def _decided(state: State, trainer: Trainer, record: HandoverRecord, *actions: A
     if word_of(state, record.run):
         return state, []
     return replace(state, handovers=(*state.handovers, record)), list(actions)
+
+
+def attempt_of(state: State, told: AttemptRecord | None) -> AttemptRecord | None:
+    """What the trainer did and read of its newest attempt: as `told` by itself, and as it is known here without that.
+
+    A vote is acknowledged before it counts, so one of which nothing is known here was not counted.
+    """
+    trainer = state.trainer
+    if trainer is None:
+        return told
+    newest = max([trainer.origin * trainer.joins, *(offer.run for offer in trainer.offered)])
+    word = word_of(state, newest)
+    if not newest or word is HandoverWord.RESTART or (told and told.run > newest):
+        return told
+    known = AttemptRecord(newest, trainer.voted == newest, word)
+    if told is None or told.run < newest:
+        return known
+    return AttemptRecord(newest, told.voted or known.voted, told.word or known.word)
 
 
 def may_follow(state: State, trainer: Trainer, outcome: Outcome, newer: Train) -> bool:

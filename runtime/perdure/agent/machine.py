@@ -355,7 +355,8 @@ def _without_trainer(state: State, now: float) -> Noted:
 
 def _start(state: State, train: Train) -> Noted:
     ranks = range(train.rank, train.rank + state.settings.processes)
-    trainer = Trainer(train.run, tuple(Process(rank) for rank in ranks), state.settings.completion)
+    joins = train.handover is not None and state.trainer is None
+    trainer = Trainer(train.run, tuple(Process(rank) for rank in ranks), state.settings.completion, joins=joins)
     keeps_images = state.keeps_images or state.trainer is not None
     train = replace(train, floor=_floor(state, train))
     return replace(state, trainer=trainer, hold_until=None, keeps_images=keeps_images), [Start(train)]
@@ -550,6 +551,7 @@ def _finish(state: State, outcome: Outcome) -> Noted:
     why = next((process.live_why for process in processes if process.live_why), "")
     live = False if why else (state.trainer is not None and state.trainer.live) or None
     outcome = replace(outcome, live=live, live_why=why, handovers=state.handovers[-HANDOVERS_KEPT:])
+    outcome = replace(outcome, attempt=handover.attempt_of(state, outcome.attempt))
     if state.shutdown and state.shutdown.error and outcome.error is None:
         outcome = replace(outcome, error=state.shutdown.error)
     return replace(state, finished=True), [Say(f"exit: {_described_outcome(outcome)}"), Finish(outcome)]

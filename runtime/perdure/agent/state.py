@@ -161,6 +161,10 @@ class Trainer:
     """Runs that were to take over its own, the newest last; each as it was shown to it."""
     saves: tuple[int, int] = (0, 0)
     """The run in which it was asked to save and train on, and how often."""
+    joins: bool = False
+    """It was started as a newcomer: for its run to take over one that lives."""
+    voted: int = 0
+    """The newest run for which a vote of it may have been counted."""
     voting: Voting | None = None
     """A vote of it may stand in the log already, and the word is not known here."""
 

@@ -11,7 +11,17 @@ from dataclasses import replace
 from typing import Final
 
 from perdure.agent.state import Process, ProcessEnded, State, Trainer
-from perdure.contract import CommitRef, Completion, ErrorKind, ErrorName, ExitKind, Failure, Leave, Outcome
+from perdure.contract import (
+    AttemptRecord,
+    CommitRef,
+    Completion,
+    ErrorKind,
+    ErrorName,
+    ExitKind,
+    Failure,
+    Leave,
+    Outcome,
+)
 
 SHELL_SIGNALLED: Final = 128
 """A shell whose child died of signal n exits with this + n."""
@@ -60,6 +70,7 @@ def judge(trainer: Trainer, process: Process, end: ProcessEnded) -> Outcome:
         seconds=told.seconds if told else {},
         error=error,
         epoch=_highest(told.epoch if told else None, process.epoch),
+        attempt=told.attempt if told else None,
         rescue=process.rescue,
         result=process.result,
         unsaved=process.unsaved,
@@ -118,11 +129,17 @@ def pod_outcome(trainer: Trainer) -> Outcome:
         step=max(outcome.step for outcome in outcomes),
         opened=max(outcome.opened for outcome in outcomes),
         epoch=_highest(*(outcome.epoch for outcome in outcomes)),
+        attempt=max((one.attempt for one in outcomes if one.attempt), key=_knowledge, default=None),
         rescue=next((outcome.rescue for outcome in outcomes if outcome.rescue), None),
         unsaved=next((outcome.unsaved for outcome in outcomes if outcome.unsaved), None),
         result=next((outcome.result for outcome in outcomes if outcome.result is not None), None),
         seconds=speaker.seconds or next((outcome.seconds for outcome in outcomes if outcome.seconds), {}),
     )
+
+
+def _knowledge(attempt: AttemptRecord) -> tuple[int, bool, bool]:
+    """Of the newest attempt whoever has heard the word knows most."""
+    return attempt.run, attempt.word is not None, attempt.voted
 
 
 def _order(process: Process) -> tuple[int, bool]:

@@ -18,11 +18,14 @@ from perdure.contract.assignment import (
     write_assignment,
 )
 from perdure.contract.handover import (
+    AttemptRecord,
     Handover,
     HandoverRecord,
     HandoverWord,
+    read_attempt,
     read_handover,
     read_ranks,
+    write_attempt,
     write_handover,
     write_ranks,
 )
@@ -91,6 +94,7 @@ __all__ = [
     "VERSION",
     "WAIT_MARGIN_SECONDS",
     "Assignment",
+    "AttemptRecord",
     "CommitRef",
     "Completion",
     "ContractError",
@@ -113,6 +117,7 @@ __all__ = [
     "UnsupportedVersion",
     "Wanted",
     "read_assignment",
+    "read_attempt",
     "read_commit",
     "read_handover",
     "read_outcome",
@@ -120,6 +125,7 @@ __all__ = [
     "read_result",
     "read_resume_from",
     "write_assignment",
+    "write_attempt",
     "write_handover",
     "write_outcome",
     "write_ranks",

@@ -20,6 +20,10 @@ WHY_CHARACTERS: Final = 120
 """Of a hand-over's reason in an outcome, which has to hold several."""
 
 
+NO_WORD: Final = "none"
+"""Of an attempt whose word is not known, in an outcome."""
+
+
 class HandoverWord(StrEnum):
     """How an attempt ended."""
 
@@ -58,6 +62,18 @@ class HandoverRecord:
     why: str = ""
     parts: Mapping[str, float] = field(default_factory=dict)
     """Seconds by part; `pause` is from the last step of the older run to the first batch of the newer."""
+
+
+@dataclass(frozen=True)
+class AttemptRecord:
+    """What a pod's trainer did and read of its newest attempt, and nothing that it concludes from what it misses."""
+
+    run: int
+    """The newer run."""
+    voted: bool = False
+    """Whether its vote may be counted. Where it is not, the newer run has not taken over, and never will."""
+    word: HandoverWord | None = None
+    """GO: it knows that `Opened` is in the log. ABORT: it knows that it never will be. None: it knows neither."""
 
 
 def write_handover(block: Handover) -> dict[str, Any]:
@@ -102,6 +118,23 @@ def read_record(value: Any) -> HandoverRecord | None:
     known = parts if isinstance(parts, dict) else {}
     seconds = {name: float(s) for name, s in known.items() if type(s) in (int, float) and abs(s) < 1e9}
     return HandoverRecord(run, word, why, seconds)
+
+
+def write_attempt(attempt: AttemptRecord) -> dict[str, Any]:
+    """The record as a JSON object."""
+    return {"run": attempt.run, "voted": attempt.voted, "word": attempt.word.value if attempt.word else NO_WORD}
+
+
+def read_attempt(value: Any) -> AttemptRecord | None:
+    """The record in a JSON object; None for anything else."""
+    if not isinstance(value, dict) or type(value.get("voted")) is not bool:
+        return None
+    try:
+        run, word = integer(value, "run", 1), string(value, "word")
+        known = None if word == NO_WORD else HandoverWord(word)
+    except (ContractError, ValueError):
+        return None
+    return None if known is HandoverWord.RESTART else AttemptRecord(run, value["voted"], known)
 
 
 def write_ranks(ranks: Iterable[int]) -> str:

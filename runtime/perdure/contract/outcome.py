@@ -8,7 +8,15 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from perdure.contract.handover import WHY_CHARACTERS, HandoverRecord, read_record, write_record
+from perdure.contract.handover import (
+    WHY_CHARACTERS,
+    AttemptRecord,
+    HandoverRecord,
+    read_attempt,
+    read_record,
+    write_attempt,
+    write_record,
+)
 from perdure.contract.reading import (
     LARGEST,
     VERSION,
@@ -138,7 +146,7 @@ class Outcome:
     commit: CommitRef | None = None
     """The newest commit this run has made or resumed from; of one that refused a log (LogLost), the newest there."""
     opened: int = 0
-    """The highest run number seen in the log."""
+    """The highest run of which its trainer has read `Opened`, in the log or as the bytes that came with go."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Durations by part: agree, stage, upload, commit, start, import, rendezvous, restore."""
     error: Failure | None = None
@@ -146,6 +154,8 @@ class Outcome:
     """Epochs finished by the time the trainer ended; None where nobody has told."""
     handovers: tuple[HandoverRecord, ...] = ()
     """The newest attempts this pod took part in, oldest first."""
+    attempt: AttemptRecord | None = None
+    """The newest attempt this pod took part in, as far as its trainer did and read something of it."""
     live: bool | None = None
     """Whether this script can change membership in place, as its Session has told; None where it has not."""
     live_why: str = ""
@@ -177,6 +187,8 @@ def write_outcome(outcome: Outcome) -> str:
     body["seconds"] = {name: round(float(value), 3) for name, value in outcome.seconds.items()}
     if read_commit(commit := asdict(outcome.commit) if outcome.commit else None):
         body["commit"] = commit
+    if outcome.attempt:
+        body["attempt"] = write_attempt(outcome.attempt)
     if outcome.live is not None:
         body |= {"live": outcome.live, "liveWhy": outcome.live_why[:WHY_CHARACTERS]}
     if outcome.rescue:
@@ -225,6 +237,7 @@ def read_outcome(text: str) -> Outcome:
         error=_failure(doc.get("error")),
         epoch=_epoch(doc.get("epoch")),
         handovers=_handovers(doc.get("handovers")),
+        attempt=read_attempt(doc.get("attempt")),
         live=live if isinstance(live := doc.get("live"), bool) else None,
         live_why=str(doc.get("liveWhy") or "")[:WHY_CHARACTERS],
         rescue=_rescue(doc.get("rescue")),

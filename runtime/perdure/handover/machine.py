@@ -11,9 +11,9 @@ from perdure.handover.events import Happening, SetWarm
 from perdure.handover.newcomer import step_newcomer
 from perdure.handover.old import step_old
 from perdure.handover.parties import Attempt
-from perdure.handover.state import Phase, State, Step, named
+from perdure.handover.state import Phase, State, Step, known, named
 
-__all__ = ["Phase", "State", "Step", "begin", "named", "step"]
+__all__ = ["Phase", "State", "Step", "begin", "known", "named", "step"]
 
 
 def begin(attempt: Attempt, number: int) -> Step:

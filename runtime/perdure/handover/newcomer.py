@@ -76,7 +76,7 @@ def _comes_nearer(state: State, event: Happening) -> Step:
         case FirstBatch() if state.phase is Phase.RUNNING_ON and not state.late:
             return to(state, Phase.TELLING, TellVoting())
         case Acknowledged() if state.phase is Phase.TELLING:
-            return to(state, Phase.VOTED, Vote())
+            return to(state, Phase.VOTED, Vote(), voted=True)
     return stay(state)
 
 
@@ -95,11 +95,11 @@ def _read(state: State, word: HandoverWord, why: str) -> Step:
 
 
 def _joins(state: State) -> Step:
-    return to(state, Phase.JOINING, SetSeen(), JoinInPlace())
+    return to(state, Phase.JOINING, SetSeen(), JoinInPlace(), word=HandoverWord.RESTART)
 
 
 def _failed(state: State, why: str) -> Step:
-    return to(state, Phase.ENDED, SetSeen(), Exit(ExitKind.HANDOVER_FAILED, why))
+    return to(state, Phase.ENDED, SetSeen(), Exit(ExitKind.HANDOVER_FAILED, why), word=HandoverWord.ABORT)
 
 
 def _why_not(state: State, event: Happening) -> str:

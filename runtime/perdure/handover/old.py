@@ -120,7 +120,7 @@ def _stands(state: State, event: Happening) -> Step:
         case Moved() if state.phase is Phase.MOVING:
             return to(state, Phase.TELLING, TellVoting())
         case Acknowledged() if state.phase is Phase.TELLING:
-            return to(state, Phase.VOTED, Vote())
+            return to(state, Phase.VOTED, Vote(), voted=True)
         case Sigterm() if state.leaves:
             return stay(state, asked=True)
         case Sigterm():

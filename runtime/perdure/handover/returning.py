@@ -44,7 +44,7 @@ def read_and_return(state: State, word: HandoverWord, why: str) -> Step:  # noqa
         choice = Choice.RESTART
     else:
         choice = Choice.EXIT if state.exits or (state.late and state.forced) else Choice.TRAIN
-    return to(state, Phase.ROUND, SetSeen(), Round(choice))
+    return to(state, Phase.ROUND, SetSeen(), Round(choice), word=word)
 
 
 def in_the_round(state: State, event: Happening) -> Step:
@@ -61,7 +61,7 @@ def in_the_round(state: State, event: Happening) -> Step:
             return to(state, Phase.SAVING, *told, SaveAndExit(state.attempt.next), told=True)
         case RoundDone(Choice.RESTART):
             told = _told(state, HandoverWord.RESTART, "the newer run begins in place")
-            return to(state, Phase.SAVING, *told, SaveAndExit(), told=True)
+            return to(state, Phase.SAVING, *told, SaveAndExit(), told=True, word=HandoverWord.RESTART)
         case Sigterm():
             return stay(state, asked=True)
         case Passed(Alarm.DEADLINE):
@@ -74,7 +74,17 @@ def gave_up(state: State, why: str, *, say: bool) -> Step:
     said: tuple[Action, ...] = (Say(HandoverWord.ABORT, why),) if say else ()
     asks = (AskExit(),) if state.exits else ()
     told = _told(state, HandoverWord.ABORT, why)
-    return to(state, Phase.ABORTED, *said, SetSeen(), *told, TrainOn(state.attempt.next), *asks, told=True)
+    return to(
+        state,
+        Phase.ABORTED,
+        *said,
+        SetSeen(),
+        *told,
+        TrainOn(state.attempt.next),
+        *asks,
+        told=True,
+        word=HandoverWord.ABORT,
+    )
 
 
 def trains_on(state: State, event: Happening) -> Step:
@@ -108,7 +118,9 @@ def reached(state: State, event: GoalReached) -> Step:  # noqa: ARG001
     """The training is done while an attempt is prepared: nothing is left to hand over."""
     said = (Say(HandoverWord.ABORT, "completed"),) if state.decides else ()
     told = _told(state, HandoverWord.ABORT, "completed")
-    return to(state, Phase.ABORTED, *said, SetSeen(), *told, TrainOn(state.attempt.next), told=True)
+    return to(
+        state, Phase.ABORTED, *said, SetSeen(), *told, TrainOn(state.attempt.next), told=True, word=HandoverWord.ABORT
+    )
 
 
 def exits_before_the_stop(state: State) -> Step:
@@ -116,7 +128,7 @@ def exits_before_the_stop(state: State) -> Step:
     why = "the run ends for another reason"
     said = (Say(HandoverWord.RESTART, why),) if state.decides else ()
     told = _told(state, HandoverWord.RESTART, why)
-    return to(state, Phase.SAVING, *said, SetSeen(), *told, SaveAndExit(), told=True)
+    return to(state, Phase.SAVING, *said, SetSeen(), *told, SaveAndExit(), told=True, word=HandoverWord.RESTART)
 
 
 def _told(state: State, word: HandoverWord, why: str) -> tuple[Action, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from perdure.contract import ExitKind
+from perdure.contract import AttemptRecord, ExitKind, HandoverWord
 from perdure.handover.events import Action, Newer
 from perdure.handover.parties import Attempt, Part, Party
 
@@ -58,6 +58,10 @@ class State:
     """The limit has passed."""
     settles: bool = False
     """Time is up for the decider: whoever has voted settles."""
+    voted: bool = False
+    """Its vote may be counted."""
+    word: HandoverWord | None = None
+    """What became of the attempt, once this party has read it or has made it so."""
     told: bool = False
     """The agent knows that the attempt did not take place."""
     needed: frozenset[int] = frozenset()
@@ -110,6 +114,16 @@ def stay(state: State, *actions: Action, **changes: Any) -> Step:
 def also(step: Step, after: Sequence[Action]) -> Step:
     """The step with more to do behind it."""
     return step[0], (*step[1], *after)
+
+
+def known(state: State) -> AttemptRecord | None:
+    """What an outcome of this process may say of the attempt: what it did and read. No silence is in it.
+
+    None where the newer run begins in place: it is no hand-over any more.
+    """
+    if state.word is HandoverWord.RESTART:
+        return None
+    return AttemptRecord(state.attempt.next, state.voted, state.word)
 
 
 def named(state: State) -> int:

@@ -10,7 +10,7 @@ Called by perdure.handover.old and perdure.handover.newcomer.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perdure.checkpoint.verdict import Verdict
 from perdure.contract import ExitKind, HandoverWord
@@ -63,6 +63,7 @@ def waited(state: State, event: Happening, answers: Answers) -> Step:
 
 def went(state: State) -> Step:
     """The newer run has taken over, and this party knows it."""
+    state = replace(state, word=HandoverWord.GO)
     if state.leaves:
         if state.decides and state.needed:
             return to(state, Phase.LINGERING, leaves_as=ExitKind.HANDED_OVER)

@@ -92,7 +92,7 @@ def receive(run: Run, *, seed: int) -> Newcomer | None:
     if state is None:
         return None
     header, number = newcomer.header, run.settings.run or 0
-    _begin(run, Opening(number, number, header.goal, None))
+    _begin(run, Opening(number, 0, header.goal, None))  # it has not read that anybody has opened it, and it may not be
     with run.timings.part("restore"):
         run.progress.sums.resume(state.rank or {})
         _go_on_from(run, state, header.position, newcomer.old_world, seed)

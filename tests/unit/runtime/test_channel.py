@@ -37,12 +37,24 @@ from perdure.channel import (
     write_request,
     write_unwound,
 )
-from perdure.contract import CommitRef, ErrorKind, ExitKind, Failure, Handover, HandoverWord, Leave, Train
+from perdure.contract import (
+    AttemptRecord,
+    CommitRef,
+    ErrorKind,
+    ExitKind,
+    Failure,
+    Handover,
+    HandoverWord,
+    Leave,
+    Train,
+)
 from perdure.words import CUT
 
 whole = st.integers(0, 10**9)
 commits = st.builds(CommitRef, seq=whole, step=whole)
 failures = st.builds(Failure, kind=st.sampled_from(ErrorKind), name=st.text(max_size=20), tail=st.text(max_size=40))
+words = st.sampled_from([None, HandoverWord.GO, HandoverWord.ABORT])
+attempts = st.builds(AttemptRecord, run=st.integers(1, 10**9), voted=st.booleans(), word=words)
 reports: st.SearchStrategy[Report] = st.one_of(
     st.builds(Attached, pid=whole, live=st.booleans(), live_why=st.text(max_size=20), images=st.booleans()),
     st.builds(Imaging, size=whole),
@@ -60,7 +72,7 @@ reports: st.SearchStrategy[Report] = st.one_of(
     st.builds(
         Exiting, outcome=st.sampled_from(ExitKind), step=whole, commit=st.none() | commits, opened=whole,
         seconds=st.dictionaries(st.text(max_size=9), st.floats(0, 1e6), max_size=5), error=st.none() | failures,
-        epoch=st.none() | whole,
+        epoch=st.none() | whole, attempt=st.none() | attempts,
     ),
 )  # fmt: skip
 

@@ -16,6 +16,7 @@ from perdure.contract import (
     RESULT_BYTES,
     VERSION,
     Assignment,
+    AttemptRecord,
     CommitRef,
     ContractError,
     ErrorKind,
@@ -67,10 +68,13 @@ seconds = st.dictionaries(st.sampled_from(["agree", "stage", "upload"]), st.inte
 records = st.builds(
     HandoverRecord, run=runs, word=st.sampled_from(HandoverWord), why=st.text("why ", max_size=40), parts=seconds
 )
+attempts = st.builds(
+    AttemptRecord, run=runs, voted=st.booleans(), word=st.sampled_from([None, HandoverWord.GO, HandoverWord.ABORT])
+)
 outcomes = st.builds(
     Outcome, outcome=st.sampled_from(ExitKind), run=whole, rank=whole, step=whole, commit=commits, opened=whole,
     seconds=seconds, error=failures, epoch=st.none() | whole, handovers=st.lists(records, max_size=2).map(tuple),
-    live=st.just(False), live_why=st.text("why ", max_size=40),
+    live=st.just(False), attempt=st.none() | attempts, live_why=st.text("why ", max_size=40),
     rescue=st.none() | st.builds(Rescue, run=st.integers(1, 10**9), steps=st.integers(1, 10**9), of=whole),
 )  # fmt: skip
 
@@ -227,6 +231,20 @@ class TestHandover:
         good = {"run": 3, "word": "go", "parts": {"pause": 0.04, "x": "long"}}
         outcome = read_outcome(json.dumps(OUTCOME | {"handovers": [value, good]}))
         assert outcome.handovers == (HandoverRecord(3, HandoverWord.GO, parts={"pause": 0.04}),)
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            None,
+            {"run": 2, "word": "go"},
+            {"run": 2, "voted": 1, "word": "go"},
+            {"run": 2, "voted": True, "word": "restart"},
+            {"run": 2, "voted": True, "word": "maybe"},
+            {"run": 0, "voted": True, "word": "none"},
+        ],
+    )
+    def test_what_tells_of_an_attempt_and_cannot_be_read_tells_nothing(self, value: Any) -> None:
+        assert read_outcome(json.dumps(OUTCOME | {"attempt": value})).attempt is None
 
     def test_attempts_never_take_the_room_of_an_error(self) -> None:
         records = tuple(HandoverRecord(run, HandoverWord.ABORT, "😀" * 500) for run in range(1, 9))

@@ -14,7 +14,7 @@ from perdure.checkpoint.checkpointer import Checkpointer
 from perdure.checkpoint.opening import Opening
 from perdure.checkpoint.schedule import CheckpointSchedule
 from perdure.checkpoint.state import State
-from perdure.contract import ExitKind
+from perdure.contract import AttemptRecord, ExitKind
 from perdure.errors import UserError
 from perdure.group.agreement import Agreement
 from perdure.group.old_groups import OldGroups
@@ -119,6 +119,10 @@ class Run:
         self.trace: Trace = NoTrace()
         self.opening: Opening | None = None
         self.opened_checkpointer: Checkpointer | None = None
+        self.attempt: AttemptRecord | None = None
+        """What this process did and read of its newest hand-over."""
+        self.read_opened = 0
+        """The highest run of which it has read `Opened` there."""
 
     @property
     def rank(self) -> int:
@@ -199,7 +203,9 @@ class Run:
 
     def ending(self, outcome: ExitKind) -> Exiting:
         """How this process is about to end, as far as it is known."""
-        opened = self.opening.opened if self.opening else 0
+        opened = max(self.opening.opened if self.opening else 0, self.read_opened)
         commit = self.opened_checkpointer.commit if self.opened_checkpointer else None
         seconds: dict[str, Any] = dict(self.timings.seconds)
-        return Exiting(outcome, self.progress.step, commit, opened, seconds, epoch=self.progress.epochs_done)
+        return Exiting(
+            outcome, self.progress.step, commit, opened, seconds, epoch=self.progress.epochs_done, attempt=self.attempt
+        )

@@ -22,7 +22,7 @@ from perdure.contract import HandoverWord
 from perdure.errors import PeerLost, PerdureError, StorageError, UserError
 from perdure.handover import events as ev
 from perdure.handover.keys import Word
-from perdure.handover.machine import Phase, State, begin, named, step
+from perdure.handover.machine import Phase, State, begin, known, named, step
 from perdure.handover.timing import ACK_SECONDS, Timetable
 from perdure.session.ranks.effects import Effects
 from perdure.session.ranks.liveness import hidden_obstacle, obstacle, tell_attached
@@ -77,6 +77,7 @@ class Driver:
         self._warm = self._why_not = ""
         self._log = threading.Lock()
         self._state, self._first = begin(effects.attempt, effects.party.number)
+        effects.run.attempt = known(self._state)
 
     @property
     def phase(self) -> Phase:
@@ -110,6 +111,7 @@ class Driver:
                 case ev.Heard(word, why):
                     self.why = why or word.value
             self._state, actions = step(self._state, event)
+            self.effects.run.attempt = known(self._state)
             if named(self._state):
                 self._ready.set()
             else:
@@ -262,6 +264,7 @@ class Driver:
             while word := self.effects.bridge.hear(party):
                 if word.word is HandoverWord.GO:
                     self.word = word
+                    self.effects.learn(word)
                 self.feed(ev.Heard(word.word, word.why))
                 if party == decider:
                     return

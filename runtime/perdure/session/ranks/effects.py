@@ -18,8 +18,8 @@ from torch import Tensor
 
 from perdure.channel import Voting, vote_acknowledged
 from perdure.checkpoint.codec import decode, encode
-from perdure.checkpoint.entry import ObjectRef, write_entry
-from perdure.checkpoint.log import Log, Place
+from perdure.checkpoint.entry import ObjectRef, Opened, write_entry
+from perdure.checkpoint.log import Log, Place, Slot, slot_of
 from perdure.checkpoint.manifest import REPLICATED, SHARED, Item, read_item
 from perdure.checkpoint.members import put_members
 from perdure.checkpoint.state import Position, State
@@ -349,15 +349,20 @@ class Effects:
         step = self.header.position.step if self.header else self.run.progress.step
         found = self.takeover.open(self.attempt.new_world, step, self.keys.writer, self._members)
         self.lap("append")
+        self._learn(self.takeover.entry)
         return found
 
     def append_refused(self) -> Verdict:
         """Settles what nobody knows: one PUT. OPEN means that a commit of the older run was first: again."""
-        return self.takeover.refuse()
+        found = self.takeover.refuse()
+        self._learn(self.takeover.entry)
+        return found
 
     def read_log(self) -> Verdict:
         """What the log says of the attempt."""
-        return self.takeover.look()
+        found = self.takeover.look()
+        self._learn(self.takeover.entry)
+        return found
 
     def word(self) -> Word:
         """What the log's entry says, for those that hear it on the bridge."""
@@ -365,6 +370,15 @@ class Effects:
         if slot is None or slot.entry is None:
             raise RuntimeError("the log has not decided")
         return Word(HandoverWord.GO, seq=slot.seq, entry=write_entry(slot.entry).decode())
+
+    def learn(self, word: Word) -> None:
+        """The bytes that come with go are the log's."""
+        self._learn(slot_of(word.seq, word.entry.encode()))
+
+    def _learn(self, slot: Slot | None) -> None:
+        """What was read here is told by whatever ends this process."""
+        if slot and slot.entry and isinstance(slot.entry.event, Opened):
+            self.run.read_opened = max(self.run.read_opened, slot.entry.run)
 
     # After the word.
 

@@ -24,8 +24,9 @@ from perdure.agent.state import (
     Start,
     Tick,
 )
-from perdure.channel import Attached, Committed, HandoverEnded, Imaged, Opened, Stepped, TookOver, Voting
+from perdure.channel import Attached, Committed, Exiting, HandoverEnded, Imaged, Opened, Stepped, TookOver, Voting
 from perdure.contract import (
+    AttemptRecord,
     Env,
     ExitKind,
     Handover,
@@ -49,6 +50,7 @@ PLAIN = Train(3, 0, 2, MASTER, cause="suspended", seconds=300)
 VOTES = reported(Voting(1, 2))
 WENT = reported(TookOver(2, 0, 2, 121, {"pause": 0.05}))
 ABORTED = reported(HandoverEnded(2, HandoverWord.ABORT, "the newcomer is silent"))
+DIED = ProcessEnded(0, -signal.SIGSEGV)
 RESTARTS = reported(HandoverEnded(2, HandoverWord.RESTART, "limit"))
 
 
@@ -339,3 +341,43 @@ def test_a_trainer_finds_the_offer_votes_once_it_is_acknowledged_and_goes_over(t
         outcome, status = member.outcome()
         assert (outcome.outcome, outcome.run, outcome.step, status) == (ExitKind.CHECKPOINTED, 2, 6, 0)
         assert [record.word for record in outcome.handovers] == [HandoverWord.GO]
+
+
+class TestWhatAnOutcomeTellsOfAnAttempt:
+    """Nothing but what this pod's trainer did and read: silence of others is in no outcome."""
+
+    def test_one_that_was_killed_before_its_vote_has_not_voted(self) -> None:
+        assert offered().outcome(DIED).attempt == AttemptRecord(2)
+        assert newcomer().outcome(DIED).attempt == AttemptRecord(2)
+
+    def test_one_that_was_killed_behind_its_vote_knows_no_word(self) -> None:
+        outcome = voting().outcome(DIED)
+        assert (outcome.attempt, outcome.opened) == (AttemptRecord(2, voted=True), 1)
+
+    def test_a_newcomers_vote_is_no_opening(self) -> None:
+        pod = newcomer()
+        pod.sees(VOTES)
+        aborted = AttemptRecord(2, voted=True, word=HandoverWord.ABORT)
+        pod.sees(reported(Exiting(ExitKind.HANDOVER_FAILED, 120, attempt=aborted)))
+        outcome = pod.outcome(GONE)
+        assert (outcome.attempt, outcome.opened) == (aborted, 0)
+
+    @pytest.mark.parametrize(("report", "word"), [(WENT, HandoverWord.GO), (ABORTED, HandoverWord.ABORT)])
+    def test_the_word_stays_true_whatever_the_trainer_dies_of_later(self, report: Event, word: HandoverWord) -> None:
+        pod = voting()
+        pod.sees(report)
+        assert pod.outcome(DIED).attempt == AttemptRecord(2, voted=True, word=word)
+
+    def test_a_run_that_begins_in_place_is_no_hand_over(self) -> None:
+        pod = voting()
+        pod.sees(RESTARTS)
+        told(pod, ExitKind.CHECKPOINTED).sees(GONE)
+        assert pod.outcome(DIED).attempt is None
+
+    def test_another_attempt_is_told_of_instead(self) -> None:
+        pod = voting()
+        pod.sees(ABORTED, AssignmentRead(replace(STAYS, run=3)))
+        assert pod.outcome(DIED).attempt == AttemptRecord(3)
+
+    def test_none_is_told_of_where_there_was_none(self) -> None:
+        assert living().outcome(DIED).attempt is None

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from e2e.harness.local_run import free_port
-from perdure.channel import write_offer
-from perdure.contract import Handover, Leave, Train, write_assignment, write_handover
+from perdure.channel import Exiting, read_report, write_offer
+from perdure.contract import Env, Handover, Leave, Train, write_assignment, write_handover
 from perdure.handover.parties import Part, Party, attempt_of
 from tests.unit.runtime.handover.nursery import Nursery
 
@@ -68,19 +68,22 @@ class Job:
         *,
         wait: bool = True,
         at: int | None = None,
+        reports: bool = False,
         **newcomer: Any,
     ) -> Job:
         """Its ranks are offered to become run 2, with these newcomers, which are started, and without these leavers.
 
         `newcomer` are arguments of the newcomers' script alone; without `wait` nobody waits for being ready. With `at`
-        nobody knows of it before that step.
+        nobody knows of it before that step. With `reports` newcomers tell how they end, and nobody
+        acknowledges their votes.
         """
         self._wait_at = WAIT_AT if wait and at is None else None
         port, address = free_port(), f"127.0.0.1:{free_port()}"
         block = Handover(1, self.world, joins, leavers, address, LIMIT, f"token-{self.name}")
         for party in attempt_of(block, 2).parties:
             if party.part is Part.NEWCOMER and party.new is not None:
-                self._start(f"new{party.new}", _rank(2, party.new, world, port) | _told(block), newcomer)
+                told = _told(block) | ({Env.REPORT_FD: "1"} if reports else {})
+                self._start(f"new{party.new}", _rank(2, party.new, world, port) | told, newcomer)
             elif at is None:
                 write_offer(self._offer_file(f"old{party.old}"), _offer(2, party, world, port, block))
             else:
@@ -121,6 +124,11 @@ class Job:
     def output(self, name: str) -> str:
         """What a process has printed."""
         return self.nursery.output(f"{self.name}-{name}")
+
+    def endings(self, name: str) -> list[Exiting]:
+        """What a process has told of its end."""
+        found = [read_report(line) for line in self.output(name).splitlines()]
+        return [report for report in found if isinstance(report, Exiting)]
 
     @property
     def log(self) -> list[dict[str, Any]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perdure.contract import ExitKind
-from perdure.handover.machine import Phase
+from perdure.contract import ExitKind, HandoverWord
+from perdure.handover.machine import Phase, known
 from perdure.handover.state import STANDING
 from tests.unit.runtime.handover.small import ENDED, FROZEN, NEXT, RUN, UP, Setting, World, spent
 
@@ -38,8 +38,18 @@ def broken(setting: Setting, world: World) -> Iterator[str]:
         yield "H7: of the older run's ranks one trains and one saves"
     if world.aborted and ("p" in world.log or taken):
         yield "H9: an aborted run opened"
+    yield from _told_falsely(setting, world)
     if _harmless(setting, world) and ExitKind.PEER_LOST.value in world.ends:
         yield "H6: finished steps are lost although nobody was killed"
+
+
+def _told_falsely(setting: Setting, world: World) -> Iterator[str]:
+    told = [one for number in setting.everybody if (one := known(setting.state(world, number)))]
+    if "h" not in world.log:
+        if any(one.word is HandoverWord.GO for one in told):
+            yield "H11: an outcome says go, and the log does not"
+    elif any(one.word is HandoverWord.ABORT or not one.voted for one in told):
+        yield "H11: an outcome says that nothing comes of it, and the newer run has taken over"
 
 
 def _went(world: World, phase: Phase, number: int) -> bool:

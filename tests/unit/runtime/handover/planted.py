@@ -140,6 +140,11 @@ def _nobody_settles(state: State, event: on.Happening) -> Step:
     return replace(state, settles=False), actions
 
 
+def _a_missed_word_is_told_as_an_abort(state: State, event: on.Happening) -> Step:
+    state, actions = step(state, event)
+    return (replace(state, word=ABORT) if state.phase is Phase.ASKING else state), actions
+
+
 PLANTED: dict[str, Planted] = {
     "an entry is taken for one's own by its writer": Planted("H1", {"commit": 1}, without="bytes"),
     "a log that says nothing is taken for an answer": Planted("H", {}, 2, GROWN, react=_silence_is_an_answer),
@@ -161,6 +166,9 @@ PLANTED: dict[str, Planted] = {
     ),
     "the decider does not wait for every vote": Planted("H2", {}, without="whole"),
     "a stop for a given-up attempt is ignored": Planted("H10", {"sigterm": 1}, 1, react=_a_stop_given_up_is_nobodys),
+    "whoever misses the word tells of an abort": Planted(
+        "H11", {"reduce": 1}, react=_a_missed_word_is_told_as_an_abort
+    ),
     "nobody settles": Planted("H10", {"cut": 1}, 2, FIRST_GROWN, react=_nobody_settles),
     "an aborted run's end does not say so": Planted("H9", {"cut": 1}, 1, attempt=ONE_REPLACED, without="mark"),
     "the next run opens by its block alone": Planted("P5", {"kill": 1, "plan": 1}, 0, without="block"),

@@ -223,7 +223,7 @@ def _essence(state: State) -> State:
     """Without what its phase never looks at again: fewer worlds, and none of them lost."""
     match state.phase:
         case Phase.ENDED | Phase.JOINING | Phase.TOOK_OVER:
-            return State(state.attempt, state.me, state.phase)
+            return State(state.attempt, state.me, state.phase, voted=state.voted, word=state.word)
         case Phase.SAVING if not state.decides:
             return State(state.attempt, state.me, state.phase)
         case Phase.VOTED | Phase.ASKING | Phase.DECIDING | Phase.ROUND | Phase.ABORTED if not state.leaves:

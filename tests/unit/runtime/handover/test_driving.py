@@ -13,10 +13,11 @@ from typing import Any, cast
 import pytest
 
 from perdure.channel import HandoverEnded, Report, write_offer
+from perdure.checkpoint.entry import write_entry
 from perdure.checkpoint.log import Log
 from perdure.checkpoint.takeover import Takeover
 from perdure.checkpoint.writer import Writer
-from perdure.contract import ExitKind, Handover, HandoverWord, Train
+from perdure.contract import AttemptRecord, ExitKind, Handover, HandoverWord, Train
 from perdure.errors import StorageError
 from perdure.group.peers import Solo
 from perdure.handover import events as ev
@@ -136,6 +137,7 @@ class Process(Effects):
             store=log.store,
             peers=SimpleNamespace(gather=lambda choice: [*choices, choice]),
             opened_checkpointer=None,
+            read_opened=0,
             registry=SimpleNamespace(things=[]),
             replicas=[],
             joining=False,
@@ -267,3 +269,27 @@ class NotReady(threading.Event):
         if self.is_set():
             self.over.set()
         super().clear()
+
+
+def test_what_ends_a_process_tells_of_its_vote_and_of_the_word_that_it_has_read_and_of_no_opening_else() -> None:
+    log = living_log()
+    driver = stood(Process(1, log))
+    run = driver.effects.run
+    assert (run.attempt, run.read_opened) == (AttemptRecord(2), 0)
+    driver.feed(ev.Moved())
+    assert (run.attempt, run.read_opened) == (AttemptRecord(2, voted=True), 0)
+    Takeover(log, uid=UID, run=1, next_run=2).open(2, 7, "f" * 32)
+    assert run.read_opened == 0
+    driver.feed(ev.LinkClosed())
+    assert driver.next_act() == ev.Exit(ExitKind.HANDED_OVER)
+    assert (run.attempt, run.read_opened) == (AttemptRecord(2, voted=True, word=HandoverWord.GO), 2)
+
+
+def test_the_bytes_that_come_with_go_are_what_the_log_says() -> None:
+    takeover = Takeover(living_log(), uid=UID, run=1, next_run=2)
+    takeover.open(2, 7, "f" * 32)
+    assert takeover.entry
+    assert takeover.entry.entry
+    process = Process(1, living_log())
+    process.learn(Word(HandoverWord.GO, seq=2, entry=write_entry(takeover.entry.entry).decode()))
+    assert process.run.read_opened == 2

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from perdure.contract import AttemptRecord, HandoverWord
 from tests.unit.runtime.handover.jobs import Job, by_rank
 from tests.unit.runtime.handover.nursery import Nursery
 
@@ -91,9 +92,12 @@ def test_old_ranks_that_hold_different_weights_hand_nothing_over(nursery: Nurser
 
 def test_a_newcomer_that_has_not_registered_all_by_its_first_batch_does_not_join(nursery: Nursery) -> None:
     job = Job(nursery, "forgets", 2, script="variants.train", kind="registered late")
-    job.offered(*REPLACED, forgets=True).begin()
+    job.offered(*REPLACED, reports=True, forgets=True).begin()
     assert job.ended() == {"new1": 1, "old0": 0, "old1": 0}
     assert "at its first batch it has not registered late, as the others have meanwhile" in job.output("new1")
+    (ending,) = job.endings("new1")
+    assert ending.attempt == AttemptRecord(2, word=HandoverWord.ABORT)
+    assert ending.opened == 0, "what has received the state, and may vote, has not opened anything"
     assert [entry["kind"] for entry in job.log if entry["kind"] in ("Opened", "Completed")] == ["Opened", "Completed"]
 
 
