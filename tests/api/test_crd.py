@@ -107,7 +107,7 @@ PLAN = RunPlan(
     handover=OFFER,
     assigned_time=NOON,
 )
-ROW = Replacements(count=2, last_time=NOON, generation=3, cause="digits-3f2a-4 was deleted")
+ROW = Replacements(count=2, last_time=NOON, generation=3, cause="digits-3f2a-4 was deleted", nodes=("n7",))
 STATUS = TrainingJobStatus(
     observed_generation=3,
     phase=Phase.VACATING,
@@ -133,6 +133,7 @@ STATUS = TrainingJobStatus(
         in_vain_since=NOON,
         plan=PLAN.model_copy(update={"run": 8}),
         attempts=1,
+        broken=1,
         undecided=(7,),
         fell="two attempts have failed",
         disruption=Disruption.NODE_LEAVING,

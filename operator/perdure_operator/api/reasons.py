@@ -311,7 +311,8 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         "The script of a rank raised an exception or exited by itself.", "Read the traceback in the message."
     ),
     Reason.INFRASTRUCTURE_FAILURE: Explained(
-        "A member was killed from outside, its node went away, or the storage failed."
+        "A member was killed from outside, its node went away, the storage failed, or a new member failed before its "
+        "first step beside others that have trained."
     ),
     Reason.OUT_OF_MEMORY: Explained(
         "The kernel killed a member at its memory limit; a run that needs more than it may have dies each time alike.",
@@ -414,7 +415,7 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     ),
     Reason.HANDOVER_FAILED: Explained(
         "An attempt to hand the living run over did not come about: the run trains on, and it is tried once more, or "
-        "its members save and go on in their pods.",
+        "its members save and go on in their pods; as often as it takes where new members fail by themselves.",
         "Nothing; if it comes again, mend what the message says of the newcomers, or look at their logs.",
     ),
     Reason.GROWTH_GIVEN_UP: Explained(

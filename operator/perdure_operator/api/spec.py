@@ -239,7 +239,8 @@ class DisruptionPolicy(Model):
         ),
     )
     """How long the run trains on while new members start elsewhere for those that must leave. If they are not Ready by
-    then, all members save and leave, and the job starts anew; with `elastic` those that are there go on, in a smaller
+    then, all members save and leave, and the job starts anew, but not for new members that fail by themselves while no
+    node has a deadline; with `elastic` those that are there go on, in a smaller
     size. 0: all leave at once. A member that died unannounced is waited for longer, 10 minutes, because the others keep
     what was not saved; with `elastic` those that are left go on at once, where they are enough."""
     autoscaler: Autoscaler | None = Field(

@@ -283,6 +283,9 @@ class Replacements(TolerantModel):
     """The generation of the spec at that time: an edit ends the pause."""
     cause: str = ""
     """What was wrong with them, in words."""
+    nodes: tuple[str, ...] = ()
+    """Where they failed by themselves, the newest 8: those that follow rather go elsewhere, and no run that trains is
+    stopped for them."""
 
 
 class Enough(TolerantModel):
@@ -360,8 +363,10 @@ class NextRun(TolerantModel):
     """Its plan, while it takes over the run that is on: which of the two trains is known from evidence alone."""
     attempts: int = 0
     """Hand-overs that did not come about, in this move."""
+    broken: int = 0
+    """Those of them in which a new member failed by itself: nobody is stopped for such a one."""
     undecided: tuple[int, ...] = ()
-    """The runs that those would have begun: nobody may go on with one."""
+    """The runs that those would have begun, the newest 32: nobody may go on with one."""
     fell: str = ""
     """Why no better way was taken from the run before to this one."""
     steps_lost: int = 0

@@ -35,18 +35,22 @@ def pod(
     *,
     apart: bool = False,
     beside: bool = False,
+    avoid: tuple[str, ...] = (),
     kept: KeptTemplate | None = None,
     priority_class: str = "",
 ) -> Json:
     """A member as it is created: a standby with the agent in front of the user's command.
 
-    `apart` keeps it off nodes that have a former of the job, `beside` off those that have a member, where it can be;
-    `kept` is its template instead of the job's own; `priority_class` counts instead of the template's.
+    `apart` keeps it off nodes that have a former of the job; `beside` off those that have a member, `avoid` off these,
+    where it can be; `kept` is its template instead of the job's own; `priority_class` counts instead of the
+    template's.
     """
     body = _hashed_pod(job, name, apart=apart, kept=kept)
     body["metadata"]["annotations"] |= marks(job.spec.disruption.autoscaler, contract.Role.STANDBY)
     if beside:
         body["spec"]["affinity"] = _rather_away_from_members(job, body["spec"].get("affinity") or {})
+    if avoid:
+        body["spec"]["affinity"] = _rather_elsewhere(avoid, body["spec"].get("affinity") or {})
     spec = _told_its_node(_with_keys_mounted(job.spec.checkpoint, body["spec"]))
     spec = _with_batch(job, _of_class(priority_class, spec))
     return body | {"spec": _with_responder(spec) if job.responds else spec}
@@ -152,6 +156,14 @@ def _rather_away_from_members(job: Snapshot, given: Json) -> Json:
     anti: Json = given.get("podAntiAffinity") or {}
     preferred = [*(anti.get(_PREFERRED) or []), {"weight": 100, "podAffinityTerm": term}]
     return given | {"podAntiAffinity": anti | {_PREFERRED: preferred}}
+
+
+def _rather_elsewhere(nodes: tuple[str, ...], given: Json) -> Json:
+    """By their names: Karpenter makes no node for a pod that asks for another hostname, and does not look at names."""
+    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]  # one value for each
+    affinity: Json = given.get("nodeAffinity") or {}
+    preferred = [*(affinity.get(_PREFERRED) or []), {"weight": 100, "preference": {"matchFields": fields}}]
+    return given | {"nodeAffinity": affinity | {_PREFERRED: preferred}}
 
 
 def _trainer(job: Snapshot, name: str, spec: Json, container: Json) -> Json:

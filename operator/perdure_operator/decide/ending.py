@@ -78,11 +78,25 @@ def _new_outcomes(
         if outcome_of(run, member.name):
             continue
         outcome = read_end(draft, member, pods.get(member.name))
+        if outcome and isinstance(run, CurrentRun) and _came_in_vain(draft, run, member, outcome):
+            outcome = outcome.model_copy(update={"infrastructure": True})
         if outcome:
             draft = learn(draft, outcome).because(f"{member.name} ended: {outcome.outcome or 'no outcome'}")
             found.append(outcome)
             draft = _learn_more(draft, pods.get(member.name))
     return draft, found
+
+
+def _came_in_vain(draft: Draft, run: CurrentRun, member: Assigned, end: MemberOutcome) -> bool:
+    """Whether a newcomer has failed before its first step beside members whose same script has trained.
+
+    That is where it runs, and not the code. A script without a Session tells of no step, so nothing follows of none.
+    """
+    plan = run.plan
+    if not plan.takes_over or not plan.joins or member.rank not in plan.joins or end.step:
+        return False
+    stay = any(one.rank not in plan.joins for one in plan.members)
+    return stay and end.outcome == ExitKind.FAILED and draft.snapshot.spec.completion is Completion.LOG
 
 
 def _learn_more(draft: Draft, pod: PodView | None) -> Draft:

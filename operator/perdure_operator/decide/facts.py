@@ -41,6 +41,7 @@ _SAVED_IN_LOG: Final = (ExitKind.CHECKPOINTED, ExitKind.COMPLETED, ExitKind.HAND
 """Outcomes that tell of their run's end in the log."""
 
 _NAMES_SHOWN: Final = 8
+_NODES_KEPT: Final = 8
 _NEVER: Final = datetime.max.replace(tzinfo=UTC)
 _OUTAGE_SHARE: Final = 0.55
 """--unhealthy-zone-threshold of kube-controller-manager."""
@@ -298,12 +299,33 @@ def add_lost_run(lost: tuple[int, ...], run: int) -> tuple[int, ...]:
     return tuple(sorted({*lost, run}))[-32:]
 
 
-def one_more(draft: Draft, old: Replacements | None, cause: str) -> Replacements:
-    """The row of replacements with this one; an edit of the spec begins another."""
+def one_more(draft: Draft, old: Replacements | None, cause: str, nodes: Iterable[str] = ()) -> Replacements:
+    """The row of replacements with this one; an edit of the spec begins another.
+
+    `nodes`: where some of them have failed by themselves.
+    """
     generation = draft.snapshot.generation
     goes_on = old and (old.generation == generation or draft.now < later(old.last_time, ROW_SECONDS))
-    count = old.count + 1 if old and goes_on else 1
-    return Replacements(count=count, last_time=draft.now, generation=generation, cause=cause[:CAUSE_LENGTH])
+    known, count = (old.nodes, old.count + 1) if old and goes_on else ((), 1)
+    failed = dict.fromkeys([*(node for node in known if node not in nodes), *nodes])
+    return Replacements(
+        count=count,
+        last_time=draft.now,
+        generation=generation,
+        cause=cause[:CAUSE_LENGTH],
+        nodes=tuple(failed)[-_NODES_KEPT:],
+    )
+
+
+def spares_the_run(draft: Draft) -> bool:
+    """Whether new members of this move have failed by themselves, and nothing takes anybody away at a known time.
+
+    Then whoever trains goes on training: stopped, the run would need what has just failed.
+    """
+    intent, row = draft.intent, draft.status.next.replacements if draft.status.next else None
+    if intent is None or intent.disruption is not Disruption.NODE_LEAVING or intent.deadline_seen:
+        return False
+    return row is not None and bool(row.nodes)
 
 
 def listed(pods: Iterable[PodView]) -> str:

@@ -16,9 +16,9 @@ from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome, NextRun, RunPlan
 from perdure_operator.decide.disruptions import Found, final_reason, known_by, reason_to_end
 from perdure_operator.decide.draft import Draft, Waiting, clock, doubled, later, next_run
-from perdure_operator.decide.facts import joined, own, still_running
+from perdure_operator.decide.facts import add_lost_run, joined, one_more, own, still_running
 from perdure_operator.decide.growth import grow_by
-from perdure_operator.decide.outcomes import read_end
+from perdure_operator.decide.outcomes import failed_by_itself, read_end
 from perdure_operator.decide.plans import ATTEMPTS, succeed
 
 NEWS_SECONDS: Final = 30
@@ -73,15 +73,18 @@ def _try_again(draft: Draft, upcoming: NextRun, plan: RunPlan, intent: Intent, f
     """With other newcomers, whatever has become of these; they cost no failure, only a pause and an attempt."""
     ends = joined([f"{one.name}: {_told(one)}" for one in failed])
     words = f"run {plan.run} has not taken over from run {plan.takes_over}: {ends}"
-    attempts = upcoming.attempts + 1
+    where = {member.name: member.node for member in plan.members}
+    nodes = [where[one.name] for one in failed if failed_by_itself(one)]
+    attempts, broken = upcoming.attempts + 1, upcoming.broken + bool(nodes)
     again = NextRun(
         run=next_run(draft.status),
         attempts=attempts,
-        undecided=(*upcoming.undecided, plan.run),
-        fell=words if attempts >= ATTEMPTS else "",
+        broken=broken,
+        undecided=add_lost_run(upcoming.undecided, plan.run),
+        fell=words if attempts - broken >= ATTEMPTS else "",
         disruption=upcoming.disruption,
         cause=upcoming.cause,
-        replacements=upcoming.replacements,
+        replacements=one_more(draft, upcoming.replacements, words, nodes) if nodes else upcoming.replacements,
     )
     grows = intent.disruption is Disruption.SIZE_CHANGE and not plan.leavers
     pause, until = doubled(draft.now, attempts), grow_by(draft) if grows or intent.grow_by else None

@@ -143,7 +143,9 @@ def create(draft: Draft) -> Draft:
     apart, template = stays_apart(draft), fallback(draft)
     kept = template.name if template else ""
     classes, elastic = joiner_classes(draft, members), draft.snapshot.spec.elastic
-    new = (CreatePod(name=name, apart=apart, kept=kept, priority_class=classes.get(name, "")) for name in members)
+    row = draft.status.next.replacements if draft.status.next else None
+    pod = CreatePod(name="", apart=apart, kept=kept, avoid=row.nodes if row else ())
+    new = (pod.model_copy(update={"name": name, "priority_class": classes.get(name, "")}) for name in members)
     draft = draft.act("a member of the next run", *new)
     theirs = (elastic.joiner_priority_class_name if elastic else None) or ""
     beside = (CreatePod(name=name, apart=apart, beside=True, kept=kept, priority_class=theirs) for name in spares)

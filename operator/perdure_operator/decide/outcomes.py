@@ -20,6 +20,9 @@ from perdure_operator.state.snapshot import PodView
 NOTICED_AFTER_SECONDS: Final = 60
 """A node may have been dead for so long before its Ready condition says so: node-monitor-grace-period is 40 or 50 s."""
 
+_OF_THE_ATTEMPT: Final = frozenset({"", "HandoverFailed", "HandoverRefused", "UserError"})
+"""Names of errors with which a Session that joins ends for no fault of its node's; "" where it has told none."""
+
 _NAME_LENGTH: Final = 100
 """As the agent writes it; an image without our agent may leave anything."""
 _TAIL_LENGTH: Final = 2000
@@ -88,6 +91,16 @@ def _pause(outcome: Outcome) -> float | None:
     if not gone or (outcome.outcome is not ExitKind.HANDED_OVER and gone[-1].run != outcome.run):
         return None
     return gone[-1].parts.get("pause")
+
+
+def failed_by_itself(one: MemberOutcome) -> bool:
+    """Whether a newcomer has ended of what it is or where it is, and not of an attempt that did not come about.
+
+    Of a Session that joins errors of our own tell of the attempt: another way of taking over may do without it.
+    """
+    if one.outcome == ExitKind.FAILED:
+        return True
+    return one.outcome == ExitKind.HANDOVER_FAILED and one.error_name not in _OF_THE_ATTEMPT
 
 
 def highest_opened(known: int, pods: dict[str, PodView]) -> int:

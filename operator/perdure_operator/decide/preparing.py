@@ -23,6 +23,7 @@ from perdure_operator.decide.facts import (
     patience,
     refused,
     size_of,
+    spares_the_run,
     still_running,
     unexpected,
     wanted_size,
@@ -31,7 +32,7 @@ from perdure_operator.decide.flapping import restless, settled_at, told, withdra
 from perdure_operator.decide.growth import give_up_growing, lasts, most_with
 from perdure_operator.decide.intents import commit_to_leave, fall_back, limited, may_prepare, ready_by
 from perdure_operator.decide.placement import can_start, can_train
-from perdure_operator.decide.plans import ATTEMPTS, live_plan, plan_in_place, succeed
+from perdure_operator.decide.plans import live_plan, plan_in_place, succeed
 from perdure_operator.decide.signals import signals_of_nodes
 from perdure_operator.decide.spares import give_back
 from perdure_operator.decide.startup_problems import not_ready
@@ -255,7 +256,17 @@ def give_up(draft: Draft) -> Draft:
     if draft.now < until:
         return draft.wake(until)
     held = draft.waiting or Waiting(Reason.STARTING_MEMBERS, "they are not Ready")
+    if spares_the_run(draft):
+        return _go_on_trying(draft, held)
     return fall_back(draft, current, found, held)
+
+
+def _go_on_trying(draft: Draft, held: Waiting) -> Draft:
+    """The next members would fail as those before them have: who trains is not stopped for them."""
+    row = draft.status.next.replacements if draft.status.next else None
+    if row is None or held.message.endswith(row.cause):
+        return draft
+    return draft.but(waiting=Waiting(held.reason, f"{held.message}; those before: {row.cause}"))
 
 
 def train_on(draft: Draft) -> Draft:
@@ -294,7 +305,7 @@ def _not_live(draft: Draft, current: CurrentRun, intent: Intent, heirs: Successi
     snapshot, upcoming, pods = draft.snapshot, draft.status.next, own(draft.snapshot)
     refused, old = draft.status.live_refused, (*heirs.stays, *heirs.leaves)
     template = {pods[name].template_hash for name in (*(one.name for one in old), *draft.next_members)}
-    if upcoming and upcoming.attempts >= ATTEMPTS:
+    if upcoming and upcoming.fell:
         return upcoming.fell
     if intent.disruption not in _TRAINING or current.outcomes or any(pods[one.name].deleting for one in old):
         return "a member is gone, or is going"

@@ -39,7 +39,7 @@ def replace_unfit(draft: Draft) -> Draft:
     draft = draft.tell(Reason.MEMBER_REPLACED, f"new members take the place of those that cannot train: {words}")
     draft = draft.allot(tuple(name for name in draft.next_members if name not in unfit))
     if dropped:  # a name without a pod has cost nothing
-        draft = _count(draft, words)
+        draft = _count(draft, words, [pods[one.name].node for one in failed])
     if draft.current:
         return draft  # the run that is on is not to be judged by its standbys
     return charge(draft, judge_standbys(failed)) if failed else draft
@@ -67,9 +67,9 @@ def _pause_until(replaced: Replacements) -> datetime:
     return doubled(replaced.last_time, replaced.count - 1) if replaced.count > 1 else replaced.last_time
 
 
-def _count(draft: Draft, cause: str) -> Draft:
+def _count(draft: Draft, cause: str, nodes: list[str]) -> Draft:
     upcoming = draft.status.next or NextRun(run=next_run(draft.status))
-    row = one_more(draft, upcoming.replacements, cause)
+    row = one_more(draft, upcoming.replacements, cause, nodes)
     return draft.update(next=upcoming.model_copy(update={"replacements": row}))
 
 

@@ -10,13 +10,14 @@ from perdure_operator.api.reasons import REASONS, ConditionType, Reason
 from perdure_operator.api.shipped import VACATE_ANNOTATION
 from perdure_operator.api.status import Disruption, Intent, Phase, RunPlan
 from perdure_operator.decide.draft import Draft, Waiting, clock
-from perdure_operator.decide.facts import joined, own, terminated, wanted_size
+from perdure_operator.decide.facts import joined, own, spares_the_run, terminated, wanted_size
 from perdure_operator.decide.flapping import told
 from perdure_operator.decide.placement import can_train, unusable_node
 from perdure_operator.decide.sizing.priority import warn_of_priority
 from perdure_operator.decide.sizing.target import why_so_many
 from perdure_operator.decide.spares import paused_until
 from perdure_operator.decide.startup_problems import what_keeps
+from perdure_operator.decide.succession import succession
 
 _WARNINGS: Final = frozenset(
     {
@@ -153,6 +154,8 @@ def _move(draft: Draft, cause: str) -> str:
     if not intent.prepare or draft.standbys_wait is None:
         return cause
     limit = intent.ready_by or intent.grow_by
+    if limit and spares_the_run(draft) and (draft.now >= limit or draft.snapshot.spec.elastic is None):
+        limit = None
     until = f"until {clock(limit)}" if limit else _no_limit(draft, intent)
     held = draft.standbys_wait.message.removesuffix(f": {cause}")
     return f"{cause}; {_meanwhile(draft)} while new members start, {until}: {held}"
@@ -163,6 +166,10 @@ def _no_limit(draft: Draft, intent: Intent) -> str:
     if intent.disruption is Disruption.SIZE_CHANGE and draft.current:
         members = len(draft.current.plan.members)
         return f"no time limit: nobody has to leave, and they are awaited until spec.replicas is {members} again"
+    if spares_the_run(draft):
+        leaver = next((one.name for one in succession(draft).leaves), "")
+        delete = f"kubectl delete pod -n {draft.snapshot.namespace} {leaver}"
+        return f"no time limit: nobody is stopped while new members fail; to have all save and leave now: {delete}"
     return f"no time limit: nobody has to leave, unless the node is annotated with {VACATE_ANNOTATION}=true"
 
 

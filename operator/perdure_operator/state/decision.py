@@ -70,6 +70,8 @@ class CreatePod(Step):
     """On no node that has a former of the job: no taint keeps pods off it."""
     beside: bool = False
     """Rather on a node without a member of the job: it would be lost with that one."""
+    avoid: tuple[str, ...] = ()
+    """Rather on none of these nodes: those before it have failed there."""
     kept: str = ""
     """The kept template that it is made from; "" where it is made from spec.template as it is now."""
     priority_class: str = ""

@@ -173,8 +173,15 @@ class Writes:
 
     async def _create_pod(self, job: Snapshot, action: CreatePod, memory: Memory) -> None:
         kept = next((one for one in job.kept if one.name == action.kept), None)
-        how = {"apart": action.apart, "beside": action.beside}
-        body = member.pod(job, action.name, **how, kept=kept, priority_class=action.priority_class)
+        body = member.pod(
+            job,
+            action.name,
+            apart=action.apart,
+            beside=action.beside,
+            avoid=action.avoid,
+            kept=kept,
+            priority_class=action.priority_class,
+        )
         try:
             await self._create(PODS, job, body, memory)
         except (Forbidden, Invalid, AlreadyExists):

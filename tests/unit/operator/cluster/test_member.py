@@ -99,6 +99,21 @@ def test_a_spare_keeps_off_members_where_it_can() -> None:
     assert labels == {LABEL_JOB: "digits", LABEL_UID: UID, LABEL_ROLE: "member"}
 
 
+def test_one_whose_forerunners_failed_goes_rather_elsewhere_and_not_by_hostname() -> None:
+    """Karpenter makes no node for a pod that asks for another hostname."""
+    raw = template()
+    others = {"weight": 1, "preference": {"matchExpressions": [{"key": "disk", "operator": "Exists"}]}}
+    raw["spec"]["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [others]}}
+    seen = snapshot(spec=TrainingJobSpec.model_validate(job(template=raw)["spec"]))
+    affinity = member.pod(seen, NAME, avoid=("n7", "n8"))["spec"]["affinity"]
+    first, mine = affinity["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert first == others
+    assert mine["preference"]["matchFields"] == [
+        {"key": "metadata.name", "operator": "NotIn", "values": ["n7"]},
+        {"key": "metadata.name", "operator": "NotIn", "values": ["n8"]},
+    ]
+
+
 def test_the_assignment_is_a_downward_api_file() -> None:
     spec = of_spec()["spec"]
     (volume,) = spec["volumes"]

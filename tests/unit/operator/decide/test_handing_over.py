@@ -24,8 +24,10 @@ from perdure.contract import (
     write_outcome,
 )
 from perdure_operator.api.reasons import ConditionType
+from perdure_operator.api.spec import Elastic
 from perdure_operator.api.status import Assigned, Disruption, LiveRefused, Phase, RunPlan, Takeover
 from perdure_operator.decide.stage import Stage, stage_of
+from perdure_operator.state.decision import CreatePod
 from perdure_operator.state.snapshot import NodeView, PodView, Taint, Terminated
 from tests.support.jobs import PATIENT, START, UID, Job, assigns, creates, deletes, job, killed, leaves, raised, trains
 
@@ -358,6 +360,89 @@ class TestEvidence:
     def test_completion_of_the_old_run_completes_the_job(self) -> None:
         here = _offered().ended(0, ExitKind.COMPLETED, run=1, step=100, commit=(9, 100)).settle()
         assert here.now.phase is Phase.COMPLETED
+
+
+NO_DRIVER = (ErrorKind.EXIT, "1", "ImportError: libcuda.so.1: cannot open shared object file")
+
+
+class TestNewcomersThatFail:
+    """A pool with a wrong driver: whoever is new dies of it at import, and who trains is well."""
+
+    def _failed(self, here: Job, number: int) -> Job:
+        run = _plan(here).run
+        return here.ended(number, ExitKind.FAILED, run=run, error=NO_DRIVER).settle()
+
+    def _tried(self, times: int, here: Job | None = None) -> Job:
+        here = here or _offered()
+        for number in range(2, 2 + times):
+            here = self._failed(here, number).after(300).settle().ready().settle()
+        return here
+
+    def test_a_healthy_run_is_never_stopped_for_them(self) -> None:
+        here = self._tried(6)
+        assert here.now.current is not None
+        assert (here.now.current.run, _stage(here)) == (1, Stage.HANDING_OVER)
+        assert _offer(here).run == 1
+        assert here.now.failures.code == here.now.failures.infrastructure == 0
+
+    def test_nor_for_those_that_die_before_they_are_warm(self) -> None:
+        here = _running().cordon("n2").settle().after(1).settle()
+        for number in range(2, 8):
+            here = here.ended(number, ExitKind.FAILED, run=0, error=NO_DRIVER).settle().after(300).settle()
+            assert _stage(here) is Stage.PREPARING
+        assert here.now.failures.code == 0
+
+    def test_they_come_ever_more_slowly(self) -> None:
+        here = self._failed(self._tried(3), 5)
+        assert creates(here.after(3).plan()) == []
+        assert creates(here.after(4).plan()) == ["digits-ab12-6"]
+
+    def test_the_next_ones_are_made_rather_elsewhere(self) -> None:
+        here = _offered()
+        node = next(pod.node for pod in here.snapshot.pods if pod.name == here.name(2))
+        plan = here.ended(2, ExitKind.FAILED, run=2, error=NO_DRIVER).plan()
+        assert [action.avoid for action in plan.actions if isinstance(action, CreatePod)] == [(node,)]
+
+    def test_status_says_so_and_how_to_have_the_node_left_all_the_same(self) -> None:
+        here = self._failed(self._tried(2), 4).after(31).settle()
+        said = here.condition(ConditionType.DISRUPTED).message
+        assert "libcuda" in said
+        assert "kubectl delete pod -n default digits-ab12-1" in said
+        assert "no time limit" in said
+        assert here.condition(ConditionType.RUNNING).status == "True"
+
+    def test_a_deadline_forces_everybody_to_save_in_time(self) -> None:
+        here = _running().node("n2", taints=(Taint(key=SPOT, effect="NoSchedule"),)).settle()
+        for number in range(2, 5):
+            here = here.ended(number, ExitKind.FAILED, run=0, error=NO_DRIVER).settle().after(10).settle()
+        assert _stage(here.after(30).settle()) is Stage.LEAVING
+
+    def test_a_job_that_may_be_smaller_goes_on_with_those_that_are_well(self) -> None:
+        here = _running(world=3, elastic=Elastic(min_replicas=1, max_replicas=3)).cordon("n2").settle().after(1)
+        here = here.settle().ended(3, ExitKind.FAILED, run=0, error=NO_DRIVER).settle().after(30).settle()
+        assert (_offer(here).joins, _offer(here).leavers) == ((), (1,))
+
+    def test_an_attempt_that_only_did_not_come_about_is_still_tried_twice(self) -> None:
+        aborted = (ErrorKind.EXCEPTION, "HandoverFailed", "party 1 is gone")
+        here = self._failed(_offered(), 2).after(60).settle().ready().settle()
+        for number in (3, 4):
+            here = here.ended(number, ExitKind.HANDOVER_FAILED, run=_plan(here).run, error=aborted).settle()
+            here = here.after(60).settle().ready().settle()
+        assert here.run_plan is not None
+        assert here.run_plan.run == 5
+        assert here.run_plan.handover is None
+
+    def test_of_a_run_that_goes_on_in_place_a_newcomer_before_its_first_step_is_no_failure_of_the_code(self) -> None:
+        here = _in_place().ended(1, ExitKind.CHECKPOINTED, **SAVED).settle()
+        here = here.ended(2, ExitKind.FAILED, run=2, error=NO_DRIVER).ended(0, ExitKind.PEER_LOST, run=2, step=20)
+        here = here.settle().after(2).settle().ready().settle()
+        assert (here.now.failures.code, here.now.failures.infrastructure) == (0, 1)
+
+    def test_one_that_has_trained_is(self) -> None:
+        here = _in_place().ended(1, ExitKind.CHECKPOINTED, **SAVED).settle()
+        here = here.ended(2, ExitKind.FAILED, run=2, step=25, error=raised()).ended(0, ExitKind.PEER_LOST, run=2)
+        here = here.settle().after(2).settle().ready().settle()
+        assert here.now.failures.code == 1
 
 
 class TestNoEvidence:
