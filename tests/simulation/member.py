@@ -30,6 +30,7 @@ from perdure.agent.state import (
     Finish,
     ForgetImages,
     Kill,
+    MarkIdle,
     MarkWarm,
     Offer,
     ProcessEnded,
@@ -193,8 +194,8 @@ class _Agent:
                 self._host.mark_ready()
             case Start(train):
                 self._start(train)
-            case ForgetImages():
-                pass  # simulated trainers leave none
+            case MarkIdle():
+                pass  # nobody probes it there yet
             case Finish(outcome):
                 self._finish(outcome)
             case ForgetImages():

@@ -28,6 +28,7 @@ from perdure.agent.state import (
     Kill,
     Limit,
     MakesWay,
+    MarkIdle,
     MarkWarm,
     Process,
     ProcessEnded,
@@ -359,7 +360,9 @@ def _start(state: State, train: Train) -> Noted:
     trainer = Trainer(train.run, tuple(Process(rank) for rank in ranks), state.settings.completion, joins=joins)
     keeps_images = state.keeps_images or state.trainer is not None
     train = replace(train, floor=_floor(state, train))
-    return replace(state, trainer=trainer, hold_until=None, keeps_images=keeps_images), [Start(train)]
+    marks: list[Action] = [MarkWarm()] if state.idle else []
+    state = replace(state, trainer=trainer, hold_until=None, idle=False, keeps_images=keeps_images)
+    return state, [*marks, Start(train)]
 
 
 def _floor(state: State, train: Train) -> CommitRef | None:
@@ -542,7 +545,8 @@ def _ended(state: State, trainer: Trainer, now: float) -> Noted:
     if state.hold_until is None:
         linger = state.settings.linger
         say = Say(f"run {trainer.run} is over here: holding the seat {linger:g} s for a newer assignment")
-        return replace(state, hold_until=now + linger), [say]
+        marks: list[Action] = [] if state.idle else [MarkIdle()]
+        return replace(state, hold_until=now + linger, idle=True), [say, *marks]
     return _finish(state, outcome) if now >= state.hold_until else (state, [])
 
 

@@ -15,7 +15,7 @@ def default_scratch(environ: Mapping[str, str]) -> Path:
 
 
 def warm_marker(scratch: Path) -> Path:
-    """The file that exists once an assignment has been read."""
+    """What the kubelet looks for: there once an assignment was read, but while a seat is held for a next trainer."""
     return scratch / "warm"
 
 

@@ -37,6 +37,7 @@ from perdure.agent.state import (
     Finish,
     ForgetImages,
     Kill,
+    MarkIdle,
     MarkWarm,
     Offer,
     ProcessEnded,
@@ -201,6 +202,8 @@ class Agent:
                 self._log.say(line)
             case MarkWarm():
                 warm_marker(self._paths.scratch).touch()
+            case MarkIdle():
+                warm_marker(self._paths.scratch).unlink(missing_ok=True)
             case Start(train):
                 self._start(train)
             case Ask():

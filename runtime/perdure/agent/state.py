@@ -239,6 +239,8 @@ class State:
     trainer: Trainer | None = None
     """Of the newest run started in this pod; it stays here when it has ended."""
     hold_until: float | None = None
+    idle: bool = False
+    """No trainer is here, and the seat was held: the pod is not Ready, which is all that a living pod can tell."""
     shutdown: Shutdown | None = None
     handovers: tuple[HandoverRecord, ...] = ()
     """Attempts whose word is known here, one for each run."""
@@ -344,6 +346,11 @@ class MarkWarm:
 
 
 @dataclass(frozen=True)
+class MarkIdle:
+    """Let the readiness probe fail: the trainer has ended, and its seat is held."""
+
+
+@dataclass(frozen=True)
 class Start:
     """Start the processes of this run; what is left of an older one's ends beside them."""
 
@@ -406,7 +413,7 @@ class Finish:
     outcome: Outcome
 
 
-Action = Say | MarkWarm | Start | Ask | AskForSave | Offer | Acknowledge | ForgetImages | Kill | Finish
+Action = Say | MarkWarm | MarkIdle | Start | Ask | AskForSave | Offer | Acknowledge | ForgetImages | Kill | Finish
 
 HOLDS_SEAT: Final = frozenset({ExitKind.CHECKPOINTED, ExitKind.STOPPED, ExitKind.PEER_LOST})
 """Ends that are no fault of this member: the operator may have a next run for its seat."""

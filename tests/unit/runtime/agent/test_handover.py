@@ -18,6 +18,8 @@ from perdure.agent.state import (
     Event,
     Kill,
     MakesWay,
+    MarkIdle,
+    MarkWarm,
     Offer,
     ProcessEnded,
     SigtermReceived,
@@ -215,7 +217,7 @@ class TestTheWord:
     def test_the_rank_is_the_one_of_the_newer_run(self) -> None:
         pod = voting()
         pod.sees(reported(TookOver(2, 5, 8, 121)))
-        assert told(pod, ExitKind.PEER_LOST).sees(GONE) == ()
+        assert told(pod, ExitKind.PEER_LOST).sees(GONE) == (MarkIdle(),)
         assert pod.outcome(Tick(), after=600).rank == 5
 
     def test_a_leaver_is_done(self) -> None:
@@ -246,9 +248,9 @@ class TestTheWord:
     def test_an_aborted_run_is_never_started(self, ending: ExitKind) -> None:
         pod = voting()
         pod.sees(ABORTED)
-        assert told(pod, ending).sees(GONE) == ()
+        assert told(pod, ending).sees(GONE) == (MarkIdle(),)
         assert stage_of(pod.state) is Stage.HELD
-        assert pod.sees(AssignmentRead(PLAIN)) == (Start(PLAIN),)
+        assert pod.sees(AssignmentRead(PLAIN)) == (MarkWarm(), Start(PLAIN))
 
     def test_restart_begins_the_newer_run_in_place_within_its_seconds(self) -> None:
         pod = offered()
@@ -291,9 +293,9 @@ class TestATrainerThatDiesUndecided:
     @pytest.mark.parametrize("pod", [offered, voting], ids=["offered", "voting"])
     def test_by_a_peers_failure_holds_the_seat(self, pod: type[Pod]) -> None:
         here = pod()
-        assert told(here, ExitKind.PEER_LOST).sees(GONE) == ()
+        assert told(here, ExitKind.PEER_LOST).sees(GONE) == (MarkIdle(),)
         assert stage_of(here.state) is Stage.HELD
-        assert here.sees(AssignmentRead(PLAIN)) == (Start(PLAIN),)
+        assert here.sees(AssignmentRead(PLAIN)) == (MarkWarm(), Start(PLAIN))
 
     def test_by_its_own_failure_is_told_at_once(self) -> None:
         assert voting().outcome(ProcessEnded(0, -9)).outcome is ExitKind.FAILED

@@ -21,6 +21,7 @@ from perdure.agent.state import (
     ForgetImages,
     Kill,
     MakesWay,
+    MarkIdle,
     MarkWarm,
     ProcessEnded,
     Reported,
@@ -623,7 +624,7 @@ class TestWhenATrainerHasEnded:
     @pytest.mark.parametrize("ending", [ExitKind.CHECKPOINTED, ExitKind.PEER_LOST, ExitKind.STOPPED])
     def test_the_seat_is_held_for_ten_minutes(self, ending: ExitKind) -> None:
         pod = told(training(), ending)
-        assert pod.sees(GONE) == ()
+        assert pod.sees(GONE) == (MarkIdle(),)
         assert due(pod.state) == 1600.0
         assert pod.sees(Tick(), after=599) == ()
         assert pod.outcome(Tick(), after=1).outcome is ending
@@ -631,7 +632,7 @@ class TestWhenATrainerHasEnded:
     def test_a_newer_run_takes_the_held_seat(self) -> None:
         pod = told(training(), ExitKind.CHECKPOINTED)
         pod.sees(GONE)
-        assert pod.sees(AssignmentRead(RUN2), after=20) == (Start(RUN2),)
+        assert pod.sees(AssignmentRead(RUN2), after=20) == (MarkWarm(), Start(RUN2))
         assert due(pod.state) is None
 
     @pytest.mark.parametrize("event", [AssignmentRead(LEAVE2), SigtermReceived()])

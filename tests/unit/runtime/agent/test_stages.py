@@ -20,6 +20,7 @@ from perdure.agent.state import (
     Finish,
     Kill,
     MakesWay,
+    MarkIdle,
     MarkWarm,
     Offer,
     Process,
@@ -327,7 +328,15 @@ def test_a_member_is_ready_and_starts_once_it_has_an_assignment_and_nothing_is_p
 
 
 def _ready(state: State) -> bool:
-    return state.ready and state.warming_until is None
+    return state.ready and state.warming_until is None and not state.idle
+
+
+def test_a_member_whose_seat_is_held_is_not_ready_until_it_trains_again(steps: list[Step]) -> None:
+    assert any(step.before.idle and not step.after.idle for step in steps)
+    for step in steps:
+        if stage_of(step.after) is not Stage.FINISHED:
+            assert step.after.idle == (stage_of(step.after) is Stage.HELD)
+        assert (MarkIdle() in step.actions) == (step.after.idle and not step.before.idle)
 
 
 class TestHandOvers:

@@ -336,3 +336,22 @@ def test_a_world_of_one_sends_nothing_and_nothing_lags() -> None:
     assert Agreement(None).at_once(1, SAVE, Votes(exit=True)) == Votes(exit=True)
     assert Agreement(None).check(1, STEP, Votes(exit=True), lambda: 7) == Votes(exit=True, attempt=7)
     assert Agreement(None).collect() == Votes()
+
+
+@pytest.mark.parametrize(
+    ("ready", "agreed"),
+    [((2, 2, 2), 2), ((2, 3, 3), 0), ((3, 2, 2), 0), ((2, 2, 3), 0), ((0, 2, 2), 0), ((2, 2, 0), 0), ((0, 0, 0), 0)],
+)
+def test_ranks_stop_for_an_attempt_only_where_all_are_ready_for_that_very_one(
+    ready: tuple[int, ...], agreed: int
+) -> None:
+    """Else an attempt tried again is taken for the one before by a rank that has not heard of it yet."""
+
+    def heard(run: int, meeting: Meeting) -> int:
+        agreement = Agreement(meeting.of(), interval=0.0)
+        agreement.check(1, STEP, Votes(), lambda: run)
+        agreement.collect()
+        return agreement.attempt
+
+    with ThreadPoolExecutor(3) as ranks:
+        assert list(ranks.map(heard, ready, [Meeting(3)] * 3)) == [agreed] * 3
