@@ -21,7 +21,7 @@ from perdure.contract import Env
 from perdure.data.source import Source
 from perdure.errors import PeerLost
 from perdure.group.agreement import NOTHING, CheckpointCall, Votes
-from perdure.session.late import check_claimed
+from perdure.session.late import check_claimed, settle
 from perdure.session.process.leaving import Exit, save_and_leave
 from perdure.session.process.requests import ExitRequest
 from perdure.session.process.run import Run
@@ -83,6 +83,8 @@ class Boundary:
 
     def asked(self, source: Source[Any]) -> None:
         """The script asks for its next batch: what is due is done, if this is a place for it."""
+        if self._run.registry.unclaimed:
+            settle(self._run)
         stops = self._progress.asked(source)
         if source.evaluates:
             self._vote_in_evaluation(source, stops=stops)

@@ -45,8 +45,16 @@ def register_late(
         stage(run.state(), 0, 1)
 
 
+def settle(run: Run, *, strict: bool = False) -> None:
+    """What the script has added to registered modules and optimizers gets what the checkpoint holds of it."""
+    if run.registry.settle(strict=strict):
+        run.images.renew()
+
+
 def check_claimed(run: Run) -> None:
-    """A step is done. UserError if the training that was saved had objects that this one did without."""
+    """A step is done. UserError if the training that was saved had objects that this one did without, or if the script
+    has changed groups of an optimizer as no later run could load it."""
+    settle(run, strict=True)
     if names := run.registry.unclaimed:
         raise UserError(
             f"{awaits(names)}, and this run has trained a step without: name what is called otherwise now by "
@@ -57,9 +65,13 @@ def check_claimed(run: Run) -> None:
 def awaits(names: Sequence[str]) -> str:
     """What such a checkpoint asks of the script."""
     return (
-        f"the checkpoint holds {', '.join(names)}, which the script registered when its run had begun: a resumed run "
-        f"registers it again before its first step, as in `if epoch >= 3 and late is None`"
+        f"the checkpoint holds {_some(names)}, which the script registered, made or added when its run had begun: a "
+        f"resumed run does so again before its first step, as in `if epoch >= 3 and late is None`"
     )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join([*names[:3], "..."] if len(names) > 3 else names)
 
 
 def _left(run: Run) -> str:

@@ -7,7 +7,7 @@ was built otherwise is refused. Called by the registry.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -54,6 +54,10 @@ class Module:
         self._name = name
         self._keeps = keeps
         self._module = unwrapped(module)
+        self._begun: set[str] | None = None
+        """The names of its tensors when training began."""
+        self.late: list[str] = []
+        """Those of tensors that have come since, when it was last read."""
         self._built = {raw: _shape(buffer) for raw, _, _, buffer in self._buffers()}
         self.outline = Outline(self._module)
         self._places: list[tuple[str, nn.Module, str]] = []
@@ -68,8 +72,14 @@ class Module:
             yield f"{self._name}.{plain(raw)}", parameter
 
     def layout(self) -> list[list[Any]]:
-        """Names, types and shapes of its parameters; buffers may have grown."""
-        return [[name, tensors.dtype_name(value), list(value.shape)] for name, value in self.parameters()]
+        """Names, types and shapes of the parameters with which training began; buffers may have grown."""
+        began = ((name, one) for name, one in self.parameters() if self._begun is None or name in self._begun)
+        return [[name, tensors.dtype_name(value), list(value.shape)] for name, value in began]
+
+    def live(self) -> dict[str, Tensor]:
+        """Its tensors, by full name."""
+        found = ((f"{self._name}.{name}", value) for name, value in self._state().values())
+        return {name: value for name, value in found if isinstance(value, Tensor)}
 
     @property
     def extra(self) -> str:
@@ -96,7 +106,11 @@ class Module:
         parameters = dict(self._module.named_parameters(remove_duplicate=False))
         extra: dict[str, Any] = {}
         stored: dict[Tensor, str] = {}
-        for raw, (name, value) in self._state().items():
+        live = self._state()
+        names = [f"{self._name}.{name}" for name, value in live.values() if isinstance(value, Tensor)]
+        self._begun = set(names) if self._begun is None else self._begun
+        self.late = [name for name in names if name not in self._begun]
+        for raw, (name, value) in live.items():
             if not isinstance(value, Tensor):
                 extra[name] = split(value, f"{self._name}.{name}.", replicated)
                 continue
@@ -110,15 +124,17 @@ class Module:
                 shared[full] = value
         return {"extra": extra, "grown": self._grown()}
 
-    def targets(self, saved: Mapping[str, Any], items: Mapping[str, Item]) -> Iterator[tuple[str, Tensor]]:
-        """Each tensor's full name and the live one. UserError if the checkpoint is of another module."""
+    def targets(
+        self, saved: Mapping[str, Any], items: Mapping[str, Item], late: Collection[str] = ()
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Each tensor's full name and the live one, but for `late` ones that it has yet to get. UserError if the
+        checkpoint is of another module."""
         self._make_room(saved["grown"], items)
-        found = {f"{self._name}.{name}": value for name, value in self._state().values()}
-        live = {name: value for name, value in found.items() if isinstance(value, Tensor)}
+        live = self.live()
         inside = {name for name, _ in refs(saved["extra"])}
         own = {name for name in items if name.startswith(f"{self._name}.")} - inside
         twins = {f"{self._name}.{name}": ref.name for name, ref in saved["extra"].items() if type(ref) is TwinRef}
-        self._check_names(own | set(twins), set(live))
+        self._check_names((own | set(twins)) - (set(late) - set(live)), set(live))
         for name, value in live.items():
             if name not in own and name not in twins:
                 continue

@@ -7,9 +7,10 @@ made up. Called by the registry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
+from operator import is_
 from typing import Any
 
 import torch
@@ -36,6 +37,25 @@ class Home:
     """Of its dimensions in memory."""
 
 
+@dataclass(frozen=True)
+class Waiting:
+    """What a checkpoint holds of groups that the script adds later, as the checkpoint has it."""
+
+    groups: Sequence[Mapping[str, Any]] = ()
+    state: Mapping[str, Any] = field(default_factory=dict)
+    """Of their parameters, by name."""
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def taken(self, number: int) -> tuple[Waiting, Waiting]:
+        """Of the first groups, so many, and of the others."""
+        return self._of(self.groups[:number]), self._of(self.groups[number:])
+
+    def _of(self, groups: Sequence[Mapping[str, Any]]) -> Waiting:
+        names = {name for group in groups for name in group["params"]}
+        state = {name: values for name, values in self.state.items() if name in names}
+        return Waiting(groups, state, {ref: self.tensors[ref] for ref, _ in refs([list(groups), state])})
+
+
 def is_optimizer(saved: Any) -> bool:
     """Whether a checkpoint has this of an optimizer: nothing else has these three parts."""
     return isinstance(saved, Mapping) and saved.keys() == {"groups", "state", "more"}
@@ -59,7 +79,12 @@ class Optim:
         self._keeps = keeps
         self._optimizer = optimizer
         self._groups: list[list[str]] | None = None
-        """The parameters' names when training began: a resumed run has these groups and no others."""
+        """The parameters' names: in the groups with which training began, and in those added behind them since."""
+        self._begun = 0
+        """How many there were when training began: a resumed run begins with these."""
+        self._seen: list[list[Tensor]] = []
+        """The groups' parameters when they were last looked at."""
+        self._waiting = Waiting()
 
     def groups(self) -> list[dict[str, Any]]:
         """What a script may set between two steps, a learning rate say: copies."""
@@ -78,12 +103,23 @@ class Optim:
 
         `was`: with the groups as they were then.
         """
+        saved = self._read(parameters, shared, was)
+        self._check_groups([group["params"] for group in saved["groups"]])
+        shared.update(self._waiting.tensors)
+        state = {**(saved["state"] or {}), **self._waiting.state}
+        return {**saved, "groups": [*saved["groups"], *self._waiting.groups], "state": state or None}
+
+    def _read(
+        self, parameters: Names, shared: dict[str, Tensor], was: Sequence[Mapping[str, Any]] | None = None
+    ) -> dict[str, Any]:
+        """The same of the groups that there are by now."""
         whole = self._optimizer.state_dict()
         names = self._numbered(parameters)
         groups = [{**group, "params": [names[number] for number in group["params"]]} for group in whole["param_groups"]]
         if was is not None:
+            if len(was) < len(groups):
+                raise UserError(f"optimizer {self._name!r} has got a group since the last batch was handed out")
             groups = [{**before, "params": now["params"]} for before, now in zip(was, groups, strict=True)]
-        self._check_groups([group["params"] for group in groups])
         state = {names.get(number, number): values for number, values in whole["state"].items()}
         plain = {key: split(values, f"{self._name}/{key}/", shared) for key, values in state.items()}
         rest = {key: value for key, value in whole.items() if key not in ("state", "param_groups")}
@@ -94,9 +130,74 @@ class Optim:
         }
 
     def layout(self, parameters: Names) -> list[Any]:
-        """Its class, and the names of each group's parameters."""
+        """Its class, and the names of each group's parameters when training began."""
         groups = [[parameters.get(one, "") for one in group["params"]] for group in self._optimizer.param_groups]
-        return [type(self._optimizer).__qualname__, groups]
+        return [type(self._optimizer).__qualname__, groups[: self._begun or None]]
+
+    @property
+    def late(self) -> list[str]:
+        """The names of the groups that were added since training began, or will be."""
+        return self._named(self._begun, len(self._optimizer.param_groups) + len(self._waiting.groups))
+
+    @property
+    def present(self) -> list[str]:
+        """The names of the groups that it has."""
+        return self._named(0, len(self._optimizer.param_groups))
+
+    @property
+    def waiting(self) -> list[str]:
+        """The names of the groups that the script has yet to add."""
+        number = len(self._optimizer.param_groups)
+        return self._named(number, number + len(self._waiting.groups))
+
+    def _named(self, first: int, end: int) -> list[str]:
+        return [f"{self._name}/groups/{number}" for number in range(first, end)]
+
+    def changed(self) -> bool:
+        """Whether the script has changed its groups since they were last looked at."""
+        groups = [group["params"] for group in self._optimizer.param_groups]
+        return len(groups) != len(self._seen) or not all(map(_is_same, groups, self._seen))
+
+    def is_of(self, parameters: Names) -> bool:
+        """Whether it owns these parameters alone."""
+        return all(parameter in parameters for parameter in self._owned())
+
+    def settle(self, parameters: Names) -> None:
+        """The script has changed its groups: those that it has added get what the checkpoint holds of them. UserError
+        for what no later run of the script could load."""
+        had, now = self._groups, self._grouped(parameters)
+        if had is not None:
+            self._claim(had, now, parameters)
+        self._check_groups(now)
+
+    def _claim(self, had: list[list[str]], now: list[list[str]], parameters: Names) -> None:
+        """Puts in what waits for the groups behind those that it had."""
+        taken, left = self._waiting.taken(max(len(now) - len(had), 0))
+        then = [group["params"] for group in taken.groups]
+        if then != now[len(had) :][: len(then)]:
+            raise self._misfit([*had, *then], now)
+        self._waiting = left
+        if taken.groups:
+            shared: dict[str, Tensor] = {}
+            saved = self._read(parameters, shared)
+            saved["groups"][len(had) : len(had) + len(then)] = taken.groups
+            state = {**(saved["state"] or {}), **taken.state}
+            self._load({**saved, "state": state}, parameters, {**shared, **taken.tensors}.__getitem__)
+
+    def on_added(self, settle: Callable[[], Any]) -> None:
+        """Has `settle` called right where the script adds a group, as long as the checkpoint holds one that waits."""
+        own = vars(self._optimizer)
+        if not self._waiting.groups or "add_param_group" in own:
+            return
+        plain = self._optimizer.add_param_group
+
+        def add_param_group(group: dict[str, Any]) -> None:
+            plain(group)
+            settle()
+            if not self._waiting.groups:
+                own.pop("add_param_group", None)
+
+        own["add_param_group"] = add_param_group
 
     def wishes(self, saved: Mapping[str, Any], parameters: Names, items: Mapping[str, Item]) -> Iterator[Any]:
         """Each tensor's name, the live one if there is one, and where it belongs if there is none."""
@@ -110,18 +211,28 @@ class Optim:
         for part, live in (("groups", whole["param_groups"]), ("more", whole)):
             yield from ((name, found, None) for name, found in refs(saved[part], live))
 
-    def load(self, saved: Mapping[str, Any], parameters: Names, tensor: Callable[[str], Tensor]) -> None:
-        """Puts everything in. UserError if the optimizer was built otherwise, or does not keep what it was given."""
-        names = self._numbered(parameters)
+    def load(
+        self, saved: Mapping[str, Any], parameters: Names, tensor: Callable[[str], Tensor], late: Collection[str] = ()
+    ) -> None:
+        """Puts everything in, but for `late` groups that the script has yet to add. UserError if the optimizer was
+        built otherwise, or does not keep what it was given."""
+        now, then = self._grouped(parameters), [group["params"] for group in saved["groups"]]
+        there = len(now) if set(self._named(len(now), len(then))) <= set(late) else len(then)
+        if then[:there] != now and not (self._keeps and _extend(now, then[:there])):
+            raise self._misfit(then, now)
+        saved, self._waiting = _parted(saved, there, tensor)
+        self._load(saved, parameters, tensor)
+
+    def _misfit(self, then: list[list[str]], now: list[list[str]]) -> UserError:
+        return UserError(
+            f"optimizer {self._name!r} has other parameters or parameter groups than in the checkpoint: "
+            f"{_difference(then, now)}: build it as it was built then, or use another root"
+        )
+
+    def _load(self, saved: Mapping[str, Any], parameters: Names, tensor: Callable[[str], Tensor]) -> None:
+        names, now = self._numbered(parameters), self._grouped(parameters)
         numbers = {name: number for number, name in names.items()}
         groups = join(saved["groups"], tensor)
-        now = [[names[number] for number in group["params"]] for group in self._optimizer.state_dict()["param_groups"]]
-        then = [group["params"] for group in groups]
-        if then != now and not (self._keeps and _extend(now, then)):
-            raise UserError(
-                f"optimizer {self._name!r} has other parameters or parameter groups than in the checkpoint: "
-                f"{_difference(then, now)}: build it as it was built then, or use another root"
-            )
         groups = [{**group, "params": [numbers[name] for name in own]} for group, own in zip(groups, now, strict=True)]
         owners = {name: parameter for parameter, name in parameters.items()}
         state = {
@@ -146,18 +257,27 @@ class Optim:
                 )
 
     def _check_groups(self, now: list[list[str]]) -> None:
-        """UserError once they have changed: what is saved with them, no later run of the script could load."""
+        """Notes them. UserError once those that there were have changed: what is saved
+        with them, no later run of the script could load."""
         if self._groups is None:
-            self._groups = now
-        elif now != self._groups:
+            self._begun = len(now)
+        elif now[: len(self._groups)] != self._groups:
             raise UserError(
                 f"optimizer {self._name!r} has other parameters or parameter groups than when training began: "
-                f"{_difference(self._groups, now)}: a resumed run could not load it, so give it all groups where it is "
-                f"made; frozen parameters (requires_grad=False) have no gradient and stay as they are"
+                f"{_difference(self._groups, now)}: a resumed run could not load it, so leave its groups as they are: "
+                f"further ones may be added behind them by add_param_group; frozen parameters (requires_grad=False) "
+                f"have no gradient and stay as they are"
             )
+        self._groups = now
+        self._seen = [list(group["params"]) for group in self._optimizer.param_groups]
 
     def _owned(self) -> list[Tensor]:
         return [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+
+    def _grouped(self, parameters: Names) -> list[list[str]]:
+        """The names of the parameters of each group."""
+        self._numbered(parameters)
+        return [[parameters[one] for one in group["params"]] for group in self._optimizer.param_groups]
 
     def _numbered(self, parameters: Names) -> dict[Any, str]:
         """Parameter names by the numbers that the optimizer's state_dict uses."""
@@ -169,6 +289,20 @@ class Optim:
                     f"registered module: register the module too"
                 )
         return {number: parameters[parameter] for number, parameter in enumerate(owned)}
+
+
+def _parted(saved: Mapping[str, Any], there: int, tensor: Callable[[str], Tensor]) -> tuple[dict[str, Any], Waiting]:
+    """What a checkpoint holds without the groups behind the first ones, and what it holds of those."""
+    groups = saved["groups"][there:]
+    names = {name for group in groups for name in group["params"]}
+    state = {key: values for key, values in (saved["state"] or {}).items() if key in names}
+    waiting = Waiting(groups, state, {ref: tensor(ref) for ref, _ in refs([groups, state])})
+    rest = {key: values for key, values in (saved["state"] or {}).items() if key not in names}
+    return {**saved, "groups": saved["groups"][:there], "state": rest}, waiting
+
+
+def _is_same(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    return len(some) == len(others) and all(map(is_, some, others))
 
 
 def _home(items: Mapping[str, Item], name: str, key: Any, owner: Tensor | None) -> Home | None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from operator import is_
 from types import MappingProxyType
@@ -83,6 +85,10 @@ class Registry:
         """What was registered after the run had begun."""
         self._unclaimed = Unclaimed()
         """What the checkpoint holds of objects that were registered late, and are not registered yet."""
+        self._parts = Unclaimed()
+        """... and of parts that registered modules have yet to get."""
+        self._marked: set[str] = set()
+        """What of the checkpoint has come when its run had begun."""
         self._claims: Counter[Tensor] = Counter()
         """How often a claim has written to a parameter that was registered already: with what it had."""
         self._order: list[str] = []
@@ -179,18 +185,26 @@ class Registry:
 
     @property
     def late(self) -> list[str]:
-        """What is registered after the run has begun: it was in this run, or will be, as it was in the checkpoint's."""
-        return sorted({*self._late, *self._unclaimed.objects})
+        """What has come after the run had begun: it did in this run, or will, as it did in the checkpoint's. Objects,
+        and when all was last read tensors of modules and groups of optimizers."""
+        late = [module.late for module in self._modules.values()] + [one.late for one in self._optimizers.values()]
+        return sorted({*self._late, *self._unclaimed.objects, *self._parts.tensors, *chain.from_iterable(late)})
 
     @property
     def unclaimed(self) -> list[str]:
-        """What the checkpoint holds and the script has yet to register."""
-        return sorted(self._unclaimed.objects)
+        """What the checkpoint holds and the script has yet to register, to make or to add."""
+        groups = chain.from_iterable(optimizer.waiting for optimizer in self._optimizers.values())
+        return sorted([*self._unclaimed.objects, *self._parts.tensors, *groups])
 
     def awaited(self, saved: Mapping[str, Any]) -> list[str]:
-        """What of a checkpoint's objects was registered late, and is not registered now."""
+        """What of a checkpoint has come late, and is not there now."""
         renames = self._renames.of(saved)
-        return sorted({renames(name) for name in saved.get(LATE, ())} - self.names)
+        groups = chain.from_iterable(optimizer.present for optimizer in self._optimizers.values())
+        return sorted({renames(name) for name in saved.get(LATE, ())} - {*self.names, *self._live(), *groups})
+
+    def _live(self) -> dict[str, Tensor]:
+        """The modules' tensors, by full name."""
+        return {name: tensor for module in self._modules.values() for name, tensor in module.live().items()}
 
     def kind(self) -> str:
         """What all ranks of a run have alike before anything is trained: a word that differs where they do not."""
@@ -225,11 +239,12 @@ class Registry:
                 continue
             state = small.others[name] if small else _state_of(name, other)
             objects[name] = split(state, f"{name}.", replicated)
-        shared |= self._unclaimed.shared
-        replicated |= self._unclaimed.replicated
-        objects |= self._unclaimed.objects
-        if self.late:
-            objects[LATE] = self.late
+        unclaimed = self._unclaimed | self._parts
+        shared |= unclaimed.shared
+        replicated |= unclaimed.replicated
+        objects |= unclaimed.objects
+        if late := self.late:
+            objects[LATE] = late
         return State(shared, replicated, objects, rank, loose)
 
     @property
@@ -341,7 +356,7 @@ class Registry:
             name: tensor
             for registered, module in self._modules.items()
             if registered in objects
-            for name, tensor in module.targets(objects[registered], by_name)
+            for name, tensor in module.targets(objects[registered], by_name, self._marked)
         }
         used = {tensor.untyped_storage().data_ptr() for tensor in places.values()}
         for name, live, owner in self._wishes(objects, by_name):
@@ -362,8 +377,60 @@ class Registry:
             own = {renames(name): saved for name, saved in state.rank.get(BY_RANK, {}).items()}
             self._check_own(objects, own)
             self.load_own(own)
-        self._unclaimed = Unclaimed(objects, shared, replicated).besides(self.names)
+        whole = Unclaimed(objects, shared, replicated)
+        self._unclaimed, self._parts = whole.besides(self.names), self._lacking(whole.of(self.names))
         self.loaded = True
+
+    def _lacking(self, found: Unclaimed) -> Unclaimed:
+        """Those of these tensors that have come late, and that the modules do not have by now."""
+        return found.named(self._marked - self._live().keys())
+
+    def settle(self, *, strict: bool = True) -> bool:
+        """What the script has made in registered modules, and added to optimizers, gets what the checkpoint holds of
+        it. Whether there was anything.
+
+        UserError for what no later run could load; unless it is to be `strict`, a parameter of no registered module
+        may be registered yet.
+        """
+        claimed = self._settle_parts() if self._parts.tensors else False
+        changed = [optimizer for optimizer in self._optimizers.values() if optimizer.changed()]
+        if not changed:
+            return claimed
+        parameters = self._parameter_names()
+        if not strict and not all(optimizer.is_of(parameters) for optimizer in changed):
+            return claimed
+        with self._refilling():
+            for optimizer in changed:
+                optimizer.settle(parameters)
+        return True
+
+    def _settle_parts(self) -> bool:
+        live, waiting = self._live(), self._parts.tensors
+        places = {name: live[name] for name in waiting if name in live}
+        for name, place in places.items():
+            was, now = (f"{tensors.dtype_name(one)} {list(one.shape)}" for one in (waiting[name], place))
+            if was != now:
+                raise UserError(f"{name} is {was} in the checkpoint and {now} in the module: make it as it was then")
+        with self._claiming():
+            for name, place in places.items():
+                place.copy_(waiting[name])
+        self._parts = self._parts.named(waiting.keys() - places.keys())
+        return bool(places)
+
+    @contextmanager
+    def _claiming(self) -> Iterator[None]:
+        """What is written to parameters within comes from the checkpoint."""
+        before = {parameter: _version(parameter) for parameter in self._parameter_names()}
+        with torch.no_grad():
+            yield
+        self._claims.update({parameter: _version(parameter) - was for parameter, was in before.items()})
+
+    @contextmanager
+    def _refilling(self) -> Iterator[None]:
+        """What is loaded into optimizers within, those have that shared it before."""
+        containers = Containers(thing for thing in self.things if isinstance(thing, Optimizer))
+        yield
+        containers.refill()
 
     def claim(self, names: Collection[str], rename: Mapping[str, str]) -> tuple[list[str], list[str]]:
         """Puts into these, which were added late, what the checkpoint holds of them.
@@ -374,13 +441,13 @@ class Registry:
         renames = (Renames() | rename).of(self._unclaimed.held)
         unclaimed, known = self._unclaimed.called(renames), {renames(name): item for name, item in self._items.items()}
         claimed = unclaimed.of(names)
-        before = {parameter: _version(parameter) for parameter in self._parameter_names()}
-        places = self._places(claimed.objects, claimed.items(known))
-        with torch.no_grad():
+        self._marked = {renames(name) for name in self._marked}
+        with self._claiming():
+            places = self._places(claimed.objects, claimed.items(known))
             for name, place in places.items():
                 place.copy_(claimed.tensors[name])
-        kept = self._put_in(claimed.objects, {**claimed.tensors, **places})
-        self._claims.update({parameter: _version(parameter) - was for parameter, was in before.items()})
+            kept = self._put_in(claimed.objects, {**claimed.tensors, **places})
+        self._parts |= self._lacking(claimed)
         self._unclaimed, self._items = unclaimed.besides(names), known
         return sorted(set(names) - claimed.objects.keys()), kept
 
@@ -390,10 +457,10 @@ class Registry:
         for name, module in self._held(self._modules, objects):
             kept += module.load(found, join(objects[name]["extra"], found.__getitem__))
         parameters = self._parameter_names()
-        containers = Containers(thing for thing in self.things if isinstance(thing, Optimizer))
-        for name, optimizer in self._held(self._optimizers, objects):
-            optimizer.load(objects[name], parameters, found.__getitem__)
-        containers.refill()
+        with self._refilling():
+            for name, optimizer in self._held(self._optimizers, objects):
+                optimizer.load(objects[name], parameters, found.__getitem__, self._marked)
+                optimizer.on_added(partial(self.settle, strict=False))
         for name, other in self._held(self._others, objects):
             if objects[name] is not None:
                 saved = named_as(objects[name], _state_of(name, other))
@@ -428,8 +495,8 @@ class Registry:
         What was registered late is registered late again.
         """
         objects = renames.objects(saved)
-        late = {renames(name) for name in objects.pop(LATE, ())}
-        self._check_names(objects, late)
+        self._marked = {renames(name) for name in objects.pop(LATE, ())}
+        self._check_names(objects, self._marked)
         return objects
 
     def _check_names(self, objects: Mapping[str, Any], late: set[str]) -> None:

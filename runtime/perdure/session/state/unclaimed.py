@@ -54,6 +54,20 @@ class Unclaimed:
         )
         return Unclaimed(objects, shared, replicated)
 
+    def named(self, names: Collection[str]) -> Unclaimed:
+        """Of its tensors those of these names, without their objects."""
+        shared, replicated = (
+            {name: tensor for name, tensor in found.items() if name in names}
+            for found in (self.shared, self.replicated)
+        )
+        return Unclaimed({}, shared, replicated)
+
+    def __or__(self, more: Unclaimed) -> Unclaimed:
+        """With more."""
+        return Unclaimed(
+            {**self.objects, **more.objects}, {**self.shared, **more.shared}, {**self.replicated, **more.replicated}
+        )
+
     def called(self, renames: Renames) -> Unclaimed:
         """The same under other names."""
         shared, replicated = (

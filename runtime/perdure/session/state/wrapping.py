@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from perdure.session.state import keepers
+from perdure.session.state.outline import Outline
 
 WORLD_WITH_ONE_ORDER = 2
 COPY = "a copy of a model that session.wrap has wrapped: copy what is inside, its `module`"
@@ -36,7 +37,7 @@ class Replica(nn.Module):
 
     `module` is the script's own. With several ranks it is called through DistributedDataParallel; that one is made
     anew where the ranks change, for an old one keeps buckets that other ranks do not have, and where parameters are
-    frozen or unfrozen: it averages the gradients of those alone, and waits for all those, that it was made with.
+    frozen, unfrozen or added: it averages the gradients of those alone, and waits for all those, that it was made with.
     """
 
     module: nn.Module
@@ -53,6 +54,8 @@ class Replica(nn.Module):
         self._world = 1
         self._made_with: list[tuple[nn.Parameter, bool]] = []
         """The parameters, and whether each was trained, when what is called now was made."""
+        self._outline = Outline(module)
+        self._made_of = self._outline.parameters()
 
     def adapt(self, world: int, *, equal: bool = False) -> None:
         """Makes what training calls in a world of this size; `equal`: all ranks have the same weights already."""
@@ -61,6 +64,7 @@ class Replica(nn.Module):
             before._remove_autograd_hooks()  # noqa: SLF001 - else both would reduce
         self._called[0] = self.module
         self._world = world
+        self._made_of = self._outline.parameters()
         self._made_with = [(parameter, parameter.requires_grad) for parameter in self.module.parameters()]
         if world > 1 and any(trained for _, trained in self._made_with):
             options = {"init_sync": False, **self._options} if equal else self._options
@@ -83,13 +87,15 @@ class Replica(nn.Module):
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Calls the model, and has the ranks' gradients averaged in the backward pass."""
         if self._world > 1 and torch.is_grad_enabled() and not torch.compiler.is_compiling() and self._thawed():
-            self.adapt(self._world, equal=True)
+            self.adapt(self._world, equal=self._outline.parameters() is self._made_of)
         return self._called[0](*inputs, **named)
 
     def _thawed(self) -> bool:
         """Whether the script trains other parameters than before, as every rank's does, outside of `no_sync`."""
         if not getattr(self._called[0], "require_backward_grad_sync", True):
             return False
+        if self._outline.parameters() is not self._made_of:
+            return True
         return any(parameter.requires_grad != trained for parameter, trained in self._made_with)
 
     def train(self, mode: bool = True) -> Self:

@@ -118,7 +118,9 @@ def test_a_resumed_run_that_trains_without_it_is_refused_and_saves_nothing_of_th
     with join() as session, contextlib.suppress(UserError):
         training = Unfreezing(session)
         training.optimizers *= 2  # so that none is made
-        with pytest.raises(UserError, match="holds late, which the script registered when its run had begun"):
+        with pytest.raises(
+            UserError, match="holds late, which the script registered, made or added when its run had begun"
+        ):
             training.run()
         training.run()
     assert [commit.step for commit in perdure.history(tmp_path)] == [22]
@@ -358,7 +360,10 @@ class TestDescribed:
         Unfreezing(join()).left(leave=22)
         (finding,) = described(join, tmp_path, monkeypatch, unfreezes=False)["findings"]
         assert (finding["name"], finding["certain"]) == ("not-registered-yet", False)
-        assert "the checkpoint holds late, which the script registered when its run had begun" in finding["text"]
+        assert (
+            "the checkpoint holds late, which the script registered, made or added when its run had begun"
+            in finding["text"]
+        )
 
 
 def described(

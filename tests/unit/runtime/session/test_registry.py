@@ -120,6 +120,23 @@ def test_parameters_are_known_by_name_and_not_by_their_place_in_a_group() -> Non
         registries[1].load(stored(registries[0].state(None)))
 
 
+def test_groups_are_compared_by_what_is_in_them_and_not_by_their_numbers_alone() -> None:
+    def grouped(*groups: list[str]) -> Registry:
+        net, registry = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), Registry()
+        registry.add("net", net)
+        registry.add("optimizer", torch.optim.Adam([{"params": [net.get_parameter(n) for n in one]} for one in groups]))
+        return registry
+
+    first = grouped(["0.weight", "0.bias"], ["1.weight", "1.bias"])
+    other = grouped(["0.weight", "1.bias"], ["1.weight", "0.bias"])
+    assert first.kind() != other.kind()
+    assert first.kind() == grouped(["0.weight", "0.bias"], ["1.weight", "1.bias"]).kind()
+    with pytest.raises(
+        UserError, match=r"group 0 had 2 parameters, with net.0.bias at place 1, and has 2, with net.1.b"
+    ):
+        other.load(stored(first.state(None)))
+
+
 def test_tied_parameters_come_back_tied() -> None:
     def tied() -> tuple[nn.Sequential, torch.optim.Optimizer, Registry]:
         net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))

@@ -39,28 +39,6 @@ def test_a_script_that_catches_the_exit_inside_of_its_epochs_does_not_count_batc
     assert resumed.session.steps_done == 15
 
 
-def test_a_group_added_during_training_is_refused_by_the_run_that_adds_it(join: Join) -> None:
-    training = Training(join())
-    session = training.session
-    added = nn.Linear(1, 1)
-    session.register(added=added)
-
-    def script() -> None:
-        with session:
-            for epoch in session.epochs(3):
-                if epoch == 1:
-                    training.optimizer.add_param_group({"params": added.parameters()})
-                for inputs, _ in training.batches:
-                    session.weighted(training.net(inputs).square().mean()).backward()
-                    training.optimizer.step()
-                    session.step()
-                session.save()
-
-    with pytest.raises(UserError, match="1 groups then, 2 now: a resumed run could not load it, so give it all"):
-        script()
-    assert session.finished_epochs == 2
-
-
 @pytest.mark.parametrize("careful", [True, False])
 def test_what_is_done_to_the_model_between_two_loops_is_not_done_again_to_what_was_trained_since(
     join: Join, careful: bool, capfd: pytest.CaptureFixture[str]
