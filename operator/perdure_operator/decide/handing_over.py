@@ -23,6 +23,9 @@ from perdure_operator.decide.plans import ATTEMPTS, succeed
 
 NEWS_SECONDS: Final = 30
 """So long another move that has time waits for evidence of the one before: most attempts are over by then."""
+SILENT_SECONDS: Final = 10
+"""And where nobody leaves, so that no end tells that the newer run has begun: what comes is the end of a newcomer that
+has failed, most often at once, and whoever follows has to start before anything is offered again."""
 
 _WHY_CHARACTERS: Final = 400
 """Of what a newcomer says of its end."""
@@ -111,7 +114,7 @@ def _move_on(draft: Draft, current: CurrentRun, plan: RunPlan, intent: Intent) -
     found = reason_to_end(after, after.current)
     if found is None:
         return draft
-    patience = later(plan.assigned_time or draft.now, NEWS_SECONDS)
+    patience = later(plan.assigned_time or draft.now, NEWS_SECONDS if plan.leavers else SILENT_SECONDS)
     if draft.now >= patience or _has_no_time(draft, plan, found):
         return after
     held = f"then {found.cause}; that waits until {clock(patience)}, for no member tells before it ends how this ended"

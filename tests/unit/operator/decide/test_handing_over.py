@@ -26,6 +26,7 @@ from perdure.contract import (
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.spec import Elastic
 from perdure_operator.api.status import Assigned, Disruption, LiveRefused, Phase, RunPlan, Takeover
+from perdure_operator.decide.handing_over import NEWS_SECONDS, SILENT_SECONDS
 from perdure_operator.decide.stage import Stage, stage_of
 from perdure_operator.state.decision import CreatePod
 from perdure_operator.state.snapshot import NodeView, PodView, Taint, Terminated
@@ -462,8 +463,8 @@ class TestNoEvidence:
     def test_another_move_waits_a_little_and_is_then_offered_to_the_newer_run(self) -> None:
         here = _running().spec(replicas=3).settle().after(1).settle().ready().settle().cordon("n1").settle()
         assert _stage(here) is Stage.HANDING_OVER
-        assert here.plan().requeue_after == 30
-        moved = here.after(30).settle()
+        assert here.plan().requeue_after == SILENT_SECONDS
+        moved = here.after(SILENT_SECONDS).settle()
         assert moved.now.current is not None
         assert (moved.now.current.run, moved.now.current.unconfirmed) == (2, True)
         after = moved.after(1).settle().ready().settle()
@@ -472,11 +473,16 @@ class TestNoEvidence:
         offer = _offer_of_leaver(after, 0)
         assert (offer.run, offer.world, offer.joins, offer.leavers) == (2, 3, (0,), (0,))
 
+    def test_where_somebody_leaves_whose_end_will_tell_it_waits_longer(self) -> None:
+        here = _offered().cordon("n1").settle()
+        assert _stage(here) is Stage.HANDING_OVER
+        assert here.plan().requeue_after == NEWS_SECONDS
+
     def test_status_says_what_another_move_waits_for_and_until_when(self) -> None:
         here = _running().spec(replicas=3).settle().after(1).settle().ready().settle().cordon("n1").settle()
         said = here.condition(ConditionType.DISRUPTED).message
-        assert "then node n1 is cordoned; that waits until 12:00:31Z" in said
-        moved = here.after(30).step().condition(ConditionType.RUNNING).message
+        assert "then node n1 is cordoned; that waits until 12:00:11Z" in said
+        moved = here.after(SILENT_SECONDS).step().condition(ConditionType.RUNNING).message
         assert "whether it has taken over from run 1 nobody has told yet" in moved
 
     def _grown(self) -> Job:
