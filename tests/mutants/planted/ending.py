@@ -147,8 +147,8 @@ ENDING: Final = (
     Mutant(
         "failures of infrastructure are not counted",
         _BLAME,
-        '"infrastructure": old.infrastructure + (verdict.reason in _COSTS_INFRASTRUCTURE),',
-        '"infrastructure": old.infrastructure,',
+        '"infrastructure_in_a_row": old.infrastructure_in_a_row + infrastructure,',
+        '"infrastructure_in_a_row": old.infrastructure_in_a_row,',
         ("kill-pod",),
     ),
     Mutant(

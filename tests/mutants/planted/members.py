@@ -171,8 +171,8 @@ MEMBERS: Final = (
     Mutant(
         "replacements are not counted",
         "operator/perdure_operator/decide/facts.py",
-        "count = old.count + 1 if old and goes_on else 1",
-        "count = 1",
+        "known, count = (old.nodes, old.count + 1) if old and goes_on else ((), 1)",
+        "known, count = (old.nodes, 1) if old and goes_on else ((), 1)",
         ("reaper", "node-deleted-without-taint"),
     ),
     Mutant(
@@ -220,8 +220,8 @@ MEMBERS: Final = (
     Mutant(
         "members that are written off keep their role",
         _MEMBERS,
-        "if pod.role == Role.MEMBER and not terminated(pod) and not refused_change",
-        "if pod.role == Role.FORMER and not terminated(pod) and not refused_change",
+        "if pod.role == Role.MEMBER and not terminated(pod):",
+        "if pod.role == Role.FORMER and not terminated(pod):",
         ("node-power", "partition"),
     ),
     Mutant(

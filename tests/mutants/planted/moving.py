@@ -91,8 +91,8 @@ MOVING: Final = (
     Mutant(
         "attempts to hand over are not counted",
         _HANDING_OVER,
-        "attempts = upcoming.attempts + 1",
-        "attempts = 1",
+        "attempts, broken = upcoming.attempts + 1, upcoming.broken + bool(nodes)",
+        "attempts, broken = 1, upcoming.broken + bool(nodes)",
         ("newcomers-killed",),
     ),
     Mutant(
@@ -105,7 +105,7 @@ MOVING: Final = (
     Mutant(
         "an attempt whose end nobody knows is not named as lost",
         _HANDING_OVER,
-        "undecided=(*upcoming.undecided, plan.run),",
+        "undecided=add_lost_run(upcoming.undecided, plan.run),",
         "undecided=upcoming.undecided,",
         ("party-killed", "party-frozen", "deciding-put"),
     ),
