@@ -58,14 +58,15 @@ def test_a_drain_waits_for_a_store_that_comes_back(
         with training.log(rank=0) as log, lab.drain(training.node(rank=1)) as drain:
             take_away(s3)
             try:
-                attempts = log.wait(FAILED_SAVE, times=3, seconds=150)
+                attempts = log.wait(FAILED_SAVE, times=2, seconds=150)  # one line a minute
                 awaited = training.shows("ExitSave")
                 waited = drain.still_waits()
             finally:
                 give_back(s3)
             drained = drain.finish()
         training.completes()
-    assert [attempt[1] for attempt in attempts] == ["1", "2", "3"]
+    first, second = (int(attempt[1]) for attempt in attempts)
+    assert first == 1 < second
     assert waited
     assert all(member in awaited["message"] for member in members)
     assert "until" in awaited["message"]

@@ -15,7 +15,9 @@ from tests.simulation.objects import JOBS, PODS, Json, key_of, seconds_of, termi
 from tests.simulation.world import Fact
 
 ATTEMPTS: Final = 2
-"""So often a move is tried live."""
+"""So often a move is tried live, not counting those whose newcomers have failed by themselves."""
+_BY_ITSELF: Final = ("failed", "exit")
+"""Ends of a trainer that tell of what it is or where it is: a healthy run is never stopped for such a newcomer."""
 LEARNED_SECONDS: Final = 60.0
 """After the time in which every party knows: a living newcomer is evidence then."""
 _HARMLESS: Final = frozenset(
@@ -40,12 +42,16 @@ class Offers(Promise):
         self._read: dict[str, int] = defaultdict(int)
         """By root: how many entries were looked at."""
         self._went: set[tuple[str, int]] = set()
+        self._failed: set[tuple[str, int]] = set()
+        """Runs, by uid, with a trainer that has failed by itself."""
 
     def on_fact(self, fact: Fact) -> None:
         if fact.what == "step":
             self._stepped.add((fact.facts["uid"], int(fact.facts["run"])))
         elif fact.what == "opened":
             self._opened.setdefault((fact.facts["uid"], int(fact.facts["run"])), fact.at)
+        elif fact.what == "trainer-ended" and fact.facts["how"] in _BY_ITSELF:
+            self._failed.add((fact.facts["uid"], int(fact.facts["run"])))
 
     def on_change(self, change: Change) -> None:
         job, old = change.raw, change.old
@@ -65,7 +71,7 @@ class Offers(Promise):
     def _count(self, job: Json, plan: Json) -> None:
         move = uid_of(job), int(plan["takesOver"]), str(intent(status_of(job)).get("since"))
         self._tried[move].add(int(plan["run"]))
-        if len(self._tried[move]) > ATTEMPTS:
+        if sum((move[0], run) not in self._failed for run in self._tried[move]) > ATTEMPTS:
             words = f"{key_of(job)[1]}: run {move[1]} is asked to hand over to {sorted(self._tried[move])}"
             self._case.fail("attempts", words)
 
