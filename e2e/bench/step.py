@@ -1,4 +1,4 @@
-"""What `Session.step()` adds to a training step, with one rank and with two: no cluster needed.
+"""What `Session.step()` adds to a training step, with one rank and with two, and a loader to a pass: no cluster needed.
 
 In the cases called image a rank is as ready as in a pod: it looks for offers of a hand-over, votes, and could leave an
 image of each place where it may stop. They are compared with a loop that has torch's DDP and nothing of ours. Where
@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import IO, Any
 
+from e2e.bench.loading import SAMPLES
 from e2e.bench.report import Figure
 from e2e.harness.local_run import free_port
 from e2e.prepare import Progress
@@ -55,6 +56,8 @@ def measure(progress: Progress) -> tuple[list[Figure], dict[str, Any]]:
         figures += _figures(name, rounds, ranks[0]["call"])
         if name.startswith(IMAGE):
             kept[name] = bool(ranks[0]["kept"])
+    progress.say("loading with workers, bare and with a Session")
+    figures += _loading()
     return figures, {"cores": os.cpu_count(), "rounds": quiet, "images until the end": kept}
 
 
@@ -83,6 +86,22 @@ def _figures(name: str, rounds: list[dict[str, Any]], call: list[float]) -> list
         longer, more = (tuple(_percent(one[kind]) for one in rounds) for kind in ("wall", "cpu"))
         figures.append(Figure(f"a step is longer by, {name}", "%", longer, MOST[name], "bound"))
         figures.append(Figure(f"a step takes more CPU by, {name}", "%", more))
+    return figures
+
+
+def _loading() -> list[Figure]:
+    """CPU of a sample, with as many workers as e2e.bench.loading says."""
+    with tempfile.TemporaryDirectory() as root:
+        argv = [sys.executable, "-m", "e2e.bench.loading", root]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=SECONDS, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the step bench failed:\n{done.stderr[-2000:]}")
+    figures = []
+    for workers, turns in json.loads(done.stdout.splitlines()[-1]).items():
+        bare, ours = (tuple(seconds * MICRO / SAMPLES for seconds in turns[kind]) for kind in ("bare", "session"))
+        loop = Figure(f"CPU of a sample by a DataLoader, {workers} workers", "us", bare)
+        name = f"CPU of a sample by a Session's loader, {workers} workers"
+        figures += [loop, Figure(name, "us", ours, loop.median, "the DataLoader's median")]
     return figures
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import itertools
 import random
 from collections.abc import Callable, Iterator
@@ -12,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from perdure.data.loader import Loader, _Fetched, check_arguments
+from perdure.data.loader import GIVEN, KEPT, REFUSED, Loader, _Fetched, check_arguments
 from perdure.data.sampling import SamplingPlan
 from perdure.data.source import Source
 from perdure.errors import UserError
@@ -291,9 +292,14 @@ class Stream(IterableDataset[int]):
     [
         (Stream(), {}, "Stream has no length"),
         ({1: 2}.keys(), {}, "dict_keys has no length"),
-        (Squares(3), {"sampler": [1]}, "sampler= is not possible"),
-        (Squares(3), {"batch_sampler": [[1]]}, "batch_sampler= is not possible: .* batch_size"),
-        (Squares(3), {"generator": torch.Generator()}, "generator= is not possible: .* seed"),
+        (Squares(3), {"sampler": [1]}, "sampler=... is not possible"),
+        (Squares(3), {"batch_sampler": [[1]]}, "batch_sampler=... is not possible: .* batch_size"),
+        (Squares(3), {"generator": torch.Generator()}, "generator=... is not possible: .* seed"),
+        (Squares(3), {"in_order": False, "num_workers": 2}, "in_order=False is not possible: .* leave it out"),
+        (Squares(3), {"prefetch_factor": 2}, "torch's DataLoader refuses these options: prefetch_factor"),
+        (Squares(3), {"timeout": -1}, "torch's DataLoader refuses these options: timeout"),
+        (Squares(3), {"num_worker": 2}, "num_worker= is not known: num_workers= is meant"),
+        (Squares(3), {"colour": 2}, "colour= is not known: those for torch's DataLoader are collate_fn, "),
     ],
 )
 def test_what_has_no_position_that_could_be_saved_is_refused_with_the_remedy(
@@ -301,6 +307,32 @@ def test_what_has_no_position_that_could_be_saved_is_refused_with_the_remedy(
 ) -> None:
     with pytest.raises(UserError, match=f"loader 'train': .*{said}"):
         check_arguments("train", dataset, 8, options)
+
+
+def test_every_parameter_of_torchs_loader_is_decided() -> None:
+    assert set(inspect.signature(DataLoader).parameters) == GIVEN | KEPT | REFUSED.keys()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"in_order": True, "num_workers": 2},
+        {"sampler": None, "batch_sampler": None, "generator": None},
+        {"collate_fn": default_collate},
+        {"num_workers": 2, "prefetch_factor": 3, "persistent_workers": True},
+        {"num_workers": 1, "timeout": 60, "multiprocessing_context": "forkserver"},
+        {"num_workers": 2, "worker_init_fn": torch.manual_seed},
+        {"pin_memory": False, "pin_memory_device": ""},
+    ],
+    ids="-".join,
+)
+def test_what_goes_to_torchs_loader_changes_neither_the_samples_nor_their_order(options: dict[str, Any]) -> None:
+    def batches(**options: Any) -> list[tuple[list[int], list[str], list[int]]]:
+        check_arguments("train", Squares(21), 8, options)
+        one = loader(**options)
+        return [(batch["square"].flatten().tolist(), batch["name"], one.advance()) for batch in one]
+
+    assert batches(**options) == batches()
 
 
 @pytest.mark.parametrize("batch_size", [None, 2.5, "8", True], ids=str)
