@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import subprocess
 import time
@@ -230,6 +231,15 @@ class Cluster:
     def thaw_node(self, name: str) -> None:
         """Let it go on."""
         self._processes.thaw(self._node(name).kubelet_name)
+
+    def starve_node(self, name: str) -> None:
+        """Start the node's kubelet anew with a threshold above what this machine has: it is out of memory for it."""
+        everything = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        self._node(name).restart_kubelet(evicts_below=everything)
+
+    def feed_node(self, name: str) -> None:
+        """Let it have its memory again."""
+        self._node(name).restart_kubelet()
 
     def pod_processes(self, uid: str) -> set[int]:
         """The pod's processes, as this machine numbers them, its pause container's among them."""

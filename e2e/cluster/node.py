@@ -117,24 +117,39 @@ class Node:
     def start_agents(self, server: str) -> None:
         """kubelet and kube-proxy; the API server must be there."""
         self.pki.issue(self.node.port, f"/O=system:nodes/CN=system:node:{self.node.name}", [f"IP:{self.node.address}"])
-        config, proxy_config = self.folder / "kubelet.kubeconfig", self.folder / "proxy.kubeconfig"
-        config.write_text(self.pki.kubeconfig(self.node.port, server))
+        proxy_config = self.folder / "proxy.kubeconfig"
+        self._kubelet_config.write_text(self.pki.kubeconfig(self.node.port, server))
         proxy_config.write_text(self.pki.kubeconfig("proxy", server))
-        _write(self.folder / "kubelet.json", self._kubelet())
         _write(self.folder / "proxy.json", self._proxy(proxy_config))
-        place = Place(self.node.netns, mounts_of=self._runtime_name)
+        self._start_kubelet()
+        proxy: list[str | Path] = [_tool("kubernetes", "kube-proxy"), f"--config={self.folder / 'proxy.json'}"]
+        self.processes.start(self._proxy_name, proxy, self._place)
+
+    def restart_kubelet(self, *, evicts_below: int | None = None) -> None:
+        """Its pods run on meanwhile; the new one evicts them while less than so many bytes of memory are left."""
+        self.processes.stop(self.kubelet_name)
+        self._start_kubelet(evicts_below)
+
+    def _start_kubelet(self, evicts_below: int | None = None) -> None:
+        _write(self.folder / "kubelet.json", {**self._kubelet(), **(_evicting(evicts_below) if evicts_below else {})})
         kubelet: list[str | Path] = [
             _tool("kubernetes", "kubelet"),
-            f"--kubeconfig={config}",
+            f"--kubeconfig={self._kubelet_config}",
             f"--config={self.folder / 'kubelet.json'}",
             f"--root-dir={self._kubelet_folder}",
             f"--cert-dir={self.folder / 'kubelet-certs'}",
             f"--hostname-override={self.node.name}",
             f"--node-ip={self.node.address}",
         ]
-        self.processes.start(self.kubelet_name, kubelet, place)
-        proxy: list[str | Path] = [_tool("kubernetes", "kube-proxy"), f"--config={self.folder / 'proxy.json'}"]
-        self.processes.start(self._proxy_name, proxy, place)
+        self.processes.start(self.kubelet_name, kubelet, self._place)
+
+    @property
+    def _kubelet_config(self) -> Path:
+        return self.folder / "kubelet.kubeconfig"
+
+    @property
+    def _place(self) -> Place:
+        return Place(self.node.netns, mounts_of=self._runtime_name)
 
     def stop(self) -> None:
         """End all that runs on the node and remove it from this machine, but for its logs."""
@@ -198,6 +213,7 @@ class Node:
                 "nodefs.available": "0%",
                 "imagefs.available": "0%",
             },
+            "evictionPressureTransitionPeriod": "5s",
             "imageGCHighThresholdPercent": 100,
             "nodeStatusUpdateFrequency": "4s",
             "nodeLeaseDurationSeconds": 20,
@@ -229,6 +245,18 @@ def _promised(promise: Promise) -> dict[str, object]:
         "registerNode": False,
         "maxPods": promise.pods,
         "systemReserved": {"cpu": f"{max(cpu, 0)}m", "memory": str(max(memory, 0))},
+    }
+
+
+def _evicting(below: int) -> dict[str, object]:
+    """Of the kubelet's configuration: it evicts in good time. A hard limit would leave pods no memory to ask for.
+
+    A kubelet that looks at no disk evicts nobody: it asks for the images' one before it looks at memory.
+    """
+    return {
+        "localStorageCapacityIsolation": True,
+        "evictionSoft": {"memory.available": str(below)},
+        "evictionSoftGracePeriod": {"memory.available": "1s"},
     }
 
 

@@ -1,4 +1,4 @@
-"""What the control plane itself does to members: a node that goes silent, and a pod that needs their place."""
+"""What Kubernetes itself does to members: a node that goes silent, a pod that needs their place, memory that is out."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ pytestmark = pytest.mark.cluster
 LOST_SECONDS = 5
 PACE = {"PACE_SECONDS": "0.3", "PACE_HOLDS": "13"}
 SILENT = Trouble(environ=PACE, spec={"failure": {"lostNodeSeconds": LOST_SECONDS}})
+EVICTED = Trouble(environ=PACE)
 DEVICE = "example.com/seat"
 """What each node has once: whoever needs it there needs a member's place."""
 SEATED = Trouble(environ=PACE, devices={DEVICE: "1"})
@@ -31,7 +32,24 @@ def silent(lab: Lab, node: str) -> Iterator[None]:
         yield
     finally:
         lab.cluster.thaw_node(node)
-        lab.kubectl("wait", f"node/{node}", "--for=condition=Ready", f"--timeout={START_SECONDS}s")
+        is_well(lab, node, "Ready")
+
+
+@contextlib.contextmanager
+def starved(lab: Lab, node: str) -> Iterator[None]:
+    """The node has no memory left, by its kubelet, which evicts whom it can."""
+    lab.cluster.starve_node(node)
+    try:
+        yield
+    finally:
+        lab.cluster.feed_node(node)
+        is_well(lab, node, "MemoryPressure=False")
+
+
+def is_well(lab: Lab, node: str, condition: str) -> None:
+    """Waits until its kubelet says so."""
+    seconds = START_SECONDS
+    lab.kubectl("wait", f"node/{node}", f"--for=condition={condition}", f"--timeout={seconds}s", seconds=seconds + 10)
 
 
 def preempting(lab: Lab, namespace: str, node: str) -> None:
@@ -104,3 +122,23 @@ def test_a_member_that_the_scheduler_preempts_saves_and_its_place_is_taken_elsew
     assert taken not in training.nodes_of(2)
     assert training.verdict() == nothing_lost(undisturbed(Config()))
     assert (status["failures"]["code"], status["failures"]["infrastructure"]) == (0, 0)
+
+
+def test_a_member_that_its_kubelet_evicts_for_memory_costs_no_finished_step(
+    lab: Lab, train: Train, undisturbed: Undisturbed
+) -> None:
+    with train(trouble=EVICTED) as training:
+        training.trains(steps=12)
+        left, stays = training.node(rank=1), training.member(rank=0)
+        with starved(lab, left):
+            training.trains(steps=1, run=2)
+            evicted = training.evicted()
+        status = training.completes()
+    verdict = training.verdict()
+    assert evicted <= training.planned(1)
+    assert len(evicted) == 1
+    assert stays["metadata"]["uid"] in training.planned(2)
+    assert left not in training.began_on(2)
+    assert (verdict.steps_lost, verdict.samples_lost, verdict.samples_repeated) == (0, 0, 0)
+    assert verdict.weights == undisturbed(Config()).weights
+    assert (status["stepsLost"], status["failures"]["code"]) == (0, 0)

@@ -143,6 +143,11 @@ class Training:
         found = observed.pods(self.watch.history)
         return [pod for pod in found if pod["metadata"]["labels"].get(observed.ROLE) == "former"]
 
+    def evicted(self) -> set[str]:
+        """The uids of its pods that a kubelet has evicted."""
+        pods = [seen.object for seen in self.watch.history if seen.kind == "Pod"]
+        return {str(pod["metadata"]["uid"]) for pod in pods if pod["status"].get("reason") == "Evicted"}
+
     def landed_on(self, node: str) -> set[str]:
         """The uids of all pods that were ever put there."""
         history = self.watch.history
