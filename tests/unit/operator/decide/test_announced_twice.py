@@ -42,6 +42,18 @@ class TestADeadlineAfterSomethingElse:
         assert here.intent is not None
         assert here.intent.deadline_seen == here.intent.since
 
+    @pytest.mark.parametrize("first", ["n1", "n2"])
+    def test_of_two_nodes_the_one_that_goes_first_says_when_all_have_to_be_saved(self, first: str) -> None:
+        here = job(disruption={}).running(world=2)
+        for node in ("n1", "n2"):
+            added = here.snapshot.now - timedelta(seconds=80 if node == first else 20)
+            here = here.node(node, taints=(SPOT.model_copy(update={"added": added}),))
+        here = here.settle()
+        assert leaves(here.plan()) == {}
+        half = (120 - 80) // 2
+        assert {said.seconds for said in leaves(here.after(half).plan()).values()} == {half - 5}
+
+
 
 class TestAMemberIsLostWhileAnotherNodeIsToBeLeft:
     """A node that need not be left: its member goes on with the others."""

@@ -219,6 +219,15 @@ class TestBackoff:
         assert here.condition(ConditionType.RUNNING).reason == "Backoff"
         assert here.after(1).settle().members == ("digits-ab12-1", "digits-ab12-2")
 
+    @pytest.mark.parametrize("failed", [(0,), (1,), (0, 1)])
+    def test_an_import_that_fails_before_the_run_is_a_failure_of_the_code(self, failed: tuple[int, ...]) -> None:
+        """However many of them it fails in, and whatever ends the others."""
+        here = job().starting(world=2)
+        for member in (0, 1):
+            crash = raised("ImportError", "ImportError: libcudart.so") if member in failed else killed()
+            here = here.ended(member, ExitKind.FAILED, error=crash)
+        assert _counts(here.settle()) == (1, 0)
+
 
 class TestBudget:
     def test_one_failure_more_than_allowed_fails_the_job_with_the_blamed_ranks_traceback(self) -> None:

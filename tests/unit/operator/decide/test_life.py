@@ -208,6 +208,10 @@ class TestCompletion:
         assert done.settle().names() == ["0", "1"]
         assert written(done.settle().after(60).plan()) == (DeleteJob(uid=done.snapshot.uid),)
 
+    def test_with_no_time_to_live_it_goes_at_once(self) -> None:
+        here = job(ttl_seconds_after_finished=0).running(world=1)
+        assert here.all_ended(ExitKind.COMPLETED, step=100, commit=(9, 100)).settle().snapshot.deleting
+
     def test_ranks_that_do_not_end_after_completion_are_deleted_in_the_end(self) -> None:
         here = job().running(world=2).ended(0, ExitKind.COMPLETED, step=100, commit=(9, 100)).settle()
         assert here.plan().requeue_after == 630

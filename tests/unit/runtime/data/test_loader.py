@@ -155,9 +155,9 @@ def test_of_an_epoch_of_which_nothing_is_left_no_batch_is_handed_out() -> None:
     assert epochs.told == ["begin", "end"]
 
 
-def test_random_numbers_in_workers_depend_on_the_sample_alone() -> None:
-    def noise(consumed: int, workers: int) -> dict[int, float]:
-        one = loader(num_workers=workers)
+def test_random_numbers_in_workers_depend_on_the_epoch_and_the_sample_alone() -> None:
+    def noise(consumed: int, workers: int, epoch: int = 0) -> dict[int, float]:
+        one = loader(num_workers=workers, epochs=Epochs(epoch))
         found: dict[int, float] = {}
         one.rewind(consumed)
         for batch in one:
@@ -167,6 +167,7 @@ def test_random_numbers_in_workers_depend_on_the_sample_alone() -> None:
     straight, resumed = noise(0, 1), noise(8, 2)
     assert len(set(straight.values())) == len(straight), "no two samples draw alike"
     assert {sample: straight[sample] for sample in resumed} == resumed
+    assert not set(noise(0, 1, epoch=1).values()) & set(straight.values()), "each epoch augments anew"
 
 
 def test_a_loader_outside_of_an_epoch_is_a_mistake_that_is_named() -> None:
