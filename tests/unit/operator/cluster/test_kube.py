@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer
 from kubernetes.aio import client
 
 from perdure_operator.cluster.kube import KubeApi, behind_a_proxy
-from perdure_operator.cluster.protocol import PODS, ApiError, Conflict, Forbidden, Invalid, Json
+from perdure_operator.cluster.protocol import PODS, ApiError, Conflict, Forbidden, Invalid, Json, Unavailable
 
 SERVER = "https://10.0.0.1:6443"
 FAILED_TEST = "the server rejected our request due to an error in our request"
@@ -60,9 +60,21 @@ def test_who_refuses_a_patch_is_told_from_a_pod_that_is_not_as_it_was(
     assert message in str(error)
 
 
-async def _error_of_a_patch(status: int, body: dict[str, Any]) -> ApiError:
+@pytest.mark.parametrize("status", [408, 429, 500, 503])
+@pytest.mark.parametrize(
+    ("headers", "seconds"), [({}, None), ({"Retry-After": "7"}, 7.0), ({"Retry-After": "Mon, 23 Nov 2026"}, None)]
+)
+def test_an_overloaded_server_is_asked_again_when_it_says_and_also_where_it_does_not_say(
+    status: int, headers: dict[str, str], seconds: float | None
+) -> None:
+    error = asyncio.run(_error_of_a_patch(status, {"message": "too many requests"}, headers))
+    assert isinstance(error, Unavailable)
+    assert error.retry_after == seconds
+
+
+async def _error_of_a_patch(status: int, body: dict[str, Any], headers: dict[str, str] | None = None) -> ApiError:
     async def refuse(request: web.Request) -> web.Response:
-        return web.json_response(body, status=status)
+        return web.json_response(body, status=status, headers=headers)
 
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", refuse)

@@ -54,7 +54,6 @@ class TestADeadlineAfterSomethingElse:
         assert {said.seconds for said in leaves(here.after(half).plan()).values()} == {half - 5}
 
 
-
 class TestAMemberIsLostWhileAnotherNodeIsToBeLeft:
     """A node that need not be left: its member goes on with the others."""
 
