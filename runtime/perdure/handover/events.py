@@ -18,7 +18,7 @@ class Alarm(StrEnum):
     ACK = "ack"  # the agent has not acknowledged Voting
     SILENCE = "silence"  # the stop has lasted too long without everybody's vote
     LIMIT = "limit"  # the attempt is not to be decided any more by words
-    QUIET = "quiet"  # whoever still waits for the log settles it
+    QUIET = "quiet"  # whoever still waits for the log settles it; who has lost the decider does so before
     LAST_CALL = "last-call"  # aborted, and no newer assignment: an exit save still fits
     DEADLINE = "deadline"  # this process is about to be killed
 

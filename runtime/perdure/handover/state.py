@@ -57,7 +57,7 @@ class State:
     late: bool = False
     """The limit has passed."""
     settles: bool = False
-    """Time is up for the decider: whoever has voted settles."""
+    """The decider is gone for this party, or its time is up: whoever has voted settles."""
     voted: bool = False
     """Its vote may be counted."""
     word: HandoverWord | None = None

@@ -1,7 +1,8 @@
 """A party that has voted: it may say nothing any more, and does nothing before it knows what happened.
 
-A word of the decider is quick; where it may be missing the log is asked. After the limit and a while, whoever still
-knows nothing appends Refused: the first of Opened and Refused is the answer for everybody. What an answer means for a
+A word of the decider is quick; where it may be missing the log is asked. Where the decider is gone for this party, or
+time is up, and the log says nothing, it appends Refused at once: the first of Opened and Refused is the answer for
+everybody, so it may be wrong about the decider, and never waits for a limit. What an answer means for a
 party differs between old ranks and newcomers: see `Answers`.
 
 Called by perdure.handover.old and perdure.handover.newcomer.
@@ -50,8 +51,10 @@ def waited(state: State, event: Happening, answers: Answers) -> Step:
             return answers.word(state, word, why)
         case LogAnswered(verdict) if state.phase is Phase.ASKING:
             return _answered(state, verdict, answers)
-        case VoteReduced(whole=False) | LinkClosed():
-            return _ask(state)
+        case VoteReduced(whole=False):
+            return _ask(state)  # the decider, which is there, says what it makes of it
+        case LinkClosed():
+            return _ask(stay(state, settles=True)[0])
         case Passed(Alarm.LIMIT):
             return _ask(stay(state, late=True)[0])
         case Passed(Alarm.QUIET):

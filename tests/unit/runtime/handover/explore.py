@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from tests.unit.runtime.handover.laws import broken, stuck
-from tests.unit.runtime.handover.moves import moves, only_time_is_left
+from tests.unit.runtime.handover.laws import broken, slow, stuck
+from tests.unit.runtime.handover.moves import moves, only_the_limit_is_left, only_time_is_left
 from tests.unit.runtime.handover.small import Setting, World
 
 
@@ -40,6 +40,8 @@ def explore(setting: Setting, at_most: int = 10**7, *, first_only: bool = False)
         following = [] if laws else moves(setting, world)
         if not laws and only_time_is_left(following):
             laws = list(stuck(setting, world))
+        elif not laws and only_the_limit_is_left(following):
+            laws = list(slow(setting, world))
         for law in laws:
             found.setdefault(law, _way(came, world))
         for label, after in following:

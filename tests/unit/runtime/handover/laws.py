@@ -85,5 +85,16 @@ def stuck(setting: Setting, world: World) -> Iterator[str]:
             yield f"P5: r+2 never opens behind {world.log}"
 
 
+def slow(setting: Setting, world: World) -> Iterator[str]:
+    """What is wrong where nothing more happens before the limit: an attempt's acts take seconds, the limit minutes."""
+    waiting = [
+        setting.phase(world, number).value
+        for number in setting.everybody
+        if world.procs[number] == UP and setting.phase(world, number) in STANDING
+    ]
+    if waiting and world.up and FROZEN not in world.procs:
+        yield f"H12: {waiting} up to the limit, though whoever they wait for is gone"
+
+
 def _waits_in_restore(setting: Setting, world: World, number: int) -> bool:
     return setting.state(world, number).joins and setting.phase(world, number) in (Phase.MOVING, Phase.PREPARING)

@@ -10,7 +10,7 @@ from perdure.handover import events as on
 from perdure.handover.events import Alarm, Choice
 from perdure.handover.machine import Phase, named
 from perdure.handover.parties import Part
-from perdure.handover.state import UNVOTED
+from perdure.handover.state import STANDING, UNVOTED
 from tests.unit.runtime.handover.small import (
     ENDED,
     FROZEN,
@@ -31,6 +31,8 @@ from tests.unit.runtime.handover.small import (
 Move = tuple[str, World]
 TRAINING = (Phase.PREPARING, Phase.ABORTED)
 ENDS_OLDER = "fF"
+_NOTHING = "nothing happens until "
+UNTIL_THE_LIMIT = f"{_NOTHING}1"
 _AGREED: Final[dict[str, on.Happening]] = {"stop": on.Stopped(), "exit": on.ExitAgreed(), "goal": on.GoalReached()}
 
 
@@ -38,13 +40,18 @@ def moves(setting: Setting, world: World) -> list[Move]:
     """Everything that changes the world; at the deadlines what was only waiting."""
     found = [move for move in _moves(setting, world) if move[1] != world]
     if not found or all(label.startswith("thaw") for label, _ in found):
-        found += _deadlines(setting, world)
+        found += list(_silence(setting, world)) or _deadlines(setting, world)
     return found
 
 
 def only_time_is_left(following: list[Move]) -> bool:
     """Whether nothing more happens but that time passes."""
     return all(label == "deadlines" or label.startswith("thaw") for label, _ in following)
+
+
+def only_the_limit_is_left(following: list[Move]) -> bool:
+    """Whether nothing more happens before the limit of the attempt."""
+    return all(label == UNTIL_THE_LIMIT or label.startswith("thaw") for label, _ in following)
 
 
 def _moves(setting: Setting, world: World) -> Iterator[Move]:
@@ -62,6 +69,14 @@ def _moves(setting: Setting, world: World) -> Iterator[Move]:
     yield from _faults(setting, world)
 
 
+def _silence(setting: Setting, world: World) -> Iterator[Move]:
+    """The stop has lasted for seconds, and the decider's patience is over."""
+    if world.procs[setting.decider] == UP and setting.phase(world, setting.decider) in STANDING:
+        after = setting.after(world, setting.decider, on.Passed(Alarm.SILENCE))
+        if after != world:
+            yield "the decider's patience is over", after
+
+
 def gone(world: World, number: int) -> bool:
     return world.procs[number] in (KILLED, ENDED)
 
@@ -69,7 +84,7 @@ def gone(world: World, number: int) -> bool:
 def _deadlines(setting: Setting, world: World) -> Iterator[Move]:
     if world.clock < 3:
         passed = world._replace(clock=world.clock + 1)
-        yield "deadlines" if passed.clock == 3 else f"nothing happens until {passed.clock}", passed
+        yield "deadlines" if passed.clock == 3 else f"{_NOTHING}{passed.clock}", passed
     for number in setting.everybody if world.clock == 3 else ():
         if world.procs[number] == UP:
             after = setting.after(world, number, on.Passed(Alarm.DEADLINE))

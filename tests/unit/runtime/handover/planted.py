@@ -140,6 +140,12 @@ def _nobody_settles(state: State, event: on.Happening) -> Step:
     return replace(state, settles=False), actions
 
 
+def _waits_for_the_limit(state: State, event: on.Happening) -> Step:
+    before = state.settles
+    state, actions = step(state, event)
+    return (replace(state, settles=before) if event == on.LinkClosed() else state), actions
+
+
 def _a_missed_word_is_told_as_an_abort(state: State, event: on.Happening) -> Step:
     state, actions = step(state, event)
     return (replace(state, word=ABORT) if state.phase is Phase.ASKING else state), actions
@@ -166,6 +172,7 @@ PLANTED: dict[str, Planted] = {
     ),
     "the decider does not wait for every vote": Planted("H2", {}, without="whole"),
     "a stop for a given-up attempt is ignored": Planted("H10", {"sigterm": 1}, 1, react=_a_stop_given_up_is_nobodys),
+    "who has lost the decider waits for the limit": Planted("H12", {"kill": 1}, react=_waits_for_the_limit),
     "whoever misses the word tells of an abort": Planted(
         "H11", {"reduce": 1}, react=_a_missed_word_is_told_as_an_abort
     ),

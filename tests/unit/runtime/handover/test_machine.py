@@ -311,13 +311,25 @@ class TestAskingTheLog:
         assert voted(number).sees(event) == (on.ReadLog(),)
 
     def test_it_asks_again_until_time_is_up_and_then_settles(self) -> None:
-        machine = asking(NEWCOMER)
+        machine = voted(NEWCOMER)
+        machine.sees(on.VoteReduced(False))
         assert machine.sees(on.LogAnswered(Verdict.OPEN)) == (on.ReadLog(again=True),)
         assert machine.sees(on.Passed(Alarm.QUIET)) == ()
         assert machine.sees(on.LogAnswered(None)) == (on.ReadLog(again=True),)
         assert machine.sees(on.LogAnswered(Verdict.OPEN)) == (on.AppendRefused(),)
         assert machine.sees(on.LogAnswered(Verdict.OPEN)) == (on.AppendRefused(),)
         assert ended(machine.sees(on.LogAnswered(Verdict.REFUSED))) is ExitKind.HANDOVER_FAILED
+
+    @pytest.mark.parametrize("number", [LEAVER, NEWCOMER])
+    @pytest.mark.parametrize("before", [(), (on.VoteReduced(False),), (on.Passed(Alarm.LIMIT),)])
+    def test_who_has_lost_the_decider_settles_at_once(self, number: int, before: tuple[on.Happening, ...]) -> None:
+        machine = voted(number)
+        machine.sees(*before, on.LinkClosed())
+        assert machine.sees(on.LogAnswered(None)) == (on.ReadLog(again=True),)
+        assert machine.sees(on.LogAnswered(Verdict.OPEN)) == (on.AppendRefused(),)
+
+    def test_what_the_log_says_counts_also_for_who_has_lost_the_decider(self) -> None:
+        assert asking(NEWCOMER).sees(on.LogAnswered(Verdict.GO))[1] == on.Install()
 
     def test_a_word_still_counts_meanwhile(self) -> None:
         assert asking(NEWCOMER).sees(on.Heard(GO))[1] == on.Install()
