@@ -117,8 +117,8 @@ INSIDE: Final = (
     Mutant(
         "whoever has voted takes a closed link for an abort",
         f"{_HANDOVER}waiting.py",
-        "        case VoteReduced(whole=False) | LinkClosed():\n            return _ask(state)\n",
-        "        case VoteReduced(whole=False) | LinkClosed():\n"
+        "        case LinkClosed():\n            return _ask(stay(state, settles=True)[0])\n",
+        "        case LinkClosed():\n"
         '            return answers.word(state, HandoverWord.ABORT, "the link is closed")\n',
         ("party-killed", "deciding-put"),
         _OF_HANDOVER,
