@@ -381,16 +381,14 @@ def _restore(raw: Json, template: Json) -> None:
     raw.update(clone(template))
 
 
-def foreign_pod(world: World, user: User, name: str) -> None:
-    """Somebody's own pod that carries a job's labels."""
+def foreign_pod(world: World, user: User, name: str, *, alone: bool) -> None:
+    """Somebody's own pod that carries a job's labels, or `alone` the one by which a NetworkPolicy selects."""
     job = user.job
     if job is None:
         return
-    labels = {
-        "perdure.dev/job": user.key[1],
-        LABEL_ROLE: Role.MEMBER.value,
-        "perdure.dev/job-uid": job["metadata"]["uid"],
-    }
+    labels = {"perdure.dev/job": user.key[1]}
+    if not alone:
+        labels |= {LABEL_ROLE: Role.MEMBER.value, "perdure.dev/job-uid": job["metadata"]["uid"]}
     body: dict[str, Any] = {
         "metadata": {"name": name, "labels": labels},
         "spec": {"containers": [{"name": "c", "image": "c"}], "terminationGracePeriodSeconds": 5},

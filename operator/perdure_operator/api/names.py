@@ -58,6 +58,17 @@ def member_number(name: str) -> int:
     return int(number) if number.isascii() and number.isdigit() and len(number) <= _NUMBER_DIGITS else -1
 
 
+def is_member(name: str, job: str, uid: str) -> bool:
+    """Whether the job with this uid gives a member this name."""
+    return name == member(job, uid, member_number(name))
+
+
+def is_member_of_any(name: str, job: str) -> bool:
+    """Whether some job of this name, there now or before, would give a member this name."""
+    uid = name.removeprefix(f"{job}-").partition("-")[0]
+    return len(uid) == _UID_CHARACTERS and is_member(name, job, uid)
+
+
 def budget(job: str, uid: str) -> str:
     """The job's PodDisruptionBudget: like a member without its number, so that no successor's can have it."""
     return base(job, uid)

@@ -89,8 +89,22 @@ def deadline(draft: Draft) -> datetime | None:
 
 def own(snapshot: Snapshot) -> dict[str, PodView]:
     """The job's own pods by name; a living one hides a gone one."""
-    mine = [pod for pod in snapshot.pods if pod.owner_uid == snapshot.uid]
+    mine = [pod for pod in snapshot.pods if pod.owner_uid == snapshot.uid and _is_named(snapshot, pod)]
     return {pod.name: pod for pod in sorted(mine, key=lambda pod: (not pod.gone, pod.name, pod.uid))}
+
+
+def _is_named(snapshot: Snapshot, pod: PodView) -> bool:
+    """Somebody may have made the job the owner of a pod of their own, to have it deleted with the job."""
+    return names.is_member(pod.name, snapshot.name, snapshot.uid)
+
+
+def of_earlier_jobs(snapshot: Snapshot) -> list[PodView]:
+    """Pods of jobs that had this name before: each was named by an operator, and told by one what to do.
+
+    A label alone says nothing: with it a pod of anybody's is let through a NetworkPolicy, and copied templates have it.
+    """
+    others = (pod for pod in snapshot.pods if pod.owner_uid != snapshot.uid and not pod.gone)
+    return [pod for pod in others if pod.assignment and names.is_member_of_any(pod.name, snapshot.name)]
 
 
 def orphaned(snapshot: Snapshot) -> bool:

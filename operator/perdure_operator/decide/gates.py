@@ -10,7 +10,7 @@ from perdure_operator.api.status import RootProblem
 from perdure_operator.decide.blame import backoff_until
 from perdure_operator.decide.draft import Draft, clock, later
 from perdure_operator.decide.exit_problems import look_after, outlived, stuck_at
-from perdure_operator.decide.facts import EDIT_SECONDS, given_up_at, listed, node_lost, terminated
+from perdure_operator.decide.facts import EDIT_SECONDS, given_up_at, listed, node_lost, of_earlier_jobs, terminated
 from perdure_operator.decide.pauses import doubled_seconds
 from perdure_operator.decide.placement import grace_of
 from perdure_operator.state.decision import DeletePod
@@ -27,11 +27,11 @@ def wait_for_predecessor(draft: Draft) -> Draft:
     """Pods of an earlier job of this name must not train any more; ownerless ones, left by an orphaning delete, go."""
     if draft.snapshot.deleting:
         return draft
-    foreign = [pod for pod in draft.snapshot.pods if pod.owner_uid != draft.snapshot.uid and not pod.gone]
-    orphans = [pod for pod in foreign if not pod.owner_uid and not pod.deleting]
+    earlier = of_earlier_jobs(draft.snapshot)
+    orphans = [pod for pod in earlier if not pod.owner_uid and not pod.deleting]
     why = "it was left behind by an earlier job of this name"
     draft = draft.act(why, *(DeletePod(name=pod.name, uid=pod.uid, grace=grace_of(pod)) for pod in orphans))
-    alive = [pod for pod in foreign if not terminated(pod) and not node_lost(draft, pod)]
+    alive = [pod for pod in earlier if not terminated(pod) and not node_lost(draft, pod)]
     return _await_predecessor(draft, alive) if alive else draft
 
 

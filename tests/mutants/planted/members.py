@@ -73,8 +73,8 @@ MEMBERS: Final = (
     Mutant(
         "an earlier job's orphaned pods are left alone",
         _GATES,
-        "orphans = [pod for pod in foreign if not pod.owner_uid and not pod.deleting]",
-        "orphans = [pod for pod in foreign if pod.owner_uid and not pod.deleting]",
+        "orphans = [pod for pod in earlier if not pod.owner_uid and not pod.deleting]",
+        "orphans = [pod for pod in earlier if pod.owner_uid and not pod.deleting]",
         ("orphan-and-apply",),
     ),
     Mutant(

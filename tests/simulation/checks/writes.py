@@ -87,6 +87,8 @@ class Writes(Promise):
         """When the end of a pod's grace was set last, by uid."""
         self._freed: dict[str, float] = {}
         """When a pod, by uid, lost its owner."""
+        self._of_people: set[str] = set()
+        """Pods, by uid, that a user has made."""
         self._disturbed: dict[str, float] = {}
         """When somebody else last changed the budget or the labels of a job's pods."""
 
@@ -94,6 +96,8 @@ class Writes(Promise):
         self._note(change)
         if not by_operator(change):
             return
+        if change.kind == PODS and uid_of(change.raw) in self._of_people:
+            self._case.fail("stranger", f"pod {key_of(change.raw)[1]} is a user's, and the operator changes it")
         if change.kind == PODS and change.event == "ADDED":
             self._check_creation(change.raw)
         elif change.kind == PODS and change.old is not None:
@@ -115,6 +119,8 @@ class Writes(Promise):
 
     def _note(self, change: Change) -> None:
         raw, old, now = change.raw, change.old, self._case.now
+        if change.kind == PODS and change.event == "ADDED" and change.by == "user":
+            self._of_people.add(uid_of(raw))
         if change.kind == JOBS and old is not None:
             self._before[uid_of(old)].append(_said(now, old))
         if change.kind == PODS and not owner_of(raw):

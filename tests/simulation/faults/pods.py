@@ -113,7 +113,7 @@ async def reaper(scene: Scene, rng: random.Random) -> None:
 async def foreign_pod_with_labels(scene: Scene, rng: random.Random) -> None:
     user, name = some_user(scene, rng), f"foreign-{rng.getrandbits(16):04x}"
     scene.world.fire("foreign-pod")
-    foreign_pod(scene.world, user, name)
+    foreign_pod(scene.world, user, name, alone=rng.random() < 0.5)
     await asyncio.sleep(rng.uniform(30, 150))
     there = scene.world.server.find(PODS, user.key[0], name)
     if there is not None:

@@ -865,7 +865,7 @@ def _bytes(here: Job) -> int:
 
 
 def test_the_status_of_a_thousand_members_that_all_move_stays_small() -> None:
-    here = _big()
+    here = _big().having(name="a-training-job")
     assert _bytes(here) < 512 * 1024
     assert here.now.next is not None
     pods = [

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from perdure.contract import ExitKind, Standby
+from perdure.contract import ExitKind, Standby, write_assignment
 from perdure_operator.api.status import (
     Failures,
     LostLog,
@@ -22,7 +22,14 @@ from tests.support.jobs import START, Job, assigns, creates, deletes, job, kille
 MEMBERS = {"digits-ab12-0", "digits-ab12-1"}
 NEXT = ("digits-ab12-2", "digits-ab12-3")
 SAVED = {"step": 20, "commit": (4, 20)}
-PREDECESSOR = PodView(name="digits-0000-0", uid="old", owner_uid="0000", node="n3", phase="Running")
+PREDECESSOR = PodView(
+    name="digits-0000-0",
+    uid="old",
+    owner_uid="0000",
+    node="n3",
+    phase="Running",
+    assignment=write_assignment(Standby()),
+)
 
 
 def _due() -> Job:

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from perdure.contract import ErrorName, ExitKind, Standby, write_assignment
+from perdure.contract import ErrorName, ExitKind, Leave, Standby, write_assignment
 from perdure_operator.api import names
 from perdure_operator.api.reasons import CONDITION_TYPES, REASONS, ConditionType, Reason
 from perdure_operator.api.status import Disruption, Phase
@@ -33,8 +33,8 @@ def _checked(verdict: TemplateVerdict, message: str = "") -> Job:
 
 
 def _predecessor(**fields: object) -> PodView:
-    given = {"name": "digits-0000-0", "uid": "old", "owner_uid": "0000", "node": "n1", "phase": "Running", **fields}
-    return PodView.model_validate(given)
+    given = {"name": "digits-0000-0", "uid": "old", "owner_uid": "0000", "node": "n1", "phase": "Running"}
+    return PodView.model_validate({**given, "assignment": write_assignment(Standby()), **fields})
 
 
 def _down(here: Job, zone: Zone) -> Job:
@@ -307,8 +307,9 @@ class TestPredecessor:
         assert here.plan().requeue_after == 150
 
     def test_one_without_an_owner_is_deleted_and_gets_a_short_grace_only_where_it_has_nothing_to_save(self) -> None:
-        idle = _predecessor(owner_uid="", assignment=write_assignment(Standby()))
-        trains = _predecessor(owner_uid="", name="digits-0000-1", uid="other")
+        idle = _predecessor(owner_uid="")
+        leaves = write_assignment(Leave(1, "x", 5, ()))
+        trains = _predecessor(owner_uid="", name="digits-0000-1", uid="other", assignment=leaves)
         plan = job().having(pods=(idle, trains)).plan()
         graces = {action.name: action.grace for action in plan.actions if isinstance(action, DeletePod)}
         assert graces == {"digits-0000-0": IDLE_GRACE_SECONDS, "digits-0000-1": None}
@@ -338,6 +339,35 @@ class TestPredecessor:
         reason, message = _waits(here.node("n1", ready=False).settle())
         assert reason == "WaitingForPredecessor"
         assert "known at 12:01:30Z" in message
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"name": "debug", "assignment": ""},
+            {"name": "digits-0000-0", "assignment": ""},
+            {"name": "digits-7d9f4c6b5-0"},
+            {"name": "digits-0"},
+            {"name": "other-0000-0"},
+            {"name": "digits-0000-x"},
+            {"name": "digits-0000-00"},
+            {"name": "a-digits-0000-0"},
+        ],
+        ids=str,
+    )
+    @pytest.mark.parametrize("owner", ["", "a ReplicaSet's", "ours"])
+    @pytest.mark.parametrize("running", [False, True])
+    def test_a_pod_of_anybodys_is_neither_touched_nor_waited_for(
+        self, fields: dict[str, str], owner: str, *, running: bool
+    ) -> None:
+        """A user labels it, to let it through the job's NetworkPolicy say; or has it deleted with the job."""
+        here = job().running(world=2) if running else job()
+        owner = here.snapshot.uid if owner == "ours" else owner
+        theirs = _predecessor(owner_uid=owner, role="member", **fields)
+        beside = here.having(pods=(*here.snapshot.pods, theirs))
+        assert deletes(beside.plan()) == []
+        assert beside.settle().now == here.settle().now
+        moved = beside.cordon("n1").settle().after(1).settle().after(700).settle()
+        assert theirs in moved.snapshot.pods
 
     def test_an_ownerless_one_is_deleted(self) -> None:
         here = job().having(pods=(_predecessor(owner_uid=""),))
