@@ -88,7 +88,7 @@ class Writes(Promise):
         self._freed: dict[str, float] = {}
         """When a pod, by uid, lost its owner."""
         self._of_people: set[str] = set()
-        """Pods, by uid, that a user has made."""
+        """Pods, by uid, that a user has made, and not from one of a job's."""
         self._disturbed: dict[str, float] = {}
         """When somebody else last changed the budget or the labels of a job's pods."""
 
@@ -119,7 +119,7 @@ class Writes(Promise):
 
     def _note(self, change: Change) -> None:
         raw, old, now = change.raw, change.old, self._case.now
-        if change.kind == PODS and change.event == "ADDED" and change.by == "user":
+        if change.kind == PODS and change.event == "ADDED" and change.by == "user" and not owner_of(raw):
             self._of_people.add(uid_of(raw))
         if change.kind == JOBS and old is not None:
             self._before[uid_of(old)].append(_said(now, old))
