@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from tests.simulation.objects import BUDGETS, NOT_READY, PODS, UNREACHABLE, Json, Refused, terminal
 from tests.simulation.resources import Amounts, lacking, left, requests
 
+PROXY: Final = "mesh-proxy"
 PREEMPTS: Final = "PreemptLowerPriority"
 
 
@@ -52,6 +53,8 @@ class Policy:
     refuse_budgets: str = ""
     dry_run_passes: bool = False
     """The webhook lets dry runs pass."""
+    mesh: bool = False
+    """A webhook puts a container before those of every new pod; it never ends by itself."""
     pod_security: bool = False
     """The namespace enforces a level that no pod meets."""
     on_refusal: Callable[[str], object] = _nothing
@@ -86,6 +89,11 @@ class Policy:
             sums = f"requested: requests.{name}={asked[name]:g}, used: requests.{name}={hard[name] - rest[name]:g}"
             words = f"exceeded quota: share, {sums}, limited: requests.{name}={hard[name]:g}"
             self._refuse("quota", f'pods "{raw["metadata"]["name"]}" is forbidden: {words}')
+
+    def mutate(self, kind: str, raw: Json) -> None:
+        """What webhooks make of a new object."""
+        if kind == PODS and self.mesh:
+            raw["spec"]["containers"] = [{"name": PROXY, "image": "proxy"}, *raw["spec"]["containers"]]
 
     def admit_update(self, kind: str) -> None:
         """Raises Refused."""

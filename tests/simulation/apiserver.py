@@ -119,6 +119,7 @@ class ApiServer:
             raw["spec"].pop("evictionResponders", None)
         validate(kind, raw)
         eviction_rules.validate(kind, raw, None)
+        self.policy.mutate(kind, raw)
         self.policy.admit_create(kind, raw, self.all(kind, scope), dry_run=dry_run)
         if key in self._objects[kind]:
             raise Refused(409, "AlreadyExists", f'{kind} "{key[1]}" already exists')

@@ -22,6 +22,7 @@ from tests.simulation.objects import (
     stamp,
     terminal,
     terminating,
+    trainer_of,
     uid_of,
 )
 from tests.simulation.world import World
@@ -443,9 +444,10 @@ class Worker:
     # what is told
 
     def _show(self, phase: str, state: Json, *, ready: bool, ip: str = "") -> None:
-        names = [one.get("name", "") for one in self.pod["spec"]["containers"]]
-        others = [{"name": name, "ready": True, "state": {"running": {}}} for name in names[1:]]
-        trainer = {"name": names[0], "ready": ready, "state": state}
+        own = trainer_of(self.pod).get("name", "")
+        names = (one.get("name", "") for one in self.pod["spec"]["containers"])
+        others = [{"name": name, "ready": True, "state": {"running": {}}} for name in names if name != own]
+        trainer = {"name": own, "ready": ready, "state": state}
         self._status = {"phase": phase, "podIP": ip, "containerStatuses": [trainer, *others], "ready": ready}
         self.push()
 

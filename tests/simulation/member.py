@@ -56,6 +56,7 @@ from perdure.contract import (
 )
 from perdure.settings import read_settings
 from tests.simulation.interface import MemberExit, MemberHost
+from tests.simulation.objects import trainer_of
 from tests.simulation.trainer import Process
 
 POLL_SECONDS: Final = 0.05
@@ -78,7 +79,7 @@ class _Agent:
 
     def __init__(self, host: MemberHost) -> None:
         self._host = host
-        env = host.pod["spec"]["containers"][0].get("env", [])
+        env = trainer_of(host.pod).get("env", [])
         self._environ: dict[str, str] = {each["name"]: each["value"] for each in env if "value" in each}
         self._state = State(settings_from(self._environ))
         self._events: deque[Event] = deque()
@@ -149,7 +150,7 @@ class _Agent:
     async def _follow_deletion(self) -> None:
         """The preStop hook's marker is found however early it came; a signal counts once PID 1 blocks or handles it."""
         host = self._host
-        lifecycle = host.pod["spec"]["containers"][0].get("lifecycle") or {}
+        lifecycle = trainer_of(host.pod).get("lifecycle") or {}
         if "preStop" in lifecycle:
             await host.sigterm.wait()
             began = host.monotonic()

@@ -99,6 +99,12 @@ def node_of(raw: Json) -> str:
     return (raw.get("spec") or {}).get("nodeName") or ""
 
 
+def trainer_of(pod: Json) -> Json:
+    """The container that the agent runs in, wherever it stands."""
+    containers: list[Json] = pod["spec"]["containers"]
+    return next((one for one in containers if (one.get("command") or [""])[0] == "perdure"), containers[0])
+
+
 def phase_of(raw: Json) -> str:
     return (raw.get("status") or {}).get("phase") or "Pending"
 

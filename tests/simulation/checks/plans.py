@@ -34,6 +34,7 @@ from tests.simulation.objects import (
     owner_of,
     terminal,
     terminating,
+    trainer_of,
     uid_of,
 )
 
@@ -197,7 +198,7 @@ class Plans(Promise):
 
 
 def _root_given(pod: Json) -> str:
-    given = pod["spec"]["containers"][0].get("env") or ()
+    given = trainer_of(pod).get("env") or ()
     return next((str(one.get("value")) for one in given if one["name"] == "PERDURE_ROOT"), "")
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Final
 
+from tests.simulation.admission import PROXY
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise, by_operator
 from tests.simulation.checks.reading import (
@@ -75,7 +76,8 @@ class Told(Promise):
             self._errors[owner_of(change.raw)].add(str(error))
         elif change.kind == PODS and change.event == "ADDED" and by_operator(change):
             uid = owner_of(change.raw)
-            if uid not in self._begun and len(change.raw["spec"]["containers"]) > 1:
+            beside = [one for one in change.raw["spec"]["containers"] if one["name"] != PROXY]
+            if uid not in self._begun and len(beside) > 1:
                 self._beside[uid] = self._case.now
             self._begun.add(uid)
         elif change.kind == PODS and change.event == "MODIFIED" and by_operator(change):

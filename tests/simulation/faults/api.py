@@ -100,6 +100,15 @@ async def webhook_refuses_patches(scene: Scene, rng: random.Random) -> None:
     policy.refuse_patches = ""
 
 
+@fault(120, apart=True)
+async def mesh(scene: Scene, rng: random.Random) -> None:
+    """From now on a mesh injects its proxy into every new pod."""
+    scene.world.fire("mesh")
+    scene.world.server.policy.mesh = True
+    await asyncio.sleep(rng.uniform(60, 400))
+    scene.world.server.policy.mesh = False
+
+
 @fault(250)
 async def webhook_refuses_budgets(scene: Scene, rng: random.Random) -> None:
     policy = scene.world.server.policy

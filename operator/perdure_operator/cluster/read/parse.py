@@ -179,7 +179,7 @@ def pod(raw: Json, signals: SignalTable = SHIPPED_TABLE) -> PodView:
         preemption_policy=spec.get("preemptionPolicy") or "",
         tolerations=_tolerations(*map(_toleration, spec.get("tolerations") or [])),
         template_hash=annotations.get(names.ANNOTATION_TEMPLATE, ""),
-        root=roots.of_pod(spec),
+        root=roots.of_pod(trainer(spec)),
         conditions=tuple(PodCondition(**one) for one in _told(raw, Source.POD_CONDITION, signals)),
         devices=tuple(dict.fromkeys(_devices(status, signals))),
         marks={name: annotations[name] for name in MARKS if name in annotations},
@@ -290,17 +290,29 @@ def _condition(raw: Json, kind: str) -> Json | None:
     return next((condition for condition in conditions if condition.get("type") == kind), None)
 
 
+def trainer(spec: Json) -> Json:
+    """The container that the operator has put its agent in: admission may put others before it, as meshes do.
+
+    It is known by what no other container has, the folder in which it is told what to do; the first one where none has.
+    """
+    containers: list[Json] = spec.get("containers") or [{}]
+    return next((one for one in containers if _is_told(one)), containers[0])
+
+
+def _is_told(container: Json) -> bool:
+    mounts: Iterable[Json] = container.get("volumeMounts") or []
+    return any(one.get("name") == names.ASSIGNMENT_VOLUME for one in mounts)
+
+
 def _trainer_state(spec: Json, status: Json) -> Json:
-    """State of container 0: the kubelet lists container statuses in an order of its own."""
-    containers = spec.get("containers") or [{}]
-    name = containers[0].get("name")
+    """The kubelet lists container statuses in an order of its own."""
+    name = trainer(spec).get("name")
     statuses: Iterable[Json] = status.get("containerStatuses") or []
     return next((one.get("state") or {} for one in statuses if one.get("name") == name), {})
 
 
 def _others_run(spec: Json, status: Json) -> bool:
-    containers = spec.get("containers") or [{}]
-    name = containers[0].get("name")
+    name = trainer(spec).get("name")
     statuses: Iterable[Json] = status.get("containerStatuses") or []
     return any("terminated" not in (one.get("state") or {}) for one in statuses if one.get("name") != name)
 

@@ -30,12 +30,11 @@ def of(namespace: str, spec: TrainingJobSpec) -> Root | None:
     return _folder(namespace, spec.template, PurePosixPath(uri.removeprefix("file://")))
 
 
-def of_pod(spec: Json) -> str:
-    """Where a member writes to that was made with this spec, "" where that is not told by the pod alone.
+def of_pod(trainer: Json) -> str:
+    """Where a member writes to that has this container, "" where that is not told by the pod alone.
 
     A folder is told by its volume too, and a variable whose value is elsewhere is not asked for.
     """
-    trainer = next(_items(spec, "containers"), {})
     given = {one.get("name"): one for one in _items(trainer, "env")}
     uri = str(given.get(Env.ROOT, {}).get("value") or "")
     endpoint = next((given[name] for name in (Env.S3_ENDPOINT, *_ENDPOINT_VARIABLES) if name in given), None)

@@ -36,7 +36,7 @@ from perdure_operator.cluster.protocol import (
 from perdure_operator.cluster.read import parse
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.records import Key
-from perdure_operator.cluster.write import manifests
+from perdure_operator.cluster.write import admitted, manifests
 from perdure_operator.state.decision import (
     Action,
     Answer,
@@ -113,7 +113,8 @@ class Writes:
         body = member.pod(job, names.dry_run(job.name, job.uid))
         verdict, message = TemplateVerdict.GOOD, ""
         try:
-            await self._api.create(PODS, job.namespace, body, dry_run=True)
+            if lacks := admitted.taken_away(await self._api.create(PODS, job.namespace, body, dry_run=True)):
+                verdict, message = TemplateVerdict.WAIT, lacks
         except Invalid as error:
             verdict, message = TemplateVerdict.BAD, str(error)
         except Forbidden as error:

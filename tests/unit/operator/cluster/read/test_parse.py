@@ -25,17 +25,25 @@ def test_a_pod_that_says_nothing_is_pending() -> None:
     assert (seen.phase, seen.ready, seen.node, seen.terminated, seen.owner_uid) == ("Pending", False, "", None, "")
 
 
-def test_container_0_is_found_by_name_and_not_by_place() -> None:
+TRAINER = {"name": "trainer", "volumeMounts": [{"name": "data"}, {"name": names.ASSIGNMENT_VOLUME}]}
+PROXY = {"name": "istio-proxy", "volumeMounts": [{"name": "token"}]}
+
+
+@pytest.mark.parametrize("containers", [[TRAINER, PROXY], [PROXY, TRAINER], [PROXY, PROXY | {"name": "b"}, TRAINER]])
+@pytest.mark.parametrize("ordered", [1, -1])
+def test_the_trainer_is_found_by_its_mount_wherever_admission_and_the_kubelet_have_put_it(
+    containers: list[dict[str, Any]], ordered: int
+) -> None:
     ended = {"terminated": {"exitCode": 1, "reason": "Error", "message": "{}"}}
-    status = {
-        "containerStatuses": [
-            {"name": "a-sidecar", "state": {"running": {}}},
-            {"name": "trainer", "state": ended},
-        ]
-    }
-    seen = parse.pod(pod({"containers": [{"name": "trainer"}, {"name": "a-sidecar"}]}, status))
+    statuses = [{"name": "istio-proxy", "state": {"running": {}}}, {"name": "trainer", "state": ended}]
+    seen = parse.pod(pod({"containers": containers}, {"containerStatuses": statuses[::ordered]}))
     assert seen.terminated == Terminated(exit_code=1, reason="Error", message="{}")
     assert seen.others_run
+
+
+def test_the_trainers_root_is_the_members() -> None:
+    told = TRAINER | {"env": [{"name": "PERDURE_ROOT", "value": "s3://bucket/a"}]}
+    assert parse.pod(pod({"containers": [PROXY, told]})).root == "s3://bucket/a "
 
 
 def test_the_end_of_its_only_container_leaves_nothing_running_in_a_pod_that_is_not_over_yet() -> None:

@@ -65,7 +65,7 @@ def test_where_a_member_writes_to_is_unknown_where_its_pod_alone_does_not_tell()
     secret = {"name": "AWS_ENDPOINT_URL", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
     assert place(env=[secret]) == ""
     assert place("file:///ckpt") == ""
-    assert roots.of_pod({"containers": [{"env": [{"name": Env.ROOT, "value": "s3://b/a"}], "envFrom": [{}]}]}) == ""
+    assert roots.of_pod({"env": [{"name": Env.ROOT, "value": "s3://b/a"}], "envFrom": [{}]}) == ""
     assert roots.of_pod({}) == ""
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import copy
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -601,6 +602,68 @@ def test_only_the_templates_own_faults_are_blamed_on_it(refusal: ApiError | None
     assert (check.verdict, check.hash, check.time) == (verdict, desk.snapshot().template_hash, NOW)
     assert check.message == (str(refusal) if refusal else "")
     assert asyncio.run(desk.cluster.list(PODS, "ns")) == []
+
+
+class Admission(RefusingCluster):
+    """Webhooks make of each new pod what `mutates` says."""
+
+    def __init__(self, mutates: Callable[[Json], None]) -> None:
+        super().__init__()
+        self._mutates = mutates
+
+    async def create(self, resource: Resource, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
+        admitted = copy.deepcopy(body)
+        if resource == PODS:
+            self._mutates(admitted["spec"])
+        return await super().create(resource, namespace, admitted, dry_run=dry_run)
+
+
+def _put_first(spec: Json) -> None:
+    spec["containers"].insert(0, {"name": "istio-proxy", "image": "proxy", "volumeMounts": [{"name": "token"}]})
+
+
+def _rename(spec: Json) -> None:
+    spec["containers"][0]["name"] = "other"
+
+
+def _wrap(spec: Json) -> None:
+    own = spec["containers"][0]
+    own["command"], own["args"] = ["/vault/vault-env"], own["command"]
+
+
+def _replace_command(spec: Json) -> None:
+    spec["containers"][0]["command"] = ["python", "train.py"]
+
+
+def _drop_volumes(spec: Json) -> None:
+    spec["volumes"] = []
+
+
+def _tell_elsewhere(spec: Json) -> None:
+    spec["containers"][0]["terminationMessagePath"] = "/dev/other"
+
+
+@pytest.mark.parametrize(
+    ("mutates", "lacks"),
+    [
+        (_put_first, ""),
+        (_rename, ""),
+        (_wrap, ""),
+        (_replace_command, "its agent: the command does not have 'perdure run --' any more"),
+        (_drop_volumes, "the volume perdure-assignment, by which it is told what to do"),
+        (_tell_elsewhere, "terminationMessagePath /dev/termination-log, where it tells how it has ended"),
+    ],
+)
+def test_admission_may_add_move_and_rename_containers_and_takes_nothing_that_the_agent_lives_by(
+    mutates: Callable[[Json], None], lacks: str
+) -> None:
+    desk = Desk(Admission(mutates))
+    desk.act(CheckTemplate())
+    check = desk.memory.template_check
+    assert check.verdict is (TemplateVerdict.WAIT if lacks else TemplateVerdict.GOOD)
+    assert check.message == (
+        f"admission (a webhook or a policy) leaves a member without {lacks}: exclude the job's pods" if lacks else ""
+    )
 
 
 def test_a_dry_run_without_an_answer_says_nothing_about_the_template() -> None:

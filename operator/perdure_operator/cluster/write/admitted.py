@@ -1,0 +1,35 @@
+"""What admission has made of a member's pod, as its dry run shows it. Pure.
+
+Webhooks and policies may add containers, move and rename ours: it is found by its mount. What the agent lives by has to
+stay. Called by `writes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perdure import contract
+from perdure_operator.api import names
+from perdure_operator.cluster.protocol import Json
+from perdure_operator.cluster.read import parse
+
+AGENT = ["perdure", "run", "--"]
+
+
+def taken_away(admitted: Json) -> str:
+    """What this pod lacks to be a member, in words; "" where it lacks nothing."""
+    lacks = ", ".join(_lacks(admitted.get("spec") or {}))
+    return f"admission (a webhook or a policy) leaves a member without {lacks}: exclude the job's pods" if lacks else ""
+
+
+def _lacks(spec: Json) -> Iterator[str]:
+    trainer = parse.trainer(spec)
+    mounted = {one.get("name") for one in trainer.get("volumeMounts") or []}
+    volumes = {one.get("name") for one in spec.get("volumes") or []}
+    if names.ASSIGNMENT_VOLUME not in mounted & volumes:
+        yield f"the volume {names.ASSIGNMENT_VOLUME}, by which it is told what to do"
+    words = [*(trainer.get("command") or []), *(trainer.get("args") or [])]
+    if not any(words[at : at + len(AGENT)] == AGENT for at in range(len(words))):
+        yield f"its agent: the command does not have {' '.join(AGENT)!r} any more"
+    if trainer.get("terminationMessagePath") != contract.TERMINATION_LOG:
+        yield f"terminationMessagePath {contract.TERMINATION_LOG}, where it tells how it has ended"
