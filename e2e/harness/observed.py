@@ -160,16 +160,16 @@ def outcomes(history: Sequence[Seen]) -> list[Mapping[str, Any]]:
 
 
 def outcome_of(pod: Object) -> Mapping[str, Any] | None:
-    """The termination message of container 0, where it is an outcome."""
-    containers = pod.get("status", {}).get("containerStatuses", [])
-    message = containers[0].get("state", {}).get("terminated", {}).get("message") if containers else None
-    if not message:
-        return None
-    try:
-        body = json.loads(message)
-    except ValueError:
-        return None
-    return body if isinstance(body, dict) and "outcome" in body else None
+    """The termination message of one of its containers, where it is an outcome."""
+    for container in pod.get("status", {}).get("containerStatuses", []):
+        message = container.get("state", {}).get("terminated", {}).get("message")
+        try:
+            body = json.loads(message or "null")
+        except ValueError:
+            continue
+        if isinstance(body, dict) and "outcome" in body:
+            return body
+    return None
 
 
 def all_ended(history: Sequence[Seen]) -> list[Object] | None:

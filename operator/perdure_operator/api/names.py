@@ -19,6 +19,9 @@ ANNOTATION_TEMPLATE: Final = "perdure.dev/template-hash"
 ANNOTATION_AUTOSCALER: Final = "perdure.dev/autoscaler"
 """The value of disruption.autoscaler that a pod's marks were made for; absent where the operator has made none."""
 
+ANNOTATION_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
+"""Whose log and shell kubectl takes where nobody says: else the proxy's, where a mesh has put its own first."""
+
 ASSIGNMENT_VOLUME: Final = "perdure-assignment"
 """The volume that the operator adds to each member."""
 

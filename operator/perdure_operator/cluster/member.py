@@ -46,7 +46,9 @@ def pod(
     template's.
     """
     body = _hashed_pod(job, name, apart=apart, kept=kept)
-    body["metadata"]["annotations"] |= marks(job.spec.disruption.autoscaler, contract.Role.STANDBY)
+    annotations = body["metadata"]["annotations"]
+    annotations |= marks(job.spec.disruption.autoscaler, contract.Role.STANDBY)
+    annotations.setdefault(names.ANNOTATION_CONTAINER, str(body["spec"]["containers"][0].get("name", "")))
     if beside:
         body["spec"]["affinity"] = _rather_away_from_members(job, body["spec"].get("affinity") or {})
     if avoid:

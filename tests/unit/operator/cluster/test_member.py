@@ -27,6 +27,7 @@ from perdure_operator.cluster import member
 from tests.support.raw import UID, job, snapshot, template
 
 NAME = "digits-3f2a-0"
+DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 
 
 def of_spec(**spec: Any) -> dict[str, Any]:
@@ -320,7 +321,18 @@ def test_the_contracts_variables_cannot_be_redefined(name: str, value: str) -> N
 
 
 def _annotations(**spec: Any) -> dict[str, str]:
-    return {key: value for key, value in of_spec(**spec)["metadata"]["annotations"].items() if "perdure.dev" not in key}
+    found = of_spec(**spec)["metadata"]["annotations"].items()
+    return {key: value for key, value in found if "perdure.dev" not in key and key != DEFAULT_CONTAINER}
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"), [({}, "trainer"), ({"annotations": {DEFAULT_CONTAINER: "log"}}, "log")], ids=["", "given"]
+)
+def test_kubectl_shows_the_trainers_log_also_behind_a_proxy_unless_the_template_says_another(
+    given: dict[str, Any], shown: str
+) -> None:
+    pod = of_spec(template=template() | {"metadata": given})
+    assert pod["metadata"]["annotations"][DEFAULT_CONTAINER] == shown
 
 
 @pytest.mark.parametrize("mode", ["Never", "Cooperative"])
