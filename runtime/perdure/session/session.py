@@ -48,6 +48,7 @@ from perdure.session.describing import describe, scripts_own
 from perdure.session.description import Description
 from perdure.session.exchanging import all_reduce, gather
 from perdure.session.firsts import FirstSteps
+from perdure.session.gradients import HeldGradients
 from perdure.session.job import EpochLoops, Status
 from perdure.session.late import register_late
 from perdure.session.options import checked, read_limit
@@ -148,7 +149,9 @@ class Session:
             self._boundary, self._loops = self._preview.boundary, self._preview.loops
         else:
             attach(self._run)
-        self._firsts = FirstSteps() if settings.rank == 0 and not settings.preview else None
+        tells = settings.rank == 0 and not settings.preview
+        self._firsts = FirstSteps() if tells else None
+        self._held = HeldGradients() if tells else None
         self._watch = Watch(self._tell_error, self._explained)
         self._main = main_frame()
         atexit.register(self._at_exit)
@@ -513,6 +516,8 @@ class Session:
         self._boundary.step(exhausted=exhausted)
         if self._firsts and self._firsts.stepped(scripts_own(self._run)):
             self._firsts = None
+        if self._held and self._held.stepped(self._run):
+            self._held = None
 
     def poll(self) -> None:
         """A place to leave the script in a long evaluation. All ranks call it alike.
@@ -587,8 +592,9 @@ class Session:
         run.requests.before_first_step(None)
         run.requests.release()
         run.images.end()
-        if self._firsts:
-            self._firsts.end()
+        for looks in (self._firsts, self._held):
+            if looks:
+                looks.end()
         self._watch.stop()
         run.trace.close()
         with contextlib.suppress(PerdureError):

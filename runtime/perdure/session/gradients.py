@@ -1,0 +1,88 @@
+"""Tells a script that steps the session at each part of a larger batch: where it stops between two, gradients are lost.
+
+A batch after which no optimizer has stepped leaves gradients. The script may drop them, after a spike say; what comes
+next shows it: gradients that were dropped are other tensors then, those that are added to are the same ones, written to
+once more. Owned by `Session`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from perdure.session.describing import scripts_own
+from perdure.session.process.run import Run
+from perdure.telemetry.lines import warn
+
+LOOKED_AT: Final = 4
+"""So many parameters are looked at: a script adds to the gradients of all, or of none."""
+
+
+class _Noted(NamedTuple):
+    parameter: Tensor
+    place: int
+    version: int
+
+
+class HeldGradients:
+    """The gradients that a step of the session has left to the next batch."""
+
+    def __init__(self) -> None:
+        self._noted: list[_Noted] = []
+        self._has_stepped = False
+        """Whether an optimizer has, since the session's last step."""
+        self._found: Tensor | None = None
+        own = weakref.ref(self)
+
+        def note(_optimizer: Any, _arguments: Any, _named: Any) -> None:
+            if (held := own()) is not None:
+                held._look()  # noqa: SLF001 - of this class
+                held._has_stepped = True  # noqa: SLF001
+
+        self._hook = register_optimizer_step_pre_hook(note)
+
+    def stepped(self, run: Run) -> bool:
+        """The session's step is done; whether something was found, and said, so that nobody looks any more."""
+        self._look()
+        left, self._has_stepped = not self._has_stepped, False
+        self._noted = list(_noted(run.registry.parameters())) if left else []
+        if self._found is None:
+            return False
+        self.end()
+        warn(
+            f"session.step() was called where no optimizer had stepped, and the next batch was added to the gradients "
+            f"that were there, of {_name_of(self._found, scripts_own(run))}: they are in no checkpoint, so a run that "
+            f"stops in between trains something else: call session.step() behind optimizer.step() alone"
+        )
+        return True
+
+    def end(self) -> None:
+        """No optimizer is watched any more."""
+        self._hook.remove()
+
+    def _look(self) -> None:
+        """While the gradients are there: a script drops them behind its optimizer's step."""
+        added = (one.parameter for one in self._noted if _is_added_to(one))
+        self._found, self._noted = next(added, self._found), []
+
+
+def _is_added_to(noted: _Noted) -> bool:
+    now = noted.parameter.grad
+    return now is not None and now.data_ptr() == noted.place and now._version > noted.version  # noqa: SLF001 - torch's
+
+
+def _name_of(parameter: Tensor, registered: dict[str, Any]) -> str:
+    modules = ((name, one) for name, one in registered.items() if isinstance(one, nn.Module))
+    named = (
+        f"{name}.{inner}" for name, one in modules for inner, found in one.named_parameters() if found is parameter
+    )
+    return next(named, "a parameter")
+
+
+def _noted(parameters: Iterable[Tensor]) -> Iterable[_Noted]:
+    held = [(one, one.grad) for one in parameters if one.grad is not None][:LOOKED_AT]
+    return (_Noted(one, grad.data_ptr(), grad._version) for one, grad in held)  # noqa: SLF001
