@@ -1,9 +1,10 @@
 """What of the standard library a script has put around a source, where that makes a resumed run differ.
 
 `itertools.cycle` keeps the batches of a pass and hands them out again without asking; `enumerate` counts from a number
-of the script's. Neither asks its source for leave, but both hold its iterator, and the garbage collector knows who
-holds what. That takes tens of milliseconds where much is imported: so it is asked once a run, not once a batch. What a
-script does by itself (`for batch in kept`) is not seen. Called by perdure.data.source.
+of the script's; `zip` draws from what stands before a source before it asks that one. None asks its source for leave,
+but all hold its iterator, and the garbage collector knows who holds what. That takes tens of milliseconds where much is
+imported: so it is asked once a run, not once a batch. What a script does by itself (`for batch in kept`) is not seen.
+Called by perdure.data.source.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 import gc
 import itertools
 from collections.abc import Iterator
+from types import GeneratorType
 from typing import Any, Final
 
 _BETWEEN: Final = (zip, map, filter, itertools.islice, itertools.zip_longest, tuple)
 """Those that only pass on what they get; zip and map keep their iterators in a tuple."""
+_ZIPS: Final = (zip, itertools.zip_longest)
 _DEPTH: Final = 4
 
 
@@ -30,6 +33,30 @@ def counted_from(walk: Iterator[Any]) -> int | None:
             arguments: Any = holder.__reduce__()[1]
             return int(arguments[1])
     return None
+
+
+def drawn_before(walk: Iterator[Any]) -> list[Any]:
+    """The iterators that a zip() around `walk` asks before it, the first first."""
+    holders = _holders(walk)
+    ours = {id(one) for one in (walk, *holders)}
+    kept = [one for holder in holders if isinstance(holder, _ZIPS) for one in gc.get_referents(holder)]
+    found: list[Any] = []
+    for row in kept:
+        if isinstance(row, tuple) and any(id(one) in ours for one in row):
+            found += itertools.takewhile(lambda one: id(one) not in ours, row)
+    return found
+
+
+def draws_from(iterator: Any, thing: Any) -> bool:
+    """Whether an iterator is this thing, or made by it, also through iterators that only pass on what they get."""
+    made = vars(thing).values() if hasattr(thing, "__dict__") else ()
+    level = [iterator]
+    for _ in range(_DEPTH):
+        if any(one is thing or any(one is other for other in made) for one in level):
+            return True
+        passing = [one for one in level if isinstance(one, (*_BETWEEN, enumerate, GeneratorType))]
+        level = gc.get_referents(*passing) if passing else []
+    return False
 
 
 def _holders(walk: Iterator[Any]) -> list[Any]:

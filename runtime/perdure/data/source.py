@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from perdure.data.holders import counted_from, is_repeated
+from perdure.data.holders import counted_from, drawn_before, draws_from, is_repeated
 from perdure.errors import UserError
 
 T = TypeVar("T")
@@ -41,6 +41,10 @@ class Handouts(Protocol):
 
     def end_pass(self, source: Source[Any]) -> None:
         """`source` has nothing more to hand out in this epoch, or the script has `left` its loop."""
+        ...
+
+    def streams(self) -> Mapping[str, Any]:
+        """What the script has registered, by name, that may have a position of its own."""
         ...
 
     def warn(self, words: str) -> None:
@@ -161,6 +165,7 @@ class Source(ABC, Generic[T]):
 
     def _hand_out(self, epoch: int) -> Iterator[T]:
         batches, self._redraw = self._draw(epoch), False
+        self._refuse_late_place()
         while self.handed < self.end:
             self._session.asked(self)
             if self._redraw and not self.pending:
@@ -169,6 +174,18 @@ class Source(ABC, Generic[T]):
             self._session.handed(self)
             self._warn_of_count()
             yield batch
+
+    def _refuse_late_place(self) -> None:
+        """What zip() draws from before it asks this source has moved on where a run stops, and its item is lost."""
+        streams = {} if self.evaluates else self._session.streams()
+        walk = self._look("zip") if streams else None
+        before = drawn_before(walk) if walk is not None else []
+        for name, thing in streams.items():
+            if any(draws_from(one, thing) for one in before):
+                raise UserError(
+                    f"{name!r} stands before {self} in zip(), which asks it first: where the run stops its position "
+                    f"would be one item ahead, and a resumed run would lose that item: put {self} first"
+                )
 
     def _warn_of_repetition(self) -> None:
         """Its end is where a cycle() begins again."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
 
 from perdure.channel import SaveFailed
@@ -24,7 +24,7 @@ from perdure.group.agreement import NOTHING, CheckpointCall, Votes
 from perdure.session.late import check_claimed, settle
 from perdure.session.process.leaving import Exit, save_and_leave
 from perdure.session.process.requests import ExitRequest
-from perdure.session.process.run import Run
+from perdure.session.process.run import OWN_STOPPING, OWN_VALUES, Run
 from perdure.session.process.saving import SaveRequests
 from perdure.session.ranks.effects import Stop
 from perdure.session.ranks.handing import Handing
@@ -156,6 +156,11 @@ class Boundary:
         self._progress.end_pass(source)
         if self.leaving and self._progress.in_rest and not source.left and not source.evaluates:
             self._save_in_case()
+
+    def streams(self) -> Mapping[str, Any]:
+        """What the script has registered beside modules and optimizers."""
+        others = self._run.registry.others
+        return {name: one for name, one in others.items() if name not in (OWN_VALUES, OWN_STOPPING)}
 
     def warn(self, words: str) -> None:
         """What a person ought to know; every rank sees the same."""

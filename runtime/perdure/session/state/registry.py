@@ -179,6 +179,11 @@ class Registry:
         return dict(zip(self._order, self.things, strict=True))
 
     @property
+    def others(self) -> dict[str, Stateful]:
+        """What is neither module nor optimizer, by name."""
+        return dict(self._others)
+
+    @property
     def names(self) -> set[str]:
         """What is registered."""
         return {*self._modules, *self._optimizers, *self._others}
