@@ -428,11 +428,13 @@ class Worker:
 
     def finish(self) -> None:
         """The last thing a kubelet does with a pod that is being deleted."""
-        if not self._terminating or not self._ended or self.stuck:
+        if not self._terminating or not self._ended:
             return
         if self._sidecars and self._status is not None and self._status["phase"] == "Running":
             self._status["phase"] = "Failed"
             self.push()
+        if self.stuck:
+            return
         self._world.after(self.kubelet.rng.uniform(0.05, 0.8), self._remove)
 
     def _remove(self) -> None:

@@ -49,7 +49,7 @@ def drawn_before(walk: Iterator[Any]) -> list[Any]:
 
 def draws_from(iterator: Any, thing: Any) -> bool:
     """Whether an iterator is this thing, or made by it, also through iterators that only pass on what they get."""
-    made = vars(thing).values() if hasattr(thing, "__dict__") else ()
+    made = [one for one in getattr(thing, "__dict__", {}).values() if isinstance(one, Iterator)]
     level = [iterator]
     for _ in range(_DEPTH):
         if any(one is thing or any(one is other for other in made) for one in level):

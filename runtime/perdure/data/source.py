@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from perdure.data.holders import counted_from, drawn_before, draws_from, is_repeated
@@ -41,10 +41,6 @@ class Handouts(Protocol):
 
     def end_pass(self, source: Source[Any]) -> None:
         """`source` has nothing more to hand out in this epoch, or the script has `left` its loop."""
-        ...
-
-    def streams(self) -> Mapping[str, Any]:
-        """What the script has registered, by name, that may have a position of its own."""
         ...
 
     def warn(self, words: str) -> None:
@@ -146,6 +142,20 @@ class Source(ABC, Generic[T]):
         """What was handed out and not stepped on was not for training."""
         self.handed, self._ended = self.consumed, False
 
+    def refuse_late_place(self, streams: Callable[[], Mapping[str, Any]]) -> None:
+        """What zip() draws from before it asks this source has moved on where a run stops here, and its item is lost.
+
+        `streams` are the things with a position that the script has registered, by name. UserError names the first.
+        """
+        walk = self._look("zip")
+        before = drawn_before(walk) if walk is not None else []
+        for name, thing in streams().items() if before else ():
+            if any(draws_from(one, thing) for one in before):
+                raise UserError(
+                    f"{name!r} stands before {self} in zip(), which asks it first: where the run stops its position "
+                    f"would be one item ahead, and a resumed run would lose that item: put {self} first"
+                )
+
     def _walk(self, epoch: int) -> Iterator[T]:
         if self.walking:
             raise UserError(f"{self} is being iterated already: leave that loop first, or give a second one a name")
@@ -165,7 +175,6 @@ class Source(ABC, Generic[T]):
 
     def _hand_out(self, epoch: int) -> Iterator[T]:
         batches, self._redraw = self._draw(epoch), False
-        self._refuse_late_place()
         while self.handed < self.end:
             self._session.asked(self)
             if self._redraw and not self.pending:
@@ -174,18 +183,6 @@ class Source(ABC, Generic[T]):
             self._session.handed(self)
             self._warn_of_count()
             yield batch
-
-    def _refuse_late_place(self) -> None:
-        """What zip() draws from before it asks this source has moved on where a run stops, and its item is lost."""
-        streams = {} if self.evaluates else self._session.streams()
-        walk = self._look("zip") if streams else None
-        before = drawn_before(walk) if walk is not None else []
-        for name, thing in streams.items():
-            if any(draws_from(one, thing) for one in before):
-                raise UserError(
-                    f"{name!r} stands before {self} in zip(), which asks it first: where the run stops its position "
-                    f"would be one item ahead, and a resumed run would lose that item: put {self} first"
-                )
 
     def _warn_of_repetition(self) -> None:
         """Its end is where a cycle() begins again."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NoReturn
 
 from perdure.channel import SaveFailed
@@ -88,6 +88,8 @@ class Boundary:
         stops = self._progress.asked(source)
         if source.evaluates:
             self._vote_in_evaluation(source, stops=stops)
+        if stops and not source.evaluates:
+            source.refuse_late_place(self._streams)
         if not stops and not self._run.joining:
             return
         joins = self.newcomer is not None
@@ -103,6 +105,12 @@ class Boundary:
                 self.save_if_due()  # those who come do not know of it
             self._hand_over(source)
         self.save_if_due()
+
+    def _streams(self) -> Mapping[str, Any]:
+        """What the script has registered that can be iterated: its position is saved, wherever it stands."""
+        others = self._run.registry.others
+        own = (OWN_VALUES, OWN_STOPPING)
+        return {name: one for name, one in others.items() if name not in own and isinstance(one, Iterable)}
 
     def _vote_in_evaluation(self, source: Source[Any], *, stops: bool) -> None:
         """Between two batches of an evaluation; if the run `stops` there, its position is the evaluation's."""
@@ -156,11 +164,6 @@ class Boundary:
         self._progress.end_pass(source)
         if self.leaving and self._progress.in_rest and not source.left and not source.evaluates:
             self._save_in_case()
-
-    def streams(self) -> Mapping[str, Any]:
-        """What the script has registered beside modules and optimizers."""
-        others = self._run.registry.others
-        return {name: one for name, one in others.items() if name not in (OWN_VALUES, OWN_STOPPING)}
 
     def warn(self, words: str) -> None:
         """What a person ought to know; every rank sees the same."""

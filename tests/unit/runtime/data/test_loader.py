@@ -54,9 +54,6 @@ class Epochs:
     def end_pass(self, source: Source[Any]) -> None:
         self.told.append("left" if source.left else "end")
 
-    def streams(self) -> dict[str, Any]:
-        return {}
-
     def warn(self, words: str) -> None:
         self.told.append(words)
 

@@ -127,3 +127,50 @@ def test_a_stream_behind_the_loader_goes_on_where_the_run_has_stopped(join: Join
 def test_what_stands_before_the_loader_and_is_not_registered_is_nobodys_business(join: Join) -> None:
     other = Words()
     assert len(train(join(), Words(), lambda _, loader: zip(other, loader, strict=False))) == 5
+
+
+class Scale:
+    """As torch's GradScaler and schedulers: nothing to iterate, and attributes that are None."""
+
+    def __init__(self) -> None:
+        self.cached = None
+        self.scale = 1.0
+
+    def state_dict(self) -> dict[str, float]:
+        return {"scale": self.scale}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        self.scale = state["scale"]
+
+
+def scaled(loader: Loader, scale: Scale) -> Iterator[Any]:
+    for inputs, numbers in loader:
+        yield inputs * scale.scale, numbers
+
+
+@pytest.mark.parametrize("kind", ["one", "of-a-function", "with-a-stream"])
+def test_two_loaders_side_by_side_stop_at_the_first_and_nothing_else_is_ahead(join: Join, kind: str) -> None:
+    triples: list[tuple[int, int, int]] = []
+
+    def train_both(*, stop: int = 0) -> None:
+        session, stream, scale = join(), Words(), Scale()
+        torch.manual_seed(0)
+        net = nn.Linear(4, 1)
+        with session:
+            session.register(net=net, optimizer=torch.optim.SGD(net.parameters(), lr=0.01), scale=scale, stream=stream)
+            left = session.loader(samples(), 8, name="left", shuffle=False)
+            right = session.loader(samples(), 8, name="right", shuffle=False)
+            between = stream if kind == "with-a-stream" else itertools.repeat(0)
+            first = left if kind == "one" else scaled(left, scale)
+            for _ in session.epochs(1):
+                for (_, ones), number, (_, others) in zip(first, between, right, strict=False):
+                    triples.append((int(ones[0]), int(number), int(others[0])))
+                    if len(triples) == stop:
+                        os.kill(os.getpid(), signal.SIGTERM)
+                    session.step()
+
+    with pytest.raises(Exit):
+        train_both(stop=2)
+    train_both()
+    numbers = range(1, 6) if kind == "with-a-stream" else [0] * 5
+    assert triples == [(8 * step, number, 8 * step) for step, number in enumerate(numbers)]
