@@ -37,15 +37,14 @@ def test_a_node_that_karpenter_launches_takes_over_from_one_that_it_removes(
 ) -> None:
     with pool(nodes=3) as nodes, train(TWO, MOVING, on=nodes.name) as training:
         training.trains(steps=4)
-        leaves = training.node(rank=0)
-        first = nodes.nodes()
+        leaves, first = training.node(rank=0), training.nodes()
         nodes.removes(leaves)
         training.trains(steps=4, run=2)
         nodes.loses(leaves, seconds=LEAVE_SECONDS)
-        launched = training.nodes() - first
+        came = training.nodes() - first
         finishes(training)
     assert len(first) == 2
-    assert len(launched) == 1
+    assert len(came) == 1
     assert training.ways() == [Way.LIVE]
     assert training.verdict() == nothing_lost(undisturbed(TWO))
 

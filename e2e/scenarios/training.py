@@ -346,6 +346,11 @@ class Training:
             weights=self.job.root.weight_hash(),
         )
 
+    def steps_redone(self, *, rank: int) -> int:
+        """Steps that this rank had finished and was to train again."""
+        trace = [step for step in self.job.root.trace().steps if step.rank == rank]
+        return evidence.steps_lost(self.job.root.entries(), trace)
+
     def batches(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """The samples of each step that counts, of all ranks together."""
         return tuple(evidence.batches(self.job.root.entries(), self.job.root.trace().steps))
