@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -39,6 +39,8 @@ GOAL_SECONDS: Final = 600.0
 """How long the last commit of a finished job is tried, when nobody presses."""
 TRACE_SECONDS: Final = 10.0
 """How long the end of the trace is tried."""
+_NAMED: Final = 4
+"""So many of those that differ are named."""
 
 Sums = tuple[dict[str, int], dict[str, int]]
 Left = Callable[[], float | None]
@@ -67,6 +69,10 @@ class Checkpointer:
     """The newest that this run has made, in full."""
     member: Member = NOBODY
     """Where this rank runs."""
+    beside: Callable[[], Any] = lambda: None
+    """What this rank tells of itself that is no state (JSON)."""
+    compare_beside: Callable[[Sequence[Any]], None] = lambda _: None
+    """Gets what each rank has told so, by rank; UserError if they cannot train together."""
     hint: str = ""
     """Ends what is said of ranks that have come apart."""
     limit: int | None = None
@@ -88,7 +94,8 @@ class Checkpointer:
 
     def rehearse(self) -> None:
         """A save without writing: UserError now for whatever could not be saved, or not be loaded again. Collective."""
-        stage_together(self.peers, self._read_together())
+        _, every = stage_together(self.peers, self._read_together(), lambda _: self.beside())
+        self.compare_beside(every)
 
     def stage(self, state: State) -> Staged:
         """This rank's part of a commit of `state`, with nothing copied: commit it before training goes on. Collective.
@@ -115,11 +122,12 @@ class Checkpointer:
 
         def told(staged: Staged) -> list[Any]:
             sums.append(sum_up(state) if self.peers.world > 1 else ({}, {}))
-            return [*whole_of(sums[0]), tell(staged)]
+            return [*whole_of(sums[0]), self.beside(), tell(staged)]
 
         staged, every = stage_together(self.peers, state, told)
-        compare(self.peers, sums[0], [(shared, other) for shared, other, _ in every], self._told, self.hint)
-        return staged, [own for _, _, own in every]
+        compare(self.peers, sums[0], [(shared, other) for shared, other, _, _ in every], self._told, self.hint)
+        self.compare_beside([beside for _, _, beside, _ in every])
+        return staged, [own for _, _, _, own in every]
 
     def commit_staged(self, staged: Staged, position: Position, *, final: bool, reason: str) -> None:
         """Makes what was staged a commit. Collective; after StorageError the same call may be made again."""
@@ -307,10 +315,16 @@ def compare(peers: Peers, sums: Sums, every: Sequence[tuple[int, int]], told: se
             f"optimizer steps on every rank{hint}"
         )
     if len({whole for _, whole in every}) > 1:
-        rank, name = _first_different(peers.gather(other))
-        if peers.rank == 0 and name not in told:
-            say(f"{name} differs between rank 0 and rank {rank}: a resumed run gets rank 0's on every rank")
-        told.add(name)
+        by_rank = peers.gather(other)
+        rank, _ = _first_different(by_rank)
+        names = [name for name in _different(by_rank[0], by_rank[rank]) if name not in told]
+        if peers.rank == 0 and names:
+            say(
+                f"between rank 0 and rank {rank} these differ: {_listed(names)}: a resumed run gets rank 0's on every "
+                f"rank; if they count on the others, make them equal in each step: statistics of batches by "
+                f"SyncBatchNorm, what else there is by a broadcast from rank 0"
+            )
+        told.update(names)
 
 
 def sums_of(state: State) -> Sums:
@@ -338,9 +352,13 @@ def _checksum(sums: dict[str, int]) -> int:
 
 
 def _first_different(by_rank: list[dict[str, int]]) -> tuple[int, str]:
-    return next(
-        (rank, name)
-        for rank, found in enumerate(by_rank)
-        for name in sorted(by_rank[0].keys() | found.keys())
-        if by_rank[0].get(name) != found.get(name)
-    )
+    return next((rank, name) for rank, found in enumerate(by_rank) for name in _different(by_rank[0], found))
+
+
+def _different(one: Mapping[str, int], other: Mapping[str, int]) -> list[str]:
+    return [name for name in sorted(one.keys() | other.keys()) if one.get(name) != other.get(name)]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

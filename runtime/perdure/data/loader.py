@@ -13,8 +13,9 @@ import hashlib
 import random
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
+from itertools import chain
 from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
@@ -22,6 +23,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, get_worker_info
 
 from perdure.data.evenness import why_another, why_uneven
+from perdure.data.fingerprint import ANOTHER, Fingerprint, Probes, different, probes, take
 from perdure.data.sampling import BatchIds, BatchShard, SamplingPlan, Shares
 from perdure.data.source import Handouts, Source
 from perdure.errors import UserError
@@ -53,11 +55,22 @@ class _Numbered(Dataset[_Fetched]):
 
     def __getitems__(self, numbers: list[int]) -> _Fetched:
         """A batch, as torch's DataLoader asks for it, which gives what it gets to the collate function."""
+        if isinstance(numbers, Probes):
+            return _Fetched([], [self._taken(numbers)])
         dataset = self._dataset
         samples = numbers if numbers[0] >= 0 else [~numbers[0]]
         if get_worker_info() is None:
             return _Fetched(numbers, [dataset[sample] for sample in samples])
         return _Fetched(numbers, [self._seeded(sample) for sample in samples])
+
+    def _taken(self, numbers: Probes) -> Fingerprint:
+        """What is drawn here nobody sees: not the script, and not the workers' next samples, which are seeded."""
+        python, numpy = random.getstate(), np.random.get_state()
+        with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_initialized() else []):
+            found = take(self._seeded, numbers)
+        random.setstate(python)
+        np.random.set_state(numpy)
+        return found
 
     def _seeded(self, sample: int) -> Any:
         _seed_all(self._seed, self._epoch, sample)
@@ -79,6 +92,8 @@ class _Collate:
         self._collate = collate
 
     def __call__(self, fetched: _Fetched) -> _Batch:
+        if not fetched.ids:
+            return _Batch((), fetched.items[0])
         value = self._collate(fetched.items)
         if fetched.ids[0] < 0:
             return _Batch((), _emptied(value))
@@ -113,8 +128,12 @@ class Loader(Source[Any]):
         world: int,
         options: dict[str, Any],
         sized_for: int | None = None,
+        fingerprint: bool = False,
     ) -> None:
-        """`sized_for`: the global batch that the job's sizes were chosen for, where somebody has said."""
+        """`sized_for`: the global batch that the job's sizes were chosen for, where somebody has said.
+
+        With `fingerprint` a few samples are read, and hashed, before the first batch.
+        """
         super().__init__(plan.name, session, end=plan.end, unit=plan.batch)
         self.plan = plan
         self.current: BatchShard | None = None
@@ -124,6 +143,14 @@ class Loader(Source[Any]):
         self._sized_for = sized_for
         self._judged = 0
         """The number of ranks whose shares were looked at."""
+        self._looks = fingerprint
+        """Whether the dataset has still to be looked at."""
+        self._postponed = False
+        """... and not before the first batch, for which other ranks wait."""
+        self._differs = ""
+        """What was said of the ranks' datasets."""
+        self._seen: Fingerprint = {}
+        """Of the dataset, once that was done; before it, of that of the checkpoint."""
         self._take(dataset, options)
 
     def exhausted(self) -> bool:
@@ -132,6 +159,10 @@ class Loader(Source[Any]):
         One that begins each epoch anew never is.
         """
         return False
+
+    def postpone_look(self) -> None:
+        """Ranks wait for the first batch: the dataset is looked at in a later epoch."""
+        self._postponed = True
 
     def share(self, rank: int, world: int) -> None:
         """From the next batch on it hands out this rank's part for a run of other ranks."""
@@ -172,6 +203,19 @@ class Loader(Source[Any]):
         """The position a cursor stands for. UserError if this loader cannot go on from it."""
         return self.plan.resume(cursor, epoch)
 
+    def facts(self) -> dict[str, Any]:
+        """What a commit records beside the position, so that a change can be told."""
+        return {"batch": self.plan.batch, "seen": dict(self._seen)}
+
+    def recall(self, facts: Mapping[str, Any]) -> None:
+        """What the checkpoint has recorded so; the position is known."""
+        batch, self._seen = facts.get("batch", self.plan.batch), facts.get("seen", {})
+        if self.consumed and batch != self.plan.batch:
+            self._session.warn(
+                f"{self}: batch_size is {self.plan.batch}, and was {batch} for the first {self.consumed} samples of "
+                f"this epoch: the rest of it, which has no sample twice, is cut into batches of the new size"
+            )
+
     def advance(self) -> list[int]:
         """A step is done: what was handed out is consumed. Returns the sample ids it used."""
         super().advance()
@@ -205,7 +249,12 @@ class Loader(Source[Any]):
         drawn: deque[BatchShard] = deque()
         self._ids = []
         with torch.device("cpu"):  # the seed it draws, from a generator of this device
-            batches = cast("Iterator[_Batch]", iter(self._underneath(epoch, BatchIds(shares, drawn.append))))
+            ids: Iterable[list[int]] = BatchIds(shares, drawn.append)
+            looks, self._postponed = self._looks and not self._postponed, False
+            first = [probes(self.plan.samples)] if looks else []
+            batches = cast("Iterator[_Batch]", iter(self._underneath(epoch, chain(first, ids))))
+            if looks:
+                self._look_at(next(batches).value)
         for batch in batches:
             self.current = share = drawn.popleft()
             self._ids.extend(batch.ids)
@@ -214,7 +263,18 @@ class Loader(Source[Any]):
     def _shares(self, epoch: int) -> Shares:
         return self.plan.shares(epoch, self.consumed, self._rank, self._world)
 
-    def _underneath(self, epoch: int, ids: BatchIds) -> DataLoader[Any]:
+    def _look_at(self, seen: Fingerprint) -> None:
+        before, self._seen, self._looks = self._seen, seen, False
+        if number := different(before, seen):
+            self._session.warn(f"{self}: sample {number} is another one than that of the checkpoint: {ANOTHER}")
+
+    def differs(self, words: str) -> None:
+        """The ranks have compared their datasets, and have found this."""
+        if words != self._differs:
+            self._session.warn(f"{self}: {words}: {ANOTHER}")
+        self._differs = words
+
+    def _underneath(self, epoch: int, ids: Iterable[list[int]]) -> DataLoader[Any]:
         generator = torch.Generator()  # else iterating would draw a seed from the global one
         generator.manual_seed(0)
         options = {name: value for name, value in self._options.items() if name in KEPT - {"collate_fn"}}

@@ -142,6 +142,8 @@ def _checkpointer(run: Run, opening: Opening) -> Checkpointer:
         trace=run.trace,
         timings=run.timings,
         read=run.state_to_save,
+        beside=run.progress.datasets.told,
+        compare_beside=run.progress.datasets.compare,
         member=run.settings.member,
         limit=run.max_save_failures,
     )

@@ -332,6 +332,7 @@ class Session:
         drop_last: bool = False,
         per_epoch: int | None = None,
         rewind: bool = True,
+        fingerprint: bool = True,
         **options: Any,
     ) -> Loader:
         """This rank's share of every global batch of `batch_size` samples, in an order that no disruption changes.
@@ -343,6 +344,9 @@ class Session:
         With `per_epoch` an epoch takes so many samples of all ranks together, the first ones of its order. With
         `rewind=False` it goes on where the epoch before has left the dataset, in one order for all; the loader's
         `exhausted` is a condition for `epochs(stop=[...])`, which is true when all samples are used.
+
+        A `fingerprint` of the dataset, a few samples that are read and hashed where batches are read, is compared
+        between the ranks and with the checkpoint; a difference is said once.
 
         `options` (num_workers, collate_fn, pin_memory, ...) go to torch's DataLoader. Asked for a name again, with the
         same arguments, it gives the same loader again. UserError for what has no position that could be saved.
@@ -360,7 +364,19 @@ class Session:
         sized_for, rank, world = self._run.settings.global_batch_size, self.rank, self.world
         portion = read_portion(plan, per_epoch, train=train, rewind=rewind)
         kind = (Loader if train else Evaluation) if portion is None else partial(Reader, portion=portion)
-        loader = kind(dataset, plan, self._boundary, rank=rank, world=world, options=options, sized_for=sized_for)
+        looks = fingerprint and not own_generators(dataset)
+        loader = kind(
+            dataset,
+            plan,
+            self._boundary,
+            rank=rank,
+            world=world,
+            options=options,
+            sized_for=sized_for,
+            fingerprint=looks,
+        )
+        if self._run.joining:
+            loader.postpone_look()
         self._run.progress.add(loader)
         return loader
 

@@ -22,6 +22,7 @@ from perdure.data.source import Source
 from perdure.errors import UserError
 from perdure.session.position.accumulating import Sums
 from perdure.session.position.counting import NAME as STEPS
+from perdure.session.position.datasets import Datasets
 from perdure.session.position.stopping import Goal
 from perdure.session.state.rng import Generators
 
@@ -53,6 +54,7 @@ class Progress:
         """Whether a commit holds exactly this position."""
         self.sums = Sums()
         self.generators = Generators(self.sums)
+        self.datasets = Datasets()
         self.loop = 0
         """Which epoch loop is on, or was the last; in the order in which the script makes them."""
         self.loop_epochs = 0
@@ -122,12 +124,11 @@ class Progress:
 
     def _place(self, source: Source[Any]) -> None:
         cursor = self._resumed.get(source.name)
-        if cursor is None:
-            return
-        if isinstance(source, Evaluation):
+        if cursor is not None and isinstance(source, Evaluation):
             source.put(cursor)
-        else:
+        elif cursor is not None:
             source.rewind(source.resume(cursor, self.epochs_done))
+        self.datasets.place(source)
 
     # Loops and epochs.
 

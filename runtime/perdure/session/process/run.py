@@ -21,6 +21,7 @@ from perdure.group.old_groups import OldGroups
 from perdure.group.peers import Peers, Solo
 from perdure.group.pulse import Pulse
 from perdure.session.position.accumulating import Sums
+from perdure.session.position.datasets import Datasets
 from perdure.session.position.progress import Progress
 from perdure.session.position.stopping import Stopping
 from perdure.session.process.hooks import HookName, Hooks
@@ -32,7 +33,7 @@ from perdure.session.process.result import Result
 from perdure.session.state import rng
 from perdure.session.state.registry import Registry
 from perdure.session.state.userstate import UserState
-from perdure.session.state.wrapping import Replica
+from perdure.session.state.wrapping import Replica, spread
 from perdure.settings import Settings
 from perdure.store import Store
 from perdure.telemetry.events import Event, Reported
@@ -49,7 +50,7 @@ OWN_STOPPING: Final = "session_stopping"
 class Kept:
     """What the session itself keeps, under one name: a checkpoint of before holds a part of it."""
 
-    def __init__(self, *kept: Stopping | Result | Sums) -> None:
+    def __init__(self, *kept: Stopping | Result | Sums | Datasets) -> None:
         """No two of them have a value of one name."""
         self._kept = kept
 
@@ -96,7 +97,8 @@ class Run:
         self.registry.add(OWN_VALUES, self.user_state)
         self.result = Result()
         self._told_result: dict[str, Any] | None = None
-        self.registry.add(OWN_STOPPING, Kept(self.stopping, self.result, self.progress.sums), loose=True)
+        own = Kept(self.stopping, self.result, self.progress.sums, self.progress.datasets)
+        self.registry.add(OWN_STOPPING, own, loose=True)
         self.joining = settings.handover is not None
         """Whether this process is to join a living run, and is no rank of it yet."""
         self.old_groups = OldGroups()
@@ -143,7 +145,7 @@ class Run:
 
     def state(self) -> State:
         """What a save made now holds."""
-        return self.registry.state(self.own())
+        return self.registry.state(self.own(), spread=spread(self.replicas) if self.world > 1 else ())
 
     def state_to_save(self) -> State:
         """The same, where all ranks are about to save it. Collective, if what drives the loop makes it so."""

@@ -221,17 +221,23 @@ class Registry:
         others |= {name: f"{others[name]} of each rank" for name in self._merges}
         return repr((torch.__version__, sorted(layouts.items()), sorted(groups.items()), sorted(others.items())))
 
-    def state(self, rank: Any, small: Small | None = None) -> State:
+    def state(self, rank: Any, small: Small | None = None, spread: Collection[int] = ()) -> State:
         """Everything as it is now; the tensors are the live ones, not copies. UserError for what cannot be saved.
 
-        With `small`: as it was at that place, if no optimizer has taken a step since.
+        With `small`: as it was at that place, if no optimizer has taken a step since. `spread` are the ids of buffers
+        that training gives to all ranks anyway.
         """
         shared: dict[str, Tensor] = {}
         replicated: dict[str, Tensor] = {}
         objects: dict[str, Any] = {}
         for name, module in self._modules.items():
             objects[name] = module.read(shared, replicated)
-        loose = self._loose | frozenset(replicated)
+        loose = self._loose.union(
+            name
+            for module in self._modules.values()
+            for name, buffer in (module.buffers().items() if spread else ())
+            if id(buffer) in spread
+        )
         if small:
             _check_same(replicated, small.buffers)
             replicated.update(small.buffers)

@@ -9,6 +9,7 @@ Called by the session.
 """
 
 # No `from __future__ import annotations`: register_comm_hook compares the hook's annotations with the classes.
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self
 
@@ -140,6 +141,13 @@ class Replica(nn.Module):
 
 
 keepers.watch(Replica, COPY)
+
+
+def spread(replicas: Iterable[Replica]) -> set[int]:
+    """The ids of the buffers of which each forward pass gives rank 0's to all ranks, whoever has wrapped the model."""
+    called = [*(part for replica in replicas for part in replica.inside), *(one for one, _ in keepers.made())]
+    found = [one for one in called if isinstance(one, DistributedDataParallel) and one.broadcast_buffers]
+    return {id(buffer) for one in found for buffer in one.module.buffers()}
 
 
 def _placed(module: nn.Module, options: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -215,13 +215,13 @@ def test_old_commits_are_retired(saver: Checkpointer, store: Unreliable) -> None
     assert len([key for key in store.list("data/") if key.endswith("manifest.json")]) == 3
 
 
-def comparing(make: Callable[[int], State], told: set[str] | None = None) -> list[BaseException | None]:
-    """What comparing two ranks' states raises on each."""
-    seen = set() if told is None else told
+def comparing(make: Callable[[int], State], told: Sequence[set[str]] | None = None) -> list[BaseException | None]:
+    """What comparing two ranks' states raises on each; `told` is what each has told before."""
+    seen = told or [set(), set()]
 
     def act(peers: Peers) -> None:
         sums = sums_of(make(peers.rank))
-        compare(peers, sums, [(shared, other) for shared, other in peers.gather(whole_of(sums))], seen, "")
+        compare(peers, sums, [(shared, other) for shared, other in peers.gather(whole_of(sums))], seen[peers.rank], "")
 
     return on_ranks(2, act)
 
@@ -259,14 +259,20 @@ def test_buffers_that_training_gives_to_all_ranks_anyway_may_differ(capfd: pytes
 
 
 def test_other_state_that_differs_between_ranks_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
-    def make(rank: int) -> State:
-        return State({}, {}, {"scheduler": {"last_lr": [0.1 * rank]}})
+    def make(rank: int, names: int = 1) -> State:
+        means = {f"ema.{number}": torch.ones(1) + rank for number in range(1, names)}
+        return State({}, means, {"scheduler": {"last_lr": [0.1 * rank]}})
 
-    told: set[str] = set()
+    told = [set[str](), set[str]()]
     assert comparing(make, told) == comparing(make, told) == [None, None]
-    assert capfd.readouterr().err.splitlines() == [
-        "perdure: scheduler differs between rank 0 and rank 1: a resumed run gets rank 0's on every rank"
-    ]
+    assert comparing(lambda rank: make(rank, 7), told) == [None, None]
+    line = (
+        "perdure: between rank 0 and rank 1 these differ: {}: a resumed run gets rank 0's on every rank; if they count "
+        "on the others, make them equal in each step: statistics of batches by SyncBatchNorm, what else there is by a "
+        "broadcast from rank 0"
+    )
+    names = "ema.1, ema.2, ema.3, ema.4 and 2 more"
+    assert capfd.readouterr().err.splitlines() == [line.format("scheduler"), line.format(names)]
 
 
 def test_a_state_that_one_rank_cannot_read_is_an_error_on_all(store: Unreliable) -> None:
