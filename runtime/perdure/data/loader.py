@@ -144,13 +144,19 @@ class Loader(Source[Any]):
         self._judged = 0
         """The number of ranks whose shares were looked at."""
         self._looks = fingerprint
-        """Whether the dataset has still to be looked at."""
+        """Whether the dataset is looked at, in each epoch: some scripts set it by the epoch."""
+        self._looked_in: int | None = None
+        """The epoch in which this process has done so."""
         self._postponed = False
         """... and not before the first batch, for which other ranks wait."""
         self._differs = ""
         """What was said of the ranks' datasets."""
         self._seen: Fingerprint = {}
         """Of the dataset, once that was done; before it, of that of the checkpoint."""
+        self._seen_in: int | None = None
+        """The epoch in which that was so."""
+        self._varies = False
+        """Whether it was another one in another epoch of one process: the script sets it by the epoch."""
         self._take(dataset, options)
 
     def exhausted(self) -> bool:
@@ -205,11 +211,13 @@ class Loader(Source[Any]):
 
     def facts(self) -> dict[str, Any]:
         """What a commit records beside the position, so that a change can be told."""
-        return {"batch": self.plan.batch, "seen": dict(self._seen)}
+        found = {"batch": self.plan.batch, "seen": dict(self._seen)}
+        return found | {"epoch": self._seen_in, "varies": self._varies}
 
     def recall(self, facts: Mapping[str, Any]) -> None:
         """What the checkpoint has recorded so; the position is known."""
         batch, self._seen = facts.get("batch", self.plan.batch), facts.get("seen", {})
+        self._seen_in, self._varies = facts.get("epoch"), facts.get("varies", False)
         if self.consumed and batch != self.plan.batch:
             self._session.warn(
                 f"{self}: batch_size is {self.plan.batch}, and was {batch} for the first {self.consumed} samples of "
@@ -250,11 +258,11 @@ class Loader(Source[Any]):
         self._ids = []
         with torch.device("cpu"):  # the seed it draws, from a generator of this device
             ids: Iterable[list[int]] = BatchIds(shares, drawn.append)
-            looks, self._postponed = self._looks and not self._postponed, False
+            looks, self._postponed = self._is_to_look(epoch) and not self._postponed, False
             first = [probes(self.plan.samples)] if looks else []
             batches = cast("Iterator[_Batch]", iter(self._underneath(epoch, chain(first, ids))))
             if looks:
-                self._look_at(next(batches).value)
+                self._look_at(next(batches).value, epoch)
         for batch in batches:
             self.current = share = drawn.popleft()
             self._ids.extend(batch.ids)
@@ -263,10 +271,17 @@ class Loader(Source[Any]):
     def _shares(self, epoch: int) -> Shares:
         return self.plan.shares(epoch, self.consumed, self._rank, self._world)
 
-    def _look_at(self, seen: Fingerprint) -> None:
-        before, self._seen, self._looks = self._seen, seen, False
-        if number := different(before, seen):
+    def _is_to_look(self, epoch: int) -> bool:
+        """Once an epoch; what is only evaluated once for all."""
+        return self._looks and (self._looked_in is None or (self._looked_in != epoch and not self.evaluates))
+
+    def _look_at(self, seen: Fingerprint, epoch: int) -> None:
+        """What the script sets by the epoch is compared with the same epoch's alone."""
+        number, first = different(self._seen, seen), self._looked_in is None
+        if number and first and not (self._varies and self._seen_in != epoch):
             self._session.warn(f"{self}: sample {number} is another one than that of the checkpoint: {ANOTHER}")
+        self._varies = self._varies or bool(number and not first)
+        self._seen, self._seen_in, self._looked_in = seen, epoch, epoch
 
     def differs(self, words: str) -> None:
         """The ranks have compared their datasets, and have found this."""

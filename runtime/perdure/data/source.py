@@ -119,7 +119,8 @@ class Source(ABC, Generic[T]):
         if self._ended and self.trains:
             raise UserError(
                 f"{self} is at the end of its epoch: it is trained once an epoch; evaluate with a loader of another "
-                f"name, or with a DataLoader of your own"
+                f"name, or with a DataLoader of your own; where a shorter set is begun again beside a longer one, give "
+                f"it as often as that takes: torch.utils.data.ConcatDataset([dataset] * times)"
             )
         walk = self._walk(epoch)
         self._pass = weakref.ref(walk)

@@ -14,6 +14,6 @@ phases     a training said as its phases
 boundary   where a run may stop
 departure  how a script has left its epoch loop
 weighting  what a loss counts for where items are counted
-preview    what a script would do, described before its first step, with describing and validating
+preview    what a script would do, described before its first step, with describing, validating and forgotten
 driven     the door for frameworks' adapters
 """

@@ -29,6 +29,7 @@ from perdure.session.process.saving import SaveRequests
 from perdure.session.ranks.effects import Stop
 from perdure.session.ranks.handing import Handing
 from perdure.session.ranks.newcomer import Newcomer
+from perdure.session.state.glance import Eye, Glance
 from perdure.telemetry.events import Evaluating, RequestSeen, Stepped
 from perdure.telemetry.lines import say
 
@@ -65,6 +66,10 @@ class Boundary:
         self._request_traced = False
         self.begin_evaluation: Callable[[str], None] = lambda _: None
         """Has the run opened where an evaluation begins outside of the epoch loops."""
+        self._eye = Eye()
+        self._stood: Glance | None = None
+        """The weights behind the last step of an epoch, while its rest is on."""
+        self._said_other = False
         self._lost: PeerLost | None = None
         """A peer that was lost in a step: what the script does after the step still belongs to it."""
 
@@ -90,7 +95,7 @@ class Boundary:
             self._vote_in_evaluation(source, stops=stops)
         if stops and not source.evaluates:
             source.refuse_late_place(self._streams)
-        if not stops and not self._run.joining:
+        if (not stops and not self._run.joining) or (source.evaluates and not self._have_own_weights()):
             return
         joins = self.newcomer is not None
         if self.newcomer and not self._first_batch(source, self.newcomer):
@@ -105,6 +110,24 @@ class Boundary:
                 self.save_if_due()  # those who come do not know of it
             self._hand_over(source)
         self.save_if_due()
+
+    def _have_own_weights(self) -> bool:
+        """Whether the models have the weights that the epoch's last step has left. Collective where all are to act.
+
+        An evaluation may put others in, an average's say, and put these back behind it: nothing is saved meanwhile.
+        """
+        if self._stood is None or self.epoch is None:
+            return True
+        have = self._eye.look(self._run.registry.parameters()).elements == self._stood.elements
+        if self.leaving or self._due or self._run.agreement.attempt:
+            have = all(self._run.peers.gather(have))
+        if not have and self.leaving and not self._said_other:
+            self._said_other = True
+            self.warn(
+                "asked to leave, and the weights are others than behind the last step, as where an evaluation puts an "
+                "average in: nothing is saved before they are back"
+            )
+        return have
 
     def _streams(self) -> Mapping[str, Any]:
         """What the script has registered that can be iterated: its position is saved, wherever it stands."""
@@ -144,6 +167,7 @@ class Boundary:
         """All old ranks were ready to change their ranks when they last checked; the newest word counts."""
         run = self._run
         self._note(run.agreement.collect())
+        self._stood = None  # as those who come have it
         if not self.leaving and run.agreement.attempt:
             try:
                 with run.pulse.paused():
@@ -162,7 +186,10 @@ class Boundary:
     def end_pass(self, source: Source[Any]) -> None:
         """A loop over `source` is over."""
         self._progress.end_pass(source)
-        if self.leaving and self._progress.in_rest and not source.left and not source.evaluates:
+        if source.evaluates or not self._progress.in_rest or self._run.joining:
+            return
+        self._stood = self._eye.look(self._run.registry.parameters())
+        if self.leaving and not source.left:
             self._save_in_case()
 
     def warn(self, words: str) -> None:
@@ -178,6 +205,7 @@ class Boundary:
         run.checkpointer  # noqa: B018 - raises if nothing is restored
         check_claimed(run)
         ids = progress.finish_step()
+        self._stood = None
         if not self._stepped:
             self._has_begun()
         run.tell(Stepped(progress.step, progress.epochs_done, ids))
@@ -194,7 +222,7 @@ class Boundary:
         self._run.checkpointer  # noqa: B018 - raises if nothing is restored
         self._check(CheckpointCall.POLL)
         self._run.reports.call_due()
-        if not self.leaving:
+        if not self.leaving or not self._have_own_weights():
             return
         if self._progress.may_leave or (self._progress.may_save and self._pressing()):
             self.leave()
@@ -239,6 +267,7 @@ class Boundary:
 
     def end_epoch(self) -> None:
         """The body of an epoch is done: whoever was asked to leave meanwhile is heard."""
+        self._stood = None
         self._check_at_once(CheckpointCall.END)
         if self._run.schedule.after_epoch(self._progress.epochs_done):
             self._due = self._due or "epoch"

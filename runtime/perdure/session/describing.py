@@ -16,7 +16,8 @@ from perdure.checkpoint.outlook import Outlook, look_ahead
 from perdure.checkpoint.tree import split
 from perdure.data.loader import Loader
 from perdure.data.source import Source
-from perdure.session.description import Description, Handed, Loop, Phase, Registered, Start
+from perdure.session.description import Description, Finding, Handed, Loop, Phase, Registered, Start
+from perdure.session.forgotten import forgotten
 from perdure.session.position.stopping import Goal
 from perdure.session.process.hooks import HookName, Hooks
 from perdure.session.process.run import OWN_STOPPING, OWN_VALUES, Run
@@ -51,8 +52,13 @@ def describe(
         phases=_phases_of(run.hooks),
         loaders=tuple(_handed(source, run.world) for source in run.progress.sources),
         registered=_registered_of(run),
-        findings=tuple(findings(scripts_own(run), run.replicas, live_optimizers(run.registry))),
+        findings=tuple(_findings(run)),
     )
+
+
+def _findings(run: Run) -> list[Finding]:
+    registered = scripts_own(run)
+    return [*findings(registered, run.replicas, live_optimizers(run.registry)), *forgotten(registered)]
 
 
 def _start_of(run: Run) -> Start:

@@ -345,8 +345,8 @@ class Session:
         `rewind=False` it goes on where the epoch before has left the dataset, in one order for all; the loader's
         `exhausted` is a condition for `epochs(stop=[...])`, which is true when all samples are used.
 
-        A `fingerprint` of the dataset, a few samples that are read and hashed where batches are read, is compared
-        between the ranks and with the checkpoint; a difference is said once.
+        A `fingerprint` of the dataset, a few samples that are read and hashed once an epoch where batches are read, is
+        compared between the ranks and with the checkpoint; a difference is said once.
 
         `options` (num_workers, collate_fn, pin_memory, ...) go to torch's DataLoader. Asked for a name again, with the
         same arguments, it gives the same loader again. UserError for what has no position that could be saved.

@@ -17,6 +17,7 @@ from torch.optim import SGD, Optimizer
 
 from perdure.session.description import Finding
 from perdure.session.state.holding import held, saved_with, walk, with_held
+from perdure.session.state.living import living
 from perdure.session.state.modules import unwrapped
 from perdure.session.state.registry import Registry
 
@@ -38,7 +39,7 @@ def findings(
 def live_optimizers(own: Registry) -> list[Optimizer]:
     """All that this process has, but for what another session of it has registered."""
     gc.collect()  # what nobody holds any more trains nothing
-    things = [thing for thing in gc.get_objects() if issubclass(type(thing), Optimizer | Registry)]
+    things = living(lambda kind: issubclass(kind, Optimizer | Registry))
     others = [one.things for one in things if isinstance(one, Registry) and one is not own]
     named = [thing for registered in others for thing in registered if isinstance(thing, Optimizer)]
     elsewhere = {id(one) for one in with_held(named)}

@@ -208,6 +208,9 @@ class Progress:
     def batch_index(self) -> int:
         """Batches handed out before the present epoch was resumed, of the source in whose middle that was."""
         indexes = [(source.over, source.batch_index) for source in self._trainable if source.batch_index]
+        cursor = self._resumed.get(STEPS, {})
+        if STEPS not in self._sources and self._in_epoch(cursor):  # it is made right where its loop begins
+            indexes.append((False, int(cursor["consumed"])))
         return min(indexes, default=(False, 0))[1]
 
     @contextmanager

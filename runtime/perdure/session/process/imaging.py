@@ -35,7 +35,7 @@ from perdure.session.state.glance import Eye, Glance
 from perdure.session.state.numpys import NumpyGenerator
 from perdure.session.state.pythons import PythonGenerator
 from perdure.session.state.registry import Small
-from perdure.session.state.rng import Reading, alike, sums
+from perdure.session.state.rng import Reading, alike, of_lost_rank, sums
 from perdure.telemetry.lines import say
 
 if TYPE_CHECKING:
@@ -266,7 +266,8 @@ class Images:
         room = free_memory()
         if room is not None and staged.size + MARGIN_BYTES > room:
             return None, f"it would have {staged.size / 2**20:.0f} MiB, and {room / 2**20:.0f} MiB of memory are left"
-        label = Label(standing.stamp, standing.position, _sum_of(state), self._alike)
+        of_lost = of_lost_rank([staged.state], self._alike)
+        label = Label(standing.stamp, standing.position, _sum_of(state), self._alike, of_lost)
         if not write_image(path, label, staged, self._stands):
             return None, "it has gone on while it was written"
         return standing.stamp.step, ""

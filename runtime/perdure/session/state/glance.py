@@ -66,6 +66,12 @@ class Eye:
         self._some, self._at, self._reads = (), [], []
 
 
+def elements_of(tensor: Tensor) -> bytes | None:
+    """Some of its elements, as they are now; None where there are none to be seen."""
+    view = _spread(tensor)
+    return None if view is None else _read_of(view)()
+
+
 def _read_of(view: Tensor) -> Callable[[], bytes]:
     """By numpy, which takes less of a step than torch's operators; `Tensor.numpy` would forbid a resize for ever."""
     if view.device.type == "cpu" and type(view) is Tensor:

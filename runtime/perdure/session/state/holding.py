@@ -10,7 +10,7 @@ Called by the registry and by perdure.session.validating.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from torch import Tensor, nn
@@ -25,21 +25,21 @@ _CONTAINERS: Final = ("param_groups", "state")
 """What an optimizer is made of, and torch's load_state_dict makes anew."""
 
 
-def walk(thing: Any) -> Iterator[tuple[str, Any]]:
-    """The optimizers and modules that it holds, by its attributes; not what those hold in turn."""
-    yield from _walk(thing, "", 0, {id(thing)})
+def walk(thing: Any, kinds: tuple[type, ...] = (Optimizer, nn.Module)) -> Iterator[tuple[str, Any]]:
+    """What it holds of these kinds, by its attributes; not what that holds in turn."""
+    yield from _walk(thing, kinds, "", 0, {id(thing)})
 
 
-def _walk(thing: Any, path: str, depth: int, seen: set[int]) -> Iterator[tuple[str, Any]]:
+def _walk(thing: Any, kinds: tuple[type, ...], path: str, depth: int, seen: set[int]) -> Iterator[tuple[str, Any]]:
     for name, inner in _inside(thing) if depth < _DEPTH else ():
         if id(inner) in seen:
             continue
         seen.add(id(inner))
         place = f"{path}_{name}".strip("_")
-        if isinstance(inner, Optimizer | nn.Module):
+        if isinstance(inner, kinds):
             yield place, inner
         else:
-            yield from _walk(inner, place, depth + 1, seen)
+            yield from _walk(inner, kinds, place, depth + 1, seen)
 
 
 def _inside(thing: Any) -> list[tuple[Any, Any]]:
@@ -90,13 +90,12 @@ def told(holder: Any) -> set[int]:
 
 def saved_with(holder: Any) -> dict[int, Any]:
     """The holder, and the optimizers whose state is in its own: by their ids."""
-    found = {id(holder): holder}
-    for one in (ahead := [holder]):
+
+    def saved(one: Any) -> list[Optimizer]:
         counts = told(one)
-        new = {id(inner): inner for inner in held(one).values() if id(inner) in counts and id(inner) not in found}
-        found |= new
-        ahead += new.values()
-    return found
+        return [inner for inner in held(one).values() if id(inner) in counts]
+
+    return {id(one): one for one in with_parts([holder], saved)}
 
 
 def untold(holder: Any) -> dict[str, Optimizer]:
@@ -108,9 +107,14 @@ def untold(holder: Any) -> dict[str, Optimizer]:
 
 def with_held(optimizers: Iterable[Optimizer]) -> list[Optimizer]:
     """These, and all that they hold."""
-    found = {id(one): one for one in optimizers}
-    for one in (ahead := list(found.values())):
-        new = {id(inner): inner for inner in held(one).values() if id(inner) not in found}
+    return with_parts(optimizers, lambda one: held(one).values())
+
+
+def with_parts(things: Iterable[Any], parts: Callable[[Any], Iterable[Any]]) -> list[Any]:
+    """These, their parts, and the parts of those: each once."""
+    found = {id(thing): thing for thing in things}
+    for thing in (ahead := list(found.values())):
+        new = {id(part): part for part in parts(thing) if id(part) not in found}
         found |= new
         ahead += new.values()
     return ahead

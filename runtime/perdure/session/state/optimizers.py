@@ -91,6 +91,15 @@ class Optim:
         plain = ({k: v for k, v in group.items() if k != "params"} for group in self._optimizer.param_groups)
         return [copied(group) for group in plain]
 
+    def put_back(self, groups: Sequence[Mapping[str, Any]]) -> None:
+        """What `groups` gave, in memory that is kept."""
+        for live, was in zip(self._optimizer.param_groups, groups, strict=False):  # some may have been added since
+            for key, value in was.items():
+                if isinstance(value, Tensor) and isinstance(live.get(key), Tensor):
+                    live[key].copy_(value)
+                else:
+                    live[key] = value
+
     def tensors(self) -> list[Tensor]:
         """Of its state, those that are not nested deeper."""
         found = chain.from_iterable(values.values() for values in self._optimizer.state.values())

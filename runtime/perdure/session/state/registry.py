@@ -87,6 +87,8 @@ class Registry:
         """What the checkpoint holds of objects that were registered late, and are not registered yet."""
         self._parts = Unclaimed()
         """... and of parts that registered modules have yet to get."""
+        self._restored: dict[str, list[dict[str, Any]]] = {}
+        """The groups of optimizers as the checkpoint has them, while it holds of what comes late."""
         self._marked: set[str] = set()
         """What of the checkpoint has come when its run had begun."""
         self._claims: Counter[Tensor] = Counter()
@@ -390,7 +392,13 @@ class Registry:
             self.load_own(own)
         whole = Unclaimed(objects, shared, replicated)
         self._unclaimed, self._parts = whole.besides(self.names), self._lacking(whole.of(self.names))
+        self._note_groups()
         self.loaded = True
+
+    def _note_groups(self) -> None:
+        """A scheduler that is made late sets the rates of its optimizer as at a start."""
+        held = self._unclaimed.objects
+        self._restored = {name: one.groups() for name, one in self._optimizers.items() if held}
 
     def _lacking(self, found: Unclaimed) -> Unclaimed:
         """Those of these tensors that have come late, and that the modules do not have by now."""
@@ -458,8 +466,12 @@ class Registry:
             for name, place in places.items():
                 place.copy_(claimed.tensors[name])
             kept = self._put_in(claimed.objects, {**claimed.tensors, **places})
+        if claimed.objects:
+            for name in self._restored.keys() - claimed.objects.keys():
+                self._optimizers[name].put_back(self._restored[name])
         self._parts |= self._lacking(claimed)
         self._unclaimed, self._items = unclaimed.besides(names), known
+        self._note_groups()
         return sorted(set(names) - claimed.objects.keys()), kept
 
     def _put_in(self, objects: Mapping[str, Any], found: Mapping[str, Tensor]) -> list[str]:

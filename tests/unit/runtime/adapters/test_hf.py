@@ -7,7 +7,6 @@ Trainer.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 import perdure
 from e2e.harness.local_run import free_port
 from tests.unit.runtime.handover.nursery import Nursery
+from tests.unit.runtime.records import entries
 
 PAGE = Path(__file__).parents[4] / "docs" / "frameworks.md"
 PACKAGE = "tests.unit.runtime.adapters"
@@ -86,8 +86,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 def log(place: Place, root: str) -> list[dict[str, Any]]:
     """The log's entries, oldest first."""
-    paths = sorted((place.folder / root / "log").glob("*.json"), reverse=True)
-    return [json.loads(path.read_text()) for path in paths]
+    return entries(place.folder / root)
 
 
 def same(found: dict[str, Any], expected: dict[str, Any]) -> None:

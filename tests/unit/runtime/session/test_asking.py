@@ -14,7 +14,8 @@ import torch
 from perdure import UserError
 from perdure.session.process.asking import ExitFile, exit_signals
 from perdure.session.process.leaving import Exit
-from tests.unit.runtime.session.training import Join, Training, entries
+from tests.unit.runtime.records import entries
+from tests.unit.runtime.session.training import Join, Training
 
 ASKS = ['{"GracefulExit": 1}', '{"GracefulExit": true}', '{"GracefulExit": 1.0, "cause": 7}']
 SILENT = ["{}", '{"GracefulExit": 0}', '{"GracefulExit": "1"}', '{"GracefulExit": [1]}', '{"GracefulExit": null}']

@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from perdure import Session, UserError
 from perdure.session.process.leaving import Exit
-from tests.unit.runtime.session.training import Join, Training, entries, samples
+from tests.unit.runtime.records import entries
+from tests.unit.runtime.session.training import Join, Training, samples
 
 EPOCHS = 3
 STEPS = 5

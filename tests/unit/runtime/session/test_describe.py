@@ -20,7 +20,8 @@ from e2e.harness.local_run import free_port
 from perdure import Session, UserError
 from perdure.session.description import Handed, Loop, Phase, Registered, Start
 from perdure.testing import processes
-from tests.unit.runtime.session.training import Join, Training, entries, samples
+from tests.unit.runtime.records import entries
+from tests.unit.runtime.session.training import Join, Training, samples
 
 REPOSITORY = Path(__file__).parents[4]
 DIGITS = REPOSITORY / "examples" / "digits" / "train.py"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 from collections.abc import Callable
@@ -10,13 +11,15 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from perdure import Session, UserError
 from perdure.channel import Committed, Exiting, Stepped, read_report
 from perdure.contract import ExitKind
 from perdure.session.process.leaving import Exit
+from tests.unit.runtime.records import entries, kinds
 from tests.unit.runtime.session.test_boundary import EPOCHS, Act, Crash
-from tests.unit.runtime.session.training import Join, Training, entries, kinds, samples
+from tests.unit.runtime.session.training import Join, Training, samples
 
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler:UserWarning")  # that of a replay
 Script = Callable[[Act, "Scores"], None]
@@ -316,3 +319,60 @@ def test_what_an_epoch_trains_on_cannot_be_evaluated_on_in_its_middle(join: Join
     training.session.restore()
     with pytest.raises(UserError, match="in the middle of an epoch that trains on it: make it without train=False"):
         training.session.loader(samples(), 8, train=False)
+
+
+class Averaged:
+    """A training whose evaluation puts an average of the weights in, as many recipes do."""
+
+    def __init__(self, session: Session, way: str, stop: int | None) -> None:
+        torch.manual_seed(0)
+        self.session, self.way, self.stop = session, way, stop
+        self.net = nn.Linear(4, 1)
+        self.average = copy.deepcopy(self.net)
+        self.optimizer = torch.optim.Adam(self.net.parameters(), lr=0.1)
+        session.register(net=self.net, average=self.average, optimizer=self.optimizer)
+        self.scores: list[float] = []
+
+    def train(self) -> Averaged:
+        with self.session as session:
+            valid = session.loader(samples(16), 8, name="valid", train=False)
+            for _ in session.epochs(3):
+                for inputs, _ in session.loader(samples(), 8):
+                    self.optimizer.zero_grad()
+                    session.weighted(self.net(inputs).square().mean()).backward()
+                    self.optimizer.step()
+                    for mine, its in zip(self.average.parameters(), self.net.parameters(), strict=True):
+                        mine.data.lerp_(its.data, 0.1)
+                    if self.stop == session.steps_done + 1:
+                        os.kill(os.getpid(), signal.SIGTERM)
+                    session.step()
+                kept = copy.deepcopy(self.net.state_dict())
+                self.net.load_state_dict(self.average.state_dict())
+                if self.way == "polling":
+                    session.poll()
+                for _ in valid if self.way == "a pass" else range(2):
+                    pass
+                if self.way == "saving":
+                    session.save()
+                self.net.load_state_dict(kept)
+        return self
+
+
+@pytest.mark.parametrize("way", ["a pass", "polling", "saving"])
+@pytest.mark.parametrize("stop", [4, 5, 6, 10])
+def test_an_evaluation_with_other_weights_put_in_is_never_what_is_saved(
+    join: Join, tmp_path: Path, way: str, stop: int
+) -> None:
+    whole = Averaged(join(ROOT=f"file://{tmp_path}/whole"), way, None).train()
+    with pytest.raises(Exit):
+        Averaged(join(), way, stop).train()
+    resumed = Averaged(join(), way, None).train()
+    for name in ("net", "average"):
+        expected, found = getattr(whole, name).state_dict(), getattr(resumed, name).state_dict()
+        assert all(torch.equal(expected[key], found[key]) for key in expected)
+
+
+def test_that_it_waits_for_the_own_weights_is_said_once(join: Join, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Exit):
+        Averaged(join(), "polling", 5).train()
+    assert capfd.readouterr().err.count("nothing is saved before they are back") == 1

@@ -83,6 +83,39 @@ def test_nothing_is_said_of_the_same_dataset_or_where_nobody_wants_to_know(
     assert said_of(capfd, "another one") == []
 
 
+class Grows(Dataset[Any]):
+    """Its samples are of another size in each epoch, as in progressive resizing."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, number: int) -> Any:
+        return torch.full((4,), float(number + self.size))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("stop", [5, 6, 7, 8, 9])
+def test_nothing_is_said_of_a_dataset_that_the_script_sets_by_the_epoch(
+    join: Join, capfd: pytest.CaptureFixture[str], stop: int, workers: int
+) -> None:
+    """Only at the end of the first epoch nobody can know yet."""
+    for leave in (stop, None):
+        with contextlib.suppress(Exit), join() as session:
+            session.register(net=nn.Linear(4, 1))
+            grows = Grows()
+            for epoch in session.epochs(4):
+                grows.size = epoch
+                for _ in session.loader(grows, 8, num_workers=workers):
+                    if leave == session.steps_done + 1:
+                        os.kill(os.getpid(), signal.SIGTERM)
+                    session.step()
+    assert session.steps_done == 12
+    assert said_of(capfd, "another one") == []
+
+
 class Drawn(Dataset[Any]):
     """Draws what it adds from all three generators."""
 

@@ -6,7 +6,6 @@ any number of ranks that divides a batch; momentum and the schedule make them de
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import runpy
@@ -26,6 +25,7 @@ from e2e.harness.local_run import free_port
 from perdure import Session
 from perdure.channel import Attached, Exiting
 from perdure.contract import ExitKind
+from tests.unit.runtime.records import entries
 from tests.unit.runtime.session.test_processes import together
 
 PAGE = Path(__file__).parents[4] / "docs" / "training.md"
@@ -105,16 +105,10 @@ def alone(folder: Path, patch: pytest.MonkeyPatch) -> None:
     runpy.run_path(script, run_name="__main__")
 
 
-def log(folder: Path) -> list[dict[str, object]]:
-    """The log's entries, oldest first."""
-    paths = sorted((folder / "checkpoints" / "log").glob("*.json"), reverse=True)
-    return [json.loads(path.read_text()) for path in paths]
-
-
 def test_torchrun_does_not_say_that_a_training_is_done_which_was_asked_to_leave(tmp_path: Path) -> None:
     left = launch(tmp_path / "left", 2, PERDURE_EXIT_AT_STEP="3")
     assert left.returncode == 1, left.stdout
-    assert log(tmp_path / "left")[-1].get("final"), left.stdout
+    assert entries(tmp_path / "left" / "checkpoints")[-1].get("final"), left.stdout
     assert "exitcode  : 75" in left.stdout
 
 
@@ -126,16 +120,19 @@ def test_plain_torchrun_is_ended_in_the_middle_and_goes_on_with_other_ranks_to_t
         alone(undisturbed, patch)
     first = launch(disturbed, 2, terminate=7)
     assert not (disturbed / "weights.pt").exists()
-    assert [entry["kind"] for entry in log(disturbed)] == ["Opened", "Committed"], first.stdout
-    left = log(disturbed)[1]["step"]
+    (opened, *made) = entries(disturbed / "checkpoints")
+    assert opened["kind"] == "Opened"
+    assert {entry["kind"] for entry in made} == {"Committed"}, first.stdout
+    left = made[-1]["step"]  # behind an epoch's last step it is saved in case, before it is left
+    assert made[-1]["final"]
     assert isinstance(left, int)
     assert 7 <= left < STEPS
     second = launch(disturbed, 1)
     assert second.returncode == 0, second.stdout
-    entries = log(disturbed)
-    assert [entry["kind"] for entry in entries[2:]] == ["Opened", "Committed", "Completed"]
-    assert [entry["world"] for entry in entries if entry["kind"] == "Opened"] == [2, 1]
-    assert entries[-1]["step"] == STEPS
+    lines = entries(disturbed / "checkpoints")
+    assert [entry["kind"] for entry in lines[1 + len(made) :]] == ["Opened", "Committed", "Completed"]
+    assert [entry["world"] for entry in lines if entry["kind"] == "Opened"] == [2, 1]
+    assert lines[-1]["step"] == STEPS
     weights, expected = (torch.load(folder / "weights.pt")["weight"] for folder in (disturbed, undisturbed))
     assert expected.count_nonzero() == expected.numel()
     assert torch.equal(weights, expected)
@@ -165,7 +162,7 @@ def test_a_script_that_ends_its_group_before_its_session_completes_on_every_rank
             ending = rank.until(Exiting)
             assert isinstance(ending, Exiting)
             assert ending.outcome is ExitKind.COMPLETED
-    assert [entry["kind"] for entry in log(tmp_path)] == ["Opened", "Committed", "Completed"]
+    assert [entry["kind"] for entry in entries(tmp_path / "checkpoints")] == ["Opened", "Committed", "Completed"]
 
 
 def test_a_group_of_one_is_left_to_whoever_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

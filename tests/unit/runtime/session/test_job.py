@@ -19,7 +19,8 @@ from torch.utils.data import TensorDataset
 from perdure import Session, UserError
 from perdure.data.loader import Loader
 from perdure.session.process.leaving import Exit
-from tests.unit.runtime.session.training import Join, Training, entries, kinds
+from tests.unit.runtime.records import entries, kinds
+from tests.unit.runtime.session.training import Join, Training
 
 Step = Callable[[int], None]
 

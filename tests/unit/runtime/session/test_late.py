@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,68 @@ def test_a_module_and_an_average_are_registered_late_too(join: Join) -> None:
     assert found["norm"].weight.tolist() == found["norm"].running_mean.tolist() == [3.0, 3.0]
     assert found["average"].module.weight.tolist() == [3.0, 3.0]
     assert found["schedule"].value == 3
+
+
+SCHEDULES: dict[str, Callable[[Any], Any]] = {
+    "warm-up": lambda optimizer: torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, 1, 4),
+    "one cycle, which moves the momentum too": lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, 1.0, total_steps=12
+    ),
+}
+
+
+@pytest.mark.parametrize("capturable", [False, True], ids=["numbers", "tensors"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_scheduler_that_is_made_late_sets_no_rate_anew_in_a_resumed_run(
+    join: Join, schedule: str, capturable: bool
+) -> None:
+    """Its constructor begins at its first step, whatever the optimizer was restored to."""
+
+    def train(leave: int | None = None) -> list[tuple[float, ...]]:
+        rates, scheduler = [], None
+        with contextlib.suppress(Exit), join() as session:
+            net = nn.Linear(1, 1)
+            rate: Any = torch.tensor(0.1) if capturable else 0.1
+            optimizer = torch.optim.Adam(net.parameters(), lr=rate, betas=(0.9, 0.99))
+            session.register(net=net, optimizer=optimizer)
+            for epoch in session.epochs(3):
+                if epoch and scheduler is None:
+                    session.register(scheduler=(scheduler := SCHEDULES[schedule](optimizer)))
+                for _ in session.steps(4):
+                    (group,) = optimizer.param_groups
+                    rates.append((float(group["lr"]), *group["betas"]))
+                    net(torch.ones(1, 1)).sum().backward()
+                    optimizer.step()
+                    if leave == session.steps_done + 1:
+                        os.kill(os.getpid(), signal.SIGTERM)
+                    session.step()
+                    if scheduler:
+                        scheduler.step()
+        return rates
+
+    first = train(leave=6)
+    second = train()
+    assert (len(first), len(second)) == (6, 6)
+    whole = undisturbed(SCHEDULES[schedule], capturable=capturable)
+    assert first + second == whole
+
+
+def undisturbed(schedule: Callable[[Any], Any], *, capturable: bool) -> list[tuple[float, ...]]:
+    """The rates, by torch alone."""
+    rates, scheduler = [], None
+    rate: Any = torch.tensor(0.1) if capturable else 0.1
+    net = nn.Linear(1, 1)
+    optimizer = torch.optim.Adam(net.parameters(), lr=rate, betas=(0.9, 0.99))
+    for epoch in range(3):
+        scheduler = scheduler or (schedule(optimizer) if epoch else None)
+        for _ in range(4):
+            (group,) = optimizer.param_groups
+            rates.append((float(group["lr"]), *group["betas"]))
+            net(torch.ones(1, 1)).sum().backward()
+            optimizer.step()
+            if scheduler:
+                scheduler.step()
+    return rates
 
 
 def test_what_is_each_ranks_own_is_not_registered_late(join: Join) -> None:

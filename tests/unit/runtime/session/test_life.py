@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
@@ -21,6 +20,7 @@ from perdure.checkpoint.state import NewCommit
 from perdure.contract import CommitRef
 from perdure.session.process.leaving import Exit
 from perdure.settings import Member
+from tests.unit.runtime.records import entries
 
 Join = Callable[[], Session]
 STEPS_PER_EPOCH = 4
@@ -94,11 +94,6 @@ class Script:
 def completed(root: Path) -> list[Any]:
     """The goals that were recorded."""
     return [entry["goal"] for entry in entries(root) if entry["kind"] == "Completed"]
-
-
-def entries(root: Path) -> list[dict[str, Any]]:
-    """The log, oldest first."""
-    return [json.loads(path.read_text()) for path in sorted((root / "log").glob("*.json"), reverse=True)]
 
 
 def test_init_is_for_a_fresh_start_and_resumed_for_a_resume(join: Join) -> None:

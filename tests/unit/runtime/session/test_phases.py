@@ -17,7 +17,8 @@ from torch import nn
 from perdure import Job, Session, UserError
 from perdure.session.process.leaving import Exit
 from perdure.testing import processes
-from tests.unit.runtime.session.training import Join, entries, samples
+from tests.unit.runtime.records import entries
+from tests.unit.runtime.session.training import Join, samples
 
 STEPS = 5
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -21,6 +20,7 @@ from perdure.agent.state import Process, ProcessEnded, Trainer
 from perdure.agent.verdict import judge
 from perdure.channel import Attached, Exiting, Opened, Report, Stepped, read_report
 from perdure.contract import CommitRef, Env, ErrorName, ExitKind, Outcome
+from tests.unit.runtime.records import kinds
 
 REPOSITORY = Path(__file__).parents[4]
 DIGITS = REPOSITORY / "examples" / "digits" / "train.py"
@@ -93,9 +93,8 @@ def script(folder: Path, *command: str, environ: Mapping[str, str] | None = None
 
 
 def log(folder: Path) -> list[str]:
-    """The log's entries, oldest first."""
-    paths = sorted((folder / "checkpoints" / "log").glob("*.json"), reverse=True)
-    return [json.loads(path.read_text())["kind"] for path in paths]
+    """The kinds of its entries, oldest first."""
+    return kinds(folder / "checkpoints")
 
 
 def test_on_a_laptop_ctrl_c_saves_and_the_same_command_goes_on_to_the_end(tmp_path: Path) -> None:

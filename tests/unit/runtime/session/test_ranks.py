@@ -12,6 +12,7 @@ import pytest
 
 import perdure
 from perdure.group.pace import MOST_CALLS
+from tests.unit.runtime.records import entries, traced
 from tests.unit.runtime.session.ranks import Scene, play
 from tests.unit.runtime.session.scenarios import DRAWN_ALIKE, SAMPLES, buffers, network, weights
 
@@ -122,20 +123,14 @@ def played(folder: Path) -> Results:
     return play(folder, scenes(folder))
 
 
-def log(root: Path) -> list[dict[str, Any]]:
-    """The log's entries, oldest first."""
-    return [json.loads(path.read_text()) for path in sorted((root / "log").glob("*.json"), reverse=True)]
-
-
 def steps(root: Path) -> list[int]:
     """Of all commits."""
-    return [entry["step"] for entry in log(root) if entry["kind"] == "Committed"]
+    return [entry["step"] for entry in entries(root) if entry["kind"] == "Committed"]
 
 
 def trained(root: Path) -> list[dict[str, Any]]:
     """The trace's steps."""
-    lines = [json.loads(line) for path in root.glob("trace/*.jsonl") for line in path.read_text().splitlines()]
-    return [line for line in lines if "ids" in line]
+    return [line for line in traced(root) if "ids" in line]
 
 
 def test_all_ranks_stop_at_one_step_two_checks_after_a_request_at_most(played: Results) -> None:
@@ -167,7 +162,7 @@ def test_a_save_that_one_rank_is_asked_for_is_made_once_by_all_and_changes_nothi
     played: Results, folder: Path
 ) -> None:
     assert played["two-asked"] == played["two"]
-    told = [json.loads(path.read_text()) for path in sorted((folder / "two-asked" / "log").glob("*.json"))]
+    told = entries(folder / "two-asked")
     commits = {entry["step"]: entry["reason"] for entry in told if entry["kind"] == "Committed"}
     assert sorted(commits) == [5, 9, 10, 15, 20, 25, 28]  # read by all one step after it was said
     assert commits[9] == "asked"
@@ -184,7 +179,7 @@ def test_a_file_that_one_rank_sees_stops_all_where_they_ask_and_the_next_run_goe
     assert [(result["left"], result["steps"]) for result in played["stop"]] in ([(True, 3)] * 2, [(True, 4)] * 2)
     assert played["stop-on"] == played["stop-never"]
     assert [result["left"] for result in played["stop-on"]] == [False] * 2
-    commits = [entry for entry in log(folder / "stop") if entry["kind"] == "Committed"]
+    commits = [entry for entry in entries(folder / "stop") if entry["kind"] == "Committed"]
     assert commits[0]["reason"] == f"GracefulExit in {folder / 'stop' / 'exit-1.json'}"
 
 
@@ -208,7 +203,7 @@ def test_two_ranks_begin_from_a_commit_of_another_root_and_go_on_from_their_own(
 
 def test_two_ranks_pin_together(folder: Path, played: Results) -> None:
     assert played["pins"] == [[13], [13]]
-    assert [entry["step"] for entry in log(folder / "pins") if entry.get("pin")] == [3, 6, 10, 13]
+    assert [entry["step"] for entry in entries(folder / "pins") if entry.get("pin")] == [3, 6, 10, 13]
     assert [commit.step for commit in perdure.history(folder / "pins")] == [14, 13]
 
 
@@ -275,7 +270,7 @@ def test_a_finished_job_is_completed_again_without_training(folder: Path, played
     again = played["two-again"][0]
     assert (again["begun"], again["weights"]) == (None, played["two-second"][0]["weights"])
     assert {line["run"] for line in trained(folder / "two-parts")} == {1, 2, 4}
-    assert [entry["kind"] for entry in log(folder / "two-parts")].count("Completed") == 3
+    assert [entry["kind"] for entry in entries(folder / "two-parts")].count("Completed") == 3
 
 
 def test_a_raised_goal_trains_on_from_the_end(played: Results) -> None:
@@ -329,10 +324,10 @@ def test_every_rank_is_told_of_a_commit_who_made_it_and_the_log_who_began(played
             assert [sorted(seconds) for seconds in commit["seconds"][1:]] == [["stage", "upload"]] * (world - 1)
             assert commit["seconds"][0]["commit"] > 0
     keys = ("seq", "step", "epoch")
-    recorded = [[entry[key] for key in keys] for entry in log(folder / "life") if entry["kind"] == "Committed"]
+    recorded = [[entry[key] for key in keys] for entry in entries(folder / "life") if entry["kind"] == "Committed"]
     told_of = [[commit[key] for key in keys] for run in ("life-two", "life-three") for commit in played[run][0]["made"]]
     assert told_of == recorded
-    named = [entry["members"]["key"] for entry in log(folder / "life") if entry["kind"] == "Opened"]
+    named = [entry["members"]["key"] for entry in entries(folder / "life") if entry["kind"] == "Opened"]
     found = [json.loads((folder / "life" / key).read_text())["members"] for key in named]
     assert [[member["name"] for member in members] for members in found] == [
         [f"member-{rank}" for rank in range(world)] for world in (2, 3)
@@ -341,7 +336,7 @@ def test_every_rank_is_told_of_a_commit_who_made_it_and_the_log_who_began(played
 
 def test_one_rank_that_wants_to_stop_ends_the_loop_on_all(played: Results, folder: Path) -> None:
     assert [found["steps"] for found in played["life-three"]] == [4, 4, 4]
-    assert log(folder / "life")[-1]["goal"] == {"epochs": 9, "stop": ["plateau"]}
+    assert entries(folder / "life")[-1]["goal"] == {"epochs": 9, "stop": ["plateau"]}
 
 
 @pytest.mark.parametrize("end", ENDS_OF_AN_EPOCH)

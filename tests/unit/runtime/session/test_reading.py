@@ -15,7 +15,8 @@ from torch.utils.data import TensorDataset
 
 from perdure import Session, UserError
 from perdure.session.process.leaving import Exit
-from tests.unit.runtime.session.training import Join, entries
+from tests.unit.runtime.records import entries
+from tests.unit.runtime.session.training import Join
 
 TOTALS = [103, 115, 136, 145]
 

@@ -12,7 +12,8 @@ import torch
 
 from perdure import Session, UserError, load
 from perdure.session.process.leaving import Exit
-from tests.unit.runtime.session.training import Join, Training, entries, samples
+from tests.unit.runtime.records import entries
+from tests.unit.runtime.session.training import Join, Training, samples
 
 
 class Crash(Exception):

@@ -17,7 +17,8 @@ from perdure import Session, UserError
 from perdure.errors import PeerLost
 from perdure.session.process.reports import Reports, read_values
 from perdure.telemetry.events import Reported
-from tests.unit.runtime.session.training import Join, Training, kinds
+from tests.unit.runtime.records import kinds
+from tests.unit.runtime.session.training import Join, Training
 
 
 class Clock:

@@ -13,7 +13,8 @@ from perdure import UserError
 from perdure.channel import Resulted, read_report
 from perdure.contract import RESULT_BYTES
 from perdure.session.process.result import Result
-from tests.unit.runtime.session.training import Join, Training, entries
+from tests.unit.runtime.records import entries
+from tests.unit.runtime.session.training import Join, Training
 
 
 def told(pipe: tuple[int, int]) -> list[Any]:

@@ -13,7 +13,8 @@ from perdure.channel import Exiting, SaveFailed, read_report
 from perdure.contract import ErrorKind, ExitKind
 from perdure.errors import StorageError
 from tests.unit.runtime.checkpoint.test_checkpointer import Unreliable
-from tests.unit.runtime.session.training import Join, Training, entries, kinds
+from tests.unit.runtime.records import entries, kinds
+from tests.unit.runtime.session.training import Join, Training
 
 
 def told(pipe: tuple[int, int]) -> list[Any]:

@@ -10,7 +10,8 @@ import pytest
 
 from perdure.channel import ask_for_save, save_asked
 from perdure.session.process.saving import SaveRequests
-from tests.unit.runtime.session.training import Join, Training, entries
+from tests.unit.runtime.records import entries
+from tests.unit.runtime.session.training import Join, Training
 
 
 class Asked(Training):

@@ -11,7 +11,8 @@ import pytest
 from torch import nn
 
 from perdure import UserError
-from tests.unit.runtime.session.training import Join, Training, entries
+from tests.unit.runtime.records import entries
+from tests.unit.runtime.session.training import Join, Training
 
 
 def test_a_script_that_catches_the_exit_inside_of_its_epochs_does_not_count_batches_it_never_got(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import shutil
@@ -31,7 +30,8 @@ from perdure.errors import StorageError
 from perdure.session.process.leaving import Exit, stop_without_step
 from perdure.store.file import FileStore
 from tests.unit.runtime.checkpoint.test_checkpointer import Unreliable
-from tests.unit.runtime.session.training import Join, Training, entries, kinds, other_draws, samples
+from tests.unit.runtime.records import entries, kinds, traced
+from tests.unit.runtime.session.training import Join, Training, other_draws, samples
 
 
 @pytest.mark.parametrize("stop", [2, 3, 5, 7])
@@ -191,7 +191,7 @@ def test_an_epoch_that_ended_in_the_resumed_step_is_not_trained_again(join: Join
 def test_the_trace_tells_each_sample_once_an_epoch_and_when_the_request_was_seen(join: Join, tmp_path: Path) -> None:
     Training(join(TRACE="1")).left(stop=7)
     Training(join(TRACE="1")).run()
-    lines = [json.loads(line) for path in tmp_path.glob("trace/*.jsonl") for line in path.read_text().splitlines()]
+    lines = traced(tmp_path)
     used = Counter((line["epoch"], sample) for line in lines for sample in line.get("ids", []))
     assert used == Counter((epoch, sample) for epoch in range(2) for sample in range(40))
     events = [(line["run"], line["event"]) for line in sorted(lines, key=lambda line: line["t"]) if "event" in line]
@@ -274,8 +274,7 @@ def test_the_ending_is_told_before_what_can_wait(
     told = [type(report).__name__ for report in reports(pipe[0])]
     assert told[-2:] == ["Committed", "Exiting"]
     assert (store.asked[0], store.asked[-1]) == (False, True)
-    lines = [line for path in tmp_path.glob("trace/*.jsonl") for line in path.read_text().splitlines()]
-    assert [json.loads(line)["step"] for line in lines if "ids" in line] == [1, 2, 3, 4, 5][: stop or 5]
+    assert [line["step"] for line in traced(tmp_path) if "ids" in line] == [1, 2, 3, 4, 5][: stop or 5]
 
 
 def test_after_the_goal_an_agents_sigterm_does_not_kill_what_the_script_still_does(
@@ -507,3 +506,19 @@ def test_a_commit_that_there_is_not_is_refused_in_words_and_nothing_is_begun(joi
     with pytest.raises(UserError, match="nothing was ever trained there"):
         Training(join({"resume_from": {"uri": str(tmp_path / "typo")}})).run()
     assert kinds(tmp_path) == before
+
+
+def test_above_the_loop_over_numbers_of_steps_a_resumed_epoch_says_where_it_was_left(join: Join) -> None:
+    """A script asks there whether it has to begin something with the epoch, a recurrent state say."""
+    found = []
+    for leave in (6, None):
+        with contextlib.suppress(Exit), join() as session:
+            session.register(net=nn.Linear(1, 1))
+            for epoch in session.epochs(3):
+                found.append((epoch, session.epoch_resumed, session.batch_index))
+                for number in session.steps(4):
+                    assert number >= session.batch_index
+                    if leave == session.steps_done + 1:
+                        os.kill(os.getpid(), signal.SIGTERM)
+                    session.step()
+    assert found == [(0, False, 0), (1, False, 0), (1, True, 2), (2, False, 0)]

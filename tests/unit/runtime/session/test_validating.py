@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import json
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,6 +48,24 @@ def adam(module: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.Adam(module.parameters())
 
 
+def plainly_registered(session: Session) -> tuple[nn.Sequential, torch.optim.Optimizer]:
+    """A network and what trains it, both in each checkpoint."""
+    model = network()
+    optimizer = adam(model)
+    session.register(model=model, optimizer=optimizer)
+    return model, optimizer
+
+
+def scaling(model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> Step:
+    def step(inputs: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        scaler.scale(model(inputs).square().mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    return step
+
+
 # Scripts that are right. Each registers what it wants, and gives its step.
 
 
@@ -71,14 +91,108 @@ def averages(session: Session) -> Step:
     optimizer = adam(model)
     ema, swa = copy.deepcopy(model), torch.optim.swa_utils.AveragedModel(model)
     rate = torch.optim.swa_utils.SWALR(optimizer, 0.1)
-    session.register(model=model, optimizer=optimizer, swa=swa, rate=rate)
+    session.register(model=model, optimizer=optimizer, swa=swa, rate=rate, ema=ema)
+    return averaging(model, optimizer, ema, swa)
+
+
+def averaging(model: nn.Module, optimizer: torch.optim.Optimizer, ema: nn.Module, *swas: Any) -> Step:
     plain = stepping((model, optimizer))
 
     def step(inputs: torch.Tensor) -> None:
         plain(inputs)
-        swa.update_parameters(model)
+        for swa in swas:
+            swa.update_parameters(model)
         for mine, its in zip(ema.parameters(), model.parameters(), strict=True):
             mine.data.lerp_(its.data, 0.1)
+
+    return step
+
+
+class Trainer:
+    """It saves all that it holds."""
+
+    def __init__(self) -> None:
+        self.model = network()
+        self.optimizer = adam(self.model)
+        self.averages = {"ema": copy.deepcopy(self.model), "swa": torch.optim.swa_utils.AveragedModel(self.model)}
+        self.rates = [torch.optim.lr_scheduler.ConstantLR(self.optimizer), sequence(self.optimizer)]
+        self.parts: dict[str, Any] = {"model": self.model, "optimizer": self.optimizer, **self.averages}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: part.state_dict() for name, part in self.parts.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, part in self.parts.items():
+            part.load_state_dict(state[name])
+
+
+def sequence(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+    rates = [torch.optim.lr_scheduler.ConstantLR(optimizer), torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)]
+    return torch.optim.lr_scheduler.SequentialLR(optimizer, list(rates), [3])
+
+
+def held_by_a_trainer(session: Session) -> Step:
+    trainer = Trainer()
+    session.register(model=trainer.model, trainer=trainer)
+    step = averaging(trainer.model, trainer.optimizer, trainer.averages["ema"], trainer.averages["swa"])
+
+    def all_of_it(inputs: torch.Tensor) -> None:
+        step(inputs)
+        for rate in trainer.rates:
+            rate.step()
+
+    return all_of_it
+
+
+def sequences(session: Session) -> Step:
+    """The parts of a scheduler are saved with it."""
+    model = network()
+    optimizer = adam(model)
+    session.register(model=model, optimizer=optimizer, rate=sequence(optimizer))
+    return stepping((model, optimizer))
+
+
+def placed(session: Session) -> Step:
+    """It begins its scheduler where the training stands; a registered parameter is in its module by another name."""
+    model = network()
+    optimizer = adam(model)
+    for group in optimizer.param_groups:
+        group["initial_lr"] = group["lr"]
+    rate = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9, last_epoch=session.steps_done + 40)
+    session.register(model=model, optimizer=optimizer)
+    plain = stepping((nn.ModuleDict({"again": model})["again"], optimizer))
+
+    def step(inputs: torch.Tensor) -> None:
+        plain(inputs)
+        rate.step()
+
+    return step
+
+
+class Sums(nn.Module):
+    """A metric, as many libraries make them."""
+
+    total: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(1))
+
+
+def copied_anew(session: Session) -> Step:
+    """A target network gets the weights of now, another those of the step before; and a metric counts."""
+    model, target, old, sums = network(), network(), network(), Sums()
+    optimizer = adam(model)
+    session.register(model=model, optimizer=optimizer)
+    plain = stepping((model, optimizer))
+    off = torch.amp.GradScaler("cpu", enabled=False)
+
+    def step(inputs: torch.Tensor) -> None:
+        old.load_state_dict(model.state_dict())
+        plain(inputs)
+        target.load_state_dict(model.state_dict())
+        sums.total += 1
+        step.kept = off  # type: ignore[attr-defined]
 
     return step
 
@@ -95,14 +209,7 @@ def scaled(session: Session) -> Step:
     model = network()
     optimizer, scaler = adam(model), torch.amp.GradScaler("cpu")
     session.register(model=model, optimizer=optimizer, scaler=scaler)
-
-    def step(inputs: torch.Tensor) -> None:
-        optimizer.zero_grad()
-        scaler.scale(model(inputs).square().mean()).backward()
-        scaler.step(optimizer)
-        scaler.update()
-
-    return step
+    return scaling(model, optimizer, scaler)
 
 
 class Around(torch.optim.Optimizer):
@@ -117,9 +224,7 @@ class Around(torch.optim.Optimizer):
 
 
 def held(session: Session) -> Step:
-    model = network()
-    optimizer = adam(model)
-    session.register(model=model, optimizer=optimizer)
+    model, optimizer = plainly_registered(session)
     return stepping((model, Around(optimizer)))
 
 
@@ -167,9 +272,7 @@ def without_state(session: Session) -> Step:
 
 def inner_loop(session: Session) -> Step:
     """A copy is trained and thrown away in each step, and an input is searched for."""
-    model = network()
-    optimizer = adam(model)
-    session.register(model=model, optimizer=optimizer)
+    model, optimizer = plainly_registered(session)
     plain = stepping((model, optimizer))
 
     def step(inputs: torch.Tensor) -> None:
@@ -190,7 +293,23 @@ def inner_loop(session: Session) -> Step:
     return all_of_it
 
 
-RIGHT = [frozen, teacher, averages, tied, scaled, held, gan, parts_of_one, around, without_state, inner_loop]
+RIGHT = [
+    frozen,
+    teacher,
+    averages,
+    held_by_a_trainer,
+    sequences,
+    placed,
+    copied_anew,
+    tied,
+    scaled,
+    held,
+    gan,
+    parts_of_one,
+    around,
+    without_state,
+    inner_loop,
+]
 
 
 # Scripts with a mistake, what it is called, whether training says it, and words of it.
@@ -235,9 +354,7 @@ class Slow(Around):
 
 
 def forgotten_wrapper(session: Session) -> Step:
-    model = network()
-    optimizer = adam(model)
-    session.register(model=model, optimizer=optimizer)
+    model, optimizer = plainly_registered(session)
     slow = Slow(optimizer)
     stepping((model, slow))(torch.ones(2, 4))
     return stepping((model, slow))
@@ -267,6 +384,166 @@ def twice(session: Session) -> Step:
     optimizer = adam(model)
     session.register(model=session.wrap(model), net=model, optimizer=optimizer)
     return stepping((model, optimizer))
+
+
+def forgotten_scheduler(session: Session) -> Step:
+    model, optimizer = plainly_registered(session)
+    rate, plain = sequence(optimizer), stepping((model, optimizer))
+
+    def step(inputs: torch.Tensor) -> None:
+        plain(inputs)
+        rate.step()
+
+    return step
+
+
+def forgotten_plateau(session: Session) -> Step:
+    """It has done nothing yet in the first steps."""
+    model, optimizer = plainly_registered(session)
+    plain, rate = stepping((model, optimizer)), torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    return lambda inputs: plain(inputs) if rate else None
+
+
+def forgotten_scaler(session: Session) -> Step:
+    model = network()
+    optimizer, scaler = adam(model), torch.amp.GradScaler("cpu")
+    session.register(model=model, optimizer=optimizer)
+    return scaling(model, optimizer, scaler)
+
+
+def forgotten_average(session: Session) -> Step:
+    """Averages are often kept from a later epoch on alone."""
+    model, optimizer = plainly_registered(session)
+    plain, swa = stepping((model, optimizer)), torch.optim.swa_utils.AveragedModel(model)
+    return lambda inputs: plain(inputs) if swa else None
+
+
+# Mistakes that only steps show.
+
+
+def average_by_hand(session: Session) -> Step:
+    model = network()
+    optimizer = adam(model)
+    session.register(model=session.wrap(model), optimizer=optimizer)
+    return averaging(model, optimizer, copy.deepcopy(model))
+
+
+class Shadow:
+    """As diffusers and torch_ema keep an average."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.shadow_params = [one.detach().clone() for one in model.parameters()]
+        self.updates = 0
+
+    def update_parameters(self, model: nn.Module) -> None:
+        self.updates += 1
+        for mine, its in zip(self.shadow_params, model.parameters(), strict=True):
+            mine.lerp_(its.detach(), 0.1)
+
+    def state_dict(self) -> dict[str, Any]:
+        return vars(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+
+def shadow(session: Session) -> Step:
+    model, optimizer = plainly_registered(session)
+    return averaging(model, optimizer, model, Shadow(model))
+
+
+def features(session: Session) -> Step:
+    """A network that is not trained, whose BatchNorm follows the batches."""
+    model, extractor = network(), network().requires_grad_(False)
+    optimizer = adam(model)
+    session.register(model=model, optimizer=optimizer)
+    plain = stepping((model, optimizer))
+
+    def step(inputs: torch.Tensor) -> None:
+        extractor(inputs)
+        plain(inputs)
+
+    return step
+
+
+class Meter:
+    """It counts, and saves nothing."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+def meter(session: Session) -> Step:
+    model, counts = network(), Meter()
+    optimizer = adam(model)
+    session.register(model=model, optimizer=optimizer, counts=counts)
+    plain = stepping((model, optimizer))
+
+    def step(inputs: torch.Tensor) -> None:
+        plain(inputs)
+        counts.count += 1
+
+    return step
+
+
+class Mean(nn.Module):
+    """A metric as torchmetrics makes them: what it has summed up is an attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = torch.zeros(1)
+
+
+def metric(session: Session) -> Step:
+    model, mean = network(), Mean()
+    optimizer = adam(model)
+    session.register(model=model, optimizer=optimizer, mean=mean, criterion=nn.CrossEntropyLoss(torch.ones(3)))
+    plain = stepping((model, optimizer))
+
+    def step(inputs: torch.Tensor) -> None:
+        plain(inputs)
+        mean.total += 1
+
+    return step
+
+
+class Memory(nn.Module):
+    """It has a buffer that its state_dict leaves out, and one that never changes."""
+
+    past: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 1)
+        self.register_buffer("past", torch.zeros(1), persistent=False)
+        self.register_buffer("positions", torch.arange(4), persistent=False)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.linear(inputs)
+        self.past += found.detach().mean()
+        return found + self.past
+
+
+def memory(session: Session) -> Step:
+    model = Memory()
+    optimizer = adam(model)
+    session.register(model=session.wrap(model), optimizer=optimizer)
+    return stepping((model, optimizer))
+
+
+CHANGED: dict[Callable[[Session], Step], str] = {
+    average_by_hand: "steps change an unregistered Sequential (0.weight, 0.bias, 1.weight, ...)",
+    shadow: "steps change an unregistered Shadow (shadow_params, updates)",
+    meter: "steps change count of 'counts', which its state_dict does not have",
+    metric: "steps change total of 'mean', which its state_dict does not have",
+    memory: "past of 'model', which its state_dict does not have",
+    features: "steps change an unregistered Sequential (1.running_mean, 1.running_var)",
+}
 
 
 class Mistake(NamedTuple):
@@ -314,6 +591,22 @@ WRONG = [
         "optimizer 'optimizer' and optimizer 'of_head' both train 2 parameters (15 numbers)",
         certain=False,
     ),
+    Mistake(
+        forgotten_scheduler,
+        "unregistered-scheduler",
+        "an unregistered SequentialLR sets the learning rate of optimizer 'optimizer'",
+        certain=False,
+        said=True,
+    ),
+    Mistake(
+        forgotten_plateau,
+        "unregistered-scheduler",
+        "an unregistered ReduceLROnPlateau sets the learning rate of optimizer 'optimizer'",
+        certain=False,
+        said=True,
+    ),
+    Mistake(forgotten_scaler, "unregistered-scaler", "an unregistered GradScaler", certain=False, said=True),
+    Mistake(forgotten_average, "unregistered-average", "an unregistered AveragedModel", certain=False, said=True),
     Mistake(twice, "two-names", "model and net are one object", certain=False),
 ]
 
@@ -351,6 +644,51 @@ def test_a_mistake_is_found_before_the_first_batch_and_said_once_by_the_training
     train(session, step)
     told = capfd.readouterr().err
     assert told.count(mistake.words) == told.count(WORDS) == int(mistake.said)
+
+
+@pytest.mark.parametrize("script", CHANGED, ids=lambda one: one.__name__)
+def test_what_steps_change_and_nobody_registered_is_said_once(
+    join: Join, script: Callable[[Session], Step], capfd: pytest.CaptureFixture[str]
+) -> None:
+    session = join()
+    step = script(session)
+    assert session.describe().findings == ()
+    train(session, step)
+    told = capfd.readouterr().err
+    assert told.count(CHANGED[script]) == told.count(WORDS) == 1
+
+
+def test_nobody_who_looks_holds_on_to_what_a_step_has_made(join: Join) -> None:
+    """A loop that is left by `break`, or by a shorter one beside it, has to end there and then."""
+    made: list[weakref.ref[torch.Tensor]] = []
+    session = join()
+    step = frozen(session)
+    gc.disable()
+    try:
+        with session:
+            loader, shorter = session.loader(samples(), 8), session.loader(samples(16), 8, name="shorter")
+            for _ in session.epochs(3):
+                for (inputs, _), _ in zip(loader, shorter, strict=False):
+                    step(inputs)
+                    made.append(weakref.ref(inputs))
+                    session.step()
+                    del inputs
+    finally:
+        gc.enable()
+    assert session.steps_done == 6
+    assert [one() for one in made[:-1]] == [None] * 5
+
+
+def test_a_scaler_that_has_scaled_nothing_in_two_steps_is_not_said_to_be_forgotten(
+    join: Join, capfd: pytest.CaptureFixture[str]
+) -> None:
+    session = join()
+    idle, step = torch.amp.GradScaler("cpu"), frozen(session)
+    (finding,) = session.describe().findings
+    assert (finding.name, finding.certain) == ("unregistered-scaler", False), "it may be used yet"
+    train(session, step)
+    assert idle.is_enabled()
+    assert WORDS not in capfd.readouterr().err
 
 
 def test_an_optimizer_without_its_module_is_found_before_training_refuses_it(join: Join) -> None:

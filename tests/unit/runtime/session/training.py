@@ -1,13 +1,11 @@
-"""A small training on a session in this process, and the log it leaves: for the tests of this folder."""
+"""A small training on a session in this process: for the tests of this folder."""
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -69,12 +67,3 @@ class Training:
     @property
     def weights(self) -> list[float]:
         return [value.item() for parameter in self.net.parameters() for value in parameter.flatten()]
-
-
-def entries(root: Path) -> list[dict[str, Any]]:
-    """The log, oldest first."""
-    return [json.loads(path.read_text()) for path in sorted((root / "log").glob("*.json"), reverse=True)]
-
-
-def kinds(root: Path) -> list[str]:
-    return [entry["kind"] for entry in entries(root)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import subprocess
@@ -15,6 +14,7 @@ import pytest
 
 from perdure.errors import UserError
 from perdure.testing import RanksFailed, processes
+from tests.unit.runtime.records import entries
 
 TRAIN = """
 import sys, torch, perdure
@@ -49,11 +49,6 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def log(root: Path) -> list[dict[str, Any]]:
-    """Its entries, oldest first."""
-    return [json.loads(path.read_text()) for path in sorted((root / "log").glob("*.json"), reverse=True)]
-
-
 def weights(output: str) -> str:
     return next(line for line in output.splitlines() if line.startswith("weights"))
 
@@ -79,7 +74,7 @@ def test_one_rank_leaves_right_after_any_step_and_the_next_goes_on_to_the_undist
     second = processes(1, script, "2", root=tmp_path / "parts")
     assert (second.outcome, second.step) == ("completed", STEPS)
     assert weights(second.ranks[0].output) == weights(straight.ranks[0].output)
-    commits = [entry["step"] for entry in log(tmp_path / "parts") if entry["kind"] == "Committed"]
+    commits = [entry["step"] for entry in entries(tmp_path / "parts") if entry["kind"] == "Committed"]
     assert commits == [3, STEPS]
 
 
@@ -89,7 +84,7 @@ def test_two_ranks_leave_together_and_three_go_on(script: Path, tmp_path: Path) 
     second = processes(3, script, "2", root=tmp_path / "root")
     assert [(rank.outcome, rank.step) for rank in second.ranks] == [("completed", STEPS)] * 3
     assert "resumed from commit 2, step 4, made" in second.ranks[0].output
-    worlds = [entry["world"] for entry in log(tmp_path / "root") if entry["kind"] == "Opened"]
+    worlds = [entry["world"] for entry in entries(tmp_path / "root") if entry["kind"] == "Opened"]
     assert worlds == [2, 3]
     assert not (tmp_path / "not-here").exists()
 
@@ -110,7 +105,7 @@ def test_the_environment_is_that_of_the_test_without_the_run_it_belongs_to(
     assert (told.outcome, told.step) == ("completed", STEPS // 2), "nobody is asked in a step that does not come"
     assert "seen too" in told.ranks[0].output
     assert told.result == {"threads": 1}
-    assert log(tmp_path / "root")[0]["run"] == 1
+    assert entries(tmp_path / "root")[0]["run"] == 1
 
 
 def test_a_rank_that_fails_is_named_with_what_it_printed_and_its_peer_is_not(script: Path, tmp_path: Path) -> None:

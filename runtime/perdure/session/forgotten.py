@@ -1,0 +1,225 @@
+"""What a script holds beside what it has registered, and training changes: schedulers, scalers, averages, others.
+
+No object of these knows its session, so they are looked for among all that lives. Nobody can prove that one counts
+for the training: a script may place a scheduler by the step itself. So each of these findings is doubtful, and what a
+registered object holds, in any attribute, is taken for saved with it. Of a module only parameters count, and the
+buffers of layers that have some, and no copy of weights that are registered: neither a metric's sums nor a network
+that is copied anew is state of the training.
+
+Called by perdure.session.describing, and by perdure.session.firsts after each of the first steps.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.swa_utils import AveragedModel
+
+from perdure.session.description import Finding
+from perdure.session.state.glance import elements_of
+from perdure.session.state.holding import walk, with_parts
+from perdure.session.state.living import living
+from perdure.session.state.registry import Registry
+
+TENSORS: Final = 4096
+"""So many outside registered objects are compared."""
+SAID: Final = 3
+"""So many findings of one kind: a script that has more of them has forgotten them alike."""
+FRAMEWORKS: Final = frozenset({"perdure", "torch", "lightning", "pytorch_lightning", "transformers", "accelerate"})
+"""Their own objects are state of the training where the session or an adapter says so."""
+_TORCHS: Final = (nn.Module, Optimizer, LRScheduler, GradScaler)
+_BESIDE: Final = "_non_persistent_buffers_set"
+_ITEMS: Final = 64
+_DEPTH: Final = 3
+_ANEW: Final = "each resumed run would begin it anew"
+_REMEDY: Final = "register it, unless the script restores it itself"
+
+
+def forgotten(registered: Mapping[str, Any]) -> list[Finding]:
+    """Schedulers, scalers and averages in no registered object."""
+    return list(_settled(registered).findings(registered, trained=False))
+
+
+def _settled(registered: Mapping[str, Any], *, trained: bool = False) -> _Loose:
+    """What nobody holds any more sets no rate."""
+    loose = _Loose(registered)
+    if not any(loose.findings(registered, trained=trained)):
+        return loose
+    gc.collect()
+    return _Loose(registered)
+
+
+def _is_placed(scheduler: LRScheduler) -> bool:
+    """Whether the script has begun it at a step other than the first: it knows where the training stands."""
+    if parts := getattr(scheduler, "_schedulers", ()):
+        return any(map(_is_placed, parts))
+    place, steps = getattr(scheduler, "last_epoch", None), getattr(scheduler, "_step_count", None)
+    return isinstance(place, int) and isinstance(steps, int) and place > max(0, steps - 1)
+
+
+class Changes:
+    """What no registered object holds, noted after one step and compared after the next."""
+
+    def __init__(self, registered: Mapping[str, Any]) -> None:
+        loose = _Loose(registered)
+        self._seen = {id(thing): values for thing, values in loose.states()}
+        self._weights = loose.weights() if self._seen else set()
+        self._unsaved = {name: _unsaved(thing) for name, thing in registered.items()}
+
+    def findings(self, registered: Mapping[str, Any], told: Iterable[Tensor]) -> Iterator[Finding]:
+        """Of what has changed, but for modules with one of the parameters `told`; and of what may change yet."""
+        loose = _settled(registered, trained=True)
+        yield from loose.findings(registered, trained=True)
+        for name, before in self._unsaved.items():
+            now = _unsaved(registered[name]) if before and name in registered else {}
+            if changed := _changed(before, now):
+                what = f"steps change {_some(changed)} of {name!r}, which its state_dict does not have"
+                yield Finding("unsaved-state", f"{what}: {_ANEW}; make it a part of it", certain=False)
+        weights, named = self._weights | loose.weights(), {id(one) for one in told}
+        for thing, values in loose.states() if self._seen else ():
+            changed = _changed(self._seen.get(id(thing), {}), values)
+            if isinstance(thing, nn.Module):
+                changed = [name for name in changed if values[name] not in weights]
+                if any(id(one) in named for one in thing.parameters()):
+                    continue
+            if changed:
+                yield _doubtful("state", f"steps change an unregistered {_kind(thing)} ({_some(changed)})")
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    return [name for name, value in now.items() if name in before and before[name] != value]
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join([*names[:SAID], *["..."] * (len(names) > SAID)])
+
+
+def _doubtful(kind: str, what: str) -> Finding:
+    return Finding(f"unregistered-{kind}", f"{what}: {_ANEW}; {_REMEDY}", certain=False)
+
+
+def _kind(thing: Any) -> str:
+    return type(thing).__name__
+
+
+class _Loose:
+    """What lives, counts as state, and is neither registered nor held by what is: with this session or another one."""
+
+    def __init__(self, registered: Mapping[str, Any]) -> None:
+        found = living(_counts)
+        registries = [thing for thing in found if isinstance(thing, Registry)]
+        self._things = [thing for thing in found if not isinstance(thing, Registry)]
+        own = [*registered.values(), *(thing for one in registries for thing in one.things)]
+        kinds = (*_TORCHS, *{type(thing) for thing in self._things})
+        self._kept = {id(thing) for thing in with_parts(own, lambda one: _parts(one, kinds))}
+        loose = [thing for thing in self._things if id(thing) not in self._kept]
+        inner = {id(part) for thing in loose for part in _parts(thing, kinds)}
+        self._loose = [thing for thing in loose if id(thing) not in inner]
+
+    def _of(self, kind: type[Any]) -> list[Any]:
+        """Those of one kind."""
+        return [thing for thing in self._loose if isinstance(thing, kind)][:SAID]
+
+    def findings(self, registered: Mapping[str, Any], *, trained: bool) -> Iterator[Finding]:
+        """Of schedulers, scalers and averages. `trained`: steps are done, so a scaler that has scaled nothing belongs
+        to no loss of this training."""
+        named = {id(thing): name for name, thing in registered.items()}
+        for thing in self._of(LRScheduler):
+            if id(thing.optimizer) in self._kept and not _is_placed(thing):
+                of = f"optimizer {named[id(thing.optimizer)]!r}" if id(thing.optimizer) in named else "an optimizer"
+                yield _doubtful("scheduler", f"an unregistered {_kind(thing)} sets the learning rate of {of}")
+        for thing in self._of(GradScaler):
+            if thing.is_enabled() and (not trained or thing._scale is not None):  # noqa: SLF001 - it has no public word
+                yield _doubtful("scaler", f"an unregistered {_kind(thing)} scales the loss")
+        for thing in self._of(AveragedModel):
+            yield _doubtful("average", f"an unregistered {_kind(thing)} keeps an average of weights")
+
+    def states(self) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+        """What can change, each with what can be compared of it."""
+        known = {_place(one) for module in self._modules() for one in _tensors(module).values()}
+        left = TENSORS
+        for thing in self._loose:
+            if isinstance(thing, AveragedModel | LRScheduler | GradScaler | Optimizer) or left <= 0:
+                continue
+            if isinstance(thing, nn.Module):
+                outside = {name: one for name, one in _tensors(thing).items() if _place(one) not in known}
+                left -= len(outside)
+                values: dict[str, Any] = {name: elements_of(one) for name, one in outside.items()}
+            else:
+                values = {name: _plain(value) for name, value in getattr(thing, "__dict__", {}).items()}
+            if values:
+                yield thing, values
+
+    def weights(self) -> set[bytes | None]:
+        """What the registered modules' tensors are now."""
+        return {elements_of(one) for module in self._modules() for one in _tensors(module).values()}
+
+    def _modules(self) -> list[nn.Module]:
+        return [thing for thing in self._things if isinstance(thing, nn.Module) and id(thing) in self._kept]
+
+
+def _counts(kind: type) -> bool:
+    """Whether objects of this type can be state of a training, or tell what is registered."""
+    if issubclass(kind, Registry):
+        return True
+    if issubclass(kind, _TORCHS):
+        return kind.__module__.partition(".")[0] != "perdure"
+    has_state = hasattr(kind, "state_dict") and hasattr(kind, "load_state_dict")
+    return has_state and not any(base.__module__.partition(".")[0] in FRAMEWORKS for base in kind.__mro__)
+
+
+def _parts(thing: Any, kinds: tuple[type, ...]) -> Iterator[Any]:
+    yield from (part for _, part in walk(thing, kinds))
+    if isinstance(thing, nn.Module):
+        yield from (part for part in thing.modules() if part is not thing)
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters, and the buffers of layers that have parameters of their own, by name."""
+    found: dict[str, Tensor] = dict(module.named_parameters())
+    for path, part in module.named_modules():
+        if next(part.parameters(recurse=False), None) is not None:
+            found |= {f"{path}.{name}".lstrip("."): one for name, one in part.named_buffers(recurse=False)}
+    return {name: one for name, one in found.items() if type(one) in (Tensor, nn.Parameter) and not one.is_meta}
+
+
+def _unsaved(thing: Any) -> Mapping[str, Any]:
+    """What a registered object may hold beside its state_dict: a module's buffers that are not persistent, and all of
+    what has no state at all, as most metrics have none."""
+    if isinstance(thing, nn.Module):
+        parts = [(f"{path}.".lstrip("."), vars(part)) for path, part in thing.named_modules()]
+        beside = {f"{path}{name}": own["_buffers"].get(name) for path, own in parts for name in own[_BESIDE]}
+        saved = [name for _, own in parts for name in (*own["_parameters"], *(own["_buffers"].keys() - own[_BESIDE]))]
+        own = {} if saved else {f"{path}{name}": value for path, own in parts for name, value in own.items()}
+        tensors = {name: value for name, value in {**own, **beside}.items() if type(value) is Tensor}
+        return {name: _plain(value) for name, value in tensors.items()}
+    if isinstance(thing, Optimizer) or not hasattr(thing, "__dict__") or thing.state_dict():
+        return {}
+    return {name: _plain(value) for name, value in vars(thing).items()}
+
+
+def _place(tensor: Tensor) -> int:
+    """Where its memory is, as a wrapper may have tensors of its own over the same; an id where it has none."""
+    return (tensor.data_ptr() if tensor.layout is torch.strided else 0) or id(tensor)
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """Numbers and some elements of tensors, out of lists and mappings: nothing of the script's is called."""
+    if type(value) in (bool, int, float, str):
+        return repr(value)
+    if type(value) in (Tensor, nn.Parameter):
+        return None if value.is_meta else elements_of(value)
+    if depth == _DEPTH:
+        return None
+    if type(value) in (list, tuple):
+        return [_plain(one, depth + 1) for one in value[:_ITEMS]]
+    if type(value) is dict:
+        return [_plain(one, depth + 1) for one in list(value.values())[:_ITEMS]]
+    return None

@@ -1,0 +1,22 @@
+"""What a training leaves in its root, read as plain files: the log and the traces."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def entries(root: Path) -> list[dict[str, Any]]:
+    """The log, oldest first."""
+    return [json.loads(path.read_text()) for path in sorted((root / "log").glob("*.json"), reverse=True)]
+
+
+def kinds(root: Path) -> list[str]:
+    """Of the log's entries, oldest first."""
+    return [entry["kind"] for entry in entries(root)]
+
+
+def traced(root: Path) -> list[dict[str, Any]]:
+    """The lines of all ranks; those that a process has written lie in its own order."""
+    return [json.loads(line) for path in sorted(root.glob("trace/*.jsonl")) for line in path.read_text().splitlines()]
