@@ -164,6 +164,33 @@ def test_a_decider_that_dies_when_all_have_voted_costs_no_finished_step(
     assert job.root.weight_hash() == two.weights
 
 
+@pytest.mark.parametrize(
+    "phase",
+    [pytest.param(phase, marks=LONGER) for phase in ("connecting", "voting", "putting")] + ["receiving"],
+)
+def test_what_a_leaver_alone_has_left_is_committed_before_its_pod_goes(
+    tmp_path: Path, two: twin.Twin, phase: str
+) -> None:
+    """The decider dies, and with it the only member that was to stay."""
+    hold = tmp_path / "hold"
+    hold.write_text(f"{phase} decider 2")
+    with digits(tmp_path, script="holding.py", pace={"HOLD": str(hold), "HOLD_SECONDS": "60"}) as job:
+        job.first_run("a", "b", beside="cde")
+        job.trains(1, KILLED_AT)
+        job.moves("ab", "ac", run=1)
+        job.waits("the decider holds", lambda: f"HOLD {hold.read_text()}" in job.members["a"].said)
+        job.kill("a")
+        leaver = job.members["b"].outcome()
+        begins(job, 3, "de", [1, 2])
+        ends(job, "de")
+    assert leaver.commit
+    assert leaver.commit.step == leaver.step
+    commits = [entry.body for entry in job.root.entries() if (entry.kind, entry.run) == ("Committed", 1)]
+    assert (commits[-1]["step"], commits[-1]["final"]) == (leaver.step, True)
+    assert evidence.steps_lost(job.root.entries(), job.root.trace().steps) == 0
+    assert job.root.weight_hash() == two.weights
+
+
 def traced(job: LocalMembers, step: int) -> set[int]:
     """The ranks of run 1 whose trace has this step."""
     return {one.rank for one in job.root.trace().steps if (one.run, one.step) == (1, step)}

@@ -32,7 +32,7 @@ class Images:
     def next_trainer(self, processes: int) -> None:
         """Keeps what the last trainer has left, where that is whole, and makes room for the next one's."""
         for local_rank, file in self._own.items():
-            if os.pread(file, len(IMAGE_MAGIC), 0) == IMAGE_MAGIC:
+            if _is_whole(file):
                 if local_rank in self._held:
                     os.close(self._held[local_rank])
                 self._held[local_rank] = file
@@ -53,11 +53,19 @@ class Images:
         """What was left before the trainer."""
         return _path(self._held.get(local_rank))
 
+    def left(self) -> list[Path]:
+        """What the trainer has left itself, as far as it is whole."""
+        return [path for path in map(_path, filter(_is_whole, self._own.values())) if path]
+
     def forget(self) -> None:
         """What was left before the trainer is of no more use: its memory is needed."""
         for file in self._held.values():
             os.close(file)
         self._held.clear()
+
+
+def _is_whole(file: int) -> bool:
+    return os.pread(file, len(IMAGE_MAGIC), 0) == IMAGE_MAGIC
 
 
 def _made(name: str) -> int:

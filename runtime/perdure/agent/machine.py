@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final, assert_never
 
 from perdure.agent import handover
-from perdure.agent.stage import Stage, given_up_at, limit_of, stage_of
+from perdure.agent.stage import Stage, given_up_at, limit_of, rescued_by, stage_of
 from perdure.agent.state import (
     HOLDS_SEAT,
     Action,
@@ -22,6 +22,7 @@ from perdure.agent.state import (
     AskForSave,
     AssignmentRead,
     Cleared,
+    CommitImage,
     Event,
     Finish,
     ForgetImages,
@@ -34,6 +35,7 @@ from perdure.agent.state import (
     ProcessEnded,
     Reported,
     Requested,
+    Rescued,
     Say,
     Shutdown,
     SigtermReceived,
@@ -105,17 +107,25 @@ def _note(state: State, event: Event, now: float) -> Noted:
             return _unreadable(state, message, unsupported, now)
         case Reported(rank, report):
             return _reported(state, rank, report, now)
+        case SigtermReceived(at):
+            return _deleted(state, now if at is None else at)
+        case Warmed():
+            return _warmed(state)
+        case MakesWay() | ProcessEnded() | Cleared() | Rescued():
+            return _of_the_end(state, event, now)
+    assert_never(event)
+
+
+def _of_the_end(state: State, event: MakesWay | ProcessEnded | Cleared | Rescued, now: float) -> Noted:
+    match event:
         case MakesWay(rank, why_not):
             return _makes_way(state, rank, why_not)
         case ProcessEnded():
             return _process_ended(state, event, now)
         case Cleared():
             return _cleared(state), []
-        case SigtermReceived(at):
-            return _deleted(state, now if at is None else at)
-        case Warmed():
-            return _warmed(state)
-    assert_never(event)
+        case Rescued():
+            return _rescued(state, event)
 
 
 def _warmed(state: State) -> Noted:
@@ -300,6 +310,15 @@ def _cleared(state: State) -> State:
     return replace(state, trainer=replace(state.trainer, clearing=None)) if state.trainer else state
 
 
+def _rescued(state: State, event: Rescued) -> Noted:
+    trainer = state.trainer
+    if trainer is None or trainer.rescuing is None or trainer.rescued:
+        return state, []
+    made = f"as entry {event.commit.seq}, step {event.commit.step}" if event.commit else f"not: {event.why}"
+    say = Say(f"what run {trainer.run} has left is committed {made}")
+    return replace(state, trainer=replace(trainer, rescued=event)), [say]
+
+
 def _described_outcome(outcome: Outcome) -> str:
     words = [outcome.outcome.value, f"at step {outcome.step}"]
     if outcome.commit:
@@ -334,6 +353,8 @@ def _converge(state: State, now: float) -> Noted:
             return _living(state, trainer, now)
         case Stage.KILLED | Stage.CLEARING:
             return _awaited(state, trainer, now)
+        case Stage.RESCUING:
+            return _waits_for_rescue(state, trainer, now)
         case Stage.ENDED | Stage.HELD:
             return _ended(state, trainer, now)
         case Stage.NONE | Stage.FINISHED:
@@ -502,7 +523,7 @@ def _lost(trainer: Trainer, newer: Train | Leave) -> bool:
 def _to_leave_image(state: State, trainer: Trainer, newer: Train | Leave, now: float) -> tuple[Trainer, list[Action]]:
     """A lost run saves no more: who stands beyond its last commit leaves an image, and is killed then."""
     stands = trainer.stepped or trainer.voting  # a newcomer that votes has the whole state of the older run
-    if not stands or not any(process.owes_image for process in trainer.alive):
+    if _is_suspect(newer) or not stands or not any(process.owes_image for process in trainer.alive):
         return _to_be_killed(trainer, now, LOST), []
     if trainer.imaging:
         return trainer, []
@@ -511,6 +532,10 @@ def _to_leave_image(state: State, trainer: Trainer, newer: Train | Leave, now: f
     sessions = {process.rank: process.pid for process in trainer.processes if process.pid}
     cause = newer.cause or f"run {newer.run} follows"
     return replace(trainer, imaging=limit), [say, Ask(trainer.origin, cause, limit.at, sessions, image=True)]
+
+
+def _is_suspect(newer: Train | Leave | None) -> bool:
+    return isinstance(newer, Leave) and newer.suspect
 
 
 def _to_be_killed(trainer: Trainer, now: float, reason: str) -> Trainer:
@@ -533,11 +558,11 @@ def _awaited(state: State, trainer: Trainer, now: float) -> Noted:
 def _ended(state: State, trainer: Trainer, now: float) -> Noted:
     """What the agent does when a trainer has ended: the first that applies."""
     outcome = pod_outcome(trainer)
-    if outcome.outcome is ExitKind.COMPLETED or state.shutdown:
+    if outcome.outcome is ExitKind.COMPLETED:
         return _finish(state, outcome)
     newer = _newer(state, trainer)
-    if isinstance(newer, Leave):
-        return _finish(state, outcome)
+    if state.shutdown or isinstance(newer, Leave):
+        return _goes(state, trainer, outcome, now)
     if newer and handover.may_follow(state, trainer, outcome, newer):
         return _start(state, newer)
     if outcome.outcome not in HOLDS_SEAT:
@@ -545,9 +570,33 @@ def _ended(state: State, trainer: Trainer, now: float) -> Noted:
     if state.hold_until is None:
         linger = state.settings.linger
         say = Say(f"run {trainer.run} is over here: holding the seat {linger:g} s for a newer assignment")
-        marks: list[Action] = [] if state.idle else [MarkIdle()]
-        return replace(state, hold_until=now + linger, idle=True), [say, *marks]
-    return _finish(state, outcome) if now >= state.hold_until else (state, [])
+        state, marks = _made_idle(replace(state, hold_until=now + linger))
+        return state, [say, *marks]
+    return _goes(state, trainer, outcome, now) if now >= state.hold_until else (state, [])
+
+
+def _goes(state: State, trainer: Trainer, outcome: Outcome, now: float) -> Noted:
+    """The pod ends; an image that it holds goes with it, and maybe nobody else stood so far: it is committed first."""
+    too_late = state.shutdown and now >= state.shutdown.deadline
+    if not trainer.has_left_image or too_late or _is_suspect(_newer(state, trainer)):
+        return _finish(state, outcome)
+    trainer = replace(trainer, rescuing=now + state.settings.rescue)
+    say = Say(f"run {trainer.run} has left an image: it is committed before this pod ends")
+    state, marks = _made_idle(replace(state, trainer=trainer))
+    return state, [say, *marks, CommitImage(trainer.run)]
+
+
+def _made_idle(state: State) -> Noted:
+    return replace(state, idle=True), [] if state.idle else [MarkIdle()]
+
+
+def _waits_for_rescue(state: State, trainer: Trainer, now: float) -> Noted:
+    at, suspect = rescued_by(state, trainer), _is_suspect(_newer(state, trainer))
+    if not suspect and (at is None or now < at):
+        return state, []
+    state, said = _rescued(state, Rescued(why="it is suspect" if suspect else "that takes too long"))
+    state, actions = _finish(state, pod_outcome(trainer))
+    return state, [*said, Kill(), *actions]
 
 
 def _finish(state: State, outcome: Outcome) -> Noted:

@@ -26,6 +26,7 @@ from perdure.agent.machine import react
 from perdure.agent.outlet import Outlet
 from perdure.agent.paths import Paths, warm_marker
 from perdure.agent.processes import Child, Children, Pipe
+from perdure.agent.rescuer import Rescuer
 from perdure.agent.stage import due
 from perdure.agent.state import (
     Acknowledge,
@@ -33,6 +34,7 @@ from perdure.agent.state import (
     Ask,
     AskForSave,
     AssignmentRead,
+    CommitImage,
     Event,
     Finish,
     ForgetImages,
@@ -131,6 +133,7 @@ class Agent:
         self._children = Children(paths.cgroups, self._launcher)
         self._images = Images()
         self._log = Outlet(STDERR)
+        self._rescuer = Rescuer(self._log)
         self._events: deque[Event] = deque()
         self._exit: int | None = None
 
@@ -184,6 +187,7 @@ class Agent:
         yield from self._children.pump()
         self._children.reap()
         yield from self._children.ended()
+        yield from self._rescuer.news()
         if grace_began is not None or received & {signal.SIGTERM, signal.SIGINT}:
             yield SigtermReceived(grace_began)  # before an assignment: nothing is started any more
         if changed:
@@ -210,14 +214,21 @@ class Agent:
                 self._ask(action)
             case AskForSave() | Offer() | Acknowledge():
                 self._show(action)
-            case ForgetImages():
-                self._images.forget()
+            case ForgetImages() | CommitImage():
+                self._see_to_images(action)
             case Kill():
                 self._children.kill()
             case Finish(outcome):
                 self._finish(outcome)
             case _:
                 assert_never(action)
+
+    def _see_to_images(self, action: ForgetImages | CommitImage) -> None:
+        match action:
+            case ForgetImages():
+                self._images.forget()
+            case CommitImage(run):
+                self._rescuer.begin(run, self._images.left(), self._environ, self._selector)
 
     def _ask(self, ask: Ask) -> None:
         request = Request(ask.cause, ask.deadline, ask.image)

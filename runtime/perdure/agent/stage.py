@@ -33,6 +33,7 @@ class Stage(StrEnum):
     KILLED = "killed"
     CLEARING = "clearing"  # each process has ended; what they have started is not gone
     ENDED = "ended"  # nothing is left of it: what comes next is decided at once, so nobody ever stays here
+    RESCUING = "rescuing"  # nothing is left of it but an image, which is committed before this pod goes
     HELD = "held"  # nothing is left of it, and the pod waits for a newer assignment
     FINISHED = "finished"  # the outcome is written
 
@@ -66,6 +67,8 @@ def stage_of(state: State) -> Stage:
         return _living(state, trainer)
     if trainer.clearing is not None:
         return Stage.CLEARING
+    if trainer.rescuing is not None and trainer.rescued is None:
+        return Stage.RESCUING
     return Stage.ENDED if state.hold_until is None else Stage.HELD
 
 
@@ -110,6 +113,8 @@ def due(state: State) -> float | None:
         return min(due_at, default=None)
     if stage in (Stage.KILLED, Stage.CLEARING):
         return given_up_at(state, trainer)
+    if stage is Stage.RESCUING:
+        return rescued_by(state, trainer)
     return state.hold_until if stage is Stage.HELD else None
 
 
@@ -141,6 +146,13 @@ def _limits(state: State, trainer: Trainer, stage: Stage) -> Iterator[Limit]:
         if process.outcome and process.outcome.outcome in ENDS_SIBLINGS:
             at = process.ended_at + settings.siblings
             yield Limit(at, ExitKind.PEER_LOST, f"rank {process.rank} has ended, the others go on")
+
+
+def rescued_by(state: State, trainer: Trainer) -> float | None:
+    """When the commit of an image is not waited for any more; None where none is made."""
+    if trainer.rescuing is None or state.shutdown is None:
+        return trainer.rescuing
+    return min(trainer.rescuing, state.shutdown.deadline)
 
 
 def given_up_at(state: State, trainer: Trainer) -> float | None:

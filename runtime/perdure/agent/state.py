@@ -53,6 +53,8 @@ class Settings:
     teardown: float = 30.0
     """What a process gets to exit after it has told its ending (tearing down a process group may hang), and whatever
     has got SIGKILL to be gone: what waits inside the kernel may never be."""
+    rescue: float = 60.0
+    """What the commit of an image may take in a pod that goes, where its grace does not end before."""
     after_completion: float = 3600.0
     """What a script gets to go on after it has told that its work is completed: an evaluation, an export."""
 
@@ -167,6 +169,10 @@ class Trainer:
     """The newest run for which a vote of it may have been counted."""
     voting: Voting | None = None
     """A vote of it may stand in the log already, and the word is not known here."""
+    rescuing: float | None = None
+    """Until when what it has left may take to be committed: this pod goes, and no next trainer will find it."""
+    rescued: Rescued | None = None
+    """What has become of that."""
 
     @property
     def origin(self) -> int:
@@ -187,6 +193,11 @@ class Trainer:
     def alive(self) -> tuple[Process, ...]:
         """Its processes that have not ended."""
         return tuple(process for process in self.processes if process.outcome is None)
+
+    @property
+    def has_left_image(self) -> bool:
+        """Whether it has left an image of which nobody has asked yet whether it is to be committed."""
+        return self.rescuing is None and any(one.imaged and one.imaged.step is not None for one in self.processes)
 
     @property
     def completed(self) -> bool:
@@ -324,11 +335,23 @@ class Warmed:
 
 
 @dataclass(frozen=True)
+class Rescued:
+    """The image that the last trainer has left is in a commit, or there will be none."""
+
+    commit: CommitRef | None = None
+    why: str = ""
+    """Why there is none."""
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time has passed."""
 
 
-Event = AssignmentRead | Unreadable | Reported | MakesWay | ProcessEnded | Cleared | SigtermReceived | Warmed | Tick
+Event = (
+    AssignmentRead | Unreadable | Reported | MakesWay | ProcessEnded | Cleared | Rescued | SigtermReceived | Warmed
+    | Tick
+)  # fmt: skip
 
 # What the agent does.
 
@@ -402,6 +425,13 @@ class ForgetImages:
 
 
 @dataclass(frozen=True)
+class CommitImage:
+    """Have committed what the trainer of this run has left, if the log allows it; Rescued follows."""
+
+    run: int
+
+
+@dataclass(frozen=True)
 class Kill:
     """SIGKILL for everything the trainer has started."""
 
@@ -413,7 +443,10 @@ class Finish:
     outcome: Outcome
 
 
-Action = Say | MarkWarm | MarkIdle | Start | Ask | AskForSave | Offer | Acknowledge | ForgetImages | Kill | Finish
+Action = (
+    Say | MarkWarm | MarkIdle | Start | Ask | AskForSave | Offer | Acknowledge | ForgetImages | CommitImage | Kill
+    | Finish
+)  # fmt: skip
 
 HOLDS_SEAT: Final = frozenset({ExitKind.CHECKPOINTED, ExitKind.STOPPED, ExitKind.PEER_LOST})
 """Ends that are no fault of this member: the operator may have a next run for its seat."""

@@ -121,8 +121,8 @@ def pod_outcome(trainer: Trainer) -> Outcome:
     outcomes = [process.outcome for process in sorted(trainer.processes, key=_order) if process.outcome]
     speaker = outcomes[0]
     commit = speaker.commit
-    for outcome in outcomes:
-        commit = _newest(commit, outcome.commit)
+    for known in (*(outcome.commit for outcome in outcomes), trainer.rescued.commit if trainer.rescued else None):
+        commit = _newest(commit, known)
     return replace(
         speaker,
         commit=commit,

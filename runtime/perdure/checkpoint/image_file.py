@@ -41,6 +41,8 @@ class Label:
     """Of what is equal on all ranks."""
     alike: tuple[str, ...]
     """The random generators that drew the same numbers on all ranks when they began."""
+    of_lost: Any
+    """What a rank goes on with whose own state is lost, as far as this one knows; encoded."""
 
 
 def write_image(path: Path, label: Label, staged: Staged, stands: Callable[[], bool]) -> bool:
@@ -88,7 +90,9 @@ class Image:
         if crc64nvme(header) != crc:
             raise Corrupt(f"the header of the image at {path} was changed after it was written")
         body = json.loads(bytes(header))
-        self.label = Label(Stamp(**body["stamp"]), Position(**body["position"]), body["crc"], tuple(body["alike"]))
+        self.label = Label(
+            Stamp(**body["stamp"]), Position(**body["position"]), body["crc"], tuple(body["alike"]), body["of_lost"]
+        )
         self.items = tuple(map(read_item, body["items"]))
         self.objects: Any = body["objects"]
         """Encoded."""

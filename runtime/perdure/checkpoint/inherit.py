@@ -11,13 +11,12 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from perdure.checkpoint import stage
 from perdure.checkpoint.checkpointer import Checkpointer
 from perdure.checkpoint.entry import ImageRef
 from perdure.checkpoint.image import Offer, Stamp, holder_of
 from perdure.checkpoint.image_file import Image
-from perdure.checkpoint.state import Position, State
-from perdure.checkpoint.upload import Staged
+from perdure.checkpoint.state import Position
+from perdure.checkpoint.upload import Staged, without_tensors
 from perdure.errors import Corrupt
 from perdure.group.peers import Peers
 from perdure.telemetry.lines import say
@@ -65,8 +64,7 @@ class Inheritance:
         position = Position(**told[holder]["position"])
         if mine and peers.rank == holder:
             return Staged(peers.rank, peers.world, mine.size, mine.items, state, objects, mine.blocks), position
-        empty = stage.stage(State({}, {}, {}), peers.rank, peers.world)
-        return Staged(peers.rank, peers.world, empty.size, (), state, objects, empty.blocks), position
+        return without_tensors(peers.rank, peers.world, state, objects), position
 
 
 def _described(image: Image | None, *, tensors: bool) -> dict[str, Any] | None:

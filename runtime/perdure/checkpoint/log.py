@@ -149,6 +149,14 @@ class Log:
             return _changed(slot)
         return slot
 
+    def step_of(self, commit: int | None) -> int | None:
+        """Of the commit at this number; 0 where there is no commit, None where it cannot be read."""
+        slot = self.slot(commit) if commit else None
+        if not commit:
+            return 0
+        event = slot.entry.event if slot and slot.entry else None
+        return event.step if isinstance(event, Committed) else None
+
     def entries(self, newest: int) -> Iterator[Slot]:
         """From `newest` down to 1, each checked against the `prev` of the one after it."""
         expected: str | None = None

@@ -29,6 +29,9 @@ from perdure.checkpoint.state import Position
 from perdure.store import Store
 
 BLOCK_BYTES: Final = 8 * 1024 * 1024
+_HEADER: Final = b'{"__metadata__":{"format":"pt"}}'
+_EMPTY: Final = len(_HEADER).to_bytes(8, "little") + _HEADER
+"""A safetensors file without tensors; its header is of 32 bytes, which eight divide."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,11 @@ class Staged:
     """State that is not tensors, encoded; of rank 0 only."""
     blocks: Callable[[], Iterable[memoryview]]
     """The shard's bytes in blocks of BLOCK_BYTES, the last may be shorter; a block is valid until the next."""
+
+
+def without_tensors(rank: int, world: int, state: Any, objects: Any = None) -> Staged:
+    """The part of a rank whose tensors another one writes; `state` and `objects` are encoded."""
+    return Staged(rank, world, len(_EMPTY), (), state, objects, lambda: [memoryview(_EMPTY)])
 
 
 def put_part(store: Store, folder: str, staged: Staged, run: int, position: Position) -> dict[str, Any]:

@@ -204,6 +204,11 @@ class Writer:
         self._advance(slot)
         self.opened = self.run
 
+    def stand_in(self, head: Head, own: Entry | None) -> None:
+        """Goes on behind the end of the log, for a run whose rank 0 is lost; `own` is the newest entry of its uid."""
+        self._stand_behind(head)
+        self.opened, self.aborted = (own.run, own.refused) if own else (0, 0)
+
     def commits(self) -> Commits:
         """The commits this run may resume from or retire."""
         return Commits(self.log, self._place.last_commit)
@@ -290,13 +295,9 @@ class Writer:
         """Which of `images` this run begins from. `own` is the newest entry of this uid."""
         if not images:
             return Choice()
-        newest = self._place.last_commit
-        committed = self.log.slot(newest) if newest else None
-        step = 0
-        if newest:
-            if not committed or not committed.entry or not isinstance(committed.entry.event, Committed):
-                return Choice(why=f"the newest commit, entry {newest}, cannot be read")
-            step = committed.entry.event.step
+        step = self.log.step_of(self._place.last_commit)
+        if step is None:
+            return Choice(why=f"the newest commit, entry {self._place.last_commit}, cannot be read")
         return choose(images, uid=self._uid, line=list(self._line(own)), committed=step)
 
     def _chosen(self, own: Entry | None) -> Origin | None:

@@ -48,6 +48,8 @@ class Leave:
     lost: tuple[int, ...] = ()
     handover: Handover | None = None
     """How to leave the living run without ending it for the others."""
+    suspect: bool = False
+    """What this member has computed is suspect: nothing of a lost run is kept, in memory or in the store."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +66,9 @@ def write_assignment(assignment: Assignment) -> str:
     match assignment:
         case Standby():
             body["standby"] = True
-        case Leave(run, cause, seconds, lost, handover):
+        case Leave(run, cause, seconds, lost, handover, suspect):
             body |= {"run": run, "lost": list(lost), "leave": True, "cause": cause, "seconds": seconds}
-            body |= _block(handover)
+            body |= _block(handover) | ({"suspect": True} if suspect else {})
         case Train(run, rank, world, master, cause, seconds, wait, lost, floor, handover, save):
             body |= {"run": run, "lost": list(lost), "rank": rank, "world": world, "master": master}
             body |= {"cause": cause, "seconds": seconds, "wait": wait}
@@ -96,7 +98,7 @@ def read_assignment(text: str) -> Assignment:
     run, cause, seconds = integer(doc, "run", 1), string(doc, "cause", ""), integer(doc, "seconds", 0, default=0)
     lost, handover = integers(doc, "lost"), read_handover(doc.get("handover"))
     if doc.get("leave") is True:
-        return Leave(run, cause, seconds, lost, handover)
+        return Leave(run, cause, seconds, lost, handover, doc.get("suspect") is True)
     world = integer(doc, "world", 1)
     rank = integer(doc, "rank", 0)
     if rank >= world:

@@ -57,7 +57,7 @@ trains = st.builds(
     Train, run=runs, rank=st.integers(0, 7), world=st.integers(8, 10**6), master=masters, cause=causes, seconds=whole,
     wait=whole, lost=lost, floor=commits, handover=handovers,
 )  # fmt: skip
-leaves = st.builds(Leave, run=runs, cause=causes, seconds=whole, lost=lost, handover=handovers)
+leaves = st.builds(Leave, run=runs, cause=causes, seconds=whole, lost=lost, handover=handovers, suspect=st.booleans())
 assignments = st.one_of(trains, leaves, st.just(Standby()))
 
 unknown = st.dictionaries(

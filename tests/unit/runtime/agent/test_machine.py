@@ -16,6 +16,7 @@ from perdure.agent.state import (
     Ask,
     AssignmentRead,
     Cleared,
+    CommitImage,
     Event,
     Finish,
     ForgetImages,
@@ -25,6 +26,7 @@ from perdure.agent.state import (
     MarkWarm,
     ProcessEnded,
     Reported,
+    Rescued,
     Say,
     Settings,
     SigtermReceived,
@@ -48,6 +50,7 @@ from perdure.channel import (
     TookOver,
 )
 from perdure.contract import (
+    LINGER_SECONDS,
     CommitRef,
     Completion,
     ErrorKind,
@@ -136,6 +139,15 @@ def told(pod: Pod, outcome: ExitKind, **more: Any) -> Pod:
     return pod
 
 
+def alone() -> Pod:
+    """Its trainer has lost its peers at step 120, has left an image, and the seat is held."""
+    pod = training(images=True)
+    pod.sees(reported(Imaged(120)), reported(Exiting(ExitKind.PEER_LOST, 120)), GONE)
+    return pod
+
+
+RUN2_LOST = replace(RUN2, lost=(1,))
+SUSPECT = AssignmentRead(Leave(3, "node fault", lost=(1, 2), suspect=True))
 GONE = ProcessEnded(0, 0)
 BROKEN = ProcessEnded(0, 1, "Traceback: boom")
 
@@ -378,6 +390,61 @@ class TestNewerRuns:
         pod = training(images=True)
         pod.sees(reported(Imaged(None, "it stands in the middle of a step")))
         assert pod.sees(AssignmentRead(replace(RUN2, lost=(1,)))) == (Kill(),)
+
+    @pytest.mark.parametrize("goes", [AssignmentRead(LEAVE2), SigtermReceived()], ids=["told to leave", "deleted"])
+    def test_what_a_trainer_has_left_is_committed_before_its_pod_goes(self, goes: Event) -> None:
+        pod = alone()
+        assert pod.sees(goes) == (CommitImage(1),)
+        outcome = pod.outcome(Rescued(COMMIT))
+        assert (outcome.outcome, outcome.step, outcome.commit) == (ExitKind.PEER_LOST, 120, COMMIT)
+
+    def test_a_leaver_that_loses_its_peers_is_waited_for_too(self) -> None:
+        pod = training(images=True)
+        pod.sees(AssignmentRead(LEAVE2), reported(Imaged(120)), reported(Exiting(ExitKind.PEER_LOST, 120)))
+        assert pod.sees(GONE) == (MarkIdle(), CommitImage(1))
+        assert pod.outcome(Rescued(why="run 2 has begun")).commit is None
+
+    def test_so_is_a_seat_that_nobody_wants_any_more(self) -> None:
+        pod = alone()
+        assert pod.sees(Tick(), after=LINGER_SECONDS + 0.1) == (CommitImage(1),)
+
+    @pytest.mark.parametrize(("began", "seconds"), [(0, 60), (100, 15)], ids=["its own limit", "the pod's grace"])
+    def test_a_store_that_does_not_answer_is_not_waited_for_for_ever(self, began: float, seconds: float) -> None:
+        pod = alone()
+        pod.sees(SigtermReceived(pod.now - began))
+        assert due(pod.state) == pytest.approx(pod.now + seconds)
+        assert pod.sees(Tick(), after=seconds - 0.1) == ()
+        kill, finish = pod.sees(Tick(), after=0.2)
+        assert kill == Kill()
+        assert isinstance(finish, Finish)
+        assert finish.outcome.commit is None
+
+    def test_without_an_image_a_pod_goes_at_once(self) -> None:
+        pod = told(training(images=True), ExitKind.PEER_LOST)
+        pod.sees(reported(Imaged(None, "it stands in the middle of a step")), GONE)
+        assert isinstance(pod.sees(AssignmentRead(LEAVE2))[0], Finish)
+
+    @pytest.mark.parametrize("before", [(), (AssignmentRead(RUN2_LOST),)], ids=["training", "asked for an image"])
+    def test_of_what_is_suspect_nobody_leaves_an_image(self, before: tuple[Event, ...]) -> None:
+        pod = training(images=True)
+        pod.sees(*before)
+        assert pod.sees(SUSPECT) == (Kill(),)
+        (finish,) = pod.sees(Cleared(), ProcessEnded(0, -9))
+        assert isinstance(finish, Finish)
+
+    def test_nor_is_the_image_of_a_suspect_member_committed(self) -> None:
+        (finish,) = alone().sees(SUSPECT)
+        assert isinstance(finish, Finish)
+
+    def test_nor_any_longer_if_that_has_begun(self) -> None:
+        pod = alone()
+        pod.sees(AssignmentRead(replace(LEAVE2, lost=(1,))))
+        kill, finish = pod.sees(SUSPECT)
+        assert kill == Kill()
+        assert isinstance(finish, Finish)
+
+    def test_who_stays_shows_it_to_the_next_trainer(self) -> None:
+        assert alone().sees(AssignmentRead(RUN2)) == (MarkWarm(), Start(RUN2))
 
     def test_a_pod_whose_processes_differ_gets_the_images_that_there_are(self) -> None:
         pod = training(TWO, images=True)

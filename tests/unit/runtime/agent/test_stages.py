@@ -26,6 +26,7 @@ from perdure.agent.state import (
     Process,
     ProcessEnded,
     Reported,
+    Rescued,
     Say,
     Settings,
     SigtermReceived,
@@ -105,7 +106,7 @@ COLUMNS: dict[type[Report], str] = {
 }
 HEADS = [
     *("run", "offer", "leave", "lost", *dict.fromkeys(COLUMNS.values())),
-    *("way", "end", "cleared", "warmed", "time"),
+    *("way", "end", "cleared", "rescued", "warmed", "time"),
 ]
 LASTING = {Stage.NONE, Stage.STARTED, Stage.ATTACHED, Stage.OPENED, Stage.STEPPED, Stage.VOTING}
 """Where a trainer may stay for as long as it likes, or the word of the log may take."""
@@ -152,6 +153,8 @@ def column(event: Event, state: State) -> str:
             return COLUMNS[type(report)]
         case MakesWay():
             return "way"
+        case Rescued():
+            return "rescued"
         case ProcessEnded():
             return "end"
         case Cleared():
@@ -335,7 +338,7 @@ def test_a_member_whose_seat_is_held_is_not_ready_until_it_trains_again(steps: l
     assert any(step.before.idle and not step.after.idle for step in steps)
     for step in steps:
         if stage_of(step.after) is not Stage.FINISHED:
-            assert step.after.idle == (stage_of(step.after) is Stage.HELD)
+            assert step.after.idle == (stage_of(step.after) in (Stage.HELD, Stage.RESCUING))
         assert (MarkIdle() in step.actions) == (step.after.idle and not step.before.idle)
 
 

@@ -21,6 +21,7 @@ from perdure.agent.state import (
     ProcessEnded,
     Reported,
     Requested,
+    Rescued,
     Settings,
     SigtermReceived,
     State,
@@ -29,7 +30,7 @@ from perdure.agent.state import (
     Warmed,
 )
 from perdure.channel import Attached, Exiting, HandoverEnded, Imaged, Imaging, Opened, Report, Stepped, TookOver, Voting
-from perdure.contract import Assignment, ExitKind, Handover, HandoverWord, Leave, Train
+from perdure.contract import Assignment, CommitRef, ExitKind, Handover, HandoverWord, Leave, Train
 
 MASTER = "10.0.0.1:29500"
 RUN = 4
@@ -137,6 +138,9 @@ class World:
                     yield event, 0.0
             if state.trainer.clearing is not None and not state.trainer.alive:
                 yield Cleared(), 0.0
+            if stage_of(state) is Stage.RESCUING:
+                yield Rescued(CommitRef(3, 7)), 0.0
+                yield Rescued(why="run 5 has begun"), 0.0
 
     def _of_process(self, state: State, trainer: Trainer, process: Process) -> Iterator[Event]:
         """A report may be lost: each may come first. A process ends once, and tells its ending once, also killed."""
@@ -196,6 +200,7 @@ def relative(state: State, now: float) -> State:
             imaging=trainer.imaging and replace(trainer.imaging, at=0.0 if over else trainer.imaging.at - now),
             killed=trainer.killed and replace(trainer.killed, at=0.0, reason=""),
             clearing=_shifted(trainer.clearing, now),
+            rescuing=_shifted(trainer.rescuing, now),
         )
     return replace(
         state,

@@ -96,6 +96,7 @@ def beginnings(rule: Rule = choose) -> Iterator[Beginning]:
             for beginning in _next_runs(world, rule):
                 yield beginning
                 following.append(beginning.after)
+            following.extend(_rescued(world))
         else:
             following.extend(_lives_on(world))
         for after in following:
@@ -156,6 +157,13 @@ def _losses(world: World, stamped: int | None = None) -> Iterator[World]:
             for seat in kept:
                 images[seat] = Image(stamped or world.run, world.living[seat] or (), seat)
             yield replace(world, living=(None,) * SEATS, images=tuple(images))
+
+
+def _rescued(world: World) -> Iterator[World]:
+    """A pod goes, and what it has left of the newest run becomes that run's last commit."""
+    for image in world.images:
+        if image and image.run == world.run and len(image.history) > len(world.committed):
+            yield replace(world, committed=image.history)
 
 
 def _next_runs(world: World, rule: Rule) -> Iterator[Beginning]:

@@ -33,7 +33,7 @@ def left(folder: Path, rank: int, *, step: int = STEP, world: int = 2, crc: str 
     """An image that this rank of run 1 has left."""
     path = folder / f"image-{rank}-{step}"
     path.touch()
-    label = Label(Stamp(UID, 1, step, rank, world), position(step), crc, ("torch",))
+    label = Label(Stamp(UID, 1, step, rank, world), position(step), crc, ("torch",), OF_LOST)
     assert write_image(path, label, stage.stage(state(step, rank), 0, 1), lambda: True)
     return path
 

@@ -16,6 +16,7 @@ from perdure.channel import Exiting, read_report, write_offer
 from perdure.contract import Env, Handover, Leave, Train, write_assignment, write_handover
 from perdure.handover.parties import Part, Party, attempt_of
 from tests.unit.runtime.handover.nursery import Nursery
+from tests.unit.runtime.records import entries, traced
 
 WAIT_AT = 4
 AGAIN_AT = 12
@@ -133,7 +134,7 @@ class Job:
     @property
     def log(self) -> list[dict[str, Any]]:
         """Its entries, oldest first."""
-        return [json.loads(path.read_text()) for path in sorted((self.root / "log").glob("*.json"), reverse=True)]
+        return entries(self.root)
 
     def began(self, run: int) -> list[str]:
         """Which process was each rank of this run when it began, by the object that the log names."""
@@ -144,7 +145,7 @@ class Job:
     @property
     def trace(self) -> list[dict[str, Any]]:
         """The lines of all its ranks."""
-        return [json.loads(line) for path in self.root.glob("trace/*.jsonl") for line in path.read_text().splitlines()]
+        return traced(self.root)
 
     def _offer_at(self, name: str, step: int, offer: Train | Leave) -> None:
         self._again.setdefault(name, []).append((step, write_assignment(offer)))

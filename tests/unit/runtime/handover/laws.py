@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from perdure.contract import ExitKind, HandoverWord
 from perdure.handover.machine import Phase, known
+from perdure.handover.parties import Part
 from perdure.handover.state import STANDING
+from tests.unit.runtime.handover.moves import ENDS_OLDER, NEWER
 from tests.unit.runtime.handover.small import ENDED, FROZEN, NEXT, RUN, UP, Setting, World, spent
 
 OLDER = "ocfCFr"
-NEWER = "hpn"
 
 
 def broken(setting: Setting, world: World) -> Iterator[str]:
@@ -74,6 +75,8 @@ def stuck(setting: Setting, world: World) -> Iterator[str]:
         yield f"H10: {[setting.phase(world, number).value for number in waiting]} for ever"
     if waiting and world.clock < 3 and _harmless(setting, world):
         yield f"H10: {[setting.phase(world, number).value for number in waiting]} up to its deadline without a cause"
+    if _thrown_away(setting, world):
+        yield f"H13: an old rank stood at the newest step, and nothing of it is left behind {world.log}"
     if world.plan and "n" not in world.log and world.clock == 3 and not any(p == FROZEN for p in world.procs):
         last = NEXT if "h" in world.log or "p" in world.log else RUN
         members = setting.members if last == NEXT else tuple(setting.old)
@@ -83,6 +86,15 @@ def stuck(setting: Setting, world: World) -> Iterator[str]:
             or all(world.procs[n] == ENDED and world.ends[n] == "checkpointed" for n in members)
         ):
             yield f"P5: r+2 never opens behind {world.log}"
+
+
+def _thrown_away(setting: Setting, world: World) -> bool:
+    """Whether nobody trains on from the older run's last step, which one of its ranks has left as an image."""
+    left = [rank for rank in setting.old if world.procs[rank] == ENDED and world.ends[rank] in ("peer-lost", "killed")]
+    seats = [rank for rank in left if setting.attempt.parties[rank].part is Part.STAYER]
+    over = any(letter in world.log for letter in (*NEWER, *ENDS_OLDER))
+    alive = any(world.procs[rank] in (UP, FROZEN) for rank in setting.old)
+    return bool(left) and world.up and not (seats or over or alive)
 
 
 def slow(setting: Setting, world: World) -> Iterator[str]:

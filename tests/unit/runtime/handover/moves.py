@@ -31,6 +31,7 @@ from tests.unit.runtime.handover.small import (
 Move = tuple[str, World]
 TRAINING = (Phase.PREPARING, Phase.ABORTED)
 ENDS_OLDER = "fF"
+NEWER = "hpn"
 _NOTHING = "nothing happens until "
 UNTIL_THE_LIMIT = f"{_NOTHING}1"
 _AGREED: Final[dict[str, on.Happening]] = {"stop": on.Stopped(), "exit": on.ExitAgreed(), "goal": on.GoalReached()}
@@ -66,6 +67,7 @@ def _moves(setting: Setting, world: World) -> Iterator[Move]:
             yield from _requests(setting, world, number)
     yield from _newer_run(setting, world)
     yield from _later_run(setting, world)
+    yield from _rescues(setting, world)
     yield from _faults(setting, world)
 
 
@@ -409,6 +411,18 @@ def _opens_later(setting: Setting, world: World) -> bool:
     if "block" in setting.without and takes_over is not None:
         return ended[takes_over] or takes_over in lost
     return ended[last] or last in lost
+
+
+def _rescues(setting: Setting, world: World) -> Iterator[Move]:
+    """The agent of a leaver commits what its trainer has left, unless the log says that this is over.
+
+    Its PUT stands right behind what it has read, so nothing comes in between. To read first is a rule of its own.
+    """
+    over = "rescue-reads" not in setting.without and any(letter in world.log for letter in (*NEWER, *ENDS_OLDER))
+    for rank in setting.old if world.up and "rescue" not in setting.without and not over else ():
+        if setting.attempt.parties[rank].part is Part.LEAVER and world.ends[rank] in ("peer-lost", "killed"):
+            log, ends = world.log + ("F" if "r" in world.log else "f"), put(world.ends, rank, "rescued")
+            yield f"the agent of {rank} commits its image", world._replace(log=log, ends=ends)
 
 
 def _faults(setting: Setting, world: World) -> Iterator[Move]:

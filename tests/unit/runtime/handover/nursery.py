@@ -7,6 +7,7 @@ returns (JSON) is in a file.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -89,6 +90,7 @@ def _main() -> None:
     die_with_parent()
     for module in sys.argv[1:]:
         importlib.import_module(module)
+    gc.freeze()  # as where the agent forks trainers: what looks at all that lives does not look at this
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         match json.loads(line):

@@ -178,5 +178,9 @@ PLANTED: dict[str, Planted] = {
     ),
     "nobody settles": Planted("H10", {"cut": 1}, 2, FIRST_GROWN, react=_nobody_settles),
     "an aborted run's end does not say so": Planted("H9", {"cut": 1}, 1, attempt=ONE_REPLACED, without="mark"),
+    "a leaver's image goes with it": Planted("H13", {"kill": 1}, without="rescue"),
+    "a leaver's image is committed whatever the log says": Planted(
+        "H4", {"kill": 1, "plan": 1}, without="rescue-reads"
+    ),
     "the next run opens by its block alone": Planted("P5", {"kill": 1, "plan": 1}, 0, without="block"),
 }

@@ -1,0 +1,200 @@
+"""The image of a leaver becomes its run's last commit, where the log still allows that, and nothing is written else."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure.checkpoint import stage
+from perdure.checkpoint.codec import encode
+from perdure.checkpoint.image import Stamp
+from perdure.checkpoint.image_file import Image, Label, write_image
+from perdure.checkpoint.load import load
+from perdure.checkpoint.log import Log
+from perdure.checkpoint.rescue import Superfluous, rescue
+from perdure.checkpoint.state import Loaded
+from perdure.checkpoint.takeover import Takeover
+from perdure.contract import Env
+from perdure.errors import Fenced, StorageError
+from perdure.group.peers import Peers
+from perdure.store import Store
+from perdure.store.file import FileStore
+from tests.support.store import MemoryStore, WatchedStore
+from tests.unit.runtime.checkpoint.world import UID, on_ranks, opened, position, same_state, save_solo, state, story
+
+STEP = 17
+OF_LOST = "made up from the one that is left"
+
+
+def left(folder: Path, rank: int, *, step: int = STEP, run: int = 1, uid: str = UID, crc: str = "a") -> Path:
+    """An image that this rank of a run of three has left."""
+    path = folder / f"image-{run}-{rank}-{step}"
+    path.touch()
+    label = Label(Stamp(uid, run, step, rank, 3), position(step), crc, ("torch",), encode(OF_LOST, "rank"))
+    assert write_image(path, label, stage.stage(state(step, rank), 0, 1), lambda: True)
+    return path
+
+
+@pytest.fixture
+def store() -> Store:
+    """Run 1 has saved once, and trained on."""
+    store = MemoryStore()
+    save_solo(store, opened(store), 5)
+    return store
+
+
+def resumed(store: Store, world: int) -> list[Loaded]:
+    """What the ranks of run 2 begin with."""
+
+    def act(peers: Peers) -> Loaded | None:
+        return load(store, peers, opened(store, 2).commits() if peers.rank == 0 else None)
+
+    found = on_ranks(world, act)
+    for one in found:
+        if isinstance(one, BaseException):
+            raise one
+    return [one for one in found if isinstance(one, Loaded)]
+
+
+@pytest.mark.parametrize("ranks", [(1,), (0,), (2, 1)])
+def test_the_next_run_goes_on_from_the_last_step_and_waits_for_nobody(
+    tmp_path: Path, store: Store, ranks: Sequence[int]
+) -> None:
+    images = [Image(left(tmp_path, rank)) for rank in ranks]
+    commit = rescue(store, UID, 1, images)
+    assert (commit.step, story(store)) == (STEP, ["Opened 1", "Committed 1 @5", f"Committed 1 @{STEP}!"])
+    found = resumed(store, 3)
+    assert [(one.commit, one.position, one.world) for one in found] == [(commit, position(STEP), 3)] * 3
+    assert all(same_state(one.state, state(STEP, min(ranks))) for one in found)
+    own = [one.state.rank["rank"] if rank in ranks else one.state.rank for rank, one in enumerate(found)]
+    assert own == [rank if rank in ranks else OF_LOST for rank in range(3)]
+
+
+def test_it_may_begin_with_any_number_of_ranks(tmp_path: Path, store: Store) -> None:
+    rescue(store, UID, 1, [Image(left(tmp_path, 1))])
+    assert [one.position for one in resumed(store, 2)] == [position(STEP)] * 2
+
+
+def ended(store: Store) -> None:
+    save_solo(store, opened(store, 2, wait_over=True), 9, final=True)
+
+
+NOT_ALLOWED: dict[str, Callable[[Store], Any]] = {
+    "run 2 has begun": lambda store: opened(store, 2, wait_over=True),
+    "run 2 has ended": ended,
+    "another job has the root": lambda store: opened(store, uid="other"),
+}
+
+
+@pytest.mark.parametrize("then", NOT_ALLOWED.values(), ids=NOT_ALLOWED)
+def test_nothing_is_written_behind_another_run(tmp_path: Path, store: Store, then: Callable[[Store], Any]) -> None:
+    then(store)
+    before = story(store)
+    with pytest.raises(Superfluous):
+        rescue(store, UID, 1, [Image(left(tmp_path, 1))])
+    assert story(store) == before
+
+
+def test_nothing_is_written_behind_the_runs_own_last_word(tmp_path: Path) -> None:
+    store = MemoryStore()
+    save_solo(store, opened(store), 5, final=True)
+    with pytest.raises(Superfluous, match="a last word of its own"):
+        rescue(store, UID, 1, [Image(left(tmp_path, 1))])
+
+
+def test_a_hand_over_that_is_in_the_log_has_taken_the_run_away(tmp_path: Path, store: Store) -> None:
+    Takeover(Log(store), uid=UID, run=1, next_run=2).open(3, STEP, "its writer")
+    with pytest.raises(Superfluous, match="run 2 has begun"):
+        rescue(store, UID, 1, [Image(left(tmp_path, 1))])
+
+
+def test_one_that_was_refused_has_not_and_the_last_word_says_so(tmp_path: Path, store: Store) -> None:
+    Takeover(Log(store), uid=UID, run=1, next_run=2).refuse()
+    commit = rescue(store, UID, 1, [Image(left(tmp_path, 1))])
+    slot = Log(store).slot(commit.seq)
+    assert slot
+    assert slot.entry
+    assert slot.entry.refused == 2
+
+
+@pytest.mark.parametrize(
+    "image",
+    [{"step": 5}, {"step": 3}, {"run": 2}, {"uid": "other"}],
+    ids=["in the newest commit", "before it", "of another run", "of another job"],
+)
+def test_an_image_that_leads_nowhere_is_let_go(tmp_path: Path, store: Store, image: dict[str, Any]) -> None:
+    before = story(store)
+    with pytest.raises(Superfluous):
+        rescue(store, UID, 1, [Image(left(tmp_path, 1, **image))])
+    assert story(store) == before
+
+
+def test_ranks_that_have_come_apart_commit_nothing(tmp_path: Path, store: Store) -> None:
+    images = [Image(left(tmp_path, 1, crc="a")), Image(left(tmp_path, 2, crc="b"))]
+    with pytest.raises(Superfluous, match="come apart"):
+        rescue(store, UID, 1, images)
+
+
+def test_whoever_writes_meanwhile_is_first(tmp_path: Path, store: Store) -> None:
+    def around(call: str, key: str, act: Callable[[], Any]) -> Any:
+        if call == "put" and key.endswith("manifest.json"):
+            opened(store, 2, wait_over=True)
+        return act()
+
+    with pytest.raises(Superfluous, match="run 2 has begun"):
+        rescue(WatchedStore(store, around), UID, 1, [Image(left(tmp_path, 1))])
+    assert story(store) == ["Opened 1", "Committed 1 @5", "Opened 2"]
+
+
+def test_rank_0_may_live_and_is_fenced(tmp_path: Path) -> None:
+    """Only cut off, say: what it wants to write comes behind the end of its run."""
+    store = MemoryStore()
+    pen = opened(store)
+    rescue(store, UID, 1, [Image(left(tmp_path, 1))])
+    with pytest.raises(Fenced):
+        save_solo(store, pen, STEP + 1)
+
+
+def test_a_store_that_does_not_answer_may_be_asked_again(tmp_path: Path, store: Store) -> None:
+    failing = {"put"}
+
+    def around(call: str, key: str, act: Callable[[], Any]) -> Any:
+        if call in failing and key.startswith("log/"):
+            failing.clear()
+            act()
+            raise StorageError("the answer is lost")
+        return act()
+
+    watched, images = WatchedStore(store, around), [Image(left(tmp_path, 1))]
+    with pytest.raises(StorageError):
+        rescue(watched, UID, 1, images)
+    assert rescue(watched, UID, 1, images).step == STEP
+    assert story(store) == ["Opened 1", "Committed 1 @5", f"Committed 1 @{STEP}!"]
+
+
+def command(root: Path, *files: Path) -> dict[str, Any]:
+    """What the process prints that an agent starts."""
+    environ = {**os.environ, Env.ROOT: root.as_uri(), Env.UID: UID}
+    words = [sys.executable, "-P", "-m", "perdure.checkpoint.rescue", "1", *map(str, files)]
+    told: dict[str, Any] = json.loads(subprocess.run(words, env=environ, check=True, capture_output=True).stdout)
+    return told
+
+
+def test_the_agents_process_prints_the_commit_or_why_there_is_none(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    save_solo(FileStore(root), opened(FileStore(root)), 5)
+    damaged = tmp_path / "damaged"
+    damaged.write_bytes(b"perdure1 and nothing else")
+    assert command(root, damaged) == {"why": "no image is whole"}
+    image = left(tmp_path, 1)
+    assert command(root, image, damaged) == {"seq": 3, "step": STEP}
+    assert command(root, left(tmp_path, 2)) == {"seq": 3, "step": STEP}, "another rank has committed it"
+    opened(FileStore(root), 2)
+    assert command(root, image) == {"why": "run 2 has begun"}
