@@ -53,6 +53,8 @@ class Policy:
     refuse_budgets: str = ""
     dry_run_passes: bool = False
     """The webhook lets dry runs pass."""
+    ending: set[str] = field(default_factory=set)
+    """Namespaces that are being deleted: nothing new is made in them."""
     mesh: bool = False
     """A webhook puts a container before those of every new pod; it never ends by itself."""
     pod_security: bool = False
@@ -66,6 +68,10 @@ class Policy:
 
     def admit_create(self, kind: str, raw: Json, others: list[Json], *, dry_run: bool) -> None:
         """Raises Refused. `others` are the namespace's objects of that kind."""
+        namespace, name = str(raw["metadata"].get("namespace") or ""), raw["metadata"]["name"]
+        if namespace in self.ending:
+            why = f"unable to create new content in namespace {namespace} because it is being terminated"
+            self._refuse("namespace-ending", f'{kind} "{name}" is forbidden: {why}')
         if kind == BUDGETS and self.refuse_budgets:
             self._refuse("webhook-budget", self.refuse_budgets)
         if kind != PODS:

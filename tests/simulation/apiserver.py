@@ -188,8 +188,9 @@ class ApiServer:
         uid: str | None = None,
         version: str | None = None,
         grace: int | None = None,
-        orphan: bool = False,
+        finalizer: str = "",
     ) -> None:
+        """`finalizer` is what the propagation policy puts on it: ORPHAN or FOREGROUND."""
         old = self.get(kind, namespace, name)
         metadata = old["metadata"]
         if uid is not None and metadata["uid"] != uid:
@@ -199,8 +200,8 @@ class ApiServer:
         if version is not None and metadata["resourceVersion"] != version:
             raise Refused(409, "Conflict", f"Precondition failed: ResourceVersion in precondition: {version}")
         new: Json = old | {"metadata": clone(metadata)}
-        if orphan and "orphan" not in (new["metadata"].get("finalizers") or ()):
-            new["metadata"]["finalizers"] = [*(new["metadata"].get("finalizers") or ()), "orphan"]
+        if finalizer and finalizer not in (new["metadata"].get("finalizers") or ()):
+            new["metadata"]["finalizers"] = [*(new["metadata"].get("finalizers") or ()), finalizer]
         seconds = self._grace(kind, old, grace)
         if seconds == 0 and not new["metadata"].get("finalizers"):
             self._remove(kind, old, by)

@@ -12,10 +12,12 @@ from tests.simulation.kubelet import Kubelet
 from tests.simulation.objects import (
     BUDGETS,
     EVENTS,
+    FOREGROUND,
     JOBS,
     LEASES,
     NODES,
     NOT_READY,
+    ORPHAN,
     PODS,
     REVISIONS,
     UNREACHABLE,
@@ -166,8 +168,10 @@ class Garbage:
             self._world.after(self._rng.uniform(0.05, 2.0), self._collect, uid_of(change.raw))
         elif change.event == "ADDED" and change.raw["metadata"].get("ownerReferences"):
             self._world.after(self._rng.uniform(1.0, 5.0), self._check, change.kind, change.raw)
-        elif change.kind == JOBS and _orphaning(change.raw):
+        elif change.kind == JOBS and _waits_for(change.raw, ORPHAN):
             self._world.after(self._rng.uniform(0.05, 1.0), self._orphan, change.raw)
+        elif change.kind == JOBS and _begins_to_wait(change):
+            self._world.after(self._rng.uniform(0.05, 1.0), self._empty, change.raw, True)
 
     def _collect(self, owner: str) -> None:
         for kind in (PODS, BUDGETS, REVISIONS):
@@ -189,6 +193,35 @@ class Garbage:
         except Refused:
             return
 
+    def _empty(self, owner: Json, first: bool = False) -> None:
+        """Its dependents go first, in no order, and later only what blocks its deletion: it goes when none is left."""
+        uid = uid_of(owner)
+        there = self._world.server.find(JOBS, *key_of(owner))
+        if there is None or uid_of(there) != uid:
+            return
+        blocked = False
+        for kind in (BUDGETS, PODS, REVISIONS):
+            for raw in self._world.server.all(kind, owner["metadata"]["namespace"]):
+                if uid in _owners(raw):
+                    blocks = any(one.get("blockOwnerDeletion") for one in raw["metadata"]["ownerReferences"])
+                    blocked |= blocks
+                    if not terminating(raw) and (first or blocks):
+                        self._world.after(self._rng.uniform(0.0, 2.0), self._delete, kind, raw)
+        if blocked:
+            self._world.after(self._rng.uniform(1.0, 3.0), self._empty, owner)
+        else:
+            self._release(owner, FOREGROUND)
+
+    def _release(self, owner: Json, finalizer: str) -> None:
+        there = self._world.server.find(JOBS, *key_of(owner))
+        if there is not None and uid_of(there) == uid_of(owner):
+
+            def release(raw: Json) -> None:
+                kept = [one for one in raw["metadata"].get("finalizers") or () if one != finalizer]
+                raw["metadata"]["finalizers"] = kept
+
+            self._world.server.change(JOBS, *key_of(owner), release, by="garbage")
+
     def _orphan(self, owner: Json) -> None:
         uid = uid_of(owner)
 
@@ -203,16 +236,17 @@ class Garbage:
                     self._world.after(self._rng.uniform(0.05, 2.0), self._orphan, owner)
                     return  # one after the other
 
-        def release(raw: Json) -> None:
-            raw["metadata"]["finalizers"] = [one for one in raw["metadata"].get("finalizers") or () if one != "orphan"]
-
-        there = self._world.server.find(JOBS, *key_of(owner))
-        if there is not None and uid_of(there) == uid:
-            self._world.server.change(JOBS, *key_of(owner), release, by="garbage")
+        self._release(owner, ORPHAN)
 
 
-def _orphaning(raw: Json) -> bool:
-    return terminating(raw) and "orphan" in (raw["metadata"].get("finalizers") or ())
+def _waits_for(raw: Json, finalizer: str) -> bool:
+    """Whether it is being deleted, and not gone before the garbage collector has done that."""
+    return terminating(raw) and finalizer in (raw["metadata"].get("finalizers") or ())
+
+
+def _begins_to_wait(change: Change) -> bool:
+    """For its dependents."""
+    return _waits_for(change.raw, FOREGROUND) and not _waits_for(change.old or change.raw, FOREGROUND)
 
 
 def _owners(raw: Json) -> set[str]:

@@ -83,7 +83,10 @@ class Evictor:
     def _begin(self, namespace: str, request: Json) -> None:
         target = clone(request["spec"]["target"])
         body = {"metadata": {"name": target["pod"]["uid"]}, "spec": {"target": target}}
-        self._world.server.create(EVICTIONS, namespace, body, by=BY)
+        try:
+            self._world.server.create(EVICTIONS, namespace, body, by=BY)
+        except Refused:  # the namespace is being deleted
+            return
         self._world.tell(BY, "begins", pod=target["pod"]["name"])
 
     def _advance(self, eviction: Json, requests: list[Json]) -> None:

@@ -52,6 +52,10 @@ class Behaviour:
     """Whether the script can change its membership in place, as far as its Session says when it attaches."""
     balks: bool = False
     """Whether that turns out to be wrong when it is tried."""
+    init_fails: float = 0.0
+    """Probability that a container that goes before the trainer ends badly."""
+    init_pull_fails: float = 0.0
+    """Of each attempt to pull the image of one."""
     exits_without_session: bool = False
     """The process ends with status 0 before a Session attaches."""
 

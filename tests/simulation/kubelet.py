@@ -29,6 +29,12 @@ from tests.simulation.world import World
 
 ANNOTATIONS_FILE: Final = "metadata.annotations['"
 WARM_TICK: Final = 1.0
+MISSED_SHARE: Final = 0.05
+"""Of updates of a pod that has just become Ready: its files follow with the next sync."""
+BUSY_SECONDS: Final = 3.0
+SYNC_SECONDS: Final = 0.2
+_OOM: Final = "OOMKilled"
+_INITIALIZING: Final[Json] = {"waiting": {"reason": "PodInitializing"}}
 LATE_ADDRESS_SHARE: Final = 0.06
 """Of pods whose address is told later than that they run."""
 
@@ -101,6 +107,11 @@ class Kubelet:
         """Probability that a pod has no address for its first seconds."""
         self.file_delay = 0.0
         """Up to so many seconds more until a file follows its annotation."""
+        self.missed = MISSED_SHARE
+        """Probability that a file is not renewed before the pod is synced again."""
+        self._files = world.rng(f"kubelet/{name}/files")
+        self.before = world.rng(f"kubelet/{name}/before")
+        """For what goes before trainers."""
         self.stuck = 0.0
         """Probability that a pod stays Terminating on this node until it is set free."""
         self._arrival = 0.0
@@ -111,6 +122,14 @@ class Kubelet:
     def hears(self) -> bool:
         """Whether the API server and this kubelet reach each other."""
         return self.connected and self.alive
+
+    def until_synced(self, seconds: float, ready_at: float) -> float:
+        """Until a file is renewed: an update that comes while the pod is synced, as it is when it has just become
+        Ready, waits for the periodic sync."""
+        if self.world.now - ready_at > BUSY_SECONDS or self._files.random() >= self.missed:
+            return seconds
+        self.world.fire("file-missed")
+        return self._files.uniform(60.0, 90.0)
 
     def sync(self, pod: Json, *, gone: bool = False) -> None:
         """A pod of this node has changed; the kubelet learns of it a moment later."""
@@ -182,8 +201,9 @@ class Kubelet:
     def free(self) -> None:
         """What was stuck ends."""
         self.stuck = 0.0
-        for worker in self._workers.values():
+        for worker in list(self._workers.values()):
             worker.set_free()
+            worker.seem(ready=True)
 
     def end_hung(self) -> None:
         """SIGKILL for every container whose PID 1 is stopped: nothing else ends one whose processes have ended."""
@@ -223,6 +243,16 @@ class Kubelet:
             chosen.hang()
         return bool(running)
 
+    def unready_one(self, rng: random.Random) -> Worker | None:
+        """The readiness of a running container's pod is lost, and nothing else; None where none runs."""
+        running = [one for one in self._workers.values() if one.running]
+        if not running:
+            return None
+        chosen = rng.choice(running)
+        self.world.tell("node", "finds unready", pod=chosen.pod["metadata"]["name"])
+        chosen.seem(ready=False)
+        return chosen
+
     def hang_pod(self, pod: Json) -> None:
         """PID 1 of that container is stopped, where it runs here."""
         worker = self._workers.get(uid_of(pod))
@@ -258,11 +288,19 @@ class Worker:
         self.stuck = False
         self._gone = False
         self._message = ""
+        self._before: list[Json] = []
+        """The statuses of what goes before the trainer, in their order."""
+        self._unready = False
+        """Whatever its probe says."""
         self._ip = ""
         """As far as it is told."""
         self._undead = False
         """Its processes hang in the kernel: no signal ends them."""
         self._wanted_file = _file_content(pod)
+        self._annotations = pod["metadata"].get("annotations")
+        self._ready_at = float("-inf")
+        self._shown_file = self._wanted_file
+        self._wanted_at = 0.0
 
     def start(self) -> None:
         self._life = self._world.spawn(self._live())
@@ -276,16 +314,23 @@ class Worker:
         if gone or terminating(pod):
             self._terminate()
             return
-        content = _file_content(pod)
+        content, touched = _file_content(pod), pod["metadata"].get("annotations")
         if content != self._wanted_file:
-            self._wanted_file = content
+            self._wanted_file, self._wanted_at = content, self._world.now
             rng = self.kubelet.rng
             delay = rng.uniform(0.1, 0.3) + (rng.random() * self.kubelet.file_delay)
-            self._world.after(delay, self._write, content)
+            self._world.after(self.kubelet.until_synced(delay, self._ready_at), self._write, content)
+        elif touched != self._annotations:
+            self._world.after(self.kubelet.until_synced(SYNC_SECONDS, self._ready_at), self._write, content)
+        self._annotations = touched
 
     def _write(self, content: str) -> None:
         """The kubelet does not look after the volumes of a pod that it ends."""
         if self._host is not None and not self._terminating and content == self._wanted_file:
+            if content != self._shown_file:
+                seconds = self._world.now - self._wanted_at
+                self._world.tell(self.pod["metadata"]["name"], "file-shown", seconds=seconds)
+            self._shown_file = content
             self._host.write(content)
 
     def _terminate(self) -> None:
@@ -333,6 +378,12 @@ class Worker:
         if self._host is not None:
             self._host.hung = True
 
+    def seem(self, *, ready: bool) -> None:
+        """What is told of its readiness, where it has any."""
+        if self._unready == ready:
+            self._unready = not ready
+            self.push()
+
     @property
     def hung(self) -> bool:
         return self.running and self._host is not None and self._host.hung
@@ -364,6 +415,9 @@ class Worker:
     async def _live(self) -> None:
         rng = self.kubelet.rng
         await asyncio.sleep(rng.uniform(0.05, 0.3))
+        for number, one in enumerate(self.pod["spec"].get("initContainers") or ()):
+            if not await self._go_before(number, one):
+                return
         await self._pull()
         if self._terminating:
             return
@@ -390,6 +444,53 @@ class Worker:
             self._report_end(ended, at)
             self.finish()
 
+    async def _go_before(self, number: int, container: Json) -> bool:
+        """An init container or a native sidecar; False where its end is the pod's."""
+        if not number:
+            names = (one["name"] for one in self.pod["spec"]["initContainers"])
+            self._before = [{"name": name, "ready": False, "state": _INITIALIZING} for name in names]
+        rng, behaviour, told = self.kubelet.before, _behaviour(self._world, self.pod), self._before[number]
+        while rng.random() < behaviour.init_pull_fails:
+            self._world.fire("init-pull")
+            reason = rng.choice(("ErrImagePull", "ImagePullBackOff"))
+            self._show_before(number, {"waiting": {"reason": reason, "message": "rpc error: code = NotFound"}})
+            await asyncio.sleep(rng.uniform(1.0, 10.0))
+        stays = container.get("restartPolicy") == "Always"
+        while stays and rng.random() < behaviour.init_fails:
+            self._world.fire("sidecar-crash")
+            told["lastState"] = {"terminated": {"exitCode": 1, "reason": "Error"}}
+            self._show_before(number, {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting"}})
+            await asyncio.sleep(rng.uniform(2.0, 10.0))
+        self._show_before(number, {"running": {"startedAt": stamp(self._world.now)}})
+        if not stays:
+            await asyncio.sleep(rng.uniform(0.2, 4.0))
+            if rng.random() < behaviour.init_fails:
+                return self._fail_before(number, *rng.choice(((1, "Error"), (1, "Error"), (137, "Error"), (137, _OOM))))
+            self._show_before(number, {"terminated": {"exitCode": 0, "reason": "Completed"}})
+        told["ready"] = True
+        return True
+
+    def _fail_before(self, number: int, code: int, reason: str) -> bool:
+        self._world.fire("init-exit" if code == 1 else "init-kill")
+        self._world.tell(self.pod["metadata"]["name"], "init-ended", code=code, reason=reason)
+        self._ended = True
+        self._before[number]["state"] = {}
+        self._end_sidecars(self._world.now)
+        ended = {"exitCode": code, "reason": reason, "finishedAt": stamp(self._world.now)}
+        self._show_before(number, {"terminated": ended}, "Failed")
+        self.finish()
+        return False
+
+    def _end_sidecars(self, at: float) -> None:
+        """Native sidecars are ended once the pod is over, and most do not end well."""
+        for one in self._before:
+            if "running" in one["state"]:
+                one["state"] = {"terminated": {"exitCode": 143, "reason": "Error", "finishedAt": stamp(at)}}
+
+    def _show_before(self, number: int, state: Json, phase: str = "Pending") -> None:
+        self._before[number]["state"] = state
+        self._show(phase, _INITIALIZING, ready=False)
+
     async def _pull(self) -> None:
         rng = self.kubelet.rng
         while rng.random() < self.kubelet.pull_fails:
@@ -404,6 +505,7 @@ class Worker:
         await asyncio.sleep(self.kubelet.rng.uniform(0.0, WARM_TICK))
         if not self._ended and self._status is not None:
             running = self._status["containerStatuses"][0]["state"]
+            self._ready_at = self._world.now
             self._show("Running", running, ready=True, ip=self._ip)
 
     def _show_address(self, ip: str) -> None:
@@ -424,6 +526,7 @@ class Worker:
         over = "Succeeded" if ended.exit_code == 0 else "Failed"
         phase = "Running" if self._sidecars and not self._terminating else over
         self._world.tell(self.pod["metadata"]["name"], "container-ended", code=ended.exit_code, reason=ended.reason)
+        self._end_sidecars(at)
         self._show(phase, state, ready=False, ip=self._host.ip if self._host else "")
 
     def finish(self) -> None:
@@ -451,6 +554,8 @@ class Worker:
         others = [{"name": name, "ready": True, "state": {"running": {}}} for name in names if name != own]
         trainer = {"name": own, "ready": ready, "state": state}
         self._status = {"phase": phase, "podIP": ip, "containerStatuses": [trainer, *others], "ready": ready}
+        if self._before:
+            self._status["initContainerStatuses"] = self._before
         self.push()
 
     def push(self) -> None:
@@ -461,7 +566,7 @@ class Worker:
         if there is None or uid_of(there) != self._uid:
             return
         wanted, now = clone(self._status), self._world.now
-        ready = wanted.pop("ready")
+        ready = wanted.pop("ready") and not self._unready
 
         def change(raw: Json) -> None:
             raw["status"] = {**(raw.get("status") or {}), **wanted}

@@ -38,6 +38,8 @@ class CallFaults:
 
     conflict: float = 0.0
     too_many: float = 0.0
+    retry_after: float | None = None
+    """What those are told who come too often."""
     error: float = 0.0
     timeout: float = 0.0
     lost: float = 0.0
@@ -180,7 +182,8 @@ class Link:
             self._fired["timeout"] += 1
             return
         if faults.too_many and chance() < faults.too_many:
-            self._answer(future, "too-many", Refused(429, "TooManyRequests", "too many requests, please try again"))
+            words = "too many requests, please try again"
+            self._answer(future, "too-many", Refused(429, "TooManyRequests", words, faults.retry_after))
             return
         if faults.error and chance() < faults.error:
             status = self._rng.choice((500, 502, 503, 504))

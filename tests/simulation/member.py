@@ -26,6 +26,7 @@ from perdure.agent.state import (
     Ask,
     AskForSave,
     AssignmentRead,
+    CommitImage,
     Event,
     Finish,
     ForgetImages,
@@ -199,7 +200,7 @@ class _Agent:
                 pass  # nobody probes it there yet
             case Finish(outcome):
                 self._finish(outcome)
-            case ForgetImages():
+            case ForgetImages() | CommitImage():
                 pass  # simulated trainers leave none
             case Ask() | AskForSave() | Offer() | Acknowledge() | Kill():
                 for process in self._processes:

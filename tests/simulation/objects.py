@@ -32,6 +32,9 @@ WITH_STATUS: Final = frozenset({JOBS, PODS, NODES, BUDGETS, REQUESTS, EVICTIONS}
 
 EPOCH: Final = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
+ORPHAN: Final = "orphan"
+FOREGROUND: Final = "foregroundDeletion"
+
 GRACELESS: Final = ("Succeeded", "Failed")
 UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
 NOT_READY: Final = "node.kubernetes.io/not-ready"
@@ -43,10 +46,12 @@ _NESTED: Final = frozenset((dict, list))
 class Refused(Exception):
     """The API server's answer is an error."""
 
-    def __init__(self, status: int, reason: str, message: str) -> None:
+    def __init__(self, status: int, reason: str, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.reason = reason
+        self.retry_after = retry_after
+        """The header, in seconds."""
 
 
 def clone(value: Any) -> Any:

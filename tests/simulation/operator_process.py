@@ -183,7 +183,10 @@ class Client:
         except Refused as error:
             self._clock.heard(self._link.date, sent=sent)
             raise _error(error.status, error.reason)(
-                f"{verb} {resource.plural} {name}: {error}", status=error.status, reason=error.reason
+                f"{verb} {resource.plural} {name}: {error}",
+                status=error.status,
+                reason=error.reason,
+                retry_after=error.retry_after,
             ) from None
 
 

@@ -252,6 +252,7 @@ class Scene:
             behaviour.crash_per_step = behaviour.hang_per_step = 0.0
             behaviour.oom_at_step = None
             behaviour.exits_without_session = False
+            behaviour.init_fails = behaviour.init_pull_fails = 0.0
         for name, kubelet in self.kubelets.items():
             self._heal_node(name, kubelet)
         announce_nothing(world)

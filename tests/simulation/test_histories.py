@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation import kubelet
 from tests.simulation.history import History, Request
 
 HISTORIES = int(os.environ.get("PERDURE_HISTORIES", "1000"))
@@ -47,6 +48,17 @@ def test_a_traceback_in_the_operators_log_fails_the_history() -> None:
     violation = history.play().violation
     assert violation is not None
     assert (violation.check, violation.words) == ("raised", "IndexError('pop from empty list')")
+
+
+def test_what_a_kubelet_misses_right_after_readiness_is_shown_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file that is to be renewed then waits for the next sync of its pod, by itself 60 s later and more."""
+    monkeypatch.setattr(kubelet, "MISSED_SHARE", 1.0)
+    results = [History(Request(seed, only=("drain",))).play() for seed in range(8)]
+    assert [str(result.violation) for result in results if result.violation] == []
+    assert sum(result.fired["file-missed"] for result in results) > 8
+    shown = [fact.facts["seconds"] for result in results for fact in result.facts if fact.what == "file-shown"]
+    assert len(shown) > 20
+    assert max(shown) < 10
 
 
 def test_a_seed_gives_the_same_history_each_time() -> None:

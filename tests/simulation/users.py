@@ -11,6 +11,7 @@ from tests.simulation.objects import BUDGETS, JOBS, PODS, Json, Refused, clone, 
 from tests.simulation.world import World
 
 USER = "user"
+AGAIN_SECONDS = 10.0
 
 
 class User:
@@ -32,7 +33,10 @@ class User:
     def apply(self) -> None:
         if self.job is None:
             self.world.tell(USER, "apply", job=self.key[1])
-            self.world.server.create(JOBS, self.key[0], clone(self.body), by=USER)
+            try:
+                self.world.server.create(JOBS, self.key[0], clone(self.body), by=USER)
+            except Refused:  # its namespace is being deleted: people try again
+                self.world.after(AGAIN_SECONDS, self.apply)
 
     @property
     def job(self) -> Json | None:
@@ -65,10 +69,10 @@ class User:
             self.world.tell(USER, words, job=self.key[1])
             self.world.server.change(JOBS, *self.key, how, by=USER)
 
-    def delete(self, *, orphan: bool = False) -> None:
+    def delete(self, *, finalizer: str = "") -> None:
         if self.job is not None:
-            self.world.tell(USER, "delete", job=self.key[1], orphan=orphan)
-            self.world.server.delete(JOBS, *self.key, by=USER, orphan=orphan)
+            self.world.tell(USER, "delete", job=self.key[1], finalizer=finalizer)
+            self.world.server.delete(JOBS, *self.key, by=USER, finalizer=finalizer)
 
     def delete_pod(self, grace: int | None = None) -> None:
         alive = [one for one in self.pods() if not terminal(one)]

@@ -17,6 +17,7 @@ takeover     the old run trains until the next one is planned; seats and ranks a
 offers       live hand-overs that nothing is in the way of come about, and are learned of
 handovers    H1 H2 H8 H10: whoever goes on alive has every vote, and everybody knows in time
 claims       what the operator says is so
+starting     what goes before a trainer is named, and costs whom it belongs to
 told         what people and their tools are told besides
 debts        what it owes by now
 cordons      a mere cordon moves those whose job says so, and nobody has to leave for it where it says otherwise
@@ -59,6 +60,7 @@ from tests.simulation.checks.recovery import Recovery
 from tests.simulation.checks.replacing import Replacing
 from tests.simulation.checks.runs import Runs
 from tests.simulation.checks.sizes import Sizes
+from tests.simulation.checks.starting import Starting
 from tests.simulation.checks.takeover import Takeover
 from tests.simulation.checks.told import Told
 from tests.simulation.checks.unasked import Unasked
@@ -93,6 +95,7 @@ OTHERS: Final[tuple[Callable[[Case], Promise], ...]] = (
     Lost,
     Unasked,
     Sizes,
+    Starting,
 )
 POLL_SECONDS: Final = 1.0
 NEWS_SECONDS: Final = 2.0

@@ -231,7 +231,9 @@ class Accounts(Promise):
         for account in closed:
             del self._open[uid, account.run]
             # A run and the one that took over from it may end in one breath: then nobody can tell whose a cost is.
-            if len(closed) == 1 and not finished(job) and not terminating(job) and not self._case.fired(*UNSURE):
+            older = any(one.job == uid and one.run < account.run for one in self._open.values())
+            alone = len(closed) == 1 and not older
+            if alone and not finished(job) and not terminating(job) and not self._case.fired(*UNSURE):
                 for check, words in self._close(account, job, old):
                     self._case.fail(check, f"{key_of(job)[1]}, run {account.run}: {words}")
         for one in plans(status):
@@ -250,12 +252,14 @@ class Accounts(Promise):
         status, before = status_of(job), status_of(old)
         code = failures(status)[0] - failures(before)[0]
         infrastructure = failures(status)[1] - failures(before)[1]
-        if code + infrastructure > 1:
+        unseen = int(status.get("run") or 0) - account.run > 1  # one that has taken over from it, and has ended with it
+        if code + infrastructure > 1 and not unseen:
             yield "failures", f"costs {code} failures of the code and {infrastructure} of infrastructure"
         if code + infrastructure and not any(death.how == "OOMKilled" for death in account.deaths.values()):
             self._memory.pop(account.job, None)
         yield from self._blame(account, status, before, code, infrastructure)
-        yield from self._steps(account, int(status.get("stepsLost", 0)) - int(before.get("stepsLost", 0)))
+        lost = int(status.get("stepsLost", 0)) - int(before.get("stepsLost", 0))
+        yield from self._steps(account, lost, int(before.get("step") or 0))
         yield from self._saved(account, status, code + infrastructure)
 
     def _blame(
@@ -305,8 +309,12 @@ class Accounts(Promise):
     def _is_done(self, account: Account) -> bool:
         return any(one.get("outcome") in ("completed", "checkpointed") for one in account.told.values())
 
-    def _steps(self, account: Account, lost: int) -> Iterator[tuple[str, str]]:
-        """As many as were trained and are in no commit; fewer where not everybody could tell."""
+    def _steps(self, account: Account, lost: int, known: int) -> Iterator[tuple[str, str]]:
+        """As many as were trained and are in no commit; fewer where not everybody could tell.
+
+        More where nobody who has ended tells of the newest commit, and who has made it lives on: status counts from
+        the one that was `known`.
+        """
         yield from self._saved_steps(account, lost)
         run = account.job, account.run
         made, committed = self._left.get(run) or self._committed.get(account.job, (-1e9, 0))
@@ -315,7 +323,9 @@ class Accounts(Promise):
         if min((death.at for death in account.deaths.values()), default=0.0) - made < BREATH_SECONDS:
             return
         told = [one for one in account.told.values() if int(one.get("run") or 0) == account.run]
-        if lost > max(truth + 1, self._told_lost(told)):  # a rank may end within the step that another has done
+        known = max([known, *(int(one["commit"]["step"]) for one in told if one.get("commit"))])
+        untold = max(self._reached.get(run, 0) - known, 0) if len(told) < len(account.members) else 0
+        if lost > max(truth + 1, self._told_lost(told), untold):  # a rank may end within the step that another has done
             yield "steps-lost", f"{lost} steps are counted as lost, and {truth} were trained since the last commit"
         elif lost < truth and run not in self._taken and len(told) == len(account.members) and self._is_heard(account):
             yield "steps-lost", f"{lost} steps are counted as lost, and {truth} are"

@@ -24,6 +24,7 @@ from tests.simulation.objects import (
     EVENTS,
     JOBS,
     LEASES,
+    NODES,
     PODS,
     Json,
     key_of,
@@ -39,6 +40,9 @@ from tests.simulation.objects import (
 WRITES_A_MINUTE: Final = 150
 """Of one job's objects by all operators, plus 30 for each member: several rounds a second for a minute are a storm."""
 LISTS_A_MINUTE: Final = 150
+GETS_A_MINUTE: Final = 60
+GETS_OF_A_MEMBER: Final = 3
+"""More than those for its pod and its node."""
 PODS_A_MINUTE: Final = 12
 """For each member wanted: a back-off from a second makes seven a minute."""
 PODS_A_RUN: Final = 20
@@ -66,6 +70,7 @@ class Bounds(Promise):
         """By uid of the job: when its last runs were planned."""
         self._pods_of_run: dict[tuple[str, int], int] = defaultdict(int)
         self._lists: dict[str, deque[float]] = defaultdict(deque)
+        self._gets: dict[str, deque[float]] = defaultdict(deque)
         self._sent: dict[tuple[str, int, str], int] = defaultdict(int)
         """Pods by job, run and node that goes away."""
         self._alone: dict[str, int] = {}
@@ -197,6 +202,10 @@ class Bounds(Promise):
             self._lasting("hoard", uid_of(job), bool(kept), self._case.patience(KEPT_SECONDS), words)
 
     def on_call(self, who: str, verb: str, kind: str, name: str) -> None:  # noqa: ARG002
+        if verb == "get" and kind in (PODS, NODES):  # one by one, what the cache lacks
+            most = GETS_A_MINUTE + GETS_OF_A_MEMBER * sum(self._case.most.values())
+            if within_a_minute(self._gets[who], self._case.now) > most:
+                self._case.fail("gets", f"{who}: {len(self._gets[who])} objects are asked for one by one in a minute")
         if verb == "list" and within_a_minute(self._lists[who], self._case.now) > LISTS_A_MINUTE * max(
             len(self._case.jobs), 1
         ):

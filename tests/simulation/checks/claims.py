@@ -52,7 +52,7 @@ from tests.simulation.world import Fact
 
 CODE_FAULTS: Final = (
     *("code-failure", "self-blame", "exit-without-session", "oom", "null-grace"),
-    *("absurd-outcome", "foreign-outcome", "emptied-root"),
+    *("absurd-outcome", "foreign-outcome", "emptied-root", "init-exit"),
 )
 ASSIGNED_SECONDS: Final = 30.0
 STEP_SECONDS: Final = 5.0
@@ -132,8 +132,13 @@ class Claims(Promise):
             reason = condition(status, "Failed").get("reason")
             if reason == "DeadlineExceeded" and suspended:
                 self._case.fail("deadline-suspended", f"{name} is failed by its deadline while it is suspended")
+            restored = self._case.fired("status-restored")  # it alone remembers from when the deadline counts
             gone = self._case.now - self._resumed.get(uid_of(job), -1e9)
-            if reason == "DeadlineExceeded" and gone < float(job["spec"].get("activeDeadlineSeconds") or 0) - 1.0:
+            if (
+                reason == "DeadlineExceeded"
+                and not restored
+                and gone < float(job["spec"].get("activeDeadlineSeconds") or 0) - 1.0
+            ):
                 words = f"{name} is failed by its deadline {gone:.0f} s after it was resumed"
                 self._case.fail("deadline-suspended", words)
         stopping = intent(status).get("disruption") == "Stop" != intent(before).get("disruption")

@@ -52,6 +52,9 @@ HEEDED_SECONDS: Final = 60.0
 WITHDRAWN_SECONDS: Final = 20.0
 NEWS_SECONDS: Final = 3.0
 """What has been so for that long is known, where nothing holds up the news."""
+_PAUSES: Final = ("foreign-budget", "webhook-budget")
+PAUSED_SECONDS: Final = 60.0
+"""A round that fails for the budget again and again waits so long at most, and what is withdrawn meanwhile with it."""
 A_MINUTE: Final = 8
 """Requests about one Eviction: answers, and those that were refused."""
 _HELD_UP: Final = ("late-write", "lost-answer", "timeout")
@@ -147,7 +150,8 @@ class Evictions(Promise):
             if self._clings(job):
                 due.add(("clings", uid_of(job)))
                 words = f"{key_of(job)[1]}: {intent(status_of(job))['cause']}, and nobody wants that any more"
-                self._lasting("clings", uid_of(job), True, self._case.patience(NEWS_SECONDS), words)
+                paused = PAUSED_SECONDS if self._case.fired(*_PAUSES) else 0.0
+                self._lasting("clings", uid_of(job), True, self._case.patience(NEWS_SECONDS) + paused, words)
         self._since = {key: at for key, at in self._since.items() if key in due}
 
     def _debts(self, eviction: Json) -> Iterator[tuple[str, float, str]]:

@@ -12,18 +12,23 @@ from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise
 from tests.simulation.objects import BUDGETS, EVENTS, JOBS, LEASES, PODS, key_of
 
-REFUSED_AT_MOST: Final = 16
+REFUSED_AT_MOST: Final = 20
 WINDOW_SECONDS: Final = 12.0
-"""A pause that doubles makes six in twelve seconds, and news bring it forward twice and once in six seconds."""
+"""A pause that doubles makes six in twelve seconds, and news bring it forward twice and once in six seconds; a round
+that is let through between them begins anew."""
 TOGETHER_SECONDS: Final = 0.02
 ROUND_SECONDS: Final = 1.0
 """A round takes no longer where every call is quick."""
 IDLE_SECONDS: Final = 5.0
 """After a change everybody has looked, where nothing holds up the news."""
+EARLY_SECONDS: Final = 0.1
+"""A clock of seconds, and calls that are under way."""
 _WRITES: Final = ("create", "patch", "replace", "status", "delete")
-_EXPECTED: Final = {"delete": ("", "404"), "create": ("", "409")}
-"""Answers after which a round goes on: somebody was faster."""
+_EXPECTED: Final = {"delete": ("", "404"), "create": ("", "409"), "patch": ("", "403")}
+"""Answers after which a round goes on: somebody was faster, or refuses what has changed nothing."""
 _OVERLOADED: Final = "429"
+_FORBIDDEN: Final = ("403", "create")
+"""By a quota, by admission, or because the namespace is being deleted."""
 
 
 class Looks(Promise):
@@ -36,7 +41,9 @@ class Looks(Promise):
         self._read_at: dict[tuple[str, str], float] = {}
         """By replica and job: when it was last answered what the job is, by a read or by its own status."""
         self._refused: dict[tuple[str, str], deque[float]] = defaultdict(deque)
-        """By replica and job: when the server had no time for it, of late."""
+        """By replica and job: when the server had no time for it, or let nothing be made, of late."""
+        self._let_alone: dict[tuple[str, str], float] = {}
+        """By replica and job: until when the server wants to hear nothing of it."""
         self._changed = 0.0
         """When anything has changed that a round may rest on."""
         self._failed: set[tuple[str, str]] = set()
@@ -49,6 +56,7 @@ class Looks(Promise):
             self._changed = self._case.now
 
     def on_call(self, who: str, verb: str, kind: str, name: str) -> None:
+        self._check_patience(who, verb, kind, name)
         if kind == JOBS and verb == "get":
             self._check_first_ask(who, name)
         if kind == PODS and verb == "list":
@@ -64,6 +72,15 @@ class Looks(Promise):
             if age > ROUND_SECONDS and any(key_of(one)[1] == job for one in self._world.server.each(JOBS)):
                 words = f"{who} sends a {verb} of {name}, and has last read its job {age:.1f} s ago"
                 self._case.fail("unread", words)
+
+    def _check_patience(self, who: str, verb: str, kind: str, name: str) -> None:
+        """Whoever was told when to come again looks no sooner; a round whose other calls are answered is finished, and
+        leftovers of an earlier job of that name are nobody's round."""
+        job = name.partition("=")[2] if verb == "list" else _job_of(kind, name)
+        left = self._let_alone.get((who, job), 0.0) - self._case.now
+        if verb == "list" and kind == PODS and left > EARLY_SECONDS:
+            words = f"{who} sends a {verb} of {kind} for {job}, and was told to come again {left:.1f} s later"
+            self._case.fail("impatient", words)
 
     def _check_first_ask(self, who: str, name: str) -> None:
         """Of a job that is as it was made the watch has told everything: there never was one of its name before."""
@@ -88,8 +105,11 @@ class Looks(Promise):
         job = name.partition("=")[2] if verb == "list" else _job_of(kind, name)
         if kind == JOBS and verb in ("get", "status") and not wrong:
             self._read_at[who, job] = self._case.now
-        if wrong == _OVERLOADED and job:
+        if job and (wrong == _OVERLOADED or (wrong, verb) == _FORBIDDEN):
             self._note_refusal(who, job, f"{verb} of {kind}")
+            asked = self._world.knobs.calls.retry_after
+            if wrong == _OVERLOADED and asked:
+                self._let_alone[who, job] = self._case.now + asked
         if wrong:
             self._seen.discard((who, job))
             self._failed.add((who, job))
@@ -108,7 +128,7 @@ class Looks(Promise):
             times.popleft()
         if len(times) > REFUSED_AT_MOST:
             words = f"{who} was refused calls for {job} at {len(times)} moments in {WINDOW_SECONDS:.0f} s"
-            self._case.fail("hammering", f"{words}, now the {what}: the server has no time")
+            self._case.fail("hammering", f"{words}, now the {what}")
 
 
 def _job_of(kind: str, name: str) -> str:

@@ -21,7 +21,15 @@ KNOWN_SECONDS: Final = 3.0
 """What has been so for that long is known, where nothing holds up the news."""
 _SEATED: Final = ("checkpointed", "peer-lost", "stopped")
 _DEAF: Final = (
-    *("hung-agent", "frozen-trainer", "file-delay", "partition", "kubelet-silent", "all-kubelets-silent"),
+    *(
+        "hung-agent",
+        "frozen-trainer",
+        "file-delay",
+        "file-missed",
+        "partition",
+        "kubelet-silent",
+        "all-kubelets-silent",
+    ),
     *("node-power", "node-object-deleted", "stuck-terminating"),
 )
 """A pod may not hear of it at once."""

@@ -89,7 +89,11 @@ class Outages(Promise):
         if none or (unready > 2 and unready >= 0.55 * len(nodes)):
             self._outage_since = now if self._outage_since is None else self._outage_since
         elif self._outage_since is not None:
-            self._outage_since, self._over_at = None, now
+            if (
+                now - self._outage_since > MOMENT_SECONDS
+            ):  # else a node was added, and had not told yet that it is Ready
+                self._over_at = now
+            self._outage_since = None
             self._given_up.clear()
 
     def _check(self, job: Json, name: str, node: str) -> None:

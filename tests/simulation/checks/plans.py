@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
+from perdure.contract import Env
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise, by_operator
 from tests.simulation.checks.reading import (
@@ -156,7 +157,8 @@ class Plans(Promise):
             yield "floor", f"and need not find commit {known}, of which an outcome has told: {floor}"
         if self._case.deaf:
             return
-        yield from self._rivals(job)
+        if any(self._writes_to(root_of(job)[0], one) for one in plan["members"]):
+            yield from self._rivals(job)
         mended = self._case.now - self._since_when.get((BUDGETS, uid), -1e9) > KNOWN_SECONDS
         if self._world.server.policy.refuse_patches:
             mended = False  # rounds fail and pause for longer than that: this one is the first to see the budget
@@ -169,6 +171,12 @@ class Plans(Promise):
         protected = len(plan["members"]) if not plan.get("takesOver") else 1  # joiners are counted before they are told
         if mended and (not isinstance(least, int) or least < protected):
             yield "bare", f"and the budget asks for {least} of {len(plan['members'])} members"
+
+    def _writes_to(self, uri: str, member: Json) -> bool:
+        """A pod keeps the root that it was made with, whatever its job has by now."""
+        pod = next((one for one in self._world.server.each(PODS) if uid_of(one) == member["uid"]), None)
+        variables = trainer_of(pod).get("env") or () if pod else ()
+        return any(one.get("value") == uri for one in variables if one["name"] == Env.ROOT)
 
     def _rivals(self, job: Json) -> Iterator[tuple[str, str]]:
         """Whoever may write to the root beside it."""

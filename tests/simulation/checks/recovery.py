@@ -102,9 +102,15 @@ class Recovery(Promise):
         prepared = plan_of(status) or upcoming(status).get("members")
         others = [one for one in self._world.server.each(JOBS) if uid_of(one) != uid and root_of(one) == root_of(job)]
         pause = int((status.get("failures") or {}).get("consecutive") or 0)
-        free = idle and not others and not pause and _can_start(job)
+        free = idle and not others and not pause and not self._rests(job) and _can_start(job)
         words = f"{key_of(job)[1]} is not prepared to run, and nothing is in its way: {condition(status, 'Running')}"
         self._lasting("start", uid, free and not prepared, START_SECONDS, words)
+
+    def _rests(self, job: Json) -> bool:
+        """Whether it has let go of nodes that others may need, and pauses: it does not look for room meanwhile."""
+        until = (status_of(job).get("gang") or {}).get("until")
+        longest = 2 * int(job["spec"].get("startTimeoutSeconds") or 600)
+        return until is not None and 0 < seconds_of(until) - self._case.now <= longest
 
     def _look_at_opening(self, job: Json, *, healthy: bool) -> None:
         """Nobody waits for a run whose processes are all dead."""

@@ -30,6 +30,7 @@ from tests.simulation.objects import (
     node_of,
     owner_of,
     seconds_of,
+    terminal,
     terminating,
     uid_of,
 )
@@ -66,6 +67,8 @@ class Replacing(Promise):
             self._edited[uid_of(change.raw)] = self._case.now
         if not by_operator(change) or change.event == "DELETED" or intent(status_of(change.old)).get("prepare"):
             return
+        if terminating(change.raw):
+            return  # nobody is made any more, and who has no run goes
         before, after = (
             int((status_of(one).get("gang") or {}).get("attempts") or 0) for one in (change.old, change.raw)
         )
@@ -109,7 +112,7 @@ class Replacing(Promise):
 
     def _is_fit(self, job: Json, pod: Json) -> bool:
         asked = self._case.is_asked_for(pod) or self._is_recent(self._troubled, uid_of(pod))
-        if asked or terminating(pod) or terminated(pod) or announces(pod):
+        if asked or terminating(pod) or terminal(pod) or terminated(pod) or announces(pod):
             return False
         young, node = self._case.now - seconds_of(pod["metadata"]["creationTimestamp"]) < NEWS_SECONDS, node_of(pod)
         going = self._is_recent(self._cordoned, node) and on_cordon(job) != "Ignore"

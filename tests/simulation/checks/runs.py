@@ -132,6 +132,9 @@ class Runs(Promise):
         if pod is None:
             return True
         kubelet = self._case.scene.kubelets.get(node_of(pod))
+        job = self._case.job(owner_of(pod))
+        if job and job["spec"]["checkpoint"]["uri"] in self._emptied and kubelet and kubelet.holds(uid_of(pod)):
+            return True  # nothing of its run is in the log any more, and its agent ends it no sooner than its pod does
         lost = kubelet is None or not kubelet.hears or self._case.ever_excused(kubelet.name)
         return lost or labels_of(pod).get(ROLE) == "former"
 

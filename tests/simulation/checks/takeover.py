@@ -102,7 +102,7 @@ class Takeover(Promise):
             yield "I8", f"{len(allotted)} members are allotted, {wanted(job['spec'])} are wanted"
         old, known = plan_of(before), {int(plan["run"]) for plan in plans(before)}
         for new in plans(after):
-            if int(new["run"]) not in known and len(new["members"]) not in sizes(job["spec"]):
+            if int(new["run"]) not in known and len(new["members"]) not in (*sizes(job["spec"]), _kept_size(before)):
                 yield "I8", f"run {new['run']} has {len(new['members'])} members, its sizes are {sizes(job['spec'])}"
             if old and int(new["run"]) not in known and int(new.get("takesOver") or 0) == int(old["run"]):
                 yield from self._seats(job, old, new)
@@ -163,3 +163,9 @@ def _is_well(node: Json) -> bool:
     spec = node.get("spec") or {}
     going = spec.get("unschedulable") or spec.get("taints") or terminating(node) or announces(node)
     return is_ready(node) and not going
+
+
+def _kept_size(before: Json) -> int:
+    """A job that was to grow goes on with the members that it had, once a larger run was offered in vain; else 0."""
+    in_vain = upcoming(before).get("attempts") and intent(before).get("disruption") == "SizeChange"
+    return len(plan_of(before).get("members") or ()) if in_vain else 0

@@ -30,6 +30,13 @@ async def api_overload(scene: Scene, rng: random.Random) -> None:
     await _calls(scene, rng, (5, 60), too_many=rng.choice((0.3, 0.9, 1.0)))
 
 
+@fault(120, apart=True)
+async def api_throttles(scene: Scene, rng: random.Random) -> None:
+    """It has no time, and says from when on it may have."""
+    seconds = rng.choice((2.0, 7.0, 20.0))
+    await _calls(scene, rng, (5, 60), too_many=rng.choice((0.3, 0.9, 1.0)), retry_after=seconds)
+
+
 @fault(100)
 async def api_errors(scene: Scene, rng: random.Random) -> None:
     await _calls(scene, rng, (5, 60), error=rng.choice((0.1, 0.5)))

@@ -7,8 +7,24 @@ import random
 from functools import partial
 
 from tests.simulation.faults.registry import fault, some_kubelet, some_user
-from tests.simulation.objects import JOBS, Json, Refused, clone, key_of, seconds_of, stamp
-from tests.simulation.scene import Scene
+from tests.simulation.objects import (
+    BUDGETS,
+    EVICTIONS,
+    FOREGROUND,
+    JOBS,
+    ORPHAN,
+    PODS,
+    REQUESTS,
+    REVISIONS,
+    Json,
+    Refused,
+    clone,
+    key_of,
+    seconds_of,
+    stamp,
+    uid_of,
+)
+from tests.simulation.scene import NAMESPACE, Scene
 
 
 @fault(150)
@@ -55,9 +71,55 @@ async def delete_and_apply(scene: Scene, rng: random.Random) -> None:
 async def orphan_and_apply(scene: Scene, rng: random.Random) -> None:
     user = some_user(scene, rng)
     scene.world.fire("orphan-job")
-    user.delete(orphan=True)
+    user.delete(finalizer=ORPHAN)
     await asyncio.sleep(rng.choice((2.0, 30.0)))
     user.apply()
+
+
+@fault(200, apart=True)
+async def foreground_and_apply(scene: Scene, rng: random.Random) -> None:
+    """`kubectl delete --cascade=foreground`: members go first, and the job when the last of what blocks it has gone."""
+    user, server = some_user(scene, rng), scene.world.server
+    if user.job is None:
+        return
+    scene.world.fire("foreground-job")
+    owner = {"uid": uid_of(user.job), "name": user.key[1], "blockOwnerDeletion": True}
+    name = f"held-{rng.getrandbits(16):04x}"
+    metadata = {"name": name, "ownerReferences": [owner], "finalizers": ["example.com/hold"]}
+    server.create(REVISIONS, user.key[0], {"metadata": metadata, "data": {}}, by="user")
+    user.delete(finalizer=FOREGROUND)
+    try:
+        await asyncio.sleep(rng.choice((0.5, 5.0, 30.0, 90.0)))
+    finally:  # whoever ends the trouble removes it, too
+        server.change(REVISIONS, user.key[0], name, lambda raw: raw["metadata"].pop("finalizers"), by="user")
+    await asyncio.sleep(10.0)  # its finalizer goes within seconds then
+    user.apply()
+
+
+@fault(300, to_its_end=True, apart=True)
+async def namespace_deleted(scene: Scene, rng: random.Random) -> None:
+    """Everything in it is deleted, in whatever order, and nothing new is made in it; later it is there again."""
+    server, kinds = scene.world.server, [JOBS, PODS, BUDGETS, REVISIONS]
+    if NAMESPACE in server.policy.ending:
+        return
+    kinds += [kind for kind in (REQUESTS, EVICTIONS) if server.serves(kind)]
+    scene.world.fire("namespace-deleted")
+    scene.world.tell("admin", "deletes namespace", name=NAMESPACE)
+    server.policy.ending.add(NAMESPACE)
+    rng.shuffle(kinds)
+    for kind in kinds:
+        await asyncio.sleep(rng.choice((0.0, 0.5, 5.0)))
+        for raw in server.all(kind, NAMESPACE):
+            server.delete(kind, *key_of(raw), by="user")
+    while any(server.all(kind, NAMESPACE) for kind in kinds):
+        await asyncio.sleep(1.0)
+        for kind in kinds:
+            for raw in server.all(kind, NAMESPACE):
+                server.delete(kind, *key_of(raw), by="user")
+    server.policy.ending.discard(NAMESPACE)
+    for user in scene.users:
+        await asyncio.sleep(rng.uniform(0.0, 5.0))
+        user.apply()
 
 
 @fault(250)
@@ -231,7 +293,12 @@ async def stranger_with_my_root(scene: Scene, rng: random.Random) -> None:
     await asyncio.sleep(5.0)
     user.apply()
     if kind == "for a while":
-        scene.world.after(rng.uniform(5, 60), partial(server.delete, JOBS, namespace, name, by="user"))
+        scene.world.after(rng.uniform(5, 60), partial(_remove, scene, namespace, name))
+
+
+def _remove(scene: Scene, namespace: str, job: str) -> None:
+    if scene.world.server.find(JOBS, namespace, job) is not None:  # its namespace may have been deleted
+        scene.world.server.delete(JOBS, namespace, job, by="user")
 
 
 def _move_elsewhere(spec: Json) -> None:

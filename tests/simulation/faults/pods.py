@@ -7,7 +7,7 @@ import random
 
 from tests.simulation.checks.reading import assignment
 from tests.simulation.faults.registry import fault, some_kubelet, some_user
-from tests.simulation.objects import PODS, key_of, terminal, terminating
+from tests.simulation.objects import PODS, Json, key_of, terminal, terminating
 from tests.simulation.scene import Scene, foreign_pod
 from tests.simulation.users import User
 
@@ -151,6 +151,45 @@ async def out_of_memory(scene: Scene, rng: random.Random) -> None:
     behaviour.oom_at_step = rng.randint(5, 60)
     await asyncio.sleep(rng.choice((30, 150, 300)))
     behaviour.oom_at_step = None
+
+
+@fault(100, apart=True)
+async def before_the_trainer(scene: Scene, rng: random.Random) -> None:
+    """From its next pods on a job has init containers, native sidecars or both; for a while some of them fail."""
+    user = some_user(scene, rng)
+    behaviour = scene.world.behaviours["/".join(user.key)]
+    given: list[Json] = [
+        {"name": "data", "image": "data"},
+        {"name": "proxy", "image": "proxy", "restartPolicy": "Always"},
+        {"name": "warm", "image": "warm"},
+    ]
+    chosen = rng.sample(given, rng.randint(1, 3))
+
+    def add(raw: Json) -> None:
+        raw["spec"]["initContainers"] = chosen
+
+    scene.world.fire("before-the-trainer")
+    user.template(add, f"with {[one['name'] for one in chosen]} before its trainer")
+    add(user.body["spec"]["template"])
+    behaviour.init_fails = rng.choice((0.0, 0.2, 0.6))
+    behaviour.init_pull_fails = rng.choice((0.0, 0.0, 0.8))
+    user.delete_pod()
+    await asyncio.sleep(rng.uniform(30, 120))
+    behaviour.init_fails = behaviour.init_pull_fails = 0.0
+
+
+@fault(100, apart=True)
+async def readiness_lost(scene: Scene, rng: random.Random) -> None:
+    """A member is not Ready for a while, or in turns, and its node is; its processes train on."""
+    worker = some_kubelet(scene, rng).unready_one(rng)
+    if worker is None:
+        return
+    scene.world.fire("unready-pod")
+    for _ in range(rng.choice((1, 1, 4))):
+        worker.seem(ready=False)
+        await asyncio.sleep(rng.choice((0.5, 5.0, 40.0, 150.0)))
+        worker.seem(ready=True)
+        await asyncio.sleep(rng.choice((0.2, 3.0)))
 
 
 @fault(250)

@@ -28,6 +28,7 @@ from tests.simulation.objects import (
 from tests.simulation.scene import Scene
 from tests.simulation.users import User
 
+MANY = 64
 WORST_SECONDS = 60.0
 """So long a worst moment is waited for."""
 
@@ -285,6 +286,34 @@ async def frozen_renewal(scene: Scene, rng: random.Random) -> None:
     await asyncio.sleep(20.0 + rng.uniform(0.01, 1.5))
     for user in scene.users:
         user.edit(replicas=rng.randint(1, 4))
+
+
+@fault(600, alone=True, apart=True, to_its_end=True)
+async def pool_vanishes(scene: Scene, rng: random.Random) -> None:
+    """A job of many members trains on nodes of its own, one on each, and all are deleted within some seconds."""
+    names = [f"many-{number:02}" for number in range(MANY)]
+    user = scene.users[0]
+    if names[0] in scene.kubelets:
+        return
+    for name in names:
+        scene.add_node(name)
+    for node in sorted(set(scene.kubelets) - set(names)):
+        drains.cordon(scene.world, node, True)
+    user.template(lambda raw: raw["spec"].update(_one_on_each_node(user.key[1])), "one on each node")
+    user.edit(replicas=MANY, elastic=None)
+    if not await _moment(scene, lambda: len(_members(user)) == MANY):
+        return
+    await asyncio.sleep(rng.uniform(10, 30))
+    scene.world.fire("pool-vanished")
+    for name in names:
+        drains.delete_node(scene.world, name)
+        await asyncio.sleep(rng.choice((0.0, 0.0, 0.0, 1.0)))
+    await asyncio.sleep(rng.uniform(60, 120))
+
+
+def _one_on_each_node(job: str) -> Json:
+    term = {"labelSelector": {"matchLabels": {"perdure.dev/job": job}}, "topologyKey": "kubernetes.io/hostname"}
+    return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
 
 
 @fault(250)
