@@ -90,7 +90,7 @@ ENDED = MemberOutcome(
     unsaved_why="no space left",
     pause=0.04,
 )
-OFFER = HandoverOffer(run=6, world=2, joins=(0,), leavers=(0,), master="10.0.0.1:29606", limit=300, token="ab12")
+OFFER = HandoverOffer(run=6, world=2, joins=(0,), leavers=(0,), master="10.0.0.1:29606", limit=300)
 PLAN = RunPlan(
     run=7,
     world=2,

@@ -8,8 +8,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from perdure.contract import Role, Standby, write_assignment
+from perdure.contract import ANNOTATION_ASSIGNMENT, Role, Standby, write_assignment
 from perdure_operator.api.marks import marks
+from perdure_operator.api.names import ANNOTATION_NUDGE
 from perdure_operator.api.status import TrainingJobStatus
 from perdure_operator.decide.facts import terminated
 from perdure_operator.state.decision import (
@@ -103,9 +104,13 @@ def carry_out(snapshot: Snapshot, action: Action) -> Snapshot:  # noqa: C901, PL
                 raise Conflict
             return change_pod(snapshot, name, role=role, assignment=new, labelled=True)
         case Mark(name=name, uid=uid, old=old, new=new):
-            if _pod(snapshot, name, uid).marks != old:
+            pod = _pod(snapshot, name, uid)
+            shown = pod.marks | {ANNOTATION_NUDGE: pod.nudge, ANNOTATION_ASSIGNMENT: pod.assignment}
+            if any(shown.get(key) != value for key, value in old.items()):
                 raise Conflict
-            return change_pod(snapshot, name, marks=new)
+            marked = {key: value for key, value in shown.items() if key not in old} | new
+            told, nudge = marked.pop(ANNOTATION_ASSIGNMENT), marked.pop(ANNOTATION_NUDGE)
+            return change_pod(snapshot, name, assignment=told, nudge=nudge, marks=marked)
         case Answer():
             return _answered(snapshot, action)
         case DeletePod(name=name, uid=uid):

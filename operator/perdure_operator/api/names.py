@@ -22,6 +22,9 @@ ANNOTATION_AUTOSCALER: Final = "perdure.dev/autoscaler"
 ANNOTATION_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 """Whose log and shell kubectl takes where nobody says: else the proxy's, where a mesh has put its own first."""
 
+ANNOTATION_NUDGE: Final = "perdure.dev/nudge"
+"""Means nothing: it is changed so that a pod's kubelet syncs it, and with it the file of its assignment."""
+
 ASSIGNMENT_VOLUME: Final = "perdure-assignment"
 """The volume that the operator adds to each member."""
 

@@ -64,6 +64,7 @@ class Reason(StrEnum):
     IMAGE_PULL_FAILED = "ImagePullFailed"
     AGENT_MISSING = "AgentMissing"
     CONTAINER_NOT_CREATED = "ContainerNotCreated"
+    CONTAINER_ENDED = "ContainerEnded"
     GANG_RELEASED = "GangReleased"
     REPLACING_MEMBERS = "ReplacingMembers"
     ASSIGNING = "Assigning"
@@ -134,6 +135,7 @@ class Reason(StrEnum):
     MEMBER_REPLACED = "MemberReplaced"
     STANDBYS_NOT_READY = "StandbysNotReady"
     HANDOVER_FAILED = "HandoverFailed"
+    ASSIGNMENT_NUDGED = "AssignmentNudged"
     GROWTH_GIVEN_UP = "GrowthGivenUp"
     SPARE_REPLACED = "SpareReplaced"
     BUDGET_RESTORED = "BudgetRestored"
@@ -220,6 +222,12 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         "A node cannot create the container of a member, most often because of a missing Secret or ConfigMap.",
         "Create what the message names.",
         ends="the kubelet goes on trying",
+    ),
+    Reason.CONTAINER_ENDED: Explained(
+        "A container beside container 0 crashes again and again, or has ended: its member is not Ready.",
+        "Mend the container that the message names; one that runs beside the training belongs under initContainers "
+        "with restartPolicy Always.",
+        ends="the job goes on when the kubelet reports the member Ready",
     ),
     Reason.GANG_RELEASED: Explained(
         "Some members held nodes for startTimeoutSeconds while others found no room: all were let go, so that another "
@@ -316,7 +324,7 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     ),
     Reason.OUT_OF_MEMORY: Explained(
         "The kernel killed a member at its memory limit; a run that needs more than it may have dies each time alike.",
-        "Raise the memory limit of container 0, or let the script use less.",
+        "Raise the memory limit of the container that was killed, or let it use less.",
     ),
     Reason.LOG_LOST: Explained(
         "The log holds less than members have told of: objects under checkpoint.uri were deleted, so no run may begin.",
@@ -381,7 +389,7 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     ),
     Reason.TOO_MANY_OUT_OF_MEMORY: Explained(
         "More out-of-memory kills in a row at the same place than failure.maxOutOfMemoryFailures.",
-        "Raise the memory limit of container 0, then delete the job and apply it again: it resumes.",
+        "Raise the memory limit of the container that was killed, then delete the job and apply it again: it resumes.",
     ),
     Reason.ROOT_TAKEN_OVER: Explained(
         "Another job writes to the same checkpoint.uri.", "Give each job a uri of its own."
@@ -417,6 +425,11 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         "An attempt to hand the living run over did not come about: the run trains on, and it is tried once more, or "
         "its members save and go on in their pods; as often as it takes where new members fail by themselves.",
         "Nothing; if it comes again, mend what the message says of the newcomers, or look at their logs.",
+    ),
+    Reason.ASSIGNMENT_NUDGED: Explained(
+        "Members were told what to do and show no effect: a kubelet may have missed the change, so that another "
+        "annotation of theirs (perdure.dev/nudge) is touched.",
+        "Nothing, while it comes now and then; else look at the kubelets of the nodes that the message names.",
     ),
     Reason.GROWTH_GIVEN_UP: Explained(
         "New members for a larger run were not Ready within elastic.growTimeoutSeconds: they are let go, the run "

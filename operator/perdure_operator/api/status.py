@@ -139,8 +139,6 @@ class HandoverOffer(TolerantModel):
     """ip:port of the attempt's own store, at the decider."""
     limit: int
     """Seconds until which the attempt may be decided, counted by each agent."""
-    token: str
-    """What tells this attempt from any other."""
 
 
 class RunPlan(TolerantModel):
@@ -249,6 +247,8 @@ class MemberOutcome(TolerantModel):
     """Why the last of them did, for the first member that ended in this way."""
     pause: float | None = None
     """Seconds from the last step of the run to the first batch of the one that has taken over from it alive."""
+    went: int | None = None
+    """The run that has taken over from it alive, as this member has read in the log."""
 
 
 class CurrentRun(TolerantModel):
@@ -473,7 +473,7 @@ class Unready(TolerantModel):
     node: str
     """The node's name."""
     since: datetime
-    """When that was first seen, or when the outage around it was over."""
+    """When that was first seen, when the outage around it was over, or when it had been Ready in between."""
     outage: bool = False
     """True while so many nodes are not Ready at once that the control plane is more likely at fault."""
     given_up: datetime | None = None

@@ -56,6 +56,7 @@ from perdure_operator.decide.members import (
     promote_fewer,
     relabel,
 )
+from perdure_operator.decide.nudging import nudge
 from perdure_operator.decide.preparing import (
     give_up,
     let_settle,
@@ -163,6 +164,7 @@ WRITES: Final[tuple[Policy, ...]] = (
     tell_leavers,  # of the run before
     relax,
     mark,  # by the roles that the writes above give
+    nudge,  # whoever is told nothing by them
     keep_template,  # nothing rests on it
 )
 

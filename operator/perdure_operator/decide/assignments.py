@@ -5,6 +5,7 @@ They follow from status alone, so that whoever reads the status can write them a
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from functools import lru_cache
 from typing import Final
@@ -20,7 +21,7 @@ from perdure.contract import (
     read_assignment,
     write_assignment,
 )
-from perdure_operator.api.status import Assigned, Intent, RunPlan
+from perdure_operator.api.status import Assigned, Disruption, Intent, RunPlan
 
 _CAUSE_LENGTH: Final = 160
 
@@ -51,7 +52,9 @@ def _train(plan: RunPlan, member: Assigned) -> Train:
 
 def leave(run: int, intent: Intent) -> str:
     """What a member does whose run has to end; `run` is the one that comes next."""
-    return _fitting(Leave(run=run, cause=_short(intent.cause), seconds=intent.seconds, lost=intent.lost))
+    suspect = intent.disruption is Disruption.NODE_FAULT
+    told = Leave(run=run, cause=_short(intent.cause), seconds=intent.seconds, lost=intent.lost, suspect=suspect)
+    return _fitting(told)
 
 
 def leave_with(plan: RunPlan) -> str:
@@ -114,7 +117,13 @@ def _block(plan: RunPlan) -> Handover | None:
     if offer is None:
         return None
     joins, leavers = tuple(offer.joins), tuple(offer.leavers)
-    return Handover(offer.run, offer.world, joins, leavers, offer.master, offer.limit, offer.token)
+    return Handover(offer.run, offer.world, joins, leavers, offer.master, offer.limit, _token(plan))
+
+
+def _token(plan: RunPlan) -> str:
+    """What tells this attempt from any other: it stands in the assignments alone."""
+    words = [str(plan.run), *(member.uid for member in plan.members)]
+    return hashlib.sha256(" ".join(words).encode()).hexdigest()
 
 
 def _short(cause: str) -> str:

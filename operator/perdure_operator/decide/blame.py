@@ -107,8 +107,8 @@ def charge(draft: Draft, verdict: Verdict) -> Draft:
     if new.out_of_memory > allowed.max_out_of_memory_failures:
         message = (
             f"{new.out_of_memory} out-of-memory kills in a row at step {new.out_of_memory_step}, "
-            f"maxOutOfMemoryFailures is {allowed.max_out_of_memory_failures}: raise the memory limit of container 0, "
-            f"or let the script use less; the last: {words}"
+            f"maxOutOfMemoryFailures is {allowed.max_out_of_memory_failures}: raise the memory limit of the "
+            f"container, or let it use less; the last: {words}"
         )
         return _fail(draft, Reason.TOO_MANY_OUT_OF_MEMORY, message)
     if new.code_in_a_row > allowed.max_code_failures:

@@ -33,7 +33,8 @@ def why_useless(draft: Draft, name: str, pod: PodView | None) -> str:
     if agent_missing(pod):
         return ""  # a successor would have the same image: it waits for a correction
     end = end_of(pod)
-    return f"ended: {end.error_name or end.outcome}"
+    where = f" in init container {pod.init_failed}" if pod.init_failed else ""
+    return f"ended{where}: {end.error_name or end.outcome}"
 
 
 def how_far(draft: Draft, pod: PodView | None) -> int:

@@ -69,12 +69,17 @@ def track_unready_nodes(draft: Draft) -> Draft:
 
 
 def _unready(draft: Draft, node: NodeView) -> Unready:
-    """The time of a mass outage says nothing about this node: it counts anew when the outage is over."""
+    """The time of a mass outage says nothing about this node: it counts anew when the outage is over.
+
+    So it does where the node has recovered while no operator looked, and is unreachable again.
+    """
     outage = in_outage(draft.snapshot, node)
     old = next((one for one in draft.status.unready if one.node == node.name), None)
     if old is None or (old.outage and not outage):
         return Unready(node=node.name, since=draft.now, outage=outage)
-    return old.model_copy(update={"outage": outage})
+    again = node.unready_since if node.unready_since and node.unready_since <= draft.now else old.since
+    since = old.since if old.given_up else max(old.since, again)
+    return old.model_copy(update={"outage": outage, "since": since})
 
 
 def _give_up_one(draft: Draft) -> Draft:

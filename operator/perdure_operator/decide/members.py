@@ -10,14 +10,12 @@ from perdure.contract import Role
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Takeover
 from perdure_operator.decide.assignments import run_given, run_told, shutdown, train
-from perdure_operator.decide.draft import Draft, clock
+from perdure_operator.decide.draft import Draft
 from perdure_operator.decide.exit_problems import await_leavers, await_told
 from perdure_operator.decide.facts import (
     add_lost_run,
     fallback,
-    given_up_at,
     joined,
-    listed,
     made_from_another,
     outcome_of,
     own,
@@ -31,7 +29,7 @@ from perdure_operator.decide.naming import new_names
 from perdure_operator.decide.placement import can_start, grace_of, placeholders, stays_apart
 from perdure_operator.decide.plans import new_plan
 from perdure_operator.decide.spares import give_back, soonest, take_spares
-from perdure_operator.decide.startup_problems import not_ready
+from perdure_operator.decide.startup_problems import not_ready, what_hides
 from perdure_operator.decide.succession import joiner_classes, succession
 from perdure_operator.state.decision import Assign, CreatePod, DeletePod
 from perdure_operator.state.snapshot import PodView
@@ -159,6 +157,7 @@ def assign(draft: Draft) -> Draft:
     if current is None or plan is None or (current.intent and current.intent.leave):
         return draft
     pods, untold, unready = own(draft.snapshot), list[PodView](), list[PodView]()
+    on = {member.uid for member in current.plan.members}
     for member in plan.members:
         pod = pods.get(member.name)
         if pod is None or pod.deleting or terminated(pod) or outcome_of(current, member.name):
@@ -171,7 +170,7 @@ def assign(draft: Draft) -> Draft:
             knows = run_given(pod.assignment) == plan.run and pod.role == Role.MEMBER and current.saves
             draft = draft.act("asked to save and train on" if knows else f"its rank in run {plan.run}", told)
             untold += [] if knows else [pod]
-        elif not pod.ready:
+        elif not pod.ready and pod.uid in on:  # whether a newcomer is, the run that is offered to it does not wait for
             unready.append(pod)
     if untold:
         draft = await_told(draft, untold, f"its rank in run {plan.run}")
@@ -219,16 +218,6 @@ def discard(draft: Draft) -> Draft:
     return draft
 
 
-def _known_warm(draft: Draft) -> set[str]:
-    """Members, by uid, that were Ready before: all of a run that has begun, and who has gone over from one."""
-    current = draft.current
-    if current is None:
-        return set()
-    joins = current.plan.joins if current.plan.takes_over else None
-    stayed = (member for member in current.plan.members if joins is not None and member.rank not in joins)
-    return {member.uid for member in (current.plan.members if current.warm else stayed)}
-
-
 def _names_in_use(draft: Draft) -> set[str]:
     planned = {member.name for member in draft.current.plan.members} if draft.current else set()
     return planned | set(draft.next_members) | set(draft.spares) | _of_previous(draft)
@@ -265,24 +254,8 @@ def _strip(draft: Draft, pod: PodView) -> Assign:
 
 def _await_ready(draft: Draft, pods: list[PodView]) -> Draft:
     """A member that trains most often stays Ready unless its node goes away."""
-    nodes = {pod.node for pod in pods}
-    ends = [at for node in nodes if (at := given_up_at(draft, node))]
-    if any(one.outage for one in draft.status.unready if one.node in nodes):
-        until = (
-            f"given up from {clock(min(ends))} on, one node after the other"
-            if ends
-            else "no time limit while no node is Ready"
-        )
-        message = f"most nodes are not Ready: {listed(pods)} may well be training, and none is given up yet; {until}"
-        return draft.wait(Reason.MASS_OUTAGE, message)
-    if ends:
-        message = f"waiting for the nodes of {listed(pods)} to be Ready again; given up at {clock(min(ends))}"
-        return draft.wait(Reason.NODE_UNREACHABLE, message)
-    if were_warm := [pod for pod in pods if pod.uid in _known_warm(draft)]:
-        words = (
-            f"Ready before, and not now, though their nodes are: {listed(were_warm)}; nobody tells whether they train"
-        )
-        return draft.wait(Reason.MEMBER_NOT_READY, words)
+    if found := what_hides(draft, pods):
+        return draft.wait(*found)
     # The same words for each of them, as before they have their ranks.
     plan = draft.newest_plan
     names = joined([member.name for member in plan.members]) if plan else ""

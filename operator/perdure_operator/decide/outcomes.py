@@ -10,12 +10,12 @@ import re
 from datetime import datetime
 from typing import Final
 
-from perdure.contract import ContractError, ErrorName, ExitKind, HandoverWord, Outcome, read_outcome
+from perdure.contract import ContractError, ErrorName, ExitKind, HandoverRecord, HandoverWord, Outcome, read_outcome
 from perdure.words import shortened
 from perdure_operator.api.status import Assigned, Failures, MemberOutcome
 from perdure_operator.decide.draft import Draft, later
 from perdure_operator.decide.facts import node_lost, terminated
-from perdure_operator.state.snapshot import PodView
+from perdure_operator.state.snapshot import PodView, Terminated
 
 NOTICED_AFTER_SECONDS: Final = 60
 """A node may have been dead for so long before its Ready condition says so: node-monitor-grace-period is 40 or 50 s."""
@@ -29,6 +29,9 @@ _TAIL_LENGTH: Final = 2000
 _WHY_LENGTH: Final = 300
 _CHATTER: Final = re.compile(r"(\[rank\d+\]:\s*)?(\[[WI]\d{4} [^\]]*\.(cpp|h|hpp|cc|cu):\d+\]|\[Gloo\] Rank )")
 """Notes and warnings of torch's native code, in the form of glog: `[W1121 12:00:00.123 socket.cpp:200] [c10d] ...`."""
+
+_SIGNALLED: Final = (128 + 9, 128 + 15)
+"""Exit codes of a container that was ended from outside: SIGKILL, SIGTERM."""
 
 HEALING_COMMITS: Final = 10
 """So many new entries of the log after a failure of the code, and training is well past it."""
@@ -52,9 +55,11 @@ def end_of(pod: PodView) -> MemberOutcome:
     """What status keeps of a pod that has ended."""
     outcome = told(pod)
     died = pod.terminated.finished_at if pod.terminated else None
+    if pod.init_failed and pod.terminated:
+        return _before_the_trainer(pod, pod.terminated)
     if outcome is None:
         return _silent(pod.name, pod.uid, _last_words(pod), died)
-    error, commit = outcome.error, outcome.commit
+    error, commit, gone = outcome.error, outcome.commit, _gone_over(outcome)
     return MemberOutcome(
         name=pod.name,
         uid=pod.uid,
@@ -70,14 +75,15 @@ def end_of(pod: PodView) -> MemberOutcome:
         time=died,
         unsaved=outcome.unsaved.failures if outcome.unsaved else 0,
         unsaved_why=_printable(outcome.unsaved.why)[:_WHY_LENGTH] if outcome.unsaved else "",
-        pause=_pause(outcome),
+        pause=gone.parts.get("pause") if gone else None,
+        went=gone.run if gone else None,
         infrastructure=outcome.infrastructure or (outcome.outcome is ExitKind.FAILED and _killed(pod)),
     )
 
 
 def told(pod: PodView) -> Outcome | None:
     """The outcome in a pod's termination message, None where it left none that can be read."""
-    if pod.terminated is None:
+    if pod.terminated is None or pod.init_failed:
         return None
     try:
         return read_outcome(pod.terminated.message)
@@ -85,12 +91,12 @@ def told(pod: PodView) -> Outcome | None:
         return None
 
 
-def _pause(outcome: Outcome) -> float | None:
-    """Of the hand-over by which it left its run, or came to it: earlier ones tell nothing of the run it ended in."""
+def _gone_over(outcome: Outcome) -> HandoverRecord | None:
+    """The hand-over by which it left its run, or came to it: earlier ones tell nothing of the run it ended in."""
     gone = [record for record in outcome.handovers if record.word is HandoverWord.GO]
     if not gone or (outcome.outcome is not ExitKind.HANDED_OVER and gone[-1].run != outcome.run):
         return None
-    return gone[-1].parts.get("pause")
+    return gone[-1]
 
 
 def failed_by_itself(one: MemberOutcome) -> bool:
@@ -133,6 +139,21 @@ def learn_result(draft: Draft, outcome: Outcome) -> Draft:
     if outcome.result is None or newest < draft.status.commit_seq:
         return draft
     return draft.update(result=json.loads(_printable(json.dumps(outcome.result, ensure_ascii=False))))
+
+
+def _before_the_trainer(pod: PodView, ended: Terminated) -> MemberOutcome:
+    """An init container is the user's code, as the script is: its exit is a failure of the code, SIGKILL is not."""
+    how = f"{ended.reason or 'Error'} (exit code {ended.exit_code})"
+    words = f"init container {pod.init_failed} ended: {how}\n{_printable(ended.message)}"
+    return MemberOutcome(
+        name=pod.name,
+        uid=pod.uid,
+        outcome=ExitKind.FAILED,
+        error_name=_error_name(pod, how),
+        error_tail=_own_words(words),
+        time=ended.finished_at,
+        infrastructure=_killed(pod) or ended.exit_code in _SIGNALLED,
+    )
 
 
 def _silent(name: str, uid: str, why: str, died: datetime | None) -> MemberOutcome:

@@ -5,7 +5,6 @@ Written once and never edited. Called by the policies that plan a run, once all 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from datetime import datetime
 from functools import reduce
@@ -79,7 +78,6 @@ def live_plan(draft: Draft, heirs: Succession) -> RunPlan | None:
         return None
     stays, each = {member.name for member in heirs.stays}, plan.world // len(plan.members)
     new = [member for member in plan.members if member.name not in stays]
-    token = hashlib.sha256(" ".join([draft.snapshot.uid, str(plan.run), *(m.uid for m in plan.members)]).encode())
     offer = HandoverOffer(
         run=current.run,
         world=current.plan.world,
@@ -87,7 +85,6 @@ def live_plan(draft: Draft, heirs: Succession) -> RunPlan | None:
         leavers=_ranks(heirs.leaves, each),
         master=_address(own(draft.snapshot)[(*heirs.stays, *heirs.leaves)[0].name], HANDOVER_PORT + plan.run % PORTS),
         limit=max(plan.seconds // 2, 1),
-        token=token.hexdigest(),
     )
     plan = plan.model_copy(update={"handover": offer})
     return plan if fits(plan) else None
@@ -129,7 +126,7 @@ def _way(draft: Draft, current: CurrentRun, plan: RunPlan) -> Takeover:
     if plan.handover is None:
         return Takeover.IN_PLACE
     kinds = {one.outcome for one in current.outcomes if one.run == current.run}
-    went = any(one.run == plan.run and one.pause is not None for one in current.outcomes)
+    went = any(one.went == plan.run for one in current.outcomes)
     only = not (draft.status.next and draft.status.next.undecided) or draft.status.opened >= plan.run
     if went or (only and ExitKind.HANDED_OVER in kinds):
         return Takeover.LIVE

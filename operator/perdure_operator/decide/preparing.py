@@ -6,7 +6,7 @@ be withdrawn and others may join it. Where standbys are not Ready in time, every
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from perdure.contract import Completion, Env
@@ -19,6 +19,7 @@ from perdure_operator.decide.exit_problems import await_leavers
 from perdure_operator.decide.facts import (
     joined,
     made_from_another,
+    order_of_death,
     own,
     patience,
     refused,
@@ -35,8 +36,9 @@ from perdure_operator.decide.placement import can_start, can_train
 from perdure_operator.decide.plans import live_plan, plan_in_place, succeed
 from perdure_operator.decide.signals import signals_of_nodes
 from perdure_operator.decide.spares import give_back
-from perdure_operator.decide.startup_problems import not_ready
+from perdure_operator.decide.startup_problems import not_ready, what_hides
 from perdure_operator.decide.succession import Succession, keep, only_grows, succession
+from perdure_operator.state.snapshot import PodView
 
 _TRAINING: Final = frozenset({Disruption.NODE_LEAVING, Disruption.SIZE_CHANGE, Disruption.RUN_LOST})
 """Reasons for which every member trains until the next run is planned, if it trains now."""
@@ -117,6 +119,9 @@ def take_over(draft: Draft) -> Draft:
     early = draft.next_members if _nobody_trains(draft, current, intent) else ()
     fit = {name: can_start if name in early else can_train for name in names}
     missing = tuple(name for name in names if name not in pods or not fit[name](draft, pods[name]))
+    staying = [pods[name] for name in missing if name in pods and name not in draft.next_members]
+    if len(staying) == len(missing) and (hidden := what_hides(draft, staying)):
+        return draft.wait(*hidden)
     if missing or refused(draft, names):
         return not_ready(draft, missing or names)
     if intent.not_before and draft.now < intent.not_before:
@@ -307,8 +312,8 @@ def _not_live(draft: Draft, current: CurrentRun, intent: Intent, heirs: Successi
     template = {pods[name].template_hash for name in (*(one.name for one in old), *draft.next_members)}
     if upcoming and upcoming.fell:
         return upcoming.fell
-    if intent.disruption not in _TRAINING or current.outcomes or any(pods[one.name].deleting for one in old):
-        return "a member is gone, or is going"
+    if why := _who_cannot(current, intent, [pods[one.name] for one in old]):
+        return why
     if snapshot.spec.completion is not Completion.LOG:
         return "with completion ExitCode its script has no Session"
     if intent.disruption is Disruption.RUN_LOST and current.plan.handover is None:
@@ -322,6 +327,17 @@ def _not_live(draft: Draft, current: CurrentRun, intent: Intent, heirs: Successi
     if any(run_told(pods[one.name].assignment) < current.run or not pods[one.name].ready for one in old):
         return f"run {current.run} has not begun on all its members"
     return ""
+
+
+def _who_cannot(current: CurrentRun, intent: Intent, members: Sequence[PodView]) -> str:
+    """Which member's end, ahead or behind it, leaves no run whose membership could change as it trains; "" if none."""
+    if current.outcomes:
+        first = min(current.outcomes, key=order_of_death)
+        more = f", and {len(current.outcomes) - 1} more" if len(current.outcomes) > 1 else ""
+        return f"{first.name} has ended ({first.error_name or first.outcome}){more}"
+    if deleted := [pod.name for pod in members if pod.deleting]:
+        return f"somebody has deleted {joined(deleted)}"
+    return "" if intent.disruption in _TRAINING else "not all its members train"
 
 
 def _template_rules_out(template: Mapping[str, Any]) -> str:

@@ -28,6 +28,7 @@ _WARNINGS: Final = frozenset(
         Reason.IMAGE_PULL_FAILED,
         Reason.AGENT_MISSING,
         Reason.CONTAINER_NOT_CREATED,
+        Reason.CONTAINER_ENDED,
         Reason.REPLACING_MEMBERS,
         Reason.PATCH_REFUSED,
         Reason.MEMBER_STUCK,
@@ -69,7 +70,10 @@ def _running(draft: Draft) -> Draft:
         reason = Reason.COMPLETED if status.holds(ConditionType.COMPLETED) else Reason.FAILED
         return draft.condition(ConditionType.RUNNING, False, reason, "the job is finished")
     if _all_assigned(draft) and status.current:
-        return draft.condition(ConditionType.RUNNING, True, Reason.ASSIGNED, _assigned(draft, status.current.plan))
+        why, message = _disruption(draft), _assigned(draft, status.current.plan)
+        if why is None:
+            return draft.condition(ConditionType.RUNNING, True, Reason.ASSIGNED, message)
+        return draft.condition(ConditionType.RUNNING, True, why[0], f"{message}; {why[1]}")
     waiting = draft.waiting or Waiting(Reason.STARTING_MEMBERS, "waiting for the next look at the cluster")
     message = _awaited(waiting)
     if waiting.reason in _WARNINGS:
@@ -128,11 +132,17 @@ def _offers(draft: Draft) -> bool:
     return bool(following and following.plan and following.plan.takes_over)
 
 
-def _disrupted(draft: Draft) -> Draft:
+def _disruption(draft: Draft) -> tuple[Reason, str] | None:
+    """What asks the run that is on for something, or what the next one follows from: its kind, and in words."""
     why = draft.intent or draft.status.next
-    if why is None or why.disruption is None:
+    return (Reason(why.disruption), why.cause) if why and why.disruption else None
+
+
+def _disrupted(draft: Draft) -> Draft:
+    why = _disruption(draft)
+    if why is None:
         return draft.condition(ConditionType.DISRUPTED, False, Reason.UNDISTURBED, "nothing asks the run to end")
-    return draft.condition(ConditionType.DISRUPTED, True, Reason(why.disruption), _move(draft, why.cause))
+    return draft.condition(ConditionType.DISRUPTED, True, why[0], _move(draft, why[1]))
 
 
 def _move(draft: Draft, cause: str) -> str:
@@ -148,7 +158,8 @@ def _move(draft: Draft, cause: str) -> str:
     if draft.status.next and draft.status.next.plan:
         offered = f"run {draft.status.next.plan.run} is offered to the members"
         words = (
-            f"{cause}; {offered}: they train until it has taken over, or save where their script cannot go on as it is"
+            f"{cause}; {offered}: they hand over between two steps, or save where their script cannot go on as it is; "
+            f"nobody tells yet whether they train meanwhile, or stand still where a store or a member does not answer"
         )
         return f"{words}; {draft.standbys_wait.message}" if draft.standbys_wait else words
     if not intent.prepare or draft.standbys_wait is None:

@@ -91,7 +91,7 @@ class Assign(Step):
 
 
 class Mark(Step):
-    """Give a pod other annotations for autoscalers of nodes, with a uid precondition."""
+    """Give a pod other annotations for autoscalers of nodes, or for its kubelet, with a uid precondition."""
 
     kind: Literal["Mark"] = "Mark"
     name: str

@@ -73,6 +73,8 @@ class NodeView(Model):
     cordoned: bool = False
     deleting: bool = False
     ready: bool = True
+    unready_since: datetime | None = None
+    """Since when its condition Ready is what it is, where that is not True; by the clock of whoever has written it."""
     zone: str = ""
     """The label topology.kubernetes.io/zone, "" where there is none."""
     taints: tuple[Taint, ...] = ()
@@ -95,7 +97,7 @@ class Zone(Model):
 
 
 class Terminated(Model):
-    """How container 0 ended."""
+    """How container 0 ended, or the init container that has ended the pod before it."""
 
     exit_code: int
     reason: str = ""
@@ -123,15 +125,24 @@ class PodView(Model):
     ip: str = ""
     phase: str = "Pending"
     ready: bool = False
+    ready_since: datetime | None = None
+    """Since when it is Ready, by the kubelet's clock; whole seconds."""
     deleting: bool = False
     deletion_deadline: datetime | None = None
     """metadata.deletionTimestamp: the moment the grace ends."""
     grace: int = DEFAULT_GRACE_SECONDS
     """spec.terminationGracePeriodSeconds: what it gets once it is deleted."""
     waiting_reason: str = ""
-    """Of container 0: ErrImagePull, CreateContainerConfigError, RunContainerError ..."""
+    """Of the first container, in the order in which they start, that waits for what may never come, or has ended beside
+    container 0: ErrImagePull, CreateContainerConfigError, RunContainerError, CrashLoopBackOff, Error ..."""
     waiting_message: str = ""
+    waiting_container: str = ""
+    """Its name, "" for container 0."""
+    initializing: str = ""
+    """The init container that is at work."""
     terminated: Terminated | None = None
+    init_failed: str = ""
+    """The init container of whose end `terminated` tells, "" where it is container 0's."""
     others_run: bool = False
     """Whether a container beside container 0, which has ended, has not; init containers are the kubelet's to end."""
     unschedulable: str = ""
@@ -152,6 +163,8 @@ class PodView(Model):
     """Those alone that some row of the signal table matches."""
     devices: tuple[Device, ...] = ()
     """Those alone that some row of the signal table matches."""
+    nudge: str = ""
+    """Of the annotation that is touched for its kubelet, "" where it never was."""
     marks: dict[str, str] = Field(default_factory=dict)
     """Its annotations that autoscalers of nodes read, and the operator's own that says who has made them."""
     gone: bool = False

@@ -19,6 +19,49 @@ _CONTRACT: Final = "runtime/perdure/contract/outcome.py"
 
 ENDING: Final = (
     Mutant(
+        "members are made for a job that a finalizer keeps",
+        f"{_DECIDE}finishing.py",
+        "    if not draft.snapshot.deleting:\n        return draft\n    message =",
+        "    if True:\n        return draft\n    message =",
+        ("foreground-and-apply",),
+    ),
+    Mutant(
+        "successors are made for the members of a job that is being deleted",
+        f"{_DECIDE}finishing.py",
+        "if draft.snapshot.spec.suspend or draft.snapshot.deleting or _is_over(draft):",
+        "if draft.snapshot.spec.suspend or _is_over(draft):",
+        ("foreground-and-apply",),
+    ),
+    Mutant(
+        "a server that says from when on it has time is asked sooner",
+        "operator/perdure_operator/loop/worker.py",
+        "at_least=wait or 0.0)",
+        "at_least=0.0)",
+        ("api-throttles", "drain"),
+    ),
+    Mutant(
+        "whoever is forbidden something tries it again at once",
+        "operator/perdure_operator/loop/worker.py",
+        "delay = self._queue.failed(job, at_least=at_least)",
+        'if "forbidden" in str(values):\n            self._queue.done(job)\n'
+        "            return self._queue.add(job)\n        delay = self._queue.failed(job, at_least=at_least)",
+        ("namespace-deleted",),
+    ),
+    Mutant(
+        "the exit of an init container is charged to infrastructure",
+        _OUTCOMES,
+        "infrastructure=_killed(pod) or ended.exit_code in _SIGNALLED,",
+        "infrastructure=True,",
+        ("before-the-trainer",),
+    ),
+    Mutant(
+        "an init container that was killed is a failure of the code",
+        _OUTCOMES,
+        "infrastructure=_killed(pod) or ended.exit_code in _SIGNALLED,",
+        "infrastructure=False,",
+        ("before-the-trainer",),
+    ),
+    Mutant(
         "a failure of the code is blamed whoever died first",
         _BLAME,
         "first = min(deaths, key=order_of_death, default=None)",

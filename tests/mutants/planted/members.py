@@ -29,6 +29,20 @@ _NO_MARKS: Final = "the simulation's autoscaler takes nodes whatever pods say"
 
 MEMBERS: Final = (
     Mutant(
+        "the run that is on waits for a newcomer that is not Ready any more",
+        _MEMBERS,
+        "elif not pod.ready and pod.uid in on:",
+        "elif not pod.ready:",
+        ("readiness-lost", "scale"),
+    ),
+    Mutant(
+        "a member that was Ready before counts as starting",
+        f"{_DECIDE}startup_problems.py",
+        "were_warm = [pod for pod in pods if pod.uid in _known_warm(draft)]",
+        "were_warm = [pod for pod in pods if pod.uid not in _known_warm(draft)]",
+        ("readiness-lost",),
+    ),
+    Mutant(
         "a member without an IP is promoted",
         f"{_DECIDE}placement.py",
         'well = pod.phase == "Running" and bool(pod.ip) and not pod.deleting',

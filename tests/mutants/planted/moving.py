@@ -147,7 +147,7 @@ MOVING: Final = (
     Mutant(
         "what a member tells of the newer run counts as its having gone over alive",
         _PLANS,
-        "went = any(one.run == plan.run and one.pause is not None for one in current.outcomes)",
+        "went = any(one.went == plan.run for one in current.outcomes)",
         "went = any(one.run == plan.run for one in current.outcomes)",
         ("party-killed", "second-reason", "drain"),
     ),

@@ -47,8 +47,8 @@ READING: Final = (
     Mutant(
         "a pod that names a newer run stops nobody",
         _LIVE,
-        "return any(pod.run > newest and pod.view.owner_uid == record.uid",
-        "return any(pod.run > newest and not pod.view.owner_uid",
+        "return newest > known and self._confirmed.get(record.key) != (record.version, newest)",
+        "return False",
         ("operator-freeze", "one-stream-lags", "drain"),
     ),
     Mutant(
@@ -164,5 +164,26 @@ READING: Final = (
         "ignored = _cut(raw)",
         tests=_OF_JSON,
         outside=_NO_JSON,
+    ),
+    Mutant(
+        "the end of a native sidecar counts as that of an init container",
+        f"{_CLUSTER}read/containers.py",
+        "for name, _, state in self._init(sidecars=False))\n        return next(((name, end)",
+        "for name, _, state in self._init(sidecars=True))\n        return next(((name, end)",
+        ("before-the-trainer",),
+    ),
+    Mutant(
+        "native sidecars that do not start are not seen",
+        f"{_CLUSTER}read/containers.py",
+        "in self._init(sidecars=True):",
+        "in self._init(sidecars=False):",
+        ("before-the-trainer",),
+    ),
+    Mutant(
+        "a node that is not there any more is asked for in each round",
+        _OBSERVE,
+        "self._absent[name] = self._absent.get(name, set()) | pods",
+        "self._absent[name] = set()",
+        ("pool-vanishes",),
     ),
 )

@@ -49,6 +49,8 @@ class Live:
         self._current: dict[Key, str] = {}
         self._answered: dict[Key, str] = {}
         self._distrusted: set[Key] = set()
+        self._confirmed: dict[Key, tuple[int, int]] = {}
+        """In which version a job's status was the newest, beside pods that named which run."""
         self._untold = Untold()
         self.nodes_listed = False
         """Whether a node that is not in the cache is known not to be there."""
@@ -156,6 +158,7 @@ class Live:
             except NotFound:
                 self._cache.drop(JOBS, job, since=since)
                 self._current.pop(job, None)
+                self._confirmed.pop(job, None)
                 return
             self._cache.apply(JOBS, raw, since=since)
         since = self._cache.mark()
@@ -175,8 +178,11 @@ class Live:
 
     def _overtaken(self, record: JobRecord) -> bool:
         """Whether a pod of the job names a newer run than its status: somebody has written since."""
-        newest = record.status.run if record.status is not None else 0
-        return any(pod.run > newest and pod.view.owner_uid == record.uid for pod in self._cache.pods(record.key))
+        known, newest = record.status.run if record.status is not None else 0, self._newest_run(record)
+        return newest > known and self._confirmed.get(record.key) != (record.version, newest)
+
+    def _newest_run(self, record: JobRecord) -> int:
+        return max((pod.run for pod in self._cache.pods(record.key) if pod.view.owner_uid == record.uid), default=0)
 
     async def _confirm(self, record: JobRecord) -> None:
         """What the pods say may be of a status that was written after ours was read; else status was rolled back."""
@@ -185,3 +191,4 @@ class Live:
         now = self._cache.job(record.key)
         if now is None or now.version != record.version:
             raise Conflict(f"trainingjob {'/'.join(record.key)} was changed while its pods were read")
+        self._confirmed[record.key] = record.version, self._newest_run(record)

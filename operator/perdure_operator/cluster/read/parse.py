@@ -20,6 +20,7 @@ from perdure_operator.api.signals import Source
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.cluster.protocol import Json
 from perdure_operator.cluster.read import roots
+from perdure_operator.cluster.read.containers import Containers, trainer
 from perdure_operator.state.signals import SHIPPED_TABLE, SignalTable
 from perdure_operator.state.snapshot import (
     Budget,
@@ -87,11 +88,14 @@ def time(value: object) -> datetime | None:
 def node(raw: Json, signals: SignalTable = SHIPPED_TABLE) -> NodeView:
     """A node that exists; of its conditions, labels and annotations only what the table of signals is about."""
     spec, labels = raw.get("spec") or {}, meta(raw).get("labels") or {}
+    ready = _condition(raw, "Ready") or {}
+    is_ready = ready.get("status") == "True"
     return NodeView(
         name=meta(raw)["name"],
         cordoned=bool(spec.get("unschedulable")),
         deleting=bool(meta(raw).get("deletionTimestamp")),
-        ready=(_condition(raw, "Ready") or {}).get("status") == "True",
+        ready=is_ready,
+        unready_since=None if is_ready else time(ready.get("lastTransitionTime")),
         zone=str(labels.get(ZONE) or ""),
         taints=tuple(
             Taint(
@@ -149,8 +153,10 @@ def _devices(status: Json, signals: SignalTable) -> Iterable[Device]:
 def pod(raw: Json, signals: SignalTable = SHIPPED_TABLE) -> PodView:
     """A pod; of its conditions and devices only what the table of signals is about."""
     metadata, spec, status = meta(raw), raw.get("spec") or {}, raw.get("status") or {}
-    state, owner = _trainer_state(spec, status), _controlling(raw)
-    waiting = state.get("waiting") or {}
+    containers, owner = Containers(spec, status), _controlling(raw)
+    stuck, (init_failed, init_end) = containers.stuck, containers.init_failed
+    ended, ready = containers.trainer.get("terminated"), _condition(raw, "Ready") or {}
+    is_ready = ready.get("status") == "True"
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     return PodView(
         name=metadata["name"],
@@ -163,14 +169,18 @@ def pod(raw: Json, signals: SignalTable = SHIPPED_TABLE) -> PodView:
         node=spec.get("nodeName") or "",
         ip=status.get("podIP") or "",
         phase=status.get("phase") or "Pending",
-        ready=(_condition(raw, "Ready") or {}).get("status") == "True",
+        ready=is_ready,
+        ready_since=time(ready.get("lastTransitionTime")) if is_ready else None,
         deleting=bool(metadata.get("deletionTimestamp")),
         deletion_deadline=time(metadata.get("deletionTimestamp")),
         grace=_grace(spec.get("terminationGracePeriodSeconds")),
-        waiting_reason=waiting.get("reason") or "",
-        waiting_message=waiting.get("message") or "",
-        terminated=_terminated(state.get("terminated")),
-        others_run="terminated" in state and _others_run(spec, status),
+        waiting_container=stuck.container,
+        waiting_reason=stuck.reason,
+        waiting_message=stuck.message,
+        initializing=containers.initializing,
+        init_failed="" if ended else init_failed,
+        terminated=_terminated(ended or init_end),
+        others_run=ended is not None and containers.others_run,
         unschedulable=_unschedulable(raw),
         evicted=status.get("reason") == "Evicted"
         or (_condition(raw, "DisruptionTarget") or {}).get("status") == "True",
@@ -182,6 +192,7 @@ def pod(raw: Json, signals: SignalTable = SHIPPED_TABLE) -> PodView:
         root=roots.of_pod(trainer(spec)),
         conditions=tuple(PodCondition(**one) for one in _told(raw, Source.POD_CONDITION, signals)),
         devices=tuple(dict.fromkeys(_devices(status, signals))),
+        nudge=annotations.get(names.ANNOTATION_NUDGE, ""),
         marks={name: annotations[name] for name in MARKS if name in annotations},
     )
 
@@ -288,33 +299,6 @@ def _expression(expression: Json, labels: Mapping[str, str]) -> bool:
 def _condition(raw: Json, kind: str) -> Json | None:
     conditions: Iterable[Json] = (raw.get("status") or {}).get("conditions") or []
     return next((condition for condition in conditions if condition.get("type") == kind), None)
-
-
-def trainer(spec: Json) -> Json:
-    """The container that the operator has put its agent in: admission may put others before it, as meshes do.
-
-    It is known by what no other container has, the folder in which it is told what to do; the first one where none has.
-    """
-    containers: list[Json] = spec.get("containers") or [{}]
-    return next((one for one in containers if _is_told(one)), containers[0])
-
-
-def _is_told(container: Json) -> bool:
-    mounts: Iterable[Json] = container.get("volumeMounts") or []
-    return any(one.get("name") == names.ASSIGNMENT_VOLUME for one in mounts)
-
-
-def _trainer_state(spec: Json, status: Json) -> Json:
-    """The kubelet lists container statuses in an order of its own."""
-    name = trainer(spec).get("name")
-    statuses: Iterable[Json] = status.get("containerStatuses") or []
-    return next((one.get("state") or {} for one in statuses if one.get("name") == name), {})
-
-
-def _others_run(spec: Json, status: Json) -> bool:
-    name = trainer(spec).get("name")
-    statuses: Iterable[Json] = status.get("containerStatuses") or []
-    return any("terminated" not in (one.get("state") or {}) for one in statuses if one.get("name") != name)
 
 
 def _terminated(state: Json | None) -> Terminated | None:

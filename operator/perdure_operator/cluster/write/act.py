@@ -68,7 +68,7 @@ class Actor:
         self._news = News()
 
     async def act(self, job: Snapshot, decision: Decision, memory: Memory) -> None:
-        """Raises the first ApiError, once everything that does not rest on the write that failed has been written."""
+        """Raises an ApiError, once everything that does not rest on the write that failed has been written."""
         self._require_lead()
         if decision.status is not None:
             await self._write_status(job, decision.status)
@@ -124,19 +124,19 @@ class Actor:
         self._cache.apply(JOBS, written)
 
     async def _carry_out_all(self, work: Round, actions: Sequence[Action]) -> None:
-        first: BaseException | None = None
+        raised: list[BaseException] = []
         failed: list[Action] = []
         for batch in order.batches(actions):
             self._require_lead()
             due = [action for action in batch if not order.held_up(action, failed, work.pods)]
             answers = await self._answers(work, due)
             errors = [answer for answer in answers if answer is not None]
-            first = first or next(iter(errors), None)
+            raised += errors
             failed += [action for action, answer in zip(due, answers, strict=True) if answer is not None]
             if errors and order.unanswered(answers):
                 break
-        if first is not None:
-            raise first
+        if raised:  # the first, but for one that says when to come again
+            raise max(raised, key=_patience)
 
     async def _answers(self, work: Round, actions: Sequence[Action]) -> list[BaseException | None]:
         """Wait for every answer, also after a refusal: nothing may still be under way when the next round looks."""
@@ -162,6 +162,11 @@ class Actor:
                     return
                 continue
             self._news.sent(job.uid, event, now)
+
+
+def _patience(error: BaseException) -> float:
+    """For how long the server wants to be left alone."""
+    return (error.retry_after or 0.0) if isinstance(error, ApiError) else 0.0
 
 
 def _upcoming(status: TrainingJobStatus) -> set[str]:

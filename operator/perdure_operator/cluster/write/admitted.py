@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from perdure import contract
 from perdure_operator.api import names
 from perdure_operator.cluster.protocol import Json
-from perdure_operator.cluster.read import parse
+from perdure_operator.cluster.read.containers import trainer as trainer_of
 
 AGENT = ["perdure", "run", "--"]
 
@@ -23,7 +23,7 @@ def taken_away(admitted: Json) -> str:
 
 
 def _lacks(spec: Json) -> Iterator[str]:
-    trainer = parse.trainer(spec)
+    trainer = trainer_of(spec)
     mounted = {one.get("name") for one in trainer.get("volumeMounts") or []}
     volumes = {one.get("name") for one in spec.get("volumes") or []}
     if names.ASSIGNMENT_VOLUME not in mounted & volumes:

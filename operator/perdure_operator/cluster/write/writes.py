@@ -225,13 +225,13 @@ class Writes:
         self._cache.apply(PODS, written)
 
     async def _mark(self, job: Snapshot, action: Mark) -> None:
-        """A refusal stops nothing: what autoscalers are told comes after what members are told."""
+        """A refusal stops nothing: what autoscalers and kubelets are told comes after what members are told."""
         try:
             written = await self._api.patch(PODS, job.namespace, action.name, _mark_patch(action))
         except NotFound as error:
             raise Conflict(str(error)) from None
         except (Forbidden, Invalid) as error:
-            logger.warning("pod %s/%s: its marks for autoscalers stay: %s", job.namespace, action.name, error)
+            logger.warning("pod %s/%s: its annotations stay as they are: %s", job.namespace, action.name, error)
             return
         self._cache.apply(PODS, written)
 
@@ -284,12 +284,13 @@ def _assign_patch(job: Snapshot, action: Assign, seen: PodView | None) -> list[J
 
 
 def _mark_patch(action: Mark) -> list[Json]:
-    paths = {name: f"/metadata/annotations/{_escaped(name)}" for name in (*action.old, *action.new)}
+    old = action.old
+    paths = {name: f"/metadata/annotations/{_escaped(name)}" for name in (*old, *action.new)}
     return [
         _test("/metadata/uid", action.uid),
-        *(_test(paths[name], value) for name, value in action.old.items()),
-        *({"op": "remove", "path": paths[name]} for name in action.old if name not in action.new),
-        *({"op": "add", "path": paths[name], "value": value} for name, value in action.new.items()),
+        *(_test(paths[name], value) for name, value in old.items()),
+        *({"op": "remove", "path": paths[name]} for name in old if name not in action.new),
+        *({"op": "add", "path": paths[name], "value": new} for name, new in action.new.items() if old.get(name) != new),
     ]
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
 import pytest
 from aiohttp import web
@@ -12,6 +14,9 @@ from kubernetes.aio import client
 
 from perdure_operator.cluster.kube import KubeApi, behind_a_proxy
 from perdure_operator.cluster.protocol import PODS, ApiError, Conflict, Forbidden, Invalid, Json, Unavailable
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Call = Callable[[KubeApi], Awaitable[Any]]
 
 SERVER = "https://10.0.0.1:6443"
 FAILED_TEST = "the server rejected our request due to an error in our request"
@@ -72,15 +77,108 @@ def test_an_overloaded_server_is_asked_again_when_it_says_and_also_where_it_does
     assert error.retry_after == seconds
 
 
+STATUS = {"kind": "Status", "status": "Failure", "message": "etcdserver: leader changed", "reason": "InternalError"}
+PAGE = "<html><body><h1>503 Service Temporarily Unavailable</h1></body></html>"
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+@pytest.mark.parametrize(
+    ("content", "body", "said"),
+    [
+        pytest.param("application/json", json.dumps(STATUS), STATUS["message"], id="a Status"),
+        pytest.param("text/html", PAGE, "Temporarily", id="a load balancer's page"),
+        pytest.param("text/plain", "", "GET", id="nothing"),
+        pytest.param("application/json", "[1]", "GET", id="no object"),
+        pytest.param("application/json", '{"kind": "Sta', "GET", id="half of one"),
+        pytest.param("application/octet-stream", b"\xff\xfe\x00", "GET", id="no text"),
+    ],
+)
+def test_a_server_that_cannot_answer_is_asked_again_whatever_it_says(
+    status: int, content: str, body: str | bytes, said: str
+) -> None:
+    async def refuse(_: web.Request) -> web.Response:
+        raw = body if isinstance(body, bytes) else body.encode()
+        return web.Response(body=raw, status=status, content_type=content)
+
+    error = asyncio.run(_error_of(refuse, lambda api: api.get(PODS, "ns", "p")))
+    assert type(error) is Unavailable
+    assert error.status == status
+    assert said in str(error)
+
+
+@pytest.mark.parametrize("body", [PAGE, "", "[1]", '{"kind": "Pod", "metadata": {"na', '{"kind": "Pod"}'])
+def test_an_answer_that_is_no_object_is_none_though_its_status_is_200(body: str) -> None:
+    """As a proxy gives that asks people to log in: an empty LIST would be the end of everything."""
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(text=body, content_type="text/html")
+
+    for call in _CALLS:
+        assert type(asyncio.run(_error_of(answer, call))) is Unavailable
+
+
+@pytest.mark.parametrize("status", [200, 429, 500])
+def test_a_connection_that_ends_within_the_body_is_no_answer(status: int) -> None:
+    """Nor is the half of a LIST that has come a LIST."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=status, headers={"Content-Length": "1000"})
+        await response.prepare(request)
+        await response.write(b'{"kind": "PodList", "metadata": {}, "items": []}')
+        assert request.transport is not None
+        request.transport.abort()
+        return response
+
+    for call in _CALLS:
+        assert type(asyncio.run(_error_of(answer, call))) is Unavailable
+
+
+_CALLS: Final[tuple[Call, ...]] = (
+    lambda api: api.get(PODS, "ns", "p"),
+    lambda api: api.list(PODS),
+    lambda api: api.create(PODS, "ns", {"metadata": {"name": "p"}}),
+)
+
+
+GONE = {"kind": "Status", "status": "Failure", "reason": "Expired", "code": 410, "message": "too old resource version"}
+
+
+def test_a_watch_of_one_name_that_ends_with_410_is_news_for_whoever_waits() -> None:
+    """Its object is read again, with the version to watch from."""
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({"type": "ERROR", "object": GONE})
+
+    asyncio.run(_ask(answer, lambda api: api.changed(PODS, "ns", "p", version="7", seconds=60)))
+
+
+def test_a_watch_of_one_name_that_is_refused_with_410_is_no_silence() -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response(GONE, status=410)
+
+    error = asyncio.run(_error_of(answer, lambda api: api.changed(PODS, "ns", "p", version="7", seconds=60)))
+    assert error.status == 410
+
+
+async def _ask(answer: Answer, call: Call) -> None:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    async with TestServer(app) as server:
+        host = str(server.make_url("")).rstrip("/")
+        async with KubeApi(client.ApiClient(client.Configuration(host=host))) as api:
+            await call(api)
+
+
+async def _error_of(answer: Answer, call: Call) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        await _ask(answer, call)
+    return caught.value
+
+
 async def _error_of_a_patch(status: int, body: dict[str, Any], headers: dict[str, str] | None = None) -> ApiError:
     async def refuse(request: web.Request) -> web.Response:
         return web.json_response(body, status=status, headers=headers)
 
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", refuse)
-    async with TestServer(app) as server:
-        host = str(server.make_url("")).rstrip("/")
-        async with KubeApi(client.ApiClient(client.Configuration(host=host))) as api:
-            with pytest.raises(ApiError) as caught:
-                await api.patch(PODS, "ns", "p", [{"op": "test", "path": "/metadata/uid", "value": "u"}])
-    return caught.value
+    return await _error_of(
+        refuse, lambda api: api.patch(PODS, "ns", "p", [{"op": "test", "path": "/metadata/uid", "value": "u"}])
+    )

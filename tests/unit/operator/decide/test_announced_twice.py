@@ -11,7 +11,13 @@ from perdure_operator.api.signals import SignalRow
 from perdure_operator.state.snapshot import NodeCondition, NodeView, Taint
 from tests.support.jobs import Job, job, killed, leaves
 
+SIX = tuple(NodeView(name=f"n{number}") for number in range(1, 7))
 SPOT = Taint(key="aws-node-termination-handler/spot-itn", effect="NoSchedule")
+
+
+def _taint(here: Job, seconds: int) -> Taint:
+    """As it was put on the node so long ago."""
+    return SPOT.model_copy(update={"added": here.snapshot.now - timedelta(seconds=seconds)})
 
 
 class TestADeadlineAfterSomethingElse:
@@ -46,12 +52,44 @@ class TestADeadlineAfterSomethingElse:
     def test_of_two_nodes_the_one_that_goes_first_says_when_all_have_to_be_saved(self, first: str) -> None:
         here = job(disruption={}).running(world=2)
         for node in ("n1", "n2"):
-            added = here.snapshot.now - timedelta(seconds=80 if node == first else 20)
-            here = here.node(node, taints=(SPOT.model_copy(update={"added": added}),))
+            here = here.node(node, taints=(_taint(here, 80 if node == first else 20),))
         here = here.settle()
         assert leaves(here.plan()) == {}
         half = (120 - 80) // 2
         assert {said.seconds for said in leaves(here.after(half).plan()).values()} == {half - 5}
+
+    @pytest.mark.parametrize("first", ["aws-node-termination-handler/spot-itn", "example.com/reclaimed"])
+    def test_of_two_announcements_of_one_node_the_end_that_comes_first_says_when_all_have_to_be_saved(
+        self, first: str
+    ) -> None:
+        """Whichever of them the node shows first."""
+        ours = SignalRow.model_validate(
+            {"name": "ours", "source": "Taint", "key": "example.com/reclaimed", "reaction": "VacateByDeadline"}
+            | {"deadlineSeconds": 120}
+        )
+        here = job(disruption={}).running(world=2).having(signals=(ours,))
+        now = here.snapshot.now
+        shown = tuple(
+            Taint(key=key, effect="NoSchedule", added=now - timedelta(seconds=80 if key == first else 20))
+            for key in ("aws-node-termination-handler/spot-itn", "example.com/reclaimed")
+        )
+        here = here.node("n1", taints=shown).settle()
+        half = (120 - 80) // 2
+        assert {said.seconds for said in leaves(here.after(half).plan()).values()} == {half - 5}
+
+    @pytest.mark.parametrize(("most", "seconds"), [(600, 120 - 80 - 1 - 5), (20, 20)])
+    @pytest.mark.parametrize("nodes", [("n1", "n2"), ("n2", "n1")])
+    def test_of_two_leavers_the_one_whose_node_ends_first_says_how_long_both_may_save_and_the_job_says_the_most(
+        self, nodes: tuple[str, str], most: int, seconds: int
+    ) -> None:
+        here = job(disruption={"exit_timeout_seconds": most}).having(nodes=SIX).running(world=3)
+        for node, ago in zip(nodes, (80, 20), strict=True):
+            here = here.node(node, taints=(_taint(here, ago),))
+        here = here.settle().after(1).settle().ready().settle()
+        upcoming = here.now.next
+        assert upcoming is not None
+        assert upcoming.plan is not None
+        assert upcoming.plan.seconds == seconds
 
 
 class TestAMemberIsLostWhileAnotherNodeIsToBeLeft:

@@ -207,6 +207,16 @@ class TestGrowing:
         assert here.now.growth is not None
         assert here.now.growth.attempts == 1
 
+    def test_a_newcomer_that_is_not_ready_any_more_does_not_say_of_the_run_that_is_on_that_it_starts(self) -> None:
+        """A run was offered to it, and the one that is on trains whatever becomes of that."""
+        here = _small().status(live_refused=None).ready().settle().after(SETTLING_SECONDS).settle()
+        newcomer = here.now.next.members[0] if here.now.next else ""
+        assert stage_of(here.now) is Stage.HANDING_OVER
+        said = here.pod(newcomer, ready=False).settle().condition(ConditionType.RUNNING)
+        assert (said.status, said.reason) == ("True", "SizeChange")
+        said = here.pod(0, ready=False).settle().condition(ConditionType.RUNNING)
+        assert (said.status, said.reason) == ("False", "MemberNotReady")
+
     def test_once_a_run_was_offered_a_smaller_number_is_no_withdrawal(self) -> None:
         """Members were told, and one of them may wait for a run that never begins."""
         here = _small().status(live_refused=None).ready().settle().after(SETTLING_SECONDS).settle()

@@ -111,9 +111,10 @@ class TestOffer:
         here = _running().cordon("n1", "n2").settle().after(1).settle().ready().settle()
         assert _offer_of_leaver(here, 0).master == "10.0.0.1:29602"
 
-    def test_its_token_is_of_this_job_this_run_and_these_members(self) -> None:
+    def test_its_token_is_of_this_run_and_these_members_and_in_no_status(self) -> None:
         here = _offered()
-        words = " ".join([UID, "2", "uid-of-digits-ab12-0", "uid-of-digits-ab12-2"])
+        assert _offer(here).token not in here.now.model_dump_json()
+        words = " ".join(["2", "uid-of-digits-ab12-0", "uid-of-digits-ab12-2"])
         assert _offer(here).token == hashlib.sha256(words.encode()).hexdigest()
 
     def test_half_of_the_time_to_save_is_left_for_saving(self) -> None:
@@ -135,7 +136,7 @@ class TestOffer:
         assert here.now.phase is Phase.RUNNING
         assert here.now.replicas == 2
         assert (
-            "run 2 is offered to the members: they train until it has taken over"
+            "run 2 is offered to the members: they hand over between two steps"
             in here.condition(ConditionType.DISRUPTED).message
         )
 
@@ -207,10 +208,10 @@ class TestNoOffer:
 
     def test_a_lost_member_has_broken_the_groups_of_all(self) -> None:
         here = _running(world=3).ended(1, ExitKind.FAILED, error=killed()).settle().after(2).ready()
-        assert "a member is gone" in self._in_place(here)
+        assert "digits-ab12-1 has ended (" in self._in_place(here)
 
     def test_a_deleted_member_saves_now(self) -> None:
-        assert "a member is gone" in self._in_place(_running().deleted(1).settle().ready())
+        assert "somebody has deleted digits-ab12-1" in self._in_place(_running().deleted(1).settle().ready())
 
     def test_another_template_is_another_program(self) -> None:
         here = _running().having(template_hash="t2").settle()
@@ -323,6 +324,12 @@ class TestEvidence:
         assert (earlier.now.run, earlier.now.how) == (3, Takeover.UNKNOWN)
         newest = here.ended(1, ExitKind.HANDED_OVER, run=1, opened=3).settle()
         assert (newest.now.run, newest.now.how) == (3, Takeover.LIVE)
+
+    def test_a_move_that_was_tried_again_is_known_to_be_live_where_the_leaver_tells_which_run_it_was(self) -> None:
+        here = _offered().ended(2, ExitKind.FAILED, run=2, error=killed()).settle().after(1).settle().ready().settle()
+        went = (HandoverRecord(3, HandoverWord.GO),)
+        here = here.ended(1, ExitKind.HANDED_OVER, run=1, handovers=went).settle()
+        assert (here.now.run, here.now.how) == (3, Takeover.LIVE)
 
     def test_a_lost_leaver_leaves_the_newer_run_to_go_on(self) -> None:
         here = _offered(world=3).ended(1, ExitKind.FAILED, run=1, error=killed()).settle()

@@ -81,7 +81,9 @@ class TestDevices:
 
     def test_as_a_fault_it_ends_the_run_without_a_save(self) -> None:
         here = broken(wary().running(world=2))
-        told = Leave(run=2, cause="digits-ab12-0: nvidia.com/gpu GPU-7 is Unhealthy", seconds=0, lost=(1,))
+        told = Leave(
+            run=2, cause="digits-ab12-0: nvidia.com/gpu GPU-7 is Unhealthy", seconds=0, lost=(1,), suspect=True
+        )
         assert leaves(here.plan()) == {"digits-ab12-0": told, "digits-ab12-1": told}
         after = here.settle()
         assert after.condition(ConditionType.DISRUPTED).reason == Disruption.NODE_FAULT

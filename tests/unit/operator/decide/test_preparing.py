@@ -59,7 +59,7 @@ class TestWhatIsSaidInPlace:
         assert (condition.status, condition.reason) == ("False", "ExitSave")
         assert "digits-ab12-1" in condition.message
         assert "until" in condition.message
-        after = here.ended(1, ExitKind.CHECKPOINTED, **SAVED).settle()
+        after = here.ended(1, ExitKind.CHECKPOINTED, run=1, **SAVED).settle()
         assert after.condition(ConditionType.RUNNING).reason == "Assigned"
 
 
@@ -74,7 +74,9 @@ class TestStandbys:
         here = _preparing()
         assert _stage(here) is Stage.PREPARING
         assert here.now.phase is Phase.RUNNING
-        assert here.condition(ConditionType.RUNNING).status == "True"
+        running = here.condition(ConditionType.RUNNING)
+        assert (running.status, running.reason) == ("True", "NodeLeaving"), "as `kubectl get` has it"
+        assert running.message.endswith("; node n2 is cordoned")
         message = here.condition(ConditionType.DISRUPTED).message
         assert message.startswith("node n2 is cordoned; the run trains on while new members start, until 12:00:31Z: ")
 

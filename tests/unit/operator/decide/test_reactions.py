@@ -339,7 +339,7 @@ class TestFault:
     @pytest.mark.parametrize("timeout", [0, 30])
     def test_all_members_stop_at_once_and_without_a_save(self, timeout: int) -> None:
         here = self._faulty(job(disruption={"replacement_timeout_seconds": timeout}).running(world=2))
-        told = Leave(run=2, cause="node n1 has the condition GpuBroken=True", seconds=0, lost=(1,))
+        told = Leave(run=2, cause="node n1 has the condition GpuBroken=True", seconds=0, lost=(1,), suspect=True)
         assert leaves(here.plan()) == {"digits-ab12-0": told, "digits-ab12-1": told}
         assert here.settle().condition(ConditionType.DISRUPTED).reason == "NodeFault"
 
@@ -367,18 +367,18 @@ class TestFault:
         here = self._faulty(job(disruption={}).running(world=2)).ended(0, ExitKind.FAILED, error=raised())
         assert set(leaves(here.plan())) == {"digits-ab12-1"}
         assert here.settle().now.current is not None
-        assert {said.lost for said in leaves(here.plan()).values()} == {(1,)}
+        assert {(said.lost, said.suspect) for said in leaves(here.plan()).values()} == {((1,), True)}
 
     def test_standbys_that_were_awaited_for_another_reason_do_not_take_over(self) -> None:
         here = job(disruption={}).running(world=2).cordon("n1").settle().after(1).settle()
         assert here.now.next is not None
         here = self._faulty(here.ready(), "n2")
-        assert {said.seconds for said in leaves(here.plan()).values()} == {0}
+        assert {(said.seconds, said.suspect) for said in leaves(here.plan()).values()} == {(0, True)}
 
     def test_a_suspension_at_the_same_time_saves_nothing_either(self) -> None:
         here = job(disruption={}).running(world=2).cordon("n1").settle().after(1).settle()
         here = self._faulty(here.spec(suspend=True, disruption={}))
-        assert {(said.seconds, said.lost) for said in leaves(here.plan()).values()} == {(0, (1,))}
+        assert {(said.seconds, said.lost, said.suspect) for said in leaves(here.plan()).values()} == {(0, (1,), True)}
 
     def test_which_of_two_runs_trains_does_not_matter_to_it(self) -> None:
         """A hand-over was under way: neither of them is to save. Who was to leave cannot save without the others."""
@@ -386,7 +386,8 @@ class TestFault:
         assert here.now.next is not None
         assert here.now.next.plan is not None
         late = self._faulty(here, "n2").settle().after(31).settle()
-        assert {said.lost for said in map(late.assignment, (1, 2)) if isinstance(said, Leave)} == {(1, 2)}
+        told = [said for said in map(late.assignment, (1, 2)) if isinstance(said, Leave)]
+        assert {(said.lost, said.suspect) for said in told} == {((1, 2), True)}
 
     def test_members_that_do_not_stop_are_deleted(self) -> None:
         here = self._faulty(job().running(world=2)).settle().after(30)
@@ -395,7 +396,8 @@ class TestFault:
     def test_a_job_may_choose_it(self) -> None:
         broken = NodeCondition(type="SysLogsXIDError", status="True")
         here = job(disruption={"signals": {"nvsentinel-xid": "Fault"}}).running(world=2)
-        assert {said.seconds for said in leaves(sick(here, "n1", broken).plan()).values()} == {0}
+        told = leaves(sick(here, "n1", broken).plan()).values()
+        assert {(said.seconds, said.suspect) for said in told} == {(0, True)}
 
 
 class TestCatchAllTolerations:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 
@@ -233,6 +234,18 @@ class TestUnreachable:
         here = job().running(world=2).node("n1", ready=False).settle().after(50).node("n1", ready=True).settle()
         assert here.now.unready == ()
         assert here.node("n1", ready=False).settle().plan().requeue_after == 60
+
+    def test_so_does_one_that_came_back_while_no_operator_looked(self) -> None:
+        here = job().running(world=2).node("n1", ready=False).settle().after(600)
+        here = here.node("n1", ready=False, unready_since=here.snapshot.now - timedelta(seconds=20))
+        assert deletes(here.plan()) == []
+        assert here.plan().requeue_after == 40
+
+    @pytest.mark.parametrize("behind", [timedelta(seconds=-30), timedelta(seconds=120)], ids=["to come", "long past"])
+    def test_a_clock_that_is_wrong_delays_nothing(self, behind: timedelta) -> None:
+        here = job().running(world=2).node("n1", ready=False).settle().after(60)
+        here = here.node("n1", ready=False, unready_since=here.snapshot.now - behind)
+        assert deletes(here.plan()) == ["digits-ab12-0"]
 
     def test_after_it_members_are_written_off_and_the_others_are_stopped(self) -> None:
         here = job().running(world=2).node("n1", ready=False).settle().after(60)

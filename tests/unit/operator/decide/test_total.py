@@ -125,6 +125,9 @@ PODS = _with(
     deletion_deadline=st.none() | TIMES,
     waiting_reason=st.sampled_from(["", "ErrImagePull", "RunContainerError", "CreateContainerConfigError"]),
     waiting_message=st.sampled_from(["", 'exec: "perdure": not found']),
+    waiting_container=st.sampled_from(["", "fetch"]),
+    initializing=st.sampled_from(["", "fetch"]),
+    init_failed=st.sampled_from(["", "fetch"]),
     terminated=st.none()
     | _with(
         Terminated,

@@ -8,7 +8,16 @@ from datetime import timedelta
 
 import pytest
 
-from perdure.contract import ErrorName, ExitKind, Leave, Standby, write_assignment
+from perdure.contract import (
+    CommitRef,
+    ErrorName,
+    ExitKind,
+    Leave,
+    Outcome,
+    Standby,
+    write_assignment,
+    write_outcome,
+)
 from perdure_operator.api import names
 from perdure_operator.api.reasons import CONDITION_TYPES, REASONS, ConditionType, Reason
 from perdure_operator.api.status import Disruption, Phase
@@ -72,6 +81,10 @@ WAITS: dict[Reason, tuple[Callable[[], Job], str]] = {
     Reason.CONTAINER_NOT_CREATED: (
         lambda: job().starting().pod(1, waiting_reason="CreateContainerConfigError", waiting_message='secret "s"'),
         'digits-ab12-1 (node n2) waits: CreateContainerConfigError: secret "s"',
+    ),
+    Reason.CONTAINER_ENDED: (
+        lambda: job().starting().pod(1, waiting_reason="Error", waiting_message="it ended", waiting_container="helper"),
+        "container helper of digits-ab12-1 (node n2) waits: Error: it ended",
     ),
     Reason.GANG_RELEASED: (
         lambda: job().starting().pod(1, node="", unschedulable="0/3 nodes").settle().after(600).settle(),
@@ -233,6 +246,26 @@ class TestPods:
                 "ContainerNotCreated",
                 "other",
             ),
+            (
+                {"waiting_reason": "ErrImagePull", "waiting_message": "no such tag", "waiting_container": "fetch"},
+                "ImagePullFailed",
+                "container fetch of digits-ab12-1 (node n2) waits: ErrImagePull: no such tag",
+            ),
+            (
+                {"waiting_reason": "RunContainerError", "waiting_message": NO_AGENT, "waiting_container": "fetch"},
+                "ContainerNotCreated",
+                "container fetch of digits-ab12-1",
+            ),
+            (
+                {"waiting_reason": "CrashLoopBackOff", "waiting_message": "back-off", "waiting_container": "logs"},
+                "ContainerEnded",
+                "container logs of digits-ab12-1 (node n2) waits: CrashLoopBackOff: back-off",
+            ),
+            (
+                {"initializing": "fetch"},
+                "StartingMembers",
+                "; init container fetch of digits-ab12-1 (node n2) is at work",
+            ),
             ({}, "StartingMembers", "digits-ab12-1"),
         ],
     )
@@ -249,6 +282,50 @@ class TestPods:
         ended = Terminated(exit_code=128, reason="StartError", message='exec: "perdure": permission denied')
         here = job().starting(world=1).pod(0, terminated=ended, phase="Failed").settle()
         assert here.now.failures.infrastructure == 1
+
+    @pytest.mark.parametrize(
+        ("ended", "fields", "infrastructure", "words"),
+        [
+            (Terminated(exit_code=1, reason="Error", message="no bucket"), {}, 0, "Error (exit code 1)"),
+            (Terminated(exit_code=128, reason="StartError", message=NO_AGENT), {}, 0, "StartError (exit code 128)"),
+            (Terminated(exit_code=137, reason="Error"), {}, 1, "Error (exit code 137)"),
+            (
+                Terminated(exit_code=1, reason="Error"),
+                {"evicted": True},
+                1,
+                "Error (exit code 1)",
+            ),
+            (Terminated(exit_code=137, reason="OOMKilled"), {}, 1, "OutOfMemory"),
+        ],
+    )
+    def test_an_init_containers_exit_is_a_failure_of_the_code_and_its_kill_one_of_infrastructure(
+        self, ended: Terminated, fields: dict[str, object], infrastructure: int, words: str
+    ) -> None:
+        here = job().starting(world=1).pod(0, terminated=ended, init_failed="fetch", phase="Failed", **fields).settle()
+        failures = here.now.failures
+        assert (failures.code, failures.infrastructure) == (1 - infrastructure, infrastructure)
+        assert failures.out_of_memory == int(ended.reason == "OOMKilled")
+        row = here.now.next.replacements if here.now.next else None
+        assert row
+        assert row.cause == f"digits-ab12-0 ended in init container fetch: {words}"
+
+    def test_a_job_that_ends_of_its_init_container_says_which_and_its_last_words(self) -> None:
+        ended = Terminated(exit_code=1, reason="Error", message="no bucket")
+        here = job(failure={"maxCodeFailures": 0}).starting(world=1)
+        here = here.pod(0, terminated=ended, init_failed="fetch", phase="Failed").settle()
+        failed = here.now.find(ConditionType.FAILED)
+        assert failed
+        assert failed.message.endswith("init container fetch ended: Error (exit code 1)\nno bucket")
+
+    def test_an_init_container_tells_no_outcome(self) -> None:
+        """Its termination message is its own, whatever it looks like."""
+        lie = write_outcome(
+            Outcome(ExitKind.COMPLETED, run=1, rank=0, step=9, commit=CommitRef(seq=3, step=9), opened=1)
+        )
+        ended = Terminated(exit_code=1, reason="Error", message=lie)
+        here = job().starting(world=1).pod(0, terminated=ended, init_failed="fetch", phase="Failed").settle()
+        assert here.now.completion_time is None
+        assert here.now.failures.code == 1
 
     def test_without_the_agent_a_corrected_template_is_tried_at_once(self) -> None:
         ended = Terminated(exit_code=128, reason="StartError", message=NO_AGENT)
@@ -475,6 +552,18 @@ class TestNotReadyAnyMore:
         assert here.now.current is not None
         assert (here.now.current.run, here.now.current.warm) == (2, False)
         assert _waits(here)[0] == "MemberNotReady"
+
+    @pytest.mark.parametrize(
+        ("node", "reason"), [({"ready": False}, "NodeUnreachable"), ({}, "MemberNotReady")], ids=["dark", "well"]
+    )
+    def test_where_nobody_new_is_awaited_it_is_named_too(self, node: dict[str, bool], reason: str) -> None:
+        """A member was lost, and then the size was lowered: who stays alone is not Ready."""
+        here = job(disruption=PATIENT).running(world=3).cordon("n1").settle().after(1).settle()
+        here = here.ended(2, ExitKind.FAILED, error=raised()).settle()
+        here = here.node("n2", **node).pod(1, ready=False).spec(replicas=1, disruption=PATIENT).settle()
+        found, message = _waits(here)
+        assert found == reason
+        assert "digits-ab12-1 (node n2)" in message
 
     def test_of_a_run_that_has_not_begun_nothing_else_is_said_than_that_it_starts(self) -> None:
         here = job().starting(world=2).ready().step().pod(1, ready=False).settle()

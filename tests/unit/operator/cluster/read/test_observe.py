@@ -275,15 +275,46 @@ def test_a_pod_that_names_a_newer_run_than_status_makes_the_job_be_read_live() -
     assert look(made).status.run == 2
 
 
-def test_a_status_that_was_rolled_back_is_taken_as_it_is() -> None:
-    made = stage()
-    uid = look(made).uid
-    text = contract.write_assignment(contract.Leave(2, "x", 5, ()))
-    owner = {"uid": uid, "controller": True}
-    metadata = {"name": "m", "labels": {LABEL_JOB: "digits"}, "ownerReferences": [owner]}
+def _asked_to_leave(made: Stage, name: str, run: int) -> None:
+    """A pod that was told of this run, which status does not say to be on."""
+    text = contract.write_assignment(contract.Leave(run, "x", 5, ()))
+    owner = {"uid": look(made).uid, "controller": True}
+    metadata = {"name": name, "labels": {LABEL_JOB: "digits"}, "ownerReferences": [owner]}
     metadata["annotations"] = {contract.ANNOTATION_ASSIGNMENT: text}
     asyncio.run(made.cluster.create(PODS, "ns", {"metadata": metadata, "spec": {}}))
+
+
+def test_a_status_that_was_rolled_back_is_taken_as_it_is() -> None:
+    made = stage()
+    _asked_to_leave(made, "m", 2)
     assert look(made).status.run == 0
+
+
+class ListingCluster(MemoryCluster):
+    """Counts the LISTs of pods."""
+
+    lists = 0
+
+    async def list(self, resource: Resource, namespace: str | None = None, *, selector: str = "") -> list[Json]:
+        self.lists += resource == PODS
+        return await super().list(resource, namespace, selector=selector)
+
+
+def test_what_a_pod_was_told_of_a_run_to_come_is_looked_into_once_however_long_the_pod_stays() -> None:
+    """One on a node that nobody reaches may stay for as long as that lasts."""
+    cluster = ListingCluster()
+    made = Stage(cluster)
+    made.apply()
+    asyncio.run(made.observer.sync())
+    _asked_to_leave(made, "m", 2)
+    look(made)
+    before = cluster.lists
+    for _ in range(3):
+        look(made)
+    assert cluster.lists == before
+    _asked_to_leave(made, "n", 3)
+    look(made)
+    assert cluster.lists == before + 1
 
 
 class BehindCluster(MemoryCluster):

@@ -64,6 +64,96 @@ def test_a_waiting_container_tells_why() -> None:
     assert (seen.waiting_reason, seen.waiting_message) == ("ErrImagePull", "no such image")
 
 
+def _told(name: str, last: dict[str, Any] | None = None, **state: Any) -> dict[str, Any]:
+    return {"name": name, "state": state, "lastState": {"terminated": last} if last else {}}
+
+
+SPEC = {
+    "initContainers": [{"name": "fetch"}, {"name": "logs", "restartPolicy": "Always"}, {"name": "check"}],
+    "containers": [PROXY, TRAINER],
+}
+INITIALIZING = [_told(name, waiting={"reason": "PodInitializing"}) for name in ("trainer", "istio-proxy")]
+RUNNING = [_told(name, running={}) for name in ("istio-proxy", "trainer")]
+NO_IMAGE = {"reason": "ImagePullBackOff", "message": "no such tag"}
+BACKS_OFF = {"reason": "CrashLoopBackOff", "message": "back-off 20s"}
+DONE, ENDED = {"exitCode": 0, "reason": "Completed"}, {"exitCode": 3, "reason": "Error", "message": "no bucket"}
+
+
+@pytest.mark.parametrize(
+    ("init", "containers", "stuck"),
+    [
+        ([_told("fetch", waiting=NO_IMAGE)], INITIALIZING, ("fetch", "ImagePullBackOff", "no such tag")),
+        (
+            [_told("logs", ENDED, waiting=BACKS_OFF), _told("fetch", terminated=DONE)],
+            INITIALIZING,
+            ("logs", "CrashLoopBackOff", "back-off 20s; it ended with exit code 3: no bucket"),
+        ),
+        (
+            [_told("logs", waiting=NO_IMAGE), _told("fetch", waiting=NO_IMAGE | {"message": "first"})],
+            INITIALIZING,
+            ("fetch", "ImagePullBackOff", "first"),
+        ),
+        (
+            [],
+            [_told("istio-proxy", waiting=NO_IMAGE), _told("trainer", waiting={"reason": "RunContainerError"})],
+            ("", "RunContainerError", ""),
+        ),
+        (
+            [],
+            [_told("trainer", running={}), _told("istio-proxy", waiting=NO_IMAGE)],
+            ("istio-proxy", "ImagePullBackOff", "no such tag"),
+        ),
+        (
+            [],
+            [_told("trainer", running={}), _told("istio-proxy", terminated=ENDED)],
+            ("istio-proxy", "Error", "it ended with exit code 3: no bucket"),
+        ),
+        ([], [_told("trainer", terminated=DONE), _told("istio-proxy", terminated=ENDED)], ("", "", "")),
+        ([_told("fetch", running={})], INITIALIZING, ("", "", "")),
+        ([_told("fetch", terminated=DONE), _told("logs", running={})], RUNNING, ("", "", "")),
+        ([], None, ("", "", "")),
+    ],
+)
+def test_the_first_container_that_keeps_a_pod_is_named(
+    init: list[dict[str, Any]], containers: list[dict[str, Any]] | None, stuck: tuple[str, str, str]
+) -> None:
+    """The kubelet tells of them in an order of its own."""
+    seen = parse.pod(pod(SPEC, {"initContainerStatuses": init, "containerStatuses": containers}))
+    assert (seen.waiting_container, seen.waiting_reason, seen.waiting_message) == stuck
+
+
+@pytest.mark.parametrize(
+    ("init", "at_work"),
+    [
+        ([_told("fetch", running={})], "fetch"),
+        ([_told("fetch", terminated=DONE), _told("logs", running={}), _told("check", running={})], "check"),
+        ([_told("fetch", terminated=DONE), _told("logs", running={})], ""),
+    ],
+)
+def test_the_init_container_at_work_is_named_and_no_sidecar(init: list[dict[str, Any]], at_work: str) -> None:
+    assert parse.pod(pod(SPEC, {"initContainerStatuses": init})).initializing == at_work
+
+
+def test_the_end_of_an_init_container_is_the_pods_once_that_has_failed() -> None:
+    init = [
+        _told("logs", terminated={"exitCode": 137}),
+        _told("fetch", terminated=DONE),
+        _told("check", terminated=ENDED),
+    ]
+    status = {"phase": "Pending", "initContainerStatuses": init, "containerStatuses": INITIALIZING}
+    assert (parse.pod(pod(SPEC, status)).terminated, parse.pod(pod(SPEC, status)).init_failed) == (None, "")
+    seen = parse.pod(pod(SPEC, status | {"phase": "Failed"}))
+    assert seen.terminated == Terminated(exit_code=3, reason="Error", message="no bucket")
+    assert seen.init_failed == "check"
+    assert not seen.others_run
+
+
+def test_what_an_init_container_has_done_is_not_the_end_of_a_trainer_that_ran() -> None:
+    init, ran = [_told("check", terminated=ENDED)], [_told("trainer", terminated={"exitCode": 0})]
+    seen = parse.pod(pod(SPEC, {"phase": "Failed", "initContainerStatuses": init, "containerStatuses": ran}))
+    assert (seen.init_failed, seen.terminated) == ("", Terminated(exit_code=0))
+
+
 def test_only_a_controller_owns_a_pod() -> None:
     assert parse.pod(pod(ownerReferences=[{"uid": "x"}])).owner_uid == ""
     assert parse.pod(pod(ownerReferences=[{"uid": "x"}, {"uid": "y", "controller": True}])).owner_uid == "y"

@@ -385,7 +385,7 @@ def test_who_refuses_marks_stops_nothing_else(caplog: pytest.LogCaptureFixture) 
     uid = desk.pods()[0]["metadata"]["uid"]
     desk.cluster.refuses[PODS] = Forbidden("a webhook says no", reason="Forbidden")
     desk.act(Mark(name=desk.name(0), uid=uid, old={}, new={"x.io/a": "1"}), DeletePod(name=desk.name(0), uid=uid))
-    assert "its marks for autoscalers stay: a webhook says no" in caplog.text
+    assert "its annotations stay as they are: a webhook says no" in caplog.text
     assert desk.pods() == []
 
 
@@ -494,6 +494,27 @@ def test_a_server_that_gives_no_answer_is_not_asked_for_the_rest_of_the_round() 
     with pytest.raises(Unavailable):
         desk.act(Assign(**pods[0], role="standby", old=STANDBY, new="x"), SetBudget(min_available=1))
     assert desk.cluster.writes == []
+
+
+class ThrottledCluster(RefusingCluster):
+    """Has a word of its own for each pod."""
+
+    def __init__(self, words: dict[str, ApiError]) -> None:
+        super().__init__()
+        self.words = words
+
+    async def patch(self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]) -> Json:
+        if error := self.words.get(name[-1]):
+            raise error
+        return await super().patch(resource, namespace, name, operations)
+
+
+def test_of_several_refusals_the_one_that_says_when_to_come_again_counts() -> None:
+    desk = Desk(ThrottledCluster({"0": Forbidden("no"), "1": Unavailable("too many requests", retry_after=7.0)}))
+    pods = crowd(desk, 2)
+    with pytest.raises(Unavailable) as caught:
+        desk.act(*(Assign(**pod, role="standby", old=STANDBY, new="x") for pod in pods))
+    assert caught.value.retry_after == 7.0
 
 
 def test_a_pod_is_deleted_in_the_version_that_the_same_round_has_given_it() -> None:

@@ -1,0 +1,103 @@
+"""Who was told right after it was Ready is touched, so that its kubelet shows what it was told."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from perdure.contract import ExitKind
+from perdure_operator.decide import nudging
+from perdure_operator.state.decision import Mark
+from tests.support.jobs import PATIENT, Job, job
+
+NEWCOMER = "digits-ab12-2"
+
+
+def _offered(ready_before: float | None = 0.5) -> Job:
+    """A live hand-over is offered; the newcomer had been Ready for so long when it was planned."""
+    here = job(disruption=PATIENT).running(world=2).cordon("n2").settle().after(1).settle().ready()
+    if ready_before is not None:
+        here = here.pod(2, ready_since=here.snapshot.now - timedelta(seconds=ready_before))
+    here = here.settle()
+    assert here.now.next is not None
+    assert here.now.next.plan is not None
+    return here
+
+
+def _touched(here: Job) -> list[str]:
+    return [action.name for action in here.plan().actions if isinstance(action, Mark)]
+
+
+def _mark_of(here: Job) -> str:
+    return next(pod.nudge for pod in here.snapshot.pods if pod.name == NEWCOMER)
+
+
+def test_it_is_touched_after_2_4_8_and_16_seconds_and_no_more() -> None:
+    here = _offered()
+    seconds = []
+    for second in range(1, 60):
+        here = here.after(1)
+        seconds += [second] * len(_touched(here))
+        assert set(_touched(here)) <= {NEWCOMER}, "the others had been Ready for long"
+        here = here.settle()
+    assert seconds == [2, 4, 8, 16]
+
+
+def test_each_touch_is_another_value_and_somebody_wakes_for_the_next() -> None:
+    here = _offered()
+    values, waits = [], []
+    for wait in (2, 2, 4, 8):
+        waits.append(here.plan().requeue_after)
+        here = here.after(wait).settle()
+        values.append(_mark_of(here))
+    assert waits == [2, 2, 4, 8]
+    assert len(set(values)) == 4
+
+
+def test_from_the_third_on_people_are_told() -> None:
+    here = _offered()
+    for wait, count in ((2, 0), (2, 0), (4, 1), (8, 1)):
+        here = here.after(wait)
+        told = [event.reason for event in here.plan().events]
+        assert told.count("AssignmentNudged") == count
+        here = here.settle()
+
+
+@pytest.mark.parametrize("ready_before", [None, 11.0, 3600.0])
+def test_who_had_been_ready_for_a_while_or_tells_no_time_is_left_alone(ready_before: float | None) -> None:
+    here = _offered(ready_before)
+    for _ in range(20):
+        here = here.after(1)
+        assert _touched(here) == []
+        here = here.settle()
+
+
+def test_once_the_effect_has_shown_nobody_is_touched() -> None:
+    here = _offered().after(2).settle()
+    over = here.ended(1, ExitKind.HANDED_OVER, run=1, step=20, commit=(4, 20), opened=2).settle()
+    assert over.now.current is not None
+    assert over.now.current.run == 2
+    for wait in (2, 4, 8):
+        over = over.after(wait)
+        assert _touched(over) == []
+
+
+def test_at_a_start_where_nothing_shows_it_is_touched_twice() -> None:
+    here = job().starting(world=2)
+    here = here.ready()
+    for number in (0, 1):
+        here = here.pod(number, ready_since=here.snapshot.now)
+    here = here.settle()
+    assert here.now.current is not None
+    seconds = []
+    for second in range(1, 60):
+        here = here.after(1)
+        seconds += [second] * bool(_touched(here))
+        here = here.settle()
+    assert seconds == list(nudging.AFTER_SECONDS[: nudging.UNSEEN])
+
+
+def test_who_is_being_deleted_is_left_alone() -> None:
+    here = _offered().deleted(2).after(2)
+    assert NEWCOMER not in _touched(here)
