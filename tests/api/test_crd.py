@@ -89,6 +89,7 @@ ENDED = MemberOutcome(
     unsaved=2,
     unsaved_why="no space left",
     pause=0.04,
+    went=8,
 )
 OFFER = HandoverOffer(run=6, world=2, joins=(0,), leavers=(0,), master="10.0.0.1:29606", limit=300)
 PLAN = RunPlan(
