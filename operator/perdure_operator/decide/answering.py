@@ -12,7 +12,7 @@ from typing import Final
 
 from perdure_operator.api.status import Intent
 from perdure_operator.decide.draft import Draft, clock, later
-from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
+from perdure_operator.decide.exit_problems import asked_at
 from perdure_operator.decide.facts import node_lost, own, patience
 from perdure_operator.decide.plans import request
 from perdure_operator.decide.signals import lets_go
@@ -106,8 +106,7 @@ def _on_its_way(draft: Draft, pod: PodView, leaving: Intent | None) -> tuple[str
     current, deadline = draft.current, leaving.deadline if leaving else None
     if pod.deleting:
         return f"{pod.name} is being deleted", pod.deletion_deadline
-    if leaving and deadline:
-        asked = later(deadline, -leaving.seconds - LATE_MARGIN_SECONDS)
+    if leaving and deadline and (asked := asked_at(leaving)):
         ends = later(asked, _needs(draft, leaving.seconds))
         words = f"{pod.name} was asked at {clock(asked)} to save and leave, and is deleted at {clock(deadline)}"
         return words, ends if ends > draft.now else deadline

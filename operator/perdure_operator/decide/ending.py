@@ -21,8 +21,8 @@ from perdure_operator.api.status import (
     PreviousRun,
 )
 from perdure_operator.decide.blame import Verdict, charge, describe, judge
-from perdure_operator.decide.draft import Draft, later
-from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
+from perdure_operator.decide.draft import Draft
+from perdure_operator.decide.exit_problems import asked_at
 from perdure_operator.decide.facts import (
     add_lost_run,
     ended_in_log,
@@ -205,8 +205,7 @@ def _account_for(draft: Draft, run: CurrentRun | PreviousRun) -> tuple[Draft, Ve
         lost=add_lost_run(status.lost, run.run) if unfinished else status.lost,
         steps_lost=status.steps_lost + steps_lost,
     )
-    if verdict.reason in _MEASURED and intent and intent.leave and intent.deadline:
-        asked = later(intent.deadline, -intent.seconds - LATE_MARGIN_SECONDS)
+    if verdict.reason in _MEASURED and intent and intent.leave and (asked := asked_at(intent)):
         draft = draft.update(exit_seconds=round(max((draft.now - asked).total_seconds(), 0), 1))
     message = _account(draft, run, verdict, steps_lost)
     draft = draft.condition(ConditionType.SAVED, verdict.reason in _SAVED and not steps_lost, verdict.reason, message)

@@ -32,8 +32,12 @@ def cannot_be_asked(draft: Draft, intent: Intent, pods: Iterable[PodView]) -> li
 
 def patience_ends(intent: Intent, otherwise: datetime) -> datetime:
     """Until when refused requests are repeated: it counts from the decision that members have to leave."""
-    asked = later(intent.deadline, -intent.seconds - LATE_MARGIN_SECONDS) if intent.deadline else otherwise
-    return later(asked, REFUSED_SECONDS)
+    return later(asked_at(intent) or otherwise, REFUSED_SECONDS)
+
+
+def asked_at(intent: Intent) -> datetime | None:
+    """When members were first asked to leave, None where they were not."""
+    return later(intent.deadline, -intent.seconds - LATE_MARGIN_SECONDS) if intent.deadline else None
 
 
 def await_told(draft: Draft, pods: Iterable[PodView], what: str) -> Draft:

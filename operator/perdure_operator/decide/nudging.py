@@ -1,14 +1,16 @@
-"""New members that may not have seen what they were told: another annotation is touched, so that they are synced.
+"""Members that may not have seen what they were told: another annotation is touched, so that they are synced.
 
-A kubelet renews the file that shows an assignment when it syncs the pod. An update that comes while it does, as it does
-when the pod has just become Ready, may be left for its periodic sync, 60 to 90 s later (kubernetes#29633, #59813,
-#59873). Nobody tells that a file is old: who was told within seconds of being Ready is touched 2, 4 and 8 s later, and
-8 s after that, unless by then the effect has shown.
+A kubelet renews the file that shows an assignment when it syncs the pod. An update that comes while it does may be left
+for its periodic sync, 60 to 90 s later (kubernetes#29633, #59813, #59873). A pod is most often being synced when it has
+just become Ready; any other change of it does the same. Nobody tells that a file is old: whoever shows no effect is
+touched, a few times.
 """
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Final
 
 from perdure.contract import ANNOTATION_ASSIGNMENT
@@ -17,47 +19,102 @@ from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import RunPlan
 from perdure_operator.decide.assignments import run_told
 from perdure_operator.decide.draft import Draft, later
-from perdure_operator.decide.facts import listed, own, terminated
+from perdure_operator.decide.exit_problems import asked_at
+from perdure_operator.decide.facts import listed, own, still_running, terminated
 from perdure_operator.state.decision import Assign, DeletePod, Mark
 from perdure_operator.state.snapshot import PodView
 
-AFTER_SECONDS: Final = (2, 4, 8, 16)
-"""Since the plan."""
-UNSEEN: Final = 2
-"""So often where nothing would show that it has helped: at a start, until somebody ends."""
+FRESH_SECONDS: Final = (2, 4, 8, 16)
+"""So long after it was told a pod is touched that had just become Ready."""
+AFTER_SECONDS: Final = (4, 16)
+"""And any other."""
+UNSEEN_SECONDS: Final = FRESH_SECONDS[:2]
+"""At a start nothing would show that it has helped, until somebody ends: only who had just become Ready is touched."""
 BUSY: Final = timedelta(seconds=10)
 """So long after its readiness a pod may still be synced for it: kubelets tell whole seconds, by their own clocks."""
-TOLD_FROM: Final = 3
-"""The touch from which on people are told: those before it most often only meet a script that starts."""
+TOLD_FROM: Final = 8
+"""From so many seconds on people are told: before that it most often only meets a script that starts."""
+
+
+@dataclass(frozen=True)
+class _Told:
+    """Those who were told something at the same moment, and show no effect of it."""
+
+    what: str
+    """Tells this assignment from any other that the same pod had."""
+    since: datetime
+    pods: tuple[PodView, ...]
+    shows: bool
+    """Whether anything would show that it has been seen."""
 
 
 def nudge(draft: Draft) -> Draft:
-    """Touch the new members of the newest plan that may have missed it."""
-    plan = draft.newest_plan
-    if draft.current is None or plan is None or plan.assigned_time is None:
+    """Touch those who may have missed what they were told last."""
+    leaving = _asked_to_leave(draft)
+    draft = _touch_all(draft, leaving) if leaving else draft
+    planned = _planned(draft)
+    if planned is None:
         return draft
-    since, previous = plan.assigned_time, draft.status.previous
+    draft = _touch_all(draft, planned)
+    touched = [action.name for action in draft.actions if isinstance(action, Mark)]
+    seconds = int((draft.now - planned.since).total_seconds())
+    late = [pod for pod in planned.pods if pod.name in touched and _is_fresh(pod, planned.since)]
+    if not late or seconds < TOLD_FROM:
+        return draft
+    words = f"told of {planned.what} {seconds} s ago, and no effect shows: touched for its kubelet: {listed(late)}"
+    return draft.tell(Reason.ASSIGNMENT_NUDGED, words)
+
+
+def _planned(draft: Draft) -> _Told | None:
+    """The members of the newest plan, and those who leave with it, until somebody has told that all have begun."""
+    plan = draft.newest_plan
+    if draft.current is None or plan is None or plan.assigned_time is None or draft.status.opened >= plan.run:
+        return None
+    previous = draft.status.previous
     shows = plan is not draft.current.plan or bool(previous and previous.members)
-    if draft.status.opened >= plan.run:
-        return draft  # somebody has told that all of them have begun
-    times = AFTER_SECONDS if shows else AFTER_SECONDS[:UNSEEN]
-    fresh = _fresh(draft, plan)
-    if not fresh or draft.now > later(since, times[-1]) + BUSY:
+    return _Told(f"run {plan.run}", plan.assigned_time, _listening(draft, plan.run, _named(draft, plan)), shows)
+
+
+def _asked_to_leave(draft: Draft) -> _Told | None:
+    """The members of a run that has to end, until they have ended."""
+    intent, upcoming = draft.intent, draft.status.next
+    since = asked_at(intent) if intent and intent.leave else None
+    if since is None or upcoming is None:
+        return None
+    return _Told(f"leaving for run {upcoming.run}", since, _listening(draft, upcoming.run, still_running(draft)), True)
+
+
+def _named(draft: Draft, plan: RunPlan) -> Iterable[PodView]:
+    pods = own(draft.snapshot)
+    members = [pods[one.name] for one in plan.members if one.name in pods and pods[one.name].uid == one.uid]
+    return (*(pod for pod in members if pod.ready), *(pods[name] for name in plan.leavers if name in pods))
+
+
+def _listening(draft: Draft, run: int, pods: Iterable[PodView]) -> tuple[PodView, ...]:
+    """Those that have been told of this run; whom a write of this round tells, or deletes, is synced by that."""
+    busy = {action.uid for action in draft.actions if isinstance(action, Assign | DeletePod)}
+    alive = [pod for pod in pods if pod.uid not in busy and not pod.deleting and not terminated(pod)]
+    return tuple(pod for pod in alive if run_told(pod.assignment) == run)
+
+
+def _touch_all(draft: Draft, told: _Told) -> Draft:
+    fresh = [pod for pod in told.pods if _is_fresh(pod, told.since)]
+    others = [pod for pod in told.pods if pod not in fresh]
+    if not told.shows:
+        return _touch_in_time(draft, told, fresh, UNSEEN_SECONDS)
+    return _touch_in_time(_touch_in_time(draft, told, fresh, FRESH_SECONDS), told, others, AFTER_SECONDS)
+
+
+def _touch_in_time(draft: Draft, told: _Told, pods: list[PodView], times: tuple[int, ...]) -> Draft:
+    if not pods or draft.now > later(told.since, times[-1]) + BUSY:
         return draft
     for seconds in times:
-        draft = draft.wake(later(since, seconds))
-    count = sum(draft.now >= later(since, seconds) for seconds in times)
-    text = f"{plan.run}-{count}"
-    due = [pod for pod in fresh if count and pod.nudge != text]
-    if not due:
-        return draft
-    seconds = times[count - 1]
-    why = f"it was told {seconds} s ago, right after it was Ready: its kubelet is to sync it again"
-    draft = draft.act(why, *(_touch(pod, text) for pod in due))
-    if count < TOLD_FROM:
-        return draft
-    words = f"told of run {plan.run} {seconds} s ago, and no effect shows: touched for its kubelet: {listed(due)}"
-    return draft.tell(Reason.ASSIGNMENT_NUDGED, words)
+        draft = draft.wake(later(told.since, seconds))
+    passed = [seconds for seconds in times if draft.now >= later(told.since, seconds)]
+    text = f"{told.what}: {passed[-1]} s" if passed else ""
+    due = [pod for pod in pods if text and pod.nudge != text]
+    why = f"no effect shows of what it was told {passed[-1]} s ago: its kubelet is to sync it again" if passed else ""
+    return draft.act(why, *(_touch(pod, text) for pod in due)) if due else draft
 
 
 def _touch(pod: PodView, text: str) -> Mark:
@@ -67,11 +124,5 @@ def _touch(pod: PodView, text: str) -> Mark:
     return Mark(name=pod.name, uid=pod.uid, old=old, new=told | {ANNOTATION_NUDGE: text})
 
 
-def _fresh(draft: Draft, plan: RunPlan) -> list[PodView]:
-    """Members that had just become Ready; whom a write of this round tells, or deletes, is synced by that."""
-    pods, since = own(draft.snapshot), plan.assigned_time
-    busy = {action.uid for action in draft.actions if isinstance(action, Assign | DeletePod)}
-    here = [pods[one.name] for one in plan.members if one.name in pods and pods[one.name].uid == one.uid]
-    told = [pod for pod in here if pod.uid not in busy and run_told(pod.assignment) == plan.run]
-    alive = [pod for pod in told if pod.ready and not pod.deleting and not terminated(pod)]
-    return [pod for pod in alive if since and pod.ready_since and since - BUSY <= pod.ready_since]
+def _is_fresh(pod: PodView, since: datetime) -> bool:
+    return pod.ready_since is not None and since - BUSY <= pod.ready_since

@@ -172,7 +172,7 @@ class TestRefusedToTellWhoIsWrittenOff:
 
     def test_somebody_looks_again_when_the_refusal_counts_no_more(self) -> None:
         here = self._denied().settle().refused(1, kind=RefusalKind.PATCH_REFUSED, seconds=7)
-        assert here.plan().requeue_after == 7
+        assert here.after(6).settle().plan().requeue_after == 1
 
     def test_then_it_loses_its_role_although_it_is_being_deleted(self) -> None:
         here = self._denied().settle().after(91).having(refusals=()).settle()

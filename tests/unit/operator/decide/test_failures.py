@@ -155,7 +155,7 @@ class TestLostRule:
 
     def test_survivors_that_do_not_stop_are_deleted_after_thirty_seconds(self) -> None:
         here = job().running(world=2).ended(1, ExitKind.FAILED, error=killed()).settle()
-        assert here.plan().requeue_after == 30
+        assert here.after(16).settle().plan().requeue_after == 14
         assert here.after(30).step().snapshot.pods[0].deleting
 
     def test_the_next_plan_carries_the_lost_run(self) -> None:

@@ -470,7 +470,7 @@ class TestNoEvidence:
     def test_another_move_waits_a_little_and_is_then_offered_to_the_newer_run(self) -> None:
         here = _running().spec(replicas=3).settle().after(1).settle().ready().settle().cordon("n1").settle()
         assert _stage(here) is Stage.HANDING_OVER
-        assert here.plan().requeue_after == SILENT_SECONDS
+        assert here.after(4).settle().plan().requeue_after == SILENT_SECONDS - 4
         moved = here.after(SILENT_SECONDS).settle()
         assert moved.now.current is not None
         assert (moved.now.current.run, moved.now.current.unconfirmed) == (2, True)
@@ -483,7 +483,7 @@ class TestNoEvidence:
     def test_where_somebody_leaves_whose_end_will_tell_it_waits_longer(self) -> None:
         here = _offered().cordon("n1").settle()
         assert _stage(here) is Stage.HANDING_OVER
-        assert here.plan().requeue_after == NEWS_SECONDS
+        assert here.after(16).settle().plan().requeue_after == NEWS_SECONDS - 16
 
     def test_status_says_what_another_move_waits_for_and_until_when(self) -> None:
         here = _running().spec(replicas=3).settle().after(1).settle().ready().settle().cordon("n1").settle()

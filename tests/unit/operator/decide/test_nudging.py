@@ -1,4 +1,4 @@
-"""Who was told right after it was Ready is touched, so that its kubelet shows what it was told."""
+"""Whoever shows no effect of what it was told is touched, so that its kubelet shows it."""
 
 from __future__ import annotations
 
@@ -33,15 +33,26 @@ def _mark_of(here: Job) -> str:
     return next(pod.nudge for pod in here.snapshot.pods if pod.name == NEWCOMER)
 
 
-def test_it_is_touched_after_2_4_8_and_16_seconds_and_no_more() -> None:
-    here = _offered()
-    seconds = []
+def _when_touched(here: Job) -> dict[str, list[int]]:
+    """After how many seconds each is, within the next minute."""
+    seconds: dict[str, list[int]] = {}
     for second in range(1, 60):
         here = here.after(1)
-        seconds += [second] * len(_touched(here))
-        assert set(_touched(here)) <= {NEWCOMER}, "the others had been Ready for long"
+        for name in _touched(here):
+            seconds.setdefault(name, []).append(second)
         here = here.settle()
-    assert seconds == [2, 4, 8, 16]
+    return seconds
+
+
+def test_who_had_just_become_ready_is_touched_after_2_4_8_and_16_seconds_and_no_more() -> None:
+    assert _when_touched(_offered())[NEWCOMER] == [2, 4, 8, 16]
+
+
+def test_who_stays_or_leaves_may_have_missed_it_as_well_and_is_touched_twice() -> None:
+    """Any other change of a pod, a mark of the operator's own too, has it synced as becoming Ready does."""
+    touched = _when_touched(_offered())
+    del touched[NEWCOMER]
+    assert touched == {"digits-ab12-0": [4, 16], "digits-ab12-1": [4, 16]}
 
 
 def test_each_touch_is_another_value_and_somebody_wakes_for_the_next() -> None:
@@ -65,12 +76,38 @@ def test_from_the_third_on_people_are_told() -> None:
 
 
 @pytest.mark.parametrize("ready_before", [None, 11.0, 3600.0])
-def test_who_had_been_ready_for_a_while_or_tells_no_time_is_left_alone(ready_before: float | None) -> None:
-    here = _offered(ready_before)
-    for _ in range(20):
+def test_so_is_a_newcomer_that_had_been_ready_for_a_while_or_tells_no_time(ready_before: float | None) -> None:
+    assert _when_touched(_offered(ready_before))[NEWCOMER] == [4, 16]
+
+
+def _asked_to_leave() -> Job:
+    here = job(disruption={"exit_timeout_seconds": 600, "replacement_timeout_seconds": 0}).running(world=2)
+    return here.leaving("n1").settle()
+
+
+def test_members_that_are_asked_to_leave_are_touched_twice_while_they_have_not_ended() -> None:
+    """Where all save together, one that has missed it holds its seat and the next run for a minute."""
+    assert _when_touched(_asked_to_leave()) == {"digits-ab12-0": [4, 16], "digits-ab12-1": [4, 16]}
+
+
+def test_who_has_left_is_left_alone_and_who_has_not_is_touched() -> None:
+    here = _asked_to_leave().after(1).ended(1, ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
+    assert _when_touched(here) == {"digits-ab12-0": [3, 15]}
+
+
+def test_nobody_is_told_of_a_member_that_saves_for_long() -> None:
+    here = _asked_to_leave()
+    for _ in range(60):
         here = here.after(1)
-        assert _touched(here) == []
+        assert "AssignmentNudged" not in [event.reason for event in here.plan().events]
         here = here.settle()
+
+
+def test_at_a_start_who_had_been_ready_for_a_while_is_left_alone() -> None:
+    here = job().starting(world=2).ready()
+    for number in (0, 1):
+        here = here.pod(number, ready_since=here.snapshot.now - timedelta(seconds=60))
+    assert _when_touched(here.settle()) == {}
 
 
 def test_once_the_effect_has_shown_nobody_is_touched() -> None:
@@ -95,7 +132,7 @@ def test_at_a_start_where_nothing_shows_it_is_touched_twice() -> None:
         here = here.after(1)
         seconds += [second] * bool(_touched(here))
         here = here.settle()
-    assert seconds == list(nudging.AFTER_SECONDS[: nudging.UNSEEN])
+    assert seconds == list(nudging.UNSEEN_SECONDS)
 
 
 def test_who_is_being_deleted_is_left_alone() -> None:

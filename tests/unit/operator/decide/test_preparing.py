@@ -216,7 +216,7 @@ class TestTakeover:
         assert deletes(here.after(629).plan()) == []
         late = here.after(630)
         assert deletes(late.plan()) == ["digits-ab12-1"]
-        assert here.plan().requeue_after == 630
+        assert here.after(16).settle().plan().requeue_after == 614
 
     def test_a_leaver_that_admission_protects_is_asked_by_sigterm(self) -> None:
         here = _preparing().ready().step(writes=2)
