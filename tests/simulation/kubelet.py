@@ -30,8 +30,10 @@ from tests.simulation.world import World
 ANNOTATIONS_FILE: Final = "metadata.annotations['"
 WARM_TICK: Final = 1.0
 MISSED_SHARE: Final = 0.05
-"""Of updates of a pod that has just become Ready: its files follow with the next sync."""
+"""Of updates of a pod that has just become Ready, or has just been changed: its files follow with the next sync."""
 BUSY_SECONDS: Final = 3.0
+CHANGED_SECONDS: Final = 1.0
+"""So long after a change of it a pod is synced: by then its containers and probes are what they are to be."""
 SYNC_SECONDS: Final = 0.2
 _OOM: Final = "OOMKilled"
 _INITIALIZING: Final[Json] = {"waiting": {"reason": "PodInitializing"}}
@@ -123,10 +125,10 @@ class Kubelet:
         """Whether the API server and this kubelet reach each other."""
         return self.connected and self.alive
 
-    def until_synced(self, seconds: float, ready_at: float) -> float:
+    def until_synced(self, seconds: float, busy_until: float) -> float:
         """Until a file is renewed: an update that comes while the pod is synced, as it is when it has just become
-        Ready, waits for the periodic sync."""
-        if self.world.now - ready_at > BUSY_SECONDS or self._files.random() >= self.missed:
+        Ready or was changed otherwise, waits for the periodic sync."""
+        if self.world.now > busy_until or self._files.random() >= self.missed:
             return seconds
         self.world.fire("file-missed")
         return self._files.uniform(60.0, 90.0)
@@ -298,7 +300,8 @@ class Worker:
         """Its processes hang in the kernel: no signal ends them."""
         self._wanted_file = _file_content(pod)
         self._annotations = pod["metadata"].get("annotations")
-        self._ready_at = float("-inf")
+        self._busy_until = float("-inf")
+        """Until when its last change, or its becoming Ready, has it synced."""
         self._shown_file = self._wanted_file
         self._wanted_at = 0.0
 
@@ -319,9 +322,11 @@ class Worker:
             self._wanted_file, self._wanted_at = content, self._world.now
             rng = self.kubelet.rng
             delay = rng.uniform(0.1, 0.3) + (rng.random() * self.kubelet.file_delay)
-            self._world.after(self.kubelet.until_synced(delay, self._ready_at), self._write, content)
+            self._world.after(self.kubelet.until_synced(delay, self._busy_until), self._write, content)
         elif touched != self._annotations:
-            self._world.after(self.kubelet.until_synced(SYNC_SECONDS, self._ready_at), self._write, content)
+            self._world.after(self.kubelet.until_synced(SYNC_SECONDS, self._busy_until), self._write, content)
+        if touched != self._annotations:
+            self._busy_until = max(self._busy_until, self._world.now + CHANGED_SECONDS)
         self._annotations = touched
 
     def _write(self, content: str) -> None:
@@ -505,7 +510,7 @@ class Worker:
         await asyncio.sleep(self.kubelet.rng.uniform(0.0, WARM_TICK))
         if not self._ended and self._status is not None:
             running = self._status["containerStatuses"][0]["state"]
-            self._ready_at = self._world.now
+            self._busy_until = self._world.now + BUSY_SECONDS
             self._show("Running", running, ready=True, ip=self._ip)
 
     def _show_address(self, ip: str) -> None:
