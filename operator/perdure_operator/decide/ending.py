@@ -184,6 +184,8 @@ def close_previous(draft: Draft) -> Draft:
     draft, verdict, _ = _account_for(draft, previous)
     if newest := draft.current:
         draft = amend(draft, newest.run, steps_lost=draft.status.steps_lost - lost)
+    if verdict.blamed and verdict.blamed.outcome == ExitKind.PEER_LOST:
+        return draft  # it was no leaver: the death is one of the run that goes on, and counts there
     return charge(draft, verdict)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -356,6 +357,23 @@ class TestEvidence:
         here = here.ended(2, ExitKind.FAILED, run=2, error=killed()).settle().after(2).ready().settle()
         assert here.run_plan is not None
         assert here.run_plan.lost == (2,)
+
+    @pytest.mark.parametrize("order", list(permutations(("stayer", "leaver", "other"))))
+    @pytest.mark.parametrize("between", [0, 3])
+    def test_a_lost_stayer_costs_one_failure_whoever_tells_first_that_it_was_lost(
+        self, order: tuple[str, ...], between: float
+    ) -> None:
+        ends: dict[str, tuple[int, ExitKind, dict[str, Any]]] = {
+            "stayer": (2, ExitKind.FAILED, {"run": 1, "error": killed()}),
+            "leaver": (1, ExitKind.PEER_LOST, {"run": 1}),
+            "other": (0, ExitKind.PEER_LOST, {"run": 1}),
+        }
+        here = _offered(world=3)
+        for who in order:
+            number, kind, said = ends[who]
+            here = here.ended(number, kind, **said).settle().after(between)
+        here = here.settle().after(2).ready().settle()
+        assert (here.now.failures.infrastructure, here.now.failures.code) == (1, 0)
 
     def test_a_failure_that_is_counted_as_the_newer_run_is_taken_for_on_paces_the_members_that_follow(self) -> None:
         here = _offered().ended(0, ExitKind.FAILED, run=1, error=killed()).ended(1, ExitKind.PEER_LOST, run=1)
