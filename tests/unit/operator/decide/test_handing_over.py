@@ -376,7 +376,7 @@ class TestEvidence:
         assert (here.now.failures.infrastructure, here.now.failures.code) == (1, 0)
 
     def test_a_failure_that_is_counted_as_the_newer_run_is_taken_for_on_paces_the_members_that_follow(self) -> None:
-        here = _offered().ended(0, ExitKind.FAILED, run=1, error=killed()).ended(1, ExitKind.PEER_LOST, run=1)
+        here = _offered().ended(1, ExitKind.FAILED, run=1, error=killed()).ended(0, ExitKind.PEER_LOST, run=1)
         before = here.now.failures.model_copy(update={"consecutive": 2, "infrastructure": 2})
         plan = here.status(failures=before).plan()
         assert plan.status is not None
