@@ -6,7 +6,7 @@ and load.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from perdure.errors import (
@@ -30,10 +30,14 @@ _KINDS: Final[Mapping[str, type[PerdureError]]] = {
 """Gravest first: what a retry cannot mend goes before what it can."""
 
 
+_REPORT: Final = frozenset({"told", "error"})
+
+
 def on_all(peers: Peers, act: Callable[[], tuple[T, Any]]) -> tuple[T, list[Any]]:
     """Runs `act` on every rank: its own result, and what each rank tells the others (JSON), by rank.
 
-    If it raised on any rank, the gravest error is raised on all of them.
+    If it raised on any rank, the gravest error is raised on all of them. UserError where one has come to something else
+    that ranks do together.
     """
     own: PerdureError | None = None
     results: list[T] = []
@@ -45,11 +49,21 @@ def on_all(peers: Peers, act: Callable[[], tuple[T, Any]]) -> tuple[T, list[Any]
     except PerdureError as error:
         own, report = error, _write(error, peers)
     reports = peers.gather(report)
+    _check_alike(reports)
     failed = [found for found in reports if "error" in found]
     if failed:
         gravest = min(failed, key=lambda found: list(_KINDS).index(found["error"]))
         raise _read(gravest) from own
     return results[0], [found["told"] for found in reports]
+
+
+def _check_alike(reports: Sequence[Any]) -> None:
+    apart = [rank for rank, found in enumerate(reports) if not (isinstance(found, dict) and found.keys() & _REPORT)]
+    if apart:
+        raise UserError(
+            f"the ranks have come apart: rank {apart[0]} does something else that all ranks do together: call the "
+            f"session in the same order on every rank"
+        )
 
 
 def on_rank0(peers: Peers, act: Callable[[], Any]) -> Any:

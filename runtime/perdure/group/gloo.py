@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -41,16 +42,21 @@ def lost(doing: str, error: RuntimeError) -> PeerLost:
 
 
 class GlooPeers:
-    """The ranks of a run, over a group that nothing else uses."""
+    """The ranks of a run, over a group that nothing else uses. From any thread."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
+        self._whole = threading.Lock()
+        """Of another thread's exchange no part comes between two of one."""
         self.rank = group.rank()
         self.world = group.size()
 
     def gather(self, value: Any) -> list[Any]:
         """Every rank's JSON value, by rank, on all ranks: in one exchange what is short, in two what is longer."""
-        own = _to_bytes(value)
+        with self._whole:
+            return [message.value() for message in self._gathered(_to_bytes(value))]
+
+    def _gathered(self, own: torch.Tensor) -> list[_Message]:
         first = max(LEAST_BYTES, FIRST_BYTES // self.world)
         found = [_Message(part) for part in self._all(_begun(own, first))]
         longest = max(message.size for message in found)
@@ -58,7 +64,7 @@ class GlooPeers:
             rest = _bytes(longest - first)
             rest[: max(0, own.numel() - first)] = own[first:]
             found = [message.with_rest(part) for message, part in zip(found, self._all(rest), strict=True)]
-        return [message.value() for message in found]
+        return found
 
     def _all(self, own: torch.Tensor) -> list[torch.Tensor]:
         parts = [torch.zeros_like(own) for _ in range(self.world)]
@@ -68,7 +74,10 @@ class GlooPeers:
 
     def broadcast(self, value: Any) -> Any:
         """Rank 0's JSON value, on all ranks; the others' arguments are ignored."""
-        own = _to_bytes(value if self.rank == 0 else None)
+        with self._whole:
+            return self._broadcast(_to_bytes(value if self.rank == 0 else None)).value()
+
+    def _broadcast(self, own: torch.Tensor) -> _Message:
         begun = _begun(own, FIRST_BYTES)
         self._from_rank0(begun)
         message = _Message(begun)
@@ -76,7 +85,7 @@ class GlooPeers:
             rest = own[FIRST_BYTES:].clone() if self.rank == 0 else _bytes(message.size - FIRST_BYTES)
             self._from_rank0(rest)
             message = message.with_rest(rest)
-        return message.value()
+        return message
 
     def _from_rank0(self, data: torch.Tensor) -> None:
         with peer_lost("rank 0's message was awaited"):

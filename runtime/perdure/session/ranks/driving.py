@@ -20,6 +20,7 @@ from perdure.channel import HandoverEnded, TookOver
 from perdure.checkpoint.verdict import Verdict
 from perdure.contract import HandoverWord
 from perdure.errors import PeerLost, PerdureError, StorageError, UserError
+from perdure.group.peers import Peers
 from perdure.handover import events as ev
 from perdure.handover.keys import Word
 from perdure.handover.machine import Phase, State, begin, known, named, step
@@ -36,6 +37,7 @@ STORE_SECONDS: Final = 2.0
 """How often the decider asks the object store for an answer."""
 LOG_SECONDS: Final = 0.5
 """How often a newcomer asks the log while it finds no decider: what it waits for is the beginning of its run."""
+ROUND: Final = "round"
 AGAIN_SECONDS: Final = 0.2
 """How soon anybody asks again after no answer."""
 
@@ -331,11 +333,23 @@ class Driver:
 
     def _round(self, choice: ev.Choice) -> None:
         try:
-            found = max(self.effects.run.peers.gather(int(choice)))
+            found = agreed(self.effects.run.peers, choice)
         except PerdureError:
             self.feed(ev.RoundDone(None))
         else:
-            self.feed(ev.RoundDone(ev.Choice(found)))
+            self.feed(ev.RoundDone(found))
+
+
+def agreed(peers: Peers, choice: ev.Choice) -> ev.Choice:
+    """The highest choice of all ranks.
+
+    One whose main thread is on its way into the stop may still come with what is done there, and is told by what it
+    meets that nothing comes of that (perdure.group.collectives.on_all): it comes again.
+    """
+    while True:
+        found = peers.gather({ROUND: int(choice)})
+        if all(isinstance(one, dict) and ROUND in one for one in found):
+            return ev.Choice(max(one[ROUND] for one in found))
 
 
 def took_over(effects: Effects) -> TookOver:

@@ -71,7 +71,7 @@ class Handing:
         driver.feed(ev.Stopped())
         while True:
             match driver.next_act():
-                case ev.Move():
+                case ev.Move() if driver.phase is Phase.MOVING:  # else somebody has said abort before it began
                     _give(driver, stop)
                 case ev.Install():
                     self._install(driver)

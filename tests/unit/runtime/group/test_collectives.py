@@ -47,3 +47,14 @@ def test_rank_0s_refusal_is_everybodys() -> None:
     found = on_ranks(3, act)
     assert {type(each) for each in found} == {StorageRefused}
     assert all("create the bucket" in str(each) for each in found)
+
+
+def test_ranks_that_do_different_things_together_are_told_so() -> None:
+    def act(peers: Peers) -> object:
+        return peers.gather(7) if peers.rank == 1 else on_all(peers, lambda: (None, None))
+
+    found = on_ranks(3, act)
+    assert isinstance(found[1], list)
+    for alone in (found[0], found[2]):
+        assert isinstance(alone, UserError)
+        assert "come apart: rank 1 does something else" in str(alone)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,8 +19,9 @@ from perdure.checkpoint.log import Log
 from perdure.checkpoint.takeover import Takeover
 from perdure.checkpoint.writer import Writer
 from perdure.contract import AttemptRecord, ExitKind, Handover, HandoverWord, Train
-from perdure.errors import StorageError
-from perdure.group.peers import Solo
+from perdure.errors import StorageError, UserError
+from perdure.group.collectives import on_all
+from perdure.group.peers import Peers, Solo
 from perdure.handover import events as ev
 from perdure.handover import timing
 from perdure.handover.keys import Word
@@ -28,12 +30,12 @@ from perdure.handover.parties import Attempt
 from perdure.handover.timing import Timetable
 from perdure.session.process.run import Run
 from perdure.session.ranks import driving
-from perdure.session.ranks.driving import Driver
+from perdure.session.ranks.driving import Driver, agreed
 from perdure.session.ranks.effects import Effects
 from perdure.session.ranks.handing import Handing
 from perdure.settings import Settings
 from tests.support.store import MemoryStore
-from tests.unit.runtime.checkpoint.world import MANIFEST, UID, position
+from tests.unit.runtime.checkpoint.world import MANIFEST, UID, on_ranks, position
 
 SECONDS = 20.0
 
@@ -135,7 +137,7 @@ class Process(Effects):
         run = SimpleNamespace(
             settings=Settings("file:///nowhere", uid=UID, run=1, rank=number, world=2),
             store=log.store,
-            peers=SimpleNamespace(gather=lambda choice: [*choices, choice]),
+            peers=SimpleNamespace(gather=lambda own: [*({driving.ROUND: one} for one in choices), own]),
             opened_checkpointer=None,
             read_opened=0,
             registry=SimpleNamespace(things=[]),
@@ -227,6 +229,18 @@ def test_all_old_ranks_leave_the_stop_as_the_one_that_has_read_the_most() -> Non
     driver.feed(ev.Heard(HandoverWord.ABORT, "the newcomer is gone"))
     assert driver.next_act() == ev.SaveAndExit()
     driver.finish()
+
+
+def test_a_rank_on_its_way_into_the_stop_does_not_confuse_those_that_leave_it() -> None:
+    """Where its main thread is about to tell what it holds, the others agree on how to go on already."""
+
+    def act(peers: Peers) -> object:
+        late = peers.rank == 2
+        with pytest.raises(UserError, match="come apart") if late else nullcontext():
+            on_all(peers, lambda: (None, ["what it holds"])) if late else None
+        return agreed(peers, ev.Choice.EXIT if late else ev.Choice.TRAIN)
+
+    assert on_ranks(3, act) == [ev.Choice.EXIT] * 3
 
 
 def test_who_has_lost_the_decider_after_its_vote_learns_from_the_log_what_it_goes_on_as() -> None:
