@@ -1,0 +1,393 @@
+"""One job in a storm: what is done to it, and what is written down of it, for `judge` to read.
+
+Everything is done from outside: a drain begins a hand-over, a file in the pods says at which of its acts who is to
+stand still (trainers/holding.py), and there a process, a link or the store is harmed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from e2e.harness import observed
+from e2e.harness.drain import Drain, uncordon
+from e2e.harness.lab import Lab
+from e2e.harness.watching import Late, Object, Seen
+from e2e.scenarios.training import Training
+from e2e.storms import judge
+from e2e.storms.harm import Pod, Processes, Store
+
+HOLD: Final = "/dev/shm/hold"
+"""In the pods."""
+ENVIRON: Final = {
+    "HOLD": HOLD,
+    "HOLD_SECONDS": "60",
+    "PACE_SECONDS": "0.3",
+    "PACE_HOLDS": "1000000",
+    "PACED_RUNS": "1000000",
+}
+LOOK_SECONDS: Final = 0.1
+ACT_SECONDS: Final = 150.0
+CALM_SECONDS: Final = 240.0
+DRAIN_SECONDS: Final = 300.0
+FROZEN_SECONDS: Final = 15.0
+CALM_STEPS: Final = 4
+
+
+class Act(StrEnum):
+    """Of a hand-over; holding.py tells what each means."""
+
+    CONNECTING = "connecting"
+    RECEIVING = "receiving"
+    VOTING = "voting"
+    PUTTING = "putting"
+    PUT = "put"
+
+
+class Victim(StrEnum):
+    """Whom it happens to."""
+
+    NEWCOMER = "newcomer"
+    LEAVER = "leaver"
+    STAYER = "stayer"
+    DECIDER = "decider"
+
+
+class Harm(StrEnum):
+    """What happens."""
+
+    KILLED = "killed"
+    FROZEN = "frozen"
+    CUT = "cut"  # from all other parties
+    STORE_FROZEN = "store-frozen"
+    STORE_500 = "store-500"
+    STORE_403 = "store-403"
+    STORE_SLOW = "store-slow"
+
+    @property
+    def of_the_store(self) -> bool:
+        """Whether it happens to the store, and so to all."""
+        return self.value.startswith("store-")
+
+
+OF_PROCESSES: Final = (Harm.KILLED, Harm.FROZEN)
+OF_THE_STORE: Final = tuple(harm for harm in Harm if harm.of_the_store)
+
+
+@dataclass(frozen=True)
+class Move:
+    """A hand-over in which something happens."""
+
+    act: Act
+    victim: Victim
+    harm: Harm
+    seconds: float = FROZEN_SECONDS
+    """How long it lasts, where it does."""
+
+    def __str__(self) -> str:
+        whom = "" if self.harm.of_the_store else f" of the {self.victim}"
+        return f"{self.harm}{whom} while {self.act}"
+
+
+@dataclass
+class Storm:
+    """Used as a context manager around the training's own; what it has seen lies in `folder` afterwards."""
+
+    lab: Lab
+    training: Training
+    store: Store
+    nodes: Sequence[str]
+    folder: Path
+    draw: random.Random
+    faults: list[judge.Fault] = field(default_factory=list)
+    drains: list[judge.Drain] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._processes = Processes(self.lab)
+        self._hold = ""
+        self._troubled = False
+        """Whether something was done since all was well."""
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        (self.folder / "pods").mkdir(parents=True)
+        self._keeper = threading.Thread(target=self._keeps, daemon=True)
+        self._keeper.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._hold = ""
+        self._over.set()
+        self._keeper.join()
+        self.writes_down()
+
+    # What happens.
+
+    def moves(self, move: Move) -> None:
+        """Drains a member's node, and harms somebody in the middle of the hand-over; waits until all is well again."""
+        number = int(self.status["run"]) + 1
+        node, parties = self._cast(move.victim)
+        holder = Victim.DECIDER if move.act in (Act.PUTTING, Act.PUT) or move.harm.of_the_store else move.victim
+        print(f"{self.clock} {move}: run {number} is to come, {node} is drained", flush=True)
+        self._hold = moment = f"{move.act} {holder} {number}"
+        with self._drain(node) as drain:
+            if self._reaches(moment):
+                self._harms(move, number, parties)
+            else:
+                print(f"{self.clock} nobody came to {moment}", flush=True)
+                self._hold = ""
+            self._finishes(drain)
+        uncordon(self.lab.kubectl, [node])
+        self.is_calm()
+
+    def drains_a_node(self) -> None:
+        """Nothing else happens."""
+        node, _ = self._cast(Victim.LEAVER)
+        print(f"{self.clock} {node} is drained", flush=True)
+        with self._drain(node) as drain:
+            self._finishes(drain)
+        uncordon(self.lab.kubectl, [node])
+
+    def kills(self, rank: int, *, everything: bool) -> None:
+        """A member in the middle of its training: its trainer, or all of its pod."""
+        run, pod = self.run, self.training.member(rank)
+        what = "everything-killed" if everything else "killed"
+        with self._fault(f"{what} rank {rank} of run {run}", killed=((run, rank),)):
+            (self._processes.kill_all if everything else self._processes.kill)(pod)
+
+    def freezes(self, rank: int, seconds: float) -> None:
+        """A member's trainer in the middle of its training."""
+        pod = self.training.member(rank)
+        with self._fault(f"frozen rank {rank} of run {self.run}", stands=True), self._processes.frozen(pod):
+            self._waits(seconds)
+
+    def cuts(self, rank: int, others: Sequence[int], seconds: float) -> None:
+        """The links between one member and these others."""
+        pod, peers = self.training.member(rank), [self.training.member(other) for other in others]
+        with self._fault(f"cut rank {rank} from {list(others)}"), self._processes.cut_off(pod, *peers):
+            self._waits(seconds)
+
+    def harms_the_store(self, harm: Harm, seconds: float) -> None:
+        """While everybody trains."""
+        with self._fault(f"{harm} for {seconds:.0f} s", stands=harm is Harm.STORE_FROZEN), self._store(harm):
+            self._waits(seconds)
+
+    def is_calm(self, *, seconds: float = CALM_SECONDS) -> None:
+        """Waits until the job runs undisturbed, has just its members, and trains."""
+
+        def calm() -> bool:
+            status = self.status
+            there = [pod for pod in observed.pods(self.training.watch.history) if not observed.outcome_of(pod)]
+            undisturbed = observed.condition(status, "Disrupted").get("status") == "False"
+            unconfirmed = (status.get("current") or {}).get("unconfirmed")
+            whole = len(there) == self.training.config.members
+            return status.get("phase") in ("Completed", "Failed") or (
+                status.get("phase") == "Running" and undisturbed and whole and not unconfirmed
+            )
+
+        self._until("the job is undisturbed", calm, seconds)
+        run, before = self.run, self._steps(self.run)
+        self._until(f"run {run} trains", lambda: self.over or self._steps(self.run) >= before + CALM_STEPS, seconds)
+        self._troubled = False
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing left to disturb."""
+        return self.status.get("phase") in ("Completed", "Failed")
+
+    @property
+    def clock(self) -> str:
+        """Seconds since the job was first seen."""
+        history = self.training.watch.history
+        return f"{time.time() - history[0].time:7.1f} s" if history else "  0.0 s"
+
+    @property
+    def status(self) -> Any:
+        """The newest."""
+        return observed.status(self.training.watch.history)
+
+    @property
+    def run(self) -> int:
+        """The run that is said to be on."""
+        return int((self.status.get("current") or {}).get("run") or 0)
+
+    def _cast(self, victim: Victim) -> tuple[str, dict[Victim, Object]]:
+        """A node to drain, and who plays which part then; the newcomer is not there yet."""
+        members = [self.training.member(rank) for rank in range(self.training.config.members)]
+        by_node: dict[str, list[Object]] = {}
+        for pod in members:
+            by_node.setdefault(str(pod["spec"]["nodeName"]), []).append(pod)
+        fitting = sorted(node for node, pods in by_node.items() if len(pods) == 1) or sorted(by_node)
+        node = self.draw.choice(fitting)
+        stay = [pod for pod in members if pod not in by_node[node]] or members
+        parts = {Victim.LEAVER: by_node[node][0], Victim.DECIDER: stay[0], Victim.STAYER: stay[-1]}
+        if victim is Victim.STAYER and stay[0] is stay[-1]:
+            print(f"{self.clock} there is no stayer besides the decider", flush=True)
+        return node, parts
+
+    def _harms(self, move: Move, number: int, parties: dict[Victim, Object]) -> None:
+        newcomer = observed.joined(self.training.watch.history, number)
+        cast: dict[Victim, Object] = parties | ({Victim.NEWCOMER: newcomer} if newcomer else {})
+        pod = cast[move.victim]
+        if move.harm is Harm.KILLED:
+            with self._fault(str(move), killed=self._seats(pod, number)):
+                self._processes.kill(pod)
+            self._goes_on()
+            return
+        stands = move.harm in (Harm.FROZEN, Harm.STORE_FROZEN)
+        with self._fault(str(move), stands=stands), self._lasting(move, pod, list(cast.values())):
+            self._goes_on()
+            self._waits(move.seconds)
+
+    def _lasting(self, move: Move, pod: Pod, parties: Sequence[Pod]) -> contextlib.AbstractContextManager[None]:
+        if move.harm.of_the_store:
+            return self._store(move.harm)
+        if move.harm is Harm.CUT:
+            return self._processes.cut_off(pod, *(other for other in parties if other is not pod))
+        return self._processes.frozen(pod)
+
+    def _store(self, harm: Harm) -> contextlib.AbstractContextManager[None]:
+        return self.store.answers(harm.removeprefix("store-"))
+
+    def _seats(self, pod: Pod, number: int) -> tuple[tuple[int, int], ...]:
+        """(run, rank) of what this pod is, and may have become meanwhile."""
+        history, name = self.training.watch.history, str(pod["metadata"]["name"])
+        ranked = [(run, observed.ranked_in(history, run)) for run in {self.run, number}]
+        return tuple((run, ranks[name]) for run, ranks in ranked if name in ranks)
+
+    def _goes_on(self) -> None:
+        """Nobody is held any more."""
+        self._hold = ""
+        self._plants()
+
+    @contextlib.contextmanager
+    def _fault(self, what: str, *, stands: bool = False, killed: tuple[tuple[int, int], ...] = ()) -> Iterator[None]:
+        print(f"{self.clock} {what}", flush=True)
+        start, alone, self._troubled = time.time(), not self._troubled, True
+        try:
+            yield
+        finally:
+            self.faults.append(judge.Fault(what, start, time.time(), stands, alone, killed))
+            print(f"{self.clock} {what}: over", flush=True)
+
+    @contextlib.contextmanager
+    def _drain(self, node: str) -> Iterator[Drain]:
+        with self.lab.drain(node) as drain:
+            yield drain
+
+    def _finishes(self, drain: Drain) -> None:
+        done = drain.finish(seconds=DRAIN_SECONDS)
+        self.drains.append(judge.Drain(done.node, done.started, done.ended, done.status))
+        print(f"{self.clock} the drain took {done.seconds:.1f} s", flush=True)
+
+    def _waits(self, seconds: float) -> None:
+        self._over.wait(seconds)
+
+    # What is seen.
+
+    def _reaches(self, moment: str) -> bool:
+        try:
+            self._until(f"HOLD {moment}", lambda: self.over or self._said(f"HOLD {moment}\n") > 0, ACT_SECONDS)
+        except Late:
+            return False
+        return not self.over
+
+    def _steps(self, run: int) -> int:
+        return self._said(f"PACE run {run}: ")
+
+    def _said(self, words: str) -> int:
+        return sum(path.read_text(errors="replace").count(words) for path in self._logs())
+
+    def _until(self, what: str, done: Callable[[], bool], seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while not done():
+            if time.monotonic() > end:
+                raise Late(f"not within {seconds:g} s: {what}\n{self.training.job.describe()}")
+            time.sleep(LOOK_SECONDS)
+
+    def _logs(self) -> list[Path]:
+        return sorted((self.folder / "pods").glob("*.log"))
+
+    # What is kept.
+
+    def _keeps(self) -> None:
+        """Beside all that: whoever is to stand still is told so, and logs outlive their pods."""
+        while not self._over.wait(LOOK_SECONDS):
+            self._plants()
+            self._links_logs()
+
+    def _plants(self) -> None:
+        with self._lock:
+            for pod in observed.pods(self.training.watch.history):
+                self._plant(pod)
+
+    def _plant(self, pod: Pod) -> None:
+        for pid in self.lab.cluster.pod_processes(str(pod["metadata"]["uid"])):
+            file = Path(f"/proc/{pid}/root{HOLD}")
+            with contextlib.suppress(OSError):
+                if self._hold and (not file.exists() or file.read_text() != self._hold):
+                    file.write_text(self._hold)
+                elif not self._hold and file.exists():
+                    file.unlink()
+                return
+
+    def _links_logs(self) -> None:
+        namespace = self.training.job.namespace
+        for log in self.lab.cluster.folder.root.glob(f"nodes/*/pod-logs/{namespace}_*/trainer/*.log"):
+            kept = self.folder / "pods" / f"{log.parent.parent.name.split('_')[1]}.log"
+            if not kept.exists():
+                with contextlib.suppress(OSError):
+                    os.link(log, kept)
+
+    def writes_down(self) -> None:
+        """All that `judge` reads."""
+        history = self.training.watch.history
+        jobs = [seen for seen in history if seen.kind == "TrainingJob"]
+        self._lines("polls.jsonl", [{"t": t, "status": status} for t, status in _polled(jobs)])
+        pods = [seen for seen in history if seen.kind == "Pod"]
+        self._lines("pods.jsonl", [_pod_line(seen) for seen in pods])
+        self._lines("faults", [asdict(one) for one in self.faults])
+        self._lines("drains", [asdict(one) for one in self.drains])
+        root = self.store.server.folder / self.training.job.bucket_name / self.training.job.namespace
+        for name in ("log", "trace"):
+            shutil.copytree(root / name, self.folder / name, dirs_exist_ok=True)
+
+    def _lines(self, name: str, found: Sequence[object]) -> None:
+        (self.folder / name).write_text("".join(f"{json.dumps(one)}\n" for one in found))
+
+
+def _polled(seen: Sequence[Seen]) -> Iterator[tuple[float, Any]]:
+    """The status as somebody sees it who asks once a second."""
+    found = [one for one in seen if one.object.get("status")]
+    if not found:
+        return
+    at, place = found[0].time, 0
+    while at <= found[-1].time:
+        while place + 1 < len(found) and found[place + 1].time <= at:
+            place += 1
+        yield at, found[place].object["status"]
+        at += 1.0
+    yield found[-1].time, found[-1].object["status"]
+
+
+def _pod_line(seen: Seen) -> dict[str, Any]:
+    status = seen.object.get("status", {})
+    ended = [one for one in status.get("containerStatuses", ()) if one.get("state", {}).get("terminated")]
+    running = seen.type != "DELETED" and status.get("phase") == "Running" and not ended
+    told = observed.assignment(seen.object)
+    return {"t": seen.time, "name": seen.name, "running": running, "ready": observed.ready(seen.object), "told": told}
