@@ -7,6 +7,8 @@ PYTEST := $(VENV)/python -m pytest -n 3 --durations=20 --durations-min=1
 # Histories of `make simulate`, the seed that `make chaos` and `make try` repeat, and the jobs of `make bench-scale`.
 N ?= 10000
 SEED ?=
+# Each test's process would compile what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 JOBS ?= 100 300 1000
 
 .PHONY: help try demo demo-down test chaos simulate mutants check format generate bench bench-runtime bench-scale prepare autoscaler dev clean

@@ -30,6 +30,9 @@ PYPROJECT = REPOSITORY / "pyproject.toml"
 UV = "uv==0.13.8"
 KEPT = 3
 RECIPE = b"3"  # raise it when this file makes another environment from the same inputs
+DEV_RECIPE = b"4"
+COMPILE = "import compileall, sys; compileall.compile_dir(sys.argv[1], maxlevels=20, quiet=2, workers=0)"
+"""Packages carry templates, which are no Python: what cannot be compiled is left."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ def build_dev(progress: Progress) -> None:
     """The repository's `.venv`: every extra, Perdure editable."""
     venv = REPOSITORY / ".venv"
     stamp = venv / ".perdure-key"
-    key = content_key([PYPROJECT.read_bytes(), CONSTRAINTS.read_bytes(), sys.version.encode(), RECIPE])
+    key = content_key([PYPROJECT.read_bytes(), CONSTRAINTS.read_bytes(), sys.version.encode(), DEV_RECIPE])
     if stamp.exists() and stamp.read_text() == key:
         return
     with locked("dev", progress):
@@ -91,6 +94,9 @@ def build_dev(progress: Progress) -> None:
             _run(uv, progress, "making .venv", "venv", "--python", sys.executable, venv)
         extras = ",".join(DEV_EXTRAS)
         _install(uv, progress, "installing the developer's environment", venv, "-e", f"{REPOSITORY}[{extras}]")
+        # where PYTHONDONTWRITEBYTECODE is set, each process of the tests would compile torch, which takes 2-6 s;
+        # uv compiles what it installs now, not what lies there
+        progress.run("compiling it", [venv / "bin" / "python", "-c", COMPILE, _site_packages(venv)])
         stamp.write_text(key)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -104,6 +105,14 @@ def test_compiled_python_does_not_make_the_environments_anew(checkout: Path) -> 
 def test_the_operators_environment_takes_no_torch_and_the_trainers_no_kopf() -> None:
     assert "torch" not in envs.EXTRAS["operator"]
     assert "operator" not in envs.EXTRAS["trainer"]
+
+
+def test_no_process_of_the_tests_compiles_torch() -> None:
+    """One of its modules that no test imports, which could be compiled by the way."""
+    spec = importlib.util.find_spec("torch.utils.mobile_optimizer")
+    assert spec is not None
+    assert spec.cached is not None
+    assert Path(spec.cached).is_file()
 
 
 def test_an_environment_that_a_process_names_is_in_use(tmp_path: Path) -> None:
