@@ -97,10 +97,10 @@ def _loading() -> list[Figure]:
     if done.returncode:
         raise RuntimeError(f"the step bench failed:\n{done.stderr[-2000:]}")
     figures = []
-    for workers, turns in json.loads(done.stdout.splitlines()[-1]).items():
-        bare, ours = (tuple(seconds * MICRO / SAMPLES for seconds in turns[kind]) for kind in ("bare", "session"))
-        loop = Figure(f"CPU of a sample by a DataLoader, {workers} workers", "us", bare)
-        name = f"CPU of a sample by a Session's loader, {workers} workers"
+    for kind, turns in json.loads(done.stdout.splitlines()[-1]).items():
+        bare, ours = (tuple(seconds * MICRO / SAMPLES for seconds in turns[whose]) for whose in ("bare", "session"))
+        loop = Figure(f"CPU of a sample by a DataLoader, {kind}", "us", bare)
+        name = f"CPU of a sample by a Session's loader, {kind}"
         figures += [loop, Figure(name, "us", ours, loop.median, "the DataLoader's median")]
     return figures
 

@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 
 from perdure.data.evenness import why_another, why_uneven
 from perdure.data.fingerprint import ANOTHER, Fingerprint, Probes, different, probes, take
+from perdure.data.randomness import draws_nothing
 from perdure.data.sampling import BatchIds, BatchShard, SamplingPlan, Shares
 from perdure.data.source import Handouts, Source
 from perdure.errors import UserError
@@ -52,6 +53,7 @@ class _Numbered(Dataset[_Fetched]):
         self._dataset = dataset
         self._seed = seed
         self._epoch = epoch
+        self._draws = not draws_nothing(dataset)
 
     def __getitems__(self, numbers: list[int]) -> _Fetched:
         """A batch, as torch's DataLoader asks for it, which gives what it gets to the collate function."""
@@ -61,7 +63,10 @@ class _Numbered(Dataset[_Fetched]):
         samples = numbers if numbers[0] >= 0 else [~numbers[0]]
         if get_worker_info() is None:
             return _Fetched(numbers, [dataset[sample] for sample in samples])
-        return _Fetched(numbers, [self._seeded(sample) for sample in samples])
+        if self._draws:
+            return _Fetched(numbers, [self._seeded(sample) for sample in samples])
+        # the collate function comes after the last sample, and may draw
+        return _Fetched(numbers, [*(dataset[sample] for sample in samples[:-1]), self._seeded(samples[-1])])
 
     def _taken(self, numbers: Probes) -> Fingerprint:
         """What is drawn here nobody sees: not the script, and not the workers' next samples, which are seeded."""
@@ -78,7 +83,10 @@ class _Numbered(Dataset[_Fetched]):
 
 
 def _seed_all(*parts: int) -> None:
-    """In 8 µs, for it is done for each sample: torch.manual_seed looks at all kinds of devices, in a hundred."""
+    """In 8 µs, for it may be done for each sample: torch.manual_seed looks at all kinds of devices, in a hundred.
+
+    Not put off until somebody draws: who only asks for a state, or for torch.initial_seed(), leaves no trace.
+    """
     seed = int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=4).digest())
     torch.default_generator.manual_seed(seed)
     random.seed(seed)

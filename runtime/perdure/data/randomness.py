@@ -1,8 +1,8 @@
-"""Random generators that somebody keeps for himself: their state is in no checkpoint.
+"""Which random generators a dataset, or a function, draws from, as far as that can be seen.
 
-What a dataset draws from torch's, NumPy's and Python's global generators goes on after a resume as if nothing had
-happened; a generator of its own begins anew. It cannot be saved from here: a loader's workers have copies of it. So
-whoever can be seen to have one is named, once. Called by the session.
+One that somebody keeps for himself is in no checkpoint. What a dataset draws from torch's, NumPy's and Python's global
+generators goes on after a resume as if nothing had happened; a generator of its own begins anew. It cannot be saved
+from here: a loader's workers have copies of it. So whoever can be seen to have one is named, once.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 
 _GENERATORS: Final = (
     torch.Generator,
@@ -24,6 +25,9 @@ _GENERATORS: Final = (
 _DEPTH: Final = 4
 _OBJECTS: Final = 200
 """So many are looked at: a dataset may hold a list of a million samples."""
+
+_PLAIN: Final = (list, tuple, range, torch.Tensor, np.ndarray)
+"""They give what they hold."""
 
 
 def own_generators(thing: Any) -> list[str]:
@@ -43,6 +47,21 @@ def own_generators(thing: Any) -> list[str]:
                 (f"{path}{name if name[0] == '[' else f'.{name}'}", part, depth + 1) for name, part in _parts(value)
             ]
     return found
+
+
+def draws_nothing(dataset: Any) -> bool:
+    """Whether no generator has a part in its samples: known of torch's own datasets alone, not of what inherits."""
+    kind = type(dataset)
+    if kind is TensorDataset:
+        return all(map(draws_nothing, dataset.tensors))
+    if kind is Subset:
+        return draws_nothing(dataset.dataset) and draws_nothing(dataset.indices)
+    if kind is ConcatDataset:
+        return all(map(draws_nothing, dataset.datasets))
+    if kind is StackDataset:
+        held = dataset.datasets
+        return all(map(draws_nothing, held.values() if isinstance(held, dict) else held))
+    return kind in _PLAIN
 
 
 def _parts(thing: Any) -> Iterator[tuple[str, Any]]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from perdure.data.loader import GIVEN, KEPT, REFUSED, Loader, _Fetched, check_arguments
@@ -168,6 +168,24 @@ def test_random_numbers_in_workers_depend_on_the_epoch_and_the_sample_alone() ->
     assert len(set(straight.values())) == len(straight), "no two samples draw alike"
     assert {sample: straight[sample] for sample in resumed} == resumed
     assert not set(noise(0, 1, epoch=1).values()) & set(straight.values()), "each epoch augments anew"
+
+
+def test_a_collate_function_draws_the_same_whether_the_samples_themselves_can_draw_or_not() -> None:
+    class Own(TensorDataset):
+        """It might draw."""
+
+    def draw(_: Any) -> list[float]:
+        return [torch.rand(1).item(), np.random.random_sample(), random.random()]  # noqa: S311
+
+    def drawn(dataset: Dataset[Any], workers: int, world: int = 1) -> list[list[float]]:
+        options = {"num_workers": workers, "collate_fn": draw}
+        plan = SamplingPlan("train", 21, batch=8)
+        return [*Loader(dataset, plan, Epochs(), rank=world - 1, world=world, options=options)]
+
+    numbers = torch.arange(21)
+    found = drawn(TensorDataset(numbers), 1)
+    assert len({one for batch in found for one in batch}) == 9
+    assert found == drawn(TensorDataset(numbers), 2) == drawn(Own(numbers), 1)
 
 
 def test_a_loader_outside_of_an_epoch_is_a_mistake_that_is_named() -> None:
