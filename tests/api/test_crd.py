@@ -90,6 +90,7 @@ ENDED = MemberOutcome(
     unsaved_why="no space left",
     pause=0.04,
     went=8,
+    aborted=8,
 )
 OFFER = HandoverOffer(run=6, world=2, joins=(0,), leavers=(0,), master="10.0.0.1:29606", limit=300)
 PLAN = RunPlan(
@@ -126,6 +127,7 @@ STATUS = TrainingJobStatus(
         unconfirmed=True,
         saves=2,
         replacements=ROW,
+        counted=6,
     ),
     next=NextRun(
         run=8,
@@ -142,7 +144,13 @@ STATUS = TrainingJobStatus(
         replacements=ROW,
     ),
     previous=PreviousRun(
-        run=6, first="digits-3f2a-1", members=PLAN.members, outcomes=(ENDED,), intent=MOVING, replacements=ROW
+        run=6,
+        first="digits-3f2a-1",
+        members=PLAN.members,
+        outcomes=(ENDED,),
+        intent=MOVING,
+        replacements=ROW,
+        counted=6,
     ),
     how=Takeover.LIVE,
     history=(

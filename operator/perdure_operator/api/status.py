@@ -249,6 +249,8 @@ class MemberOutcome(TolerantModel):
     """Seconds from the last step of the run to the first batch of the one that has taken over from it alive."""
     went: int | None = None
     """The run that has taken over from it alive, as this member has read in the log."""
+    aborted: int | None = None
+    """The newest run that was to, and never will: this member has read so, or was needed for it and had not voted."""
 
 
 class CurrentRun(TolerantModel):
@@ -270,6 +272,8 @@ class CurrentRun(TolerantModel):
     """How often its members were asked to save and train on."""
     warm: bool = False
     """Each of its members has been Ready: who ends from then on has not ended of its imports."""
+    counted: int | None = None
+    """The run before it, whose end was counted as a failure: members that have ended in that one cost no second."""
 
 
 class Replacements(TolerantModel):
@@ -410,6 +414,8 @@ class PreviousRun(TolerantModel):
     """How the others of them ended."""
     intent: Intent
     """Why they leave, and how long they may take."""
+    counted: int | None = None
+    """This one, or the run before it, where its end was counted as a failure by those who have ended since."""
     replacements: Replacements | None = None
     """As in the run that is on."""
 

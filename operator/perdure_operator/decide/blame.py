@@ -14,7 +14,7 @@ from typing import Final
 
 from perdure.contract import ErrorName, ExitKind
 from perdure_operator.api.reasons import ConditionType, Reason
-from perdure_operator.api.status import Failures, LostLog, MemberOutcome, RootProblem
+from perdure_operator.api.status import CurrentRun, Failures, LostLog, MemberOutcome, PreviousRun, RootProblem
 from perdure_operator.decide.draft import Draft, doubled
 from perdure_operator.decide.facts import order_of_death
 
@@ -83,8 +83,11 @@ def _outside(one: MemberOutcome) -> Verdict:
     return Verdict(Reason.OUT_OF_MEMORY if memory else Reason.INFRASTRUCTURE_FAILURE, one)
 
 
-def charge(draft: Draft, verdict: Verdict) -> Draft:
-    """Count the failure, and give the job up where its budget is used up."""
+def charge(draft: Draft, verdict: Verdict, run: CurrentRun | PreviousRun | None = None) -> Draft:
+    """Count the failure, and give the job up where its budget is used up.
+
+    `run` is the one that ended. Members of it may have ended in the run before, whose end costs no second time.
+    """
     words = describe(verdict.blamed)
     if verdict.reason is Reason.ROOT_TAKEN_OVER:
         uri = draft.snapshot.spec.checkpoint.uri
@@ -100,7 +103,7 @@ def charge(draft: Draft, verdict: Verdict) -> Draft:
     if verdict.reason in _OF_THE_ROOT:
         return draft.update(root_problem=_root_problem(draft, verdict.reason, words))
     code, infrastructure = verdict.reason in _COSTS_CODE, verdict.reason in _COSTS_INFRASTRUCTURE
-    if not code and not infrastructure:
+    if not (code or infrastructure) or (infrastructure and _is_counted(verdict, run)):
         return draft
     draft = draft.update(failures=_counted(draft, verdict))
     new, allowed = draft.status.failures, draft.snapshot.spec.failure
@@ -132,6 +135,13 @@ def _root_problem(draft: Draft, reason: Reason, words: str) -> RootProblem:
         count=before.count + 1 if before else 1,
         message=words,
     )
+
+
+def _is_counted(verdict: Verdict, run: CurrentRun | PreviousRun | None) -> bool:
+    """Whether it is the end of a run that was counted by others of its members."""
+    if run is None or run.counted is None:
+        return False
+    return run.counted == run.run or (verdict.blamed is not None and verdict.blamed.run == run.counted)
 
 
 def _counted(draft: Draft, verdict: Verdict) -> Failures:

@@ -169,7 +169,11 @@ def close_run(draft: Draft) -> Draft:
     draft = _lose_the_one_before(draft, current)
     if upcoming := draft.status.next:
         draft = draft.update(next=upcoming.model_copy(update={"steps_lost": draft.status.steps_lost - lost}))
-    return charge(_keep_pace(draft, current, verdict, message), verdict)
+    draft = _keep_pace(draft, current, verdict, message)
+    charged, previous = charge(draft, verdict, current), draft.status.previous
+    if previous is None or verdict.blamed is None or verdict.blamed.run != previous.run or not _cost(draft, charged):
+        return charged
+    return charged.update(previous=previous.model_copy(update={"counted": previous.run}))
 
 
 def close_previous(draft: Draft) -> Draft:
@@ -184,9 +188,16 @@ def close_previous(draft: Draft) -> Draft:
     draft, verdict, _ = _account_for(draft, previous)
     if newest := draft.current:
         draft = amend(draft, newest.run, steps_lost=draft.status.steps_lost - lost)
-    if verdict.blamed and verdict.blamed.outcome == ExitKind.PEER_LOST:
+    lost_a_peer = verdict.blamed is not None and verdict.blamed.outcome == ExitKind.PEER_LOST
+    if lost_a_peer and previous.intent.disruption is not Disruption.MEMBER_LOST:
         return draft  # it was no leaver: the death is one of the run that goes on, and counts there
-    return charge(draft, verdict)
+    charged = charge(draft, verdict, previous)
+    return charged.update_current(counted=previous.run) if _cost(draft, charged) else charged
+
+
+def _cost(before: Draft, charged: Draft) -> bool:
+    """Whether a failure was counted, and the job goes on."""
+    return charged.status.failures != before.status.failures and not charged.status.finished_at
 
 
 def _account_for(draft: Draft, run: CurrentRun | PreviousRun) -> tuple[Draft, Verdict, str]:

@@ -1,13 +1,17 @@
 """A living run is being taken over: which of the two runs trains is not told by anybody who lives, only by who ends.
 
-The log decides, and the operator does not read it. A member of the older run that has ended, or a run number that an
-outcome has seen in the log, shows that the newer run goes on, alive or in place. A newcomer that has ended before shows
-that the attempt has failed: the older run trains on, and another attempt gets a number of its own. Without evidence
-the next move is right in both worlds: it names the runs that nobody may go on with, and asks whichever is on to save.
+The log decides, and the operator does not read it: it believes what somebody has read there. Who was handed over, has
+saved, or tells of the newer run's entry shows that this one goes on, alive or in place. Who has read that it never
+does, or was needed for it, has ended and had not voted, shows that it does not: the older run trains on, if all of it
+live, and another attempt gets a number of its own. Any other end tells of nothing but itself. What is sure without a
+word: a run of which a member has ended trains no more. Where both have lost one nobody goes on with either; where only
+the older has, news is awaited a while. Without evidence the next move is right in both worlds: it names the runs that
+nobody may go on with, and asks whichever is on to save.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
@@ -16,7 +20,7 @@ from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome, NextRun, RunPlan
 from perdure_operator.decide.disruptions import Found, final_reason, known_by, reason_to_end
 from perdure_operator.decide.draft import Draft, Waiting, clock, doubled, later, next_run
-from perdure_operator.decide.facts import add_lost_run, joined, one_more, own, still_running
+from perdure_operator.decide.facts import add_lost_run, joined, one_more, order_of_death, own, still_running, told_saved
 from perdure_operator.decide.growth import grow_by
 from perdure_operator.decide.outcomes import failed_by_itself, read_end
 from perdure_operator.decide.plans import ATTEMPTS, succeed
@@ -37,16 +41,51 @@ def settle(draft: Draft) -> Draft:
     if current is None or intent is None or upcoming is None or upcoming.plan is None:
         return draft
     plan = upcoming.plan
-    known = known_by(draft, plan)
-    if current.outcomes or draft.status.opened >= plan.run:
+    known, failed = known_by(draft, plan), _ended_newcomers(draft, upcoming, plan)
+    if _goes_on(draft, current, plan, failed):
         return succeed(draft, current, plan, intent)
-    if failed := _ended_newcomers(draft, upcoming, plan):
-        if draft.now < _decided_by(draft, plan):
+    if current.outcomes:
+        return _without_a_word(draft, current, plan, intent, failed)
+    if failed:
+        if draft.now < _decided_by(draft, plan) or _aborted(plan, failed):
             return _try_again(draft, upcoming, plan, intent, failed)
         return succeed(draft, current, plan, intent, unconfirmed=True)
     if draft.now >= known:
         return succeed(draft, current, plan, intent)
     return _move_on(draft, current, plan, intent).wake(known)
+
+
+def _goes_on(draft: Draft, current: CurrentRun, plan: RunPlan, failed: list[MemberOutcome]) -> bool:
+    """Whether somebody has told that the newer run has taken over, or that the older one has ended in the log."""
+    told = draft.status.opened >= plan.run or told_saved(current.run, current)
+    return told or any(one.went == plan.run for one in (*current.outcomes, *failed))
+
+
+def _aborted(plan: RunPlan, ends: Iterable[MemberOutcome]) -> bool:
+    """Whether somebody has told that it never will."""
+    return any(one.aborted == plan.run for one in ends)
+
+
+def _without_a_word(
+    draft: Draft, current: CurrentRun, plan: RunPlan, intent: Intent, failed: list[MemberOutcome]
+) -> Draft:
+    """The older run has lost a member. Where the newer one has, too, or nobody of the older one is left, that is not
+    the one that is on; else whoever is left tells most often soon, by an end of its own.
+    """
+    ended = {one.name for one in current.outcomes}
+    both = failed or any(member.name in ended for member in plan.members)
+    nobody = all(member.name in ended for member in current.plan.members)
+    first = min(current.outcomes, key=order_of_death)
+    news = later(first.time or draft.now, NEWS_SECONDS)
+    if both or nobody or draft.now >= news:
+        return succeed(draft, current, plan, intent, unconfirmed=True)
+    after = _move_on(draft, current, plan, intent).wake(news)
+    if after.current is not current or after.standbys_wait:
+        return after
+    never = _aborted(plan, current.outcomes)
+    what = f"run {plan.run} never takes over" if never else f"whether run {plan.run} has taken over is unknown"
+    words = f"{first.name} of run {current.run} has ended, and {what}; who is left may tell until {clock(news)}"
+    return after.but(standbys_wait=Waiting(Reason(intent.disruption), words))
 
 
 def confirm(draft: Draft) -> Draft:

@@ -204,7 +204,7 @@ def _pause(draft: Draft, current: CurrentRun, found: Found) -> datetime | None:
     if found.disruption is not Disruption.MEMBER_LOST:
         return draft.now
     verdict = _verdict(current)
-    charged = charge(draft, verdict)
+    charged = charge(draft, verdict, current)
     if charged.status.finished_at or charged.status.log_lost:
         return None
     if charged.status.failures == draft.status.failures or _goes_on_at_once(draft, verdict):

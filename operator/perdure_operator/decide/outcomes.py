@@ -59,7 +59,8 @@ def end_of(pod: PodView) -> MemberOutcome:
         return _before_the_trainer(pod, pod.terminated)
     if outcome is None:
         return _silent(pod.name, pod.uid, _last_words(pod), died)
-    error, commit, gone = outcome.error, outcome.commit, _gone_over(outcome)
+    error, commit, gone, attempt = outcome.error, outcome.commit, _gone_over(outcome), outcome.attempt
+    went = attempt.run if attempt and attempt.word is HandoverWord.GO else None
     return MemberOutcome(
         name=pod.name,
         uid=pod.uid,
@@ -76,7 +77,8 @@ def end_of(pod: PodView) -> MemberOutcome:
         unsaved=outcome.unsaved.failures if outcome.unsaved else 0,
         unsaved_why=_printable(outcome.unsaved.why)[:_WHY_LENGTH] if outcome.unsaved else "",
         pause=gone.parts.get("pause") if gone else None,
-        went=gone.run if gone else None,
+        went=gone.run if gone else went,
+        aborted=_aborted(outcome),
         infrastructure=outcome.infrastructure or (outcome.outcome is ExitKind.FAILED and _killed(pod)),
     )
 
@@ -97,6 +99,19 @@ def _gone_over(outcome: Outcome) -> HandoverRecord | None:
     if not gone or (outcome.outcome is not ExitKind.HANDED_OVER and gone[-1].run != outcome.run):
         return None
     return gone[-1]
+
+
+def _aborted(outcome: Outcome) -> int | None:
+    """The attempt that never takes place, as its pod knows: it has read so, or its vote was needed and not given.
+
+    An agent of before tells of no attempt, and a newcomer's end by its kind.
+    """
+    attempt = outcome.attempt
+    if attempt is None:
+        restarts = any(one.run == outcome.run and one.word is HandoverWord.RESTART for one in outcome.handovers)
+        return outcome.run if outcome.outcome is ExitKind.HANDOVER_FAILED and not restarts else None
+    never = attempt.word is HandoverWord.ABORT or not (attempt.voted or attempt.word)
+    return attempt.run if never else None
 
 
 def failed_by_itself(one: MemberOutcome) -> bool:

@@ -102,6 +102,7 @@ def succeed(
         members=tuple(member for member in current.plan.members if member.name not in go_on | ended),
         outcomes=tuple(one for one in current.outcomes if one.name not in go_on),
         intent=request(intent, plan, draft.now),
+        counted=current.counted,
         replacements=current.replacements,
     )
     row = draft.status.next.replacements if draft.status.next else None

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from perdure.contract import (
+    AttemptRecord,
     CommitRef,
     ErrorKind,
     ErrorName,
@@ -333,9 +334,9 @@ class TestEvidence:
         assert (here.now.run, here.now.how) == (3, Takeover.LIVE)
 
     def test_a_lost_leaver_leaves_the_newer_run_to_go_on(self) -> None:
-        here = _offered(world=3).ended(1, ExitKind.FAILED, run=1, error=killed()).settle()
+        here = _offered(world=3).ended(1, ExitKind.FAILED, run=1, error=killed()).settle().after(NEWS_SECONDS).settle()
         assert here.now.current is not None
-        assert here.now.current.run == 2
+        assert (here.now.current.run, here.now.current.unconfirmed) == (2, True)
         assert here.now.lost == (1,)
 
     def test_a_lost_stayer_is_a_lost_member_of_the_newer_run_and_neither_run_can_save(self) -> None:
@@ -375,6 +376,39 @@ class TestEvidence:
         here = here.settle().after(2).ready().settle()
         assert (here.now.failures.infrastructure, here.now.failures.code) == (1, 0)
 
+    @pytest.mark.parametrize("order", list(permutations(("leaver", "stayer", "other", "newcomer"))))
+    @pytest.mark.parametrize("between", [0, 3])
+    def test_a_lost_leaver_costs_one_failure_whoever_tells_first_that_it_was_lost(
+        self, order: tuple[str, ...], between: float
+    ) -> None:
+        ends: dict[str, tuple[int, ExitKind, dict[str, Any]]] = {
+            "leaver": (1, ExitKind.FAILED, {"run": 1, "error": killed()}),
+            "stayer": (0, ExitKind.PEER_LOST, {"run": 1}),
+            "other": (2, ExitKind.PEER_LOST, {"run": 1}),
+            "newcomer": (3, ExitKind.HANDOVER_FAILED, {"run": 2}),
+        }
+        here = _offered(world=3)
+        for who in order:
+            number, kind, said = ends[who]
+            here = here.ended(number, kind, **said).settle().after(between)
+        here = here.settle().after(2).ready().settle()
+        assert (here.now.failures.infrastructure, here.now.failures.code) == (1, 0)
+
+    def test_another_death_in_the_run_that_follows_costs_another(self) -> None:
+        here = _offered(world=3).ended(1, ExitKind.FAILED, run=1, error=killed()).settle()
+        here = here.ended(0, ExitKind.PEER_LOST, run=1).settle().after(2).settle().ready().settle()
+        assert here.now.failures.infrastructure == 1
+        here = here.ended(here.members[1], ExitKind.FAILED, run=3, step=30, error=killed()).settle()
+        here = here.after(5).settle().ready().settle()
+        assert here.now.failures.infrastructure == 2
+
+    def test_a_row_of_runs_that_only_lost_a_peer_is_counted(self) -> None:
+        here = _running(world=3)
+        for _ in range(2):
+            run, name = here.now.run, here.members[1]
+            here = here.ended(name, ExitKind.PEER_LOST, run=run).settle().after(20).settle().ready().settle()
+        assert here.now.failures.infrastructure == 2
+
     def test_a_failure_that_is_counted_as_the_newer_run_is_taken_for_on_paces_the_members_that_follow(self) -> None:
         here = _offered().ended(1, ExitKind.FAILED, run=1, error=killed()).ended(0, ExitKind.PEER_LOST, run=1)
         before = here.now.failures.model_copy(update={"consecutive": 2, "infrastructure": 2})
@@ -386,6 +420,89 @@ class TestEvidence:
     def test_completion_of_the_old_run_completes_the_job(self) -> None:
         here = _offered().ended(0, ExitKind.COMPLETED, run=1, step=100, commit=(9, 100)).settle()
         assert here.now.phase is Phase.COMPLETED
+
+
+class TestBelief:
+    """What is known is what somebody has read in the log; an end tells of nothing but itself."""
+
+    @pytest.mark.parametrize(
+        "told",
+        [
+            {"outcome": ExitKind.FAILED, "error": killed()},
+            {"outcome": ExitKind.FAILED, "error": killed(), "attempt": AttemptRecord(2, voted=True)},
+            {"outcome": ExitKind.PEER_LOST, "attempt": AttemptRecord(2, voted=True)},
+            {"outcome": ExitKind.EXIT_TIMEOUT},
+            {"outcome": ExitKind.STOPPED},
+            {"outcome": ExitKind.FAILED, "error": raised(), "attempt": AttemptRecord(1, True, HandoverWord.GO)},
+        ],
+        ids=["killed", "voted", "peer", "late", "stopped", "of the attempt before"],
+    )
+    def test_a_leaver_that_has_ended_tells_of_neither_run(self, told: dict[str, Any]) -> None:
+        here = _offered(world=3).ended(1, run=1, **told).settle()
+        assert (_stage(here), here.now.run, here.now.lost) == (Stage.HANDING_OVER, 2, ())
+        assert here.now.current is not None
+        assert here.now.current.run == 1
+        assert "whether run 2 has taken over is unknown" in here.condition(ConditionType.DISRUPTED).message
+
+    def test_it_is_not_known_a_moment_before_the_time_for_news_is_over_and_taken_for_on_then(self) -> None:
+        here = _offered(world=3).ended(1, ExitKind.FAILED, run=1, error=killed()).settle()
+        assert _stage(here.after(NEWS_SECONDS - 1).settle()) is Stage.HANDING_OVER
+        after = here.after(NEWS_SECONDS).settle()
+        assert after.now.current is not None
+        assert (after.now.current.run, after.now.current.unconfirmed) == (2, True)
+        assert "whether it has taken over from run 1 nobody" in after.condition(ConditionType.RUNNING).message
+
+    @pytest.mark.parametrize(
+        "attempt", [AttemptRecord(2), AttemptRecord(2, True, HandoverWord.ABORT)], ids=["not voted", "read"]
+    )
+    def test_who_had_not_voted_or_has_read_so_tells_that_it_never_takes_over(self, attempt: AttemptRecord) -> None:
+        here = _offered(world=3).ended(1, ExitKind.FAILED, run=1, error=killed(), attempt=attempt).settle()
+        assert here.now.current is not None
+        assert (here.now.current.run, here.now.lost) == (1, ())
+        assert "run 2 never takes over" in here.condition(ConditionType.DISRUPTED).message
+
+    @pytest.mark.parametrize("number", [1, 2], ids=["leaver", "newcomer"])
+    def test_who_has_read_go_tells_that_it_has(self, number: int) -> None:
+        went = AttemptRecord(2, True, HandoverWord.GO)
+        here = _offered().ended(number, ExitKind.FAILED, run=1, error=killed(), attempt=went).settle()
+        assert here.now.current is not None
+        assert (here.now.current.run, here.now.current.unconfirmed) == (2, False)
+
+    def test_a_newcomer_that_voted_and_read_nothing_tells_nothing_either(self) -> None:
+        attempt = AttemptRecord(2, voted=True)
+        here = _offered().after(400).ended(2, ExitKind.FAILED, run=2, error=killed(), attempt=attempt).settle()
+        assert here.now.current is not None
+        assert (here.now.current.run, here.now.current.unconfirmed) == (2, True)
+
+    def test_one_that_had_not_voted_tells_so_however_late(self) -> None:
+        late = _offered().after(400).ended(2, ExitKind.HANDOVER_FAILED, run=2, attempt=AttemptRecord(2)).settle()
+        assert late.now.current is not None
+        assert (late.now.current.run, _stage(late)) == (1, Stage.PREPARING)
+
+    def test_both_runs_are_lost_once_each_of_them_has_lost_a_member_and_no_sooner(self) -> None:
+        one = _offered(world=3).ended(1, ExitKind.FAILED, run=1, error=killed()).settle()
+        assert one.now.lost == ()
+        both = one.after(4).ended(3, ExitKind.HANDOVER_FAILED, run=2, attempt=AttemptRecord(2)).settle()
+        assert both.intent is not None
+        assert both.intent.disruption is Disruption.MEMBER_LOST
+        after = both.after(5).settle().ready().settle()
+        assert after.run_plan is not None
+        assert (after.run_plan.run, after.run_plan.lost) == (3, (1, 2))
+        assert [member.name.rpartition("-")[2] for member in after.run_plan.members] == ["0", "4", "2"]
+
+    def test_a_leaver_at_its_rescue_commit_is_waited_for(self) -> None:
+        here = _offered(world=3).ended(2, ExitKind.FAILED, run=1, error=killed()).settle()
+        here = here.ended(3, ExitKind.HANDOVER_FAILED, run=2).settle().after(5).settle().ready().settle()
+        assert here.now.run == 2
+        assert "waiting for the exit save of digits-ab12-1" in here.condition(ConditionType.RUNNING).message
+        after = here.after(20).ended(1, ExitKind.PEER_LOST, run=1, step=30, commit=(5, 30)).settle()
+        assert after.run_plan is not None
+        assert (after.run_plan.run, after.run_plan.floor and after.run_plan.floor.step) == (3, 30)
+
+    def test_a_run_of_which_nobody_is_left_is_not_the_one_that_is_on(self) -> None:
+        here = _ready(_running(world=1), "n1").settle().exited(0, code=137).settle()
+        assert here.now.current is not None
+        assert (here.now.current.run, here.now.current.unconfirmed) == (2, True)
 
 
 NO_DRIVER = (ErrorKind.EXIT, "1", "ImportError: libcuda.so.1: cannot open shared object file")
@@ -664,7 +781,7 @@ class TestARunThatIsLostWhileTheNextOneWaitsForIt:
         assert here.now.run == 2
 
     def test_where_it_was_offered_alive_the_next_offer_is_right_whatever_has_become_of_it(self) -> None:
-        here = _offered(world=3).exited(1, code=137).settle().after(1).settle()
+        here = _offered(world=3).exited(1, code=137).settle().after(NEWS_SECONDS).settle().after(1).settle()
         assert here.now.current is not None
         assert here.now.current.run == 2
         assert (_plan(here).run, _plan(here).lost) == (3, (1,))
@@ -831,7 +948,7 @@ class TestHistory:
 
     def test_a_leaver_that_died_before_it_could_tell_has_lost_nothing(self) -> None:
         dead = {"run": 1, "step": 20, "commit": (4, 10), "opened": 1, "error": killed()}
-        here = _offered().ended(1, ExitKind.FAILED, **dead).settle()
+        here = _offered().ended(1, ExitKind.FAILED, **dead).settle().after(NEWS_SECONDS).settle()
         assert here.now.steps_lost == 10
         went = (HandoverRecord(2, HandoverWord.GO, parts={"pause": 0.05}),)
         saved = {"run": 2, "step": 30, "commit": (5, 30), "opened": 2}
