@@ -1,0 +1,43 @@
+"""What a recipe holds at its end, one digest for each name, without asking Perdure."""
+
+import dataclasses
+import hashlib
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+Held = dict[str, Any]
+
+
+def tell(held: Held) -> None:
+    print(
+        *(f"held {name} {hashlib.sha256(spelled(value).encode()).hexdigest()[:16]}" for name, value in held.items()),
+        sep="\n",
+    )
+
+
+def spelled(value: Any) -> str:
+    """Equal for equal values alone, whatever memory they lie in."""
+    if isinstance(value, torch.Tensor):
+        plain = value.detach().contiguous()
+        return f"{value.dtype}{tuple(value.shape)}" + plain.flatten().view(torch.uint8).numpy().tobytes().hex()
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{value.shape}" + np.ascontiguousarray(value).tobytes().hex()
+    if isinstance(value, torch.Generator):
+        return spelled(value.get_state())
+    if isinstance(value, np.random.Generator):
+        return spelled(value.bit_generator.state)
+    if isinstance(value, random.Random):
+        return spelled(value.getstate())
+    if hasattr(value, "state_dict"):
+        return spelled(value.state_dict())
+    if dataclasses.is_dataclass(value):
+        return spelled(vars(value))
+    if isinstance(value, Mapping):
+        return "{" + ",".join(sorted(f"{key!r}:{spelled(one)}" for key, one in value.items())) + "}"
+    if isinstance(value, str | bytes | int | float | None):
+        return repr(value)
+    return "[" + ",".join(spelled(one) for one in value) + "]"

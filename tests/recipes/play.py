@@ -1,0 +1,84 @@
+"""Plays recipes in one process that has imported torch: each recipe, each time, in forked ranks of its own."""
+
+import gc
+import importlib
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from tests.recipes.held import tell
+
+
+def count_steps(note: Path, interrupted: int | None) -> None:
+    """Notes each step of an optimizer, which is not yet the session's; in the n-th SIGTERM comes to this process."""
+    note.touch()
+
+    def count(*_: object) -> None:
+        with note.open("a") as file:
+            file.write(".")
+        if note.stat().st_size == interrupted:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    register_optimizer_step_post_hook(count)
+
+
+def rank(recipe: str, folder: Path, interrupted: int | None) -> int:
+    module, name = recipe.split(".")
+    try:
+        count_steps(folder / "steps", interrupted)
+        played: Callable[[], dict[str, object]] = getattr(
+            importlib.import_module(f"tests.recipes.scripts.{module}"), name
+        )
+        tell(played())
+    except SystemExit as left:
+        return left.code if isinstance(left.code, int) else 1
+    except BaseException:  # noqa: BLE001 - what becomes of a script is for the test to judge
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def forked(recipe: str, folder: Path, number: int, environ: dict[str, str], interrupted: int | None) -> int:
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        output = os.open(folder / f"output-{number}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.environ.update(environ)
+        os.chdir(folder)
+        status = rank(recipe, folder, interrupted)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
+
+
+def main() -> None:
+    """What all recipes import is here before the first fork: torch's compiler, which optimizers ask for, for one."""
+    for needed in ("torch._dynamo", "torch.distributed", "perdure.session.session", *sys.argv[1:]):
+        importlib.import_module(needed)
+    gc.collect()
+    gc.freeze()
+    for line in sys.stdin:
+        asked = json.loads(line)
+        folder = Path(asked["folder"])
+        ranks = [
+            forked(asked["recipe"], folder, number, environ, asked["interrupted"])
+            for number, environ in enumerate(asked["environ"])
+        ]
+        ended = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in ranks]
+        print(json.dumps(ended), flush=True)
+    os._exit(0)  # triton's bindings complain at length when Python ends
+
+
+if __name__ == "__main__":
+    main()
