@@ -119,6 +119,15 @@ def attempt_of(state: State, told: AttemptRecord | None) -> AttemptRecord | None
     return AttemptRecord(newest, told.voted or known.voted, told.word or known.word)
 
 
+def ended_by_rescue(state: State, trainer: Trainer) -> int:
+    """The run that was to take over the trainer's, where its last word is its rank's image; 0 if there is none.
+
+    Nobody begins it in place behind that: it was given up by who stood in the hand-over, or its own members are lost.
+    """
+    offered = (offer.run for offer in trainer.offered)
+    return max((run for run in offered if word_of(state, run) in (None, HandoverWord.ABORT)), default=0)
+
+
 def may_follow(state: State, trainer: Trainer, outcome: Outcome, newer: Train) -> bool:
     """Whether the run may be started here although it was to take over this trainer's.
 

@@ -583,7 +583,7 @@ def _goes(state: State, trainer: Trainer, outcome: Outcome, now: float) -> Noted
     trainer = replace(trainer, rescuing=now + state.settings.rescue)
     say = Say(f"run {trainer.run} has left an image: it is committed before this pod ends")
     state, marks = _made_idle(replace(state, trainer=trainer))
-    return state, [say, *marks, CommitImage(trainer.run)]
+    return state, [say, *marks, CommitImage(trainer.run, handover.ended_by_rescue(state, trainer))]
 
 
 def _made_idle(state: State) -> Noted:

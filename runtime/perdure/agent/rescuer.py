@@ -35,14 +35,18 @@ class Rescuer:
         self._failed = ""
 
     def begin(
-        self, run: int, files: Sequence[Path], environ: Mapping[str, str], selector: selectors.BaseSelector
+        self,
+        runs: tuple[int, int],
+        files: Sequence[Path],
+        environ: Mapping[str, str],
+        selector: selectors.BaseSelector,
     ) -> None:
-        """Has the images in these files committed as the end of `run`."""
+        """Has the images in these files committed as the end of a run, the first of `runs`; the second never opens."""
         (answer, answer_end), (lines, lines_end) = os.pipe(), os.pipe()
         self._answer, self._lines = Pipe(answer, selector), Pipe(lines, selector)
         try:
             process = subprocess.Popen(
-                [sys.executable, *_COMMAND, str(run), *map(str, files)],
+                [sys.executable, *_COMMAND, *map(str, runs), *map(str, files)],
                 env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=answer_end,

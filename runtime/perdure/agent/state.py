@@ -429,6 +429,8 @@ class CommitImage:
     """Have committed what the trainer of this run has left, if the log allows it; Rescued follows."""
 
     run: int
+    aborted: int = 0
+    """The run that was to take it over, and now never opens: the commit says so."""
 
 
 @dataclass(frozen=True)

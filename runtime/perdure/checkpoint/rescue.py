@@ -5,8 +5,8 @@ be gone, and maybe nobody else has stood so far. So its agent has it committed f
 log decides whether it still may: only behind an entry of that run, which nothing has ended and nobody has taken over,
 and the store's conditional PUT keeps it so. docs/decisions/037 says why the agent does it, and not the trainer.
 
-A process of its own, for the agent knows no store: `python -m perdure.checkpoint.rescue RUN FILE...` prints one line of
-JSON, `{"seq", "step"}` of the commit or `{"why"}` there is none. No torch: an image is bytes.
+A process of its own, for the agent knows no store: `python -m perdure.checkpoint.rescue RUN ABORTED FILE...` prints one
+line of JSON, `{"seq", "step"}` of the commit or `{"why"}` there is none. No torch: an image is bytes.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ class Superfluous(Exception):
     """No image is to be committed; in words why not."""
 
 
-def rescue(store: Store, uid: str, run: int, images: Sequence[Image]) -> CommitRef:
+def rescue(store: Store, uid: str, run: int, images: Sequence[Image], aborted: int = 0) -> CommitRef:
     """Makes the newest of these images the last commit of `run`, whose ranks have left them, if it is in none.
 
+    No run up to `aborted` opens behind it.
     Superfluous where the log or the images do not allow it. StorageError: the same call may be made again.
     """
     log = Log(store)
@@ -59,6 +60,7 @@ def rescue(store: Store, uid: str, run: int, images: Sequence[Image]) -> CommitR
         image = _chosen(images, uid, run, committed)
         writer = Writer(log, uid=uid, run=run)
         writer.stand_in(head, own)
+        writer.aborted = max(writer.aborted, aborted)
         label, folder = image.label, f"data/{run}/{image.label.stamp.step}-{os.urandom(8).hex()}/"
         indexes = [put_part(store, folder, part, run, label.position) for part in _parts(image, images)]
         manifest = put_manifest(store, folder, indexes, run, label.position)
@@ -117,7 +119,7 @@ def _read(paths: Sequence[str]) -> Iterator[Image]:
             say(f"an image is left out: {error}")
 
 
-def main(run: int, paths: Sequence[str]) -> dict[str, object]:
+def main(run: int, aborted: int, paths: Sequence[str]) -> dict[str, object]:
     """What is printed. Tries again for as long as it lives: the agent knows how long that may be."""
     trouble = Trouble()
     settings = read_settings(os.environ)
@@ -126,7 +128,7 @@ def main(run: int, paths: Sequence[str]) -> dict[str, object]:
         return {"why": "no image is whole"}
     while True:
         try:
-            return asdict(rescue(store, settings.uid, run, images))
+            return asdict(rescue(store, settings.uid, run, images, aborted))
         except Superfluous as why:
             return {"why": str(why)}
         except StorageRefused:
@@ -138,6 +140,6 @@ def main(run: int, paths: Sequence[str]) -> dict[str, object]:
 
 if __name__ == "__main__":
     try:
-        print(json.dumps(main(int(sys.argv[1]), sys.argv[2:])))
+        print(json.dumps(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])))
     except PerdureError as error:
         print(json.dumps({"why": str(error)}))

@@ -172,7 +172,11 @@ def reach(settings: Settings) -> Store:
 
     Whoever looks stays until torch's client has come, as in `_port`.
     """
-    place = place_of(settings)
+    return connect_again(place_of(settings))
+
+
+def connect_again(place: Place) -> Store:
+    """The same for any place."""
     with socket.create_connection(place.address, timeout=CONNECT_SECONDS):
         return place.connect(listen=False)
 

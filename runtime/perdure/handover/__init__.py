@@ -27,6 +27,7 @@ machine ignores what means nothing there. What the shell tells and does (perdure
     LogAnswered(verdict)  answers ReadLog, AppendOpened and AppendRefused; None: the store did not answer
     Heard(word)           somebody said it on the bridge
     LinkClosed            not the decider: its link to the decider is closed
+    Silent(party, lost)   the decider of an old rank or a newcomer, another party of the decider: nothing is heard
     SeenBy(party), Gone(party)   decider: that party has set its seen key, or its link is closed
     RoundDone(choice)     the round on the old run's group is over; None: it failed
     Saved                 the exit save is in the log

@@ -18,10 +18,11 @@ from perdure.handover.events import (
     LogAnswered,
     Passed,
     Say,
+    Silent,
     VoteReduced,
 )
 from perdure.handover.returning import say_and_return
-from perdure.handover.state import Phase, State, Step, also, stay, to
+from perdure.handover.state import Phase, State, Step, also, stay, to, waits_for
 from perdure.handover.waiting import lost, went
 
 
@@ -37,6 +38,8 @@ def before_the_put(state: State, event: Happening) -> Step:
             return say_and_return(state, HandoverWord.ABORT, why)
         case Gone(party):
             return say_and_return(state, HandoverWord.ABORT, f"party {party} is gone")
+        case Silent(party) if waits_for(state, party):
+            return say_and_return(state, HandoverWord.ABORT, f"party {party} is silent")
         case Passed(Alarm.SILENCE):
             return say_and_return(state, HandoverWord.ABORT, "not everybody voted in time")
         case Passed(Alarm.LIMIT):
@@ -57,6 +60,8 @@ def after_the_put(state: State, event: Happening) -> Step:
     match event:
         case LogAnswered(verdict):
             return _answered(state, verdict)
+        case Gone(party) | Silent(party) if state.leaves:
+            return stay(state, quiet=state.quiet | {party})
         case Passed(Alarm.DEADLINE):
             return lost(state, "the store did not answer the hand-over's PUT in time")
     return stay(state)

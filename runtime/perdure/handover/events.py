@@ -123,6 +123,15 @@ class LinkClosed:
 
 
 @dataclass(frozen=True)
+class Silent:
+    """Nothing was heard of a party for seconds. It proves nothing: an attempt is ended for it, or the log asked."""
+
+    party: int
+    lost: bool = False
+    """For so long that nobody waits any more for what all do together."""
+
+
+@dataclass(frozen=True)
 class SeenBy:
     """A party knows the word."""
 
@@ -169,8 +178,8 @@ class Passed:
 
 Happening = (
     AllWarm | Connected | StoreSeen | NotLive | Unable | Stopped | ExitAgreed | GoalReached | Moved | FirstBatch
-    | Acknowledged | VoteReduced | LogAnswered | Heard | LinkClosed | SeenBy | Gone | RoundDone | Saved | Sigterm
-    | Newer | Passed
+    | Acknowledged | VoteReduced | LogAnswered | Heard | LinkClosed | Silent | SeenBy | Gone | RoundDone | Saved
+    | Sigterm | Newer | Passed
 )  # fmt: skip
 
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from perdure.checkpoint.entry import ENTRY_BYTES
 from perdure.contract import Handover, HandoverWord
-from perdure.errors import UserError
+from perdure.errors import PeerLost, UserError
 from perdure.group.gloo import peer_lost
-from perdure.group.rendezvous import Deadline, Place, look_for_keys, open_place
+from perdure.group.rendezvous import Deadline, Place, connect_again, look_for_keys, open_place
 from perdure.handover.parties import Attempt, Party
 from perdure.settings import NOBODY, Member
 
@@ -61,8 +61,9 @@ class Word:
 class Keys:
     """One party's connection to the attempt's store."""
 
-    def __init__(self, store: Store, attempt: Attempt, party: Party) -> None:
+    def __init__(self, store: Store, attempt: Attempt, party: Party, place: Place) -> None:
         self.store = store
+        self._place = place
         self._attempt = attempt
         self._party = party
 
@@ -138,6 +139,28 @@ class Keys:
             awaited = "the old ranks have not stopped for the hand-over"
             look_for_keys(self.store, [STOPPED], deadline, awaited, every=STOP_SECONDS)
 
+    def another(self) -> Keys:
+        """One more connection, for whoever may wait for an answer without an end; the decider's own store answers it at
+        once."""
+        if self._party.decides:
+            return self
+        with peer_lost("the decider was reached"):
+            try:
+                store = connect_again(self._place)
+            except OSError as error:
+                raise PeerLost(f"the decider is gone: {error}") from error
+        return Keys(store, self._attempt, self._party, self._place)
+
+    def here(self) -> dict[int, int]:
+        """Says that this party is there, and returns when the decider's store knows. To the decider: how often each
+        other party has said so."""
+        with peer_lost("the decider's store was told"):
+            counts = {self._party.number: self.store.add(f"here/{self._party.number}", 1)}
+            if self._party.decides:
+                others = (party.number for party in self._attempt.parties if not party.decides)
+                counts |= {number: self.store.add(f"here/{number}", 0) for number in others}
+            return counts
+
     def seen(self) -> None:
         """This party knows what has happened, and needs the store no more."""
         with peer_lost("the decider's store was told"):
@@ -155,7 +178,7 @@ def open_keys(block: Handover, attempt: Attempt, party: Party, give_up: Callable
     who = f"the decider of run {attempt.next}'s hand-over"
     place = Place((host, int(port)), party.decides, block.token, block.token, who)
     limit = timedelta(seconds=max(1, block.limit))
-    return Keys(open_place(place, limit, Deadline(block.limit, give_up)), attempt, party)
+    return Keys(open_place(place, limit, Deadline(block.limit, give_up)), attempt, party, place)
 
 
 def _called(party: Party) -> str:

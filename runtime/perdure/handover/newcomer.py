@@ -6,6 +6,8 @@ perdure.handover.machine.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from perdure.checkpoint.verdict import Verdict
 from perdure.contract import ExitKind, HandoverWord
 from perdure.handover.events import (
@@ -30,12 +32,16 @@ from perdure.handover.events import (
     Say,
     SetSeen,
     Sigterm,
+    Silent,
     TellVoting,
     Unable,
     Vote,
 )
 from perdure.handover.state import UNVOTED, Phase, State, Step, stay, to
-from perdure.handover.waiting import Answers, waited
+from perdure.handover.waiting import Answers, keeps_its_seat, waited
+
+HOLDING = frozenset({Phase.RUNNING_ON, Phase.TELLING, Phase.VOTED, Phase.ASKING})
+"""In these a newcomer has all that the old ranks have."""
 
 
 def step_newcomer(state: State, event: Happening) -> Step:
@@ -52,7 +58,9 @@ def _unvoted(state: State, event: Happening) -> Step:
         case Heard(word, why) if word is not HandoverWord.GO:
             return _read(state, word, why)
         case LinkClosed():
-            return _failed(state, "the link to the decider is closed")
+            return _failed(replace(state, deaf=True), "the link to the decider is closed")
+        case Silent():
+            return _failed(replace(state, deaf=True), "nothing is heard of the decider")
         case Passed(Alarm.LIMIT) if not state.late:
             return stay(state, ReadLog(), late=True)
         case LogAnswered(verdict) if state.late or verdict not in (Verdict.OPEN, None):
@@ -99,6 +107,9 @@ def _joins(state: State) -> Step:
 
 
 def _failed(state: State, why: str) -> Step:
+    alone = state.deaf and state.attempt.world == 1
+    if alone and state.phase in HOLDING:
+        return keeps_its_seat(replace(state, word=HandoverWord.ABORT))
     return to(state, Phase.ENDED, SetSeen(), Exit(ExitKind.HANDOVER_FAILED, why), word=HandoverWord.ABORT)
 
 

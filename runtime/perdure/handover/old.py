@@ -32,6 +32,7 @@ from perdure.handover.events import (
     Passed,
     SeenBy,
     Sigterm,
+    Silent,
     Stopped,
     StoreSeen,
     TellVoting,
@@ -48,7 +49,7 @@ from perdure.handover.returning import (
     say_and_return,
     trains_on,
 )
-from perdure.handover.state import Phase, State, Step, stay, to
+from perdure.handover.state import Phase, State, Step, stay, to, waits_for
 from perdure.handover.waiting import Answers, lost, waited
 
 DECIDER_GONE = "the link to the decider is closed"
@@ -59,7 +60,7 @@ def step_old(state: State, event: Happening) -> Step:
     """What an old rank does."""
     if isinstance(event, Newer):
         state = replace(state, newer=event)
-    if isinstance(event, (SeenBy, Gone)):
+    if isinstance(event, (SeenBy, Gone)) or (isinstance(event, Silent) and event.lost):
         state, closing = _not_needed_by(state, event.party)
         next_state, actions = _in_phase(state, event)
         return next_state, (*closing, *actions)
@@ -159,7 +160,7 @@ def _lingers(state: State, event: Happening) -> Step:
     match event:
         case Passed(Alarm.DEADLINE):
             return to(state, Phase.ENDED, Exit(state.leaves_as))
-        case SeenBy() | Gone() if not state.needed:
+        case SeenBy() | Gone() | Silent() if not state.needed:
             return to(state, Phase.ENDED, Exit(state.leaves_as))
     return stay(state)
 
@@ -178,6 +179,8 @@ def _why_not(state: State, event: Happening) -> str:
             return why or "aborted"
         case LinkClosed() if not state.decides:
             return DECIDER_GONE
+        case Silent(party) if state.phase is not Phase.PREPARING and waits_for(state, party):
+            return f"party {party} is silent"
         case Gone(party):
             return f"party {party} is gone"
         case Newer(takes_over) if takes_over != state.attempt.next:

@@ -23,12 +23,13 @@ from perdure.handover.events import (
     Say,
     SetSeen,
     Sigterm,
+    Silent,
     Stopped,
     TellEnded,
     TrainOn,
 )
 from perdure.handover.events import Exit as End
-from perdure.handover.state import Phase, State, Step, also, stay, to
+from perdure.handover.state import Phase, State, Step, also, stay, to, waits_for
 from perdure.handover.waiting import lost
 
 
@@ -62,6 +63,8 @@ def in_the_round(state: State, event: Happening) -> Step:
         case RoundDone(Choice.RESTART):
             told = _told(state, HandoverWord.RESTART, "the newer run begins in place")
             return to(state, Phase.SAVING, *told, SaveAndExit(), told=True, word=HandoverWord.RESTART)
+        case Silent(party, lost=True) if waits_for(state, party):
+            return lost(state, f"nothing was heard of party {party} for long, and the older run needs it")
         case Sigterm():
             return stay(state, asked=True)
         case Passed(Alarm.DEADLINE):

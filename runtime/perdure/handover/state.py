@@ -58,6 +58,10 @@ class State:
     """The limit has passed."""
     settles: bool = False
     """The decider is gone for this party, or its time is up: whoever has voted settles."""
+    deaf: bool = False
+    """The decider is gone or silent for this party."""
+    quiet: frozenset[int] = frozenset()
+    """A decider that leaves: who is gone or silent since its PUT has begun."""
     voted: bool = False
     """Its vote may be counted."""
     word: HandoverWord | None = None
@@ -114,6 +118,14 @@ def stay(state: State, *actions: Action, **changes: Any) -> Step:
 def also(step: Step, after: Sequence[Action]) -> Step:
     """The step with more to do behind it."""
     return step[0], (*step[1], *after)
+
+
+def waits_for(state: State, party: int) -> bool:
+    """Whether an old rank gives up what it waits for because nothing is heard of that party.
+
+    A newcomer's script may hold the interpreter's lock: that its vote is not awaited for long is enough.
+    """
+    return party < state.attempt.world if state.decides else party == state.attempt.decider
 
 
 def known(state: State) -> AttemptRecord | None:

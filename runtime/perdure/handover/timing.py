@@ -14,6 +14,12 @@ from perdure.handover.events import Alarm
 ACK_SECONDS: Final = 2.0
 QUIET_SECONDS: Final = 10.0
 """How long old ranks wait in the stop for a newcomer's first batch, and how long after the limit the log is asked."""
+HERE_SECONDS: Final = 1.0
+"""How often each party says that it is there."""
+SILENCE_SECONDS: Final = 3.0
+"""After so long without a word an attempt is given up, or the log asked: both cost nothing but the attempt."""
+LOST_SECONDS: Final = 20.0
+"""After so long a run is given up that waits for a rank: a node that only stutters comes back before."""
 SETTLE_SECONDS: Final = 5.0
 """How long before its own deadline a party settles at the latest."""
 END_SECONDS: Final = 1.0

@@ -99,7 +99,8 @@ class Images:
     @property
     def wanted(self) -> bool:
         """Whether somebody keeps an image, should this rank lose a peer."""
-        able = self._run.settings.image_file is not None and self._run.world > 1 and not self._never
+        several = self._run.world > 1 or self._run.joining  # else who dies leaves nobody behind that has the state
+        able = self._run.settings.image_file is not None and several and not self._never
         return able and not self._allowance.pauses(time.monotonic())
 
     def begin(self) -> None:

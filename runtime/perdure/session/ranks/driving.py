@@ -13,6 +13,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -22,9 +23,10 @@ from perdure.contract import HandoverWord
 from perdure.errors import PeerLost, PerdureError, StorageError, UserError
 from perdure.group.peers import Peers
 from perdure.handover import events as ev
+from perdure.handover.hearing import Hearing
 from perdure.handover.keys import Word
 from perdure.handover.machine import Phase, State, begin, known, named, step
-from perdure.handover.timing import ACK_SECONDS, Timetable
+from perdure.handover.timing import ACK_SECONDS, HERE_SECONDS, Timetable
 from perdure.session.ranks.effects import Effects
 from perdure.session.ranks.liveness import hidden_obstacle, obstacle, tell_attached
 from perdure.telemetry.lines import say
@@ -68,7 +70,9 @@ class Driver:
         self.standing = False
         """Whether the main thread waits for what it is to do."""
         self.abandoned: Callable[[ev.Exit], None] | None = None
-        """Ends the process where its main thread is in the script."""
+        """Ends the process where its main thread is elsewhere."""
+        self.leaving = threading.Event()
+        """The main thread knows that it is to end."""
         self._timetable = timetable
         self._ask_exit = ask_exit
         self._ready = ready or threading.Event()
@@ -78,6 +82,7 @@ class Driver:
         self._over = threading.Event()
         self._warm = self._why_not = ""
         self._log = threading.Lock()
+        self._hearing: Hearing | None = None
         self._state, self._first = begin(effects.attempt, effects.party.number)
         effects.run.attempt = known(self._state)
 
@@ -129,9 +134,12 @@ class Driver:
         """What the main thread is to do next; waits for it."""
         self.standing = True
         try:
-            return self._main.get()
+            act = self._main.get()
         finally:
             self.standing = False
+        if isinstance(act, ev.Exit):
+            self.leaving.set()
+        return act
 
     def is_needed(self) -> bool:
         """Whether another party may still need what this one holds; once none does, nothing is waited for any more."""
@@ -257,6 +265,8 @@ class Driver:
             self._thread(self._listen, other)
         if effects.party.decides:
             self._thread(self._watch_store)
+        self._hearing = Hearing(others if effects.party.decides else [effects.attempt.decider], time.monotonic())
+        self._thread(self._say_here)
         self.feed(ev.Connected())
 
     def _listen(self, party: int) -> None:
@@ -274,6 +284,28 @@ class Driver:
             self.feed(ev.LinkClosed() if party == decider else ev.Gone(party))
         else:
             self.feed(ev.SeenBy(party))
+
+    def _say_here(self) -> None:
+        """May wait for an answer without an end: what that means is told by whoever watches the time."""
+        hearing, known = self._hearing, dict[int, int]()
+        with suppress(PeerLost):
+            line = self.effects.another_line()
+            while hearing:
+                counts = line.here()
+                if not self.effects.party.decides:
+                    hearing.heard(self.effects.attempt.decider)
+                for party, count in counts.items():
+                    if count != known.get(party) and party != self.effects.party.number:
+                        hearing.heard(party)
+                known = counts
+                if self._over.wait(HERE_SECONDS):
+                    return
+
+    def _hear(self, now: float) -> None:
+        """As a newcomer from when the old ranks stand still on: before, nobody waits for it, nor it for anybody."""
+        for silent in self._hearing.silent(now) if self._hearing else ():
+            if self.effects.party.old is not None or self.effects.stopped:
+                self.feed(silent)
 
     def _watch_seen(self) -> None:
         """As the decider that has said something before there was a bridge."""
@@ -295,6 +327,7 @@ class Driver:
             now = time.monotonic()
             for alarm in self._timetable.due(now):
                 self.feed(ev.Passed(alarm))
+            self._hear(now)
             following = self._timetable.next(now)
             self._over.wait(min(1.0, 1.0 if following is None else max(0.01, following - now)))
 

@@ -143,6 +143,8 @@ class Effects:
         """As a stayer: what it goes on with of those."""
         self._alike: dict[str, Any] = {}
         """Random generators that all old ranks have alike, with which a run of another size goes on."""
+        self.stopped = False
+        """As a newcomer: whether the old ranks stand still for it."""
         self._mark = time.monotonic()
 
     @property
@@ -262,6 +264,10 @@ class Effects:
         self._bridge = self._keys = None
         self._deadline = Deadline(0.0, lambda: None)  # the other one keeps whoever drives this
 
+    def another_line(self) -> Keys:
+        """To the decider's store, beside this party's own. PeerLost if that is gone."""
+        return self.keys.another()
+
     # In the stop.
 
     def begin(self) -> None:
@@ -297,6 +303,7 @@ class Effects:
         """As a newcomer: waits for the old ranks to stand still, and receives it into this script's own tensors."""
         bridge, registry = self.bridge, self.run.registry
         self.keys.await_stop(self._deadline)
+        self.stopped = True
         self.begin()
         header = Header.read(bridge.peers.broadcast(None))
         self.header = header

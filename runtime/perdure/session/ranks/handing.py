@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from functools import partial
 from typing import Final, NoReturn
 
 from perdure.channel import HandoverEnded, read_offer
@@ -21,7 +22,7 @@ from perdure.handover.parties import Attempt, Part, attempt_of
 from perdure.handover.timing import QUIET_SECONDS, Timetable
 from perdure.handover.transfer import needing_room
 from perdure.session.process.hooks import HookName
-from perdure.session.process.leaving import Exit, tell_leaving
+from perdure.session.process.leaving import Exit, lose_peers, tell_leaving
 from perdure.session.process.run import Run
 from perdure.session.ranks.driving import Driver, took_over
 from perdure.session.ranks.effects import Effects, Stop
@@ -154,7 +155,19 @@ class Handing:
         if self._driver:
             self._driver.finish()
         self._driver = Driver(effects, timetable, ask_exit=self._want_exit, ready=self.ready)
+        self._driver.abandoned = partial(self._end_if_it_hangs, self._driver.leaving)
         self._driver.begin(run.registry.kind(), kept_world(run))
+
+    def _end_if_it_hangs(self, leaving: threading.Event, action: ev.Exit) -> None:
+        """The main thread may wait for a rank that stands still, in a collective that takes half an hour to fail."""
+        if action.kind is not ExitKind.PEER_LOST:
+            return
+
+        def end() -> None:
+            if not leaving.wait(QUIET_SECONDS + MISSING_SECONDS):
+                lose_peers(self._run, action.why)
+
+        threading.Thread(target=end, name="perdure-handover-end", daemon=True).start()
 
     def _want_exit(self) -> None:
         self.exit_wanted = True

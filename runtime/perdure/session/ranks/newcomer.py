@@ -148,6 +148,9 @@ class Newcomer:
         """From another thread: nothing comes of it, and the main thread is in the script."""
         run, text = self._run, self._described(action.why)
         say(f"this process does not join the living run: {text}")
+        if action.kind is ExitKind.PEER_LOST:
+            self._stand_in()
+            run.images.leave()
         ending = run.ending(action.kind)
         if action.kind is ExitKind.HANDOVER_FAILED:
             ending = replace(ending, error=Failure(ErrorKind.EXCEPTION, HandoverFailed.__name__, text))

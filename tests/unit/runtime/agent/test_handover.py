@@ -15,6 +15,7 @@ from perdure.agent.state import (
     Acknowledge,
     Ask,
     AssignmentRead,
+    CommitImage,
     Event,
     Kill,
     MakesWay,
@@ -302,6 +303,13 @@ class TestATrainerThatDiesUndecided:
 
     def test_with_a_final_commit_lets_the_newer_run_begin(self) -> None:
         assert told(offered(), ExitKind.CHECKPOINTED).sees(GONE) == (Start(STAYS),)
+
+    @pytest.mark.parametrize(("word", "aborted"), [(VOTES, 2), (ABORTED, 2), (RESTARTS, 0)])
+    def test_of_a_leaver_says_with_its_image_that_nobody_takes_over_any_more(self, word: Event, aborted: int) -> None:
+        pod = offered(LEAVES)
+        pod.sees(word, reported(Imaged(120)))
+        told(pod, ExitKind.PEER_LOST)
+        assert pod.sees(GONE)[-1] == CommitImage(1, aborted)
 
     def test_of_a_leaver_ends_the_pod(self) -> None:
         assert told(voting(LEAVES), ExitKind.PEER_LOST).outcome(GONE).outcome is ExitKind.PEER_LOST

@@ -22,7 +22,7 @@ from perdure.checkpoint.rescue import Superfluous, rescue
 from perdure.checkpoint.state import Loaded
 from perdure.checkpoint.takeover import Takeover
 from perdure.contract import Env
-from perdure.errors import Fenced, StorageError
+from perdure.errors import Fenced, HandoverRefused, StorageError
 from perdure.group.peers import Peers
 from perdure.store import Store
 from perdure.store.file import FileStore
@@ -80,6 +80,13 @@ def test_the_next_run_goes_on_from_the_last_step_and_waits_for_nobody(
 def test_it_may_begin_with_any_number_of_ranks(tmp_path: Path, store: Store) -> None:
     rescue(store, UID, 1, [Image(left(tmp_path, 1))])
     assert [one.position for one in resumed(store, 2)] == [position(STEP)] * 2
+
+
+def test_the_run_that_was_to_take_over_never_opens_behind_it(tmp_path: Path, store: Store) -> None:
+    rescue(store, UID, 1, [Image(left(tmp_path, 1))], 2)
+    with pytest.raises(HandoverRefused):
+        opened(store, 2)
+    assert opened(store, 3).run == 3
 
 
 def ended(store: Store) -> None:
@@ -182,7 +189,7 @@ def test_a_store_that_does_not_answer_may_be_asked_again(tmp_path: Path, store: 
 def command(root: Path, *files: Path) -> dict[str, Any]:
     """What the process prints that an agent starts."""
     environ = {**os.environ, Env.ROOT: root.as_uri(), Env.UID: UID}
-    words = [sys.executable, "-P", "-m", "perdure.checkpoint.rescue", "1", *map(str, files)]
+    words = [sys.executable, "-P", "-m", "perdure.checkpoint.rescue", "1", "0", *map(str, files)]
     told: dict[str, Any] = json.loads(subprocess.run(words, env=environ, check=True, capture_output=True).stdout)
     return told
 

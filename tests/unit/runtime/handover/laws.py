@@ -9,7 +9,7 @@ from perdure.handover.machine import Phase, known
 from perdure.handover.parties import Part
 from perdure.handover.state import STANDING
 from tests.unit.runtime.handover.moves import ENDS_OLDER, NEWER
-from tests.unit.runtime.handover.small import ENDED, FROZEN, NEXT, RUN, UP, Setting, World, spent
+from tests.unit.runtime.handover.small import ENDED, FROZEN, KILLED, NEXT, RUN, UP, Setting, World, spent
 
 OLDER = "ocfCFr"
 
@@ -40,7 +40,7 @@ def broken(setting: Setting, world: World) -> Iterator[str]:
     if world.aborted and ("p" in world.log or taken):
         yield "H9: an aborted run opened"
     yield from _told_falsely(setting, world)
-    if _harmless(setting, world) and ExitKind.PEER_LOST.value in world.ends:
+    if _harmless(setting, world) and any(_loses(setting, world, number) for number in setting.everybody):
         yield "H6: finished steps are lost although nobody was killed"
 
 
@@ -57,10 +57,19 @@ def _went(world: World, phase: Phase, number: int) -> bool:
     return phase is Phase.TOOK_OVER or world.ends[number] == ExitKind.HANDED_OVER.value
 
 
+def _loses(setting: Setting, world: World, number: int) -> bool:
+    """Not who keeps its seat, because it may be the last: whoever it does not hear goes on."""
+    state = setting.state(world, number)
+    alone = state.joins and state.deaf and setting.attempt.world == 1
+    keeps = alone or (state.leaves and state.word is HandoverWord.GO)
+    return world.ends[number] == ExitKind.PEER_LOST.value and not keeps
+
+
 def _harmless(setting: Setting, world: World) -> bool:
     """No process was killed or stood still, and no run was declared lost."""
     lost = world.plan is not None and bool(world.plan[1])
-    return not any(spent(setting, world, fault) for fault in ("kill", "freeze")) and not lost
+    harmful = ("kill",) if "lost" in setting.without else ("kill", "freeze")
+    return not any(spent(setting, world, fault) for fault in harmful) and not lost
 
 
 def stuck(setting: Setting, world: World) -> Iterator[str]:
@@ -73,8 +82,10 @@ def stuck(setting: Setting, world: World) -> Iterator[str]:
     ]
     if waiting and world.clock == 3:
         yield f"H10: {[setting.phase(world, number).value for number in waiting]} for ever"
-    if waiting and world.clock < 3 and _harmless(setting, world):
+    if waiting and world.clock < 3 and FROZEN not in world.procs and _harmless(setting, world):
         yield f"H10: {[setting.phase(world, number).value for number in waiting]} up to its deadline without a cause"
+    if _last_is_thrown_away(setting, world):
+        yield "H13: whoever held the newest state alone has ended, and kept nothing of it"
     if _thrown_away(setting, world):
         yield f"H13: an old rank stood at the newest step, and nothing of it is left behind {world.log}"
     if world.plan and "n" not in world.log and world.clock == 3 and not any(p == FROZEN for p in world.procs):
@@ -97,6 +108,14 @@ def _thrown_away(setting: Setting, world: World) -> bool:
     return bool(left) and world.up and not (seats or over or alive)
 
 
+def _last_is_thrown_away(setting: Setting, world: World) -> bool:
+    """Whether the only old rank has died in the stop, nobody said abort, and a newcomer that had voted just ended."""
+    died = len(setting.old) == 1 and world.procs[0] == KILLED and setting.phase(world, 0) in STANDING
+    voted = [number for number in world.voted if setting.state(world, number).joins]
+    kept = any(world.procs[number] != ENDED or world.ends[number] == "peer-lost" for number in voted)
+    return died and bool(voted) and not kept and not world.said and "h" not in world.log
+
+
 def slow(setting: Setting, world: World) -> Iterator[str]:
     """What is wrong where nothing more happens before the limit: an attempt's acts take seconds, the limit minutes."""
     waiting = [
@@ -104,8 +123,8 @@ def slow(setting: Setting, world: World) -> Iterator[str]:
         for number in setting.everybody
         if world.procs[number] == UP and setting.phase(world, number) in STANDING
     ]
-    if waiting and world.up and FROZEN not in world.procs:
-        yield f"H12: {waiting} up to the limit, though whoever they wait for is gone"
+    if waiting and world.up:
+        yield f"H12: {waiting} up to the limit, though whoever they wait for is gone or silent"
 
 
 def _waits_in_restore(setting: Setting, world: World, number: int) -> bool:

@@ -41,7 +41,8 @@ def moves(setting: Setting, world: World) -> list[Move]:
     """Everything that changes the world; at the deadlines what was only waiting."""
     found = [move for move in _moves(setting, world) if move[1] != world]
     if not found or all(label.startswith("thaw") for label, _ in found):
-        found += list(_silence(setting, world)) or _deadlines(setting, world)
+        waits = "lost" in setting.without and FROZEN in world.procs
+        found += list(_seconds(setting, world)) or ([] if waits else _deadlines(setting, world))
     return found
 
 
@@ -63,6 +64,7 @@ def _moves(setting: Setting, world: World) -> Iterator[Move]:
             yield from _work(setting, world, number)
             yield from _words(setting, world, number)
             yield from _links(setting, world, number)
+            yield from _silences(setting, world, number)
             yield from _alarms(setting, world, number)
             yield from _requests(setting, world, number)
     yield from _newer_run(setting, world)
@@ -71,12 +73,41 @@ def _moves(setting: Setting, world: World) -> Iterator[Move]:
     yield from _faults(setting, world)
 
 
-def _silence(setting: Setting, world: World) -> Iterator[Move]:
-    """The stop has lasted for seconds, and the decider's patience is over."""
+def _seconds(setting: Setting, world: World) -> Iterator[Move]:
+    """The stop has lasted for seconds: the decider's patience is over, and what is lost is known to be."""
     if world.procs[setting.decider] == UP and setting.phase(world, setting.decider) in STANDING:
         after = setting.after(world, setting.decider, on.Passed(Alarm.SILENCE))
         if after != world:
             yield "the decider's patience is over", after
+    for number in setting.everybody if "lost" not in setting.without else ():
+        for other in _unheard(setting, world, number):
+            after = setting.after(world, number, on.Silent(other, lost=True))
+            if after != world:
+                yield f"{number} takes {other} for lost", after
+
+
+def _unheard(setting: Setting, world: World, number: int) -> Iterator[int]:
+    """Of whom a party hears nothing, and would: the decider hears all, all others the decider alone."""
+    if world.procs[number] != UP or not _has_stopped(setting, world):
+        return
+    for other in setting.everybody if number == setting.decider else (setting.decider,):
+        if other != number and (world.procs[other] == FROZEN or {number, other} & world.cut):
+            yield other
+
+
+def _has_stopped(setting: Setting, world: World) -> bool:
+    return any(setting.phase(world, rank) is not Phase.PREPARING for rank in setting.old)
+
+
+def _silences(setting: Setting, world: World, number: int) -> Iterator[Move]:
+    """After 3 s: before whatever takes longer, and at any moment. With `doubt` also of who is there."""
+    for other in _unheard(setting, world, number):
+        yield f"{number} hears nothing of {other}", setting.after(world, number, on.Silent(other))
+    if may(world, "doubt") and _has_stopped(setting, world):
+        for other in setting.everybody if number == setting.decider else (setting.decider,):
+            doubted = setting.after(world, number, on.Silent(other)) if other != number else world
+            if doubted != world:
+                yield f"{number} takes {other} for silent", spend(doubted, "doubt")
 
 
 def gone(world: World, number: int) -> bool:
@@ -421,7 +452,8 @@ def _rescues(setting: Setting, world: World) -> Iterator[Move]:
     over = "rescue-reads" not in setting.without and any(letter in world.log for letter in (*NEWER, *ENDS_OLDER))
     for rank in setting.old if world.up and "rescue" not in setting.without and not over else ():
         if setting.attempt.parties[rank].part is Part.LEAVER and world.ends[rank] in ("peer-lost", "killed"):
-            log, ends = world.log + ("F" if "r" in world.log else "f"), put(world.ends, rank, "rescued")
+            mark = "f" if "rescue-marks" in setting.without else "F"
+            log, ends = world.log + mark, put(world.ends, rank, "rescued")
             yield f"the agent of {rank} commits its image", world._replace(log=log, ends=ends)
 
 
@@ -438,14 +470,12 @@ def _faults(setting: Setting, world: World) -> Iterator[Move]:
             )
         if may(world, "cut") and number != decider and number not in world.cut:
             yield f"the link of {number} is cut", spend(world, "cut")._replace(cut=world.cut | {number})
-    if (
-        may(world, "freeze")
-        and world.procs[decider] == UP
-        and setting.phase(world, decider) in (Phase.VOTED, Phase.DECIDING)
-    ):
-        yield "the decider freezes", spend(world, "freeze")._replace(procs=put(world.procs, decider, FROZEN))
-    if world.procs[decider] == FROZEN:
-        yield "thaw", world._replace(procs=put(world.procs, decider, UP))
+        stands = setting.phase(world, number) in STANDING or setting.state(world, number).joins
+        if may(world, "freeze") and stands and _has_stopped(setting, world):
+            yield f"{number} freezes", spend(world, "freeze")._replace(procs=put(world.procs, number, FROZEN))
+    for number in setting.everybody:
+        if world.procs[number] == FROZEN:
+            yield f"thaw {number}", world._replace(procs=put(world.procs, number, UP))
     if world.clock < setting.late and any(
         setting.phase(world, number) not in TRAINING or setting.state(world, number).joins
         for number in setting.everybody

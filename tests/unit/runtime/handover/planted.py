@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from perdure.checkpoint.verdict import Verdict
-from perdure.contract import HandoverWord
+from perdure.contract import ExitKind, HandoverWord
 from perdure.handover import events as on
 from perdure.handover.events import Alarm
 from perdure.handover.machine import Phase, State, Step, step
@@ -24,6 +24,9 @@ FIRST_GROWN = Attempt(1, 2, 1, (1,), ())
 ONE_REPLACED = Attempt(1, 2, 1, (0,), (0,))
 SHRUNK = Attempt(1, 2, 3, (), (1,))
 ALL_REPLACED = Attempt(1, 2, 2, (0, 1), (0, 1))
+ONE_OF_THREE_REPLACED = Attempt(1, 2, 3, (2,), (2,))
+GROWN_BY_TWO = Attempt(1, 2, 1, (1, 2), ())
+REPLACED_BY_TWO = Attempt(1, 2, 1, (0, 1), (0,))
 SHAPES = {
     "rank-1-leaves": REPLACED,
     "rank-0-leaves": FIRST_REPLACED,
@@ -151,6 +154,30 @@ def _a_missed_word_is_told_as_an_abort(state: State, event: on.Happening) -> Ste
     return (replace(state, word=ABORT) if state.phase is Phase.ASKING else state), actions
 
 
+def _silence_is_not_heard(state: State, event: on.Happening) -> Step:
+    return stay(state) if isinstance(event, on.Silent) else step(state, event)
+
+
+def _who_is_lost_is_waited_for(state: State, event: on.Happening) -> Step:
+    return step(state, replace(event, lost=False) if isinstance(event, on.Silent) else event)
+
+
+def _a_moments_silence_is_a_loss(state: State, event: on.Happening) -> Step:
+    return step(state, replace(event, lost=True) if isinstance(event, on.Silent) else event)
+
+
+def _silence_is_an_abort_also_after_the_vote(state: State, event: on.Happening) -> Step:
+    if state.phase in (Phase.VOTED, Phase.ASKING, Phase.DECIDING) and isinstance(event, on.Silent):
+        return _aborts(state)
+    return step(state, event)
+
+
+def _who_is_the_last_ends(state: State, event: on.Happening) -> Step:
+    state, actions = step(state, event)
+    ends = [on.Exit(ExitKind.HANDOVER_FAILED, one.why) if isinstance(one, on.Exit) else one for one in actions]
+    return state, tuple(ends) if state.joins else actions
+
+
 PLANTED: dict[str, Planted] = {
     "an entry is taken for one's own by its writer": Planted("H1", {"commit": 1}, without="bytes"),
     "a log that says nothing is taken for an answer": Planted("H", {}, 2, GROWN, react=_silence_is_an_answer),
@@ -179,6 +206,20 @@ PLANTED: dict[str, Planted] = {
     "nobody settles": Planted("H10", {"cut": 1}, 2, FIRST_GROWN, react=_nobody_settles),
     "an aborted run's end does not say so": Planted("H9", {"cut": 1}, 1, attempt=ONE_REPLACED, without="mark"),
     "a leaver's image goes with it": Planted("H13", {"kill": 1}, without="rescue"),
+    "silence is not heard": Planted("H12", {"freeze": 1}, react=_silence_is_not_heard),
+    "who is lost is waited for": Planted("H12", {"freeze": 1}, attempt=GROWN, react=_who_is_lost_is_waited_for),
+    "a moment's silence is a loss": Planted(
+        "H6", {"freeze": 1}, attempt=GROWN, react=_a_moments_silence_is_a_loss, without="lost"
+    ),
+    "silence is an abort also after the vote": Planted(
+        "H", {"doubt": 1}, react=_silence_is_an_abort_also_after_the_vote
+    ),
+    "who may be the last that holds the state ends": Planted(
+        "H13", {"kill": 1}, attempt=FIRST_GROWN, react=_who_is_the_last_ends
+    ),
+    "a leaver's last word does not say that nobody takes over any more": Planted(
+        "H9", {"freeze": 1}, attempt=SHRUNK, without="rescue-marks"
+    ),
     "a leaver's image is committed whatever the log says": Planted(
         "H4", {"kill": 1, "plan": 1}, without="rescue-reads"
     ),

@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 FAULTS: Final = (
     "kill", "freeze", "cut", "flip", "down", "reduce", "ack", "unable", "sigterm", "goal", "commit", "plan",
+    "doubt",
 )  # fmt: skip
 _PLACE: Final = {fault: place for place, fault in enumerate(FAULTS)}
 
@@ -223,11 +224,12 @@ def _essence(state: State) -> State:
     """Without what its phase never looks at again: fewer worlds, and none of them lost."""
     match state.phase:
         case Phase.ENDED | Phase.JOINING | Phase.TOOK_OVER:
-            return State(state.attempt, state.me, state.phase, voted=state.voted, word=state.word)
+            deaf = state.deaf and state.joins
+            return State(state.attempt, state.me, state.phase, deaf=deaf, voted=state.voted, word=state.word)
         case Phase.SAVING if not state.decides:
             return State(state.attempt, state.me, state.phase)
         case Phase.VOTED | Phase.ASKING | Phase.DECIDING | Phase.ROUND | Phase.ABORTED if not state.leaves:
-            return replace(state, needed=frozenset())
+            return replace(state, needed=frozenset(), deaf=state.deaf and state.joins)
     return state
 
 

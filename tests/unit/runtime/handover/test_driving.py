@@ -23,13 +23,13 @@ from perdure.errors import StorageError, UserError
 from perdure.group.collectives import on_all
 from perdure.group.peers import Peers, Solo
 from perdure.handover import events as ev
-from perdure.handover import timing
+from perdure.handover import hearing, timing
 from perdure.handover.keys import Word
 from perdure.handover.machine import Phase
 from perdure.handover.parties import Attempt
 from perdure.handover.timing import Timetable
 from perdure.session.process.run import Run
-from perdure.session.ranks import driving
+from perdure.session.ranks import driving, handing
 from perdure.session.ranks.driving import Driver, agreed
 from perdure.session.ranks.effects import Effects
 from perdure.session.ranks.handing import Handing
@@ -149,6 +149,7 @@ class Process(Effects):
         )
         super().__init__(cast("Run", run), attempt, attempt.of_old(number), block, "127.0.0.1:2")
         self._agent = agent
+        self.line: Any = SimpleNamespace(here=dict)
 
     def find_store(self, give_up: Callable[[], None]) -> None:
         pass
@@ -172,6 +173,9 @@ class Process(Effects):
 
     def acknowledged(self) -> bool:
         return self._agent
+
+    def another_line(self) -> Any:
+        return self.line
 
     def say(self, word: Word) -> None:
         self.said.append(word.word)
@@ -254,6 +258,40 @@ def test_who_has_lost_the_decider_after_its_vote_learns_from_the_log_what_it_goe
     driver.finish()
     assert driver.word
     assert (driver.word.word, driver.word.seq) == (HandoverWord.GO, 2)
+
+
+def test_who_hears_nothing_of_a_decider_that_stands_still_settles_and_knows_the_word(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No link of its closes, and no answer comes; only the time that a silence takes is shortened."""
+    monkeypatch.setattr(hearing, "SILENCE_SECONDS", 0.05)
+    process = Process(1, living_log(), choices=(int(ev.Choice.TRAIN),))
+    stands_still = threading.Event()
+    process.line = SimpleNamespace(here=lambda: stands_still.wait(SECONDS) and {})
+    driver = stood(process)
+    driver.feed(ev.Moved())
+    assert driver.next_act() == ev.TrainOn(2)
+    stands_still.set()
+    driver.finish()
+    assert [slot.entry.refused for slot in [Log(process.run.store).head()] if slot and slot.entry] == [2]
+    assert process.run.attempt == AttemptRecord(2, voted=True, word=HandoverWord.ABORT)
+
+
+def test_a_rank_whose_main_thread_hangs_ends_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handing, "QUIET_SECONDS", 0.01)
+    monkeypatch.setattr(handing, "MISSING_SECONDS", 0.0)
+    ended, told = threading.Event(), list[str]()
+
+    def end(_: Run, why: str) -> None:
+        told.append(why)
+        ended.set()
+
+    monkeypatch.setattr(handing, "lose_peers", end)
+    of = Handing(cast("Run", SimpleNamespace(requests=SimpleNamespace(on_request=lambda _: None))))
+    of._end_if_it_hangs(threading.Event(), ev.Exit(ExitKind.HANDED_OVER, "it went"))
+    of._end_if_it_hangs(threading.Event(), ev.Exit(ExitKind.PEER_LOST, "rank 0 stands still"))
+    assert ended.wait(SECONDS)
+    assert told == ["rank 0 stands still"]
 
 
 def test_a_decider_whose_store_falls_silent_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

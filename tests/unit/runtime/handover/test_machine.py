@@ -379,6 +379,79 @@ class TestAskingTheLog:
         assert said(machine.sees(on.ExitAgreed())) is RESTART
 
 
+class TestSilence:
+    """It begins what costs nothing, and proves nothing."""
+
+    @pytest.mark.parametrize("make", [standing, voted])
+    def test_of_an_old_rank_makes_the_decider_say_abort_before_its_put(self, make: Any) -> None:
+        assert said(make(D).sees(on.Silent(LEAVER))) is ABORT
+        assert deciding().sees(on.Silent(LEAVER)) == ()
+
+    @pytest.mark.parametrize("make", [standing, voted])
+    def test_of_a_newcomer_is_only_that_of_its_vote(self, make: Any) -> None:
+        """Its script may hold the interpreter's lock, in an import say."""
+        assert make(D).sees(on.Silent(NEWCOMER)) == ()
+        assert said(make(D).sees(on.Passed(Alarm.SILENCE))) is ABORT
+
+    def test_of_the_decider_is_an_abort_of_whoever_has_not_voted(self) -> None:
+        assert said(standing(LEAVER).sees(on.Silent(D))) is ABORT
+        assert ended(standing(NEWCOMER).sees(on.Silent(D))) is ExitKind.HANDOVER_FAILED
+
+    @pytest.mark.parametrize("number", [LEAVER, NEWCOMER])
+    def test_of_the_decider_makes_whoever_has_voted_settle(self, number: int) -> None:
+        machine = voted(number)
+        assert machine.sees(on.Silent(D)) == (on.ReadLog(),)
+        assert machine.sees(on.LogAnswered(Verdict.OPEN)) == (on.AppendRefused(),)
+
+    @pytest.mark.parametrize("number", [D, LEAVER])
+    def test_disturbs_no_training(self, number: int) -> None:
+        for silence in (on.Silent(1 - number), on.Silent(1 - number, lost=True)):
+            assert prepared(number).sees(silence) == ()
+
+    @pytest.mark.parametrize("number", [D, LEAVER])
+    def test_ends_a_run_that_waits_for_a_rank_only_after_long(self, number: int) -> None:
+        machine = standing(number)
+        machine.sees(on.Silent(1 - number))
+        assert machine.sees(on.Silent(1 - number)) == ()
+        assert ended(machine.sees(on.Silent(1 - number, lost=True))) is ExitKind.PEER_LOST
+
+    def test_of_a_newcomer_ends_no_run_that_does_not_need_it(self) -> None:
+        machine = standing(D)
+        machine.sees(on.Passed(Alarm.SILENCE))
+        assert machine.sees(on.Silent(NEWCOMER, lost=True)) == ()
+
+    def test_for_long_lets_a_decider_go_that_leaves(self) -> None:
+        machine = deciding(Attempt(3, 4, 2, (0, 1), (0, 1)))
+        machine.sees(on.LogAnswered(Verdict.GO), on.SeenBy(LEAVER), on.SeenBy(3))
+        assert machine.sees(on.Silent(NEWCOMER)) == ()
+        assert machine.sees(on.Silent(NEWCOMER, lost=True))[-1] == on.Exit(ExitKind.HANDED_OVER)
+
+
+class TestTheLastThatHoldsTheState:
+    """Of a single rank that is replaced: it would end, and nothing is heard of the other."""
+
+    ONE = Attempt(3, 4, 1, (0,), (0,))
+
+    @pytest.mark.parametrize("happened", [on.LinkClosed(), on.Silent(0)])
+    def test_a_newcomer_keeps_its_seat_at_an_abort(self, happened: on.Happening) -> None:
+        assert ended(standing(1, self.ONE).sees(happened)) is ExitKind.PEER_LOST
+        machine = voted(1, self.ONE)
+        machine.sees(happened)
+        assert ended(machine.sees(on.LogAnswered(Verdict.REFUSED))) is ExitKind.PEER_LOST
+        assert machine.state.word is ABORT
+
+    def test_it_does_not_if_the_decider_has_said_abort_or_it_holds_nothing_yet(self) -> None:
+        assert ended(voted(1, self.ONE).sees(on.Heard(ABORT))) is ExitKind.HANDOVER_FAILED
+        assert ended(prepared(1, self.ONE).sees(on.LinkClosed())) is ExitKind.HANDOVER_FAILED
+
+    @pytest.mark.parametrize("happened", [on.Gone(1), on.Silent(1)])
+    def test_a_leaver_keeps_its_seat_at_go(self, happened: on.Happening) -> None:
+        machine = deciding(self.ONE)
+        machine.sees(happened)
+        did = machine.sees(on.LogAnswered(Verdict.GO))
+        assert (said(did), ended(did), machine.state.word) == (GO, ExitKind.PEER_LOST, GO)
+
+
 class TestThePut:
     def test_it_is_repeated_until_it_is_answered_over_the_older_runs_own_commits(self) -> None:
         machine = deciding()
@@ -413,6 +486,7 @@ def test_any_event_may_come_in_any_state() -> None:
         *TO_THE_VOTE, on.StoreSeen(False), on.NotLive("x"), on.Unable("x"), on.ExitAgreed(), on.GoalReached(),
         on.VoteReduced(True), on.VoteReduced(False), on.LinkClosed(), on.SeenBy(1), on.Gone(2), on.RoundDone(None),
         on.Saved(), on.Sigterm(), on.Newer(None), on.Newer(3), on.Newer(4),
+        on.Silent(0), on.Silent(2), on.Silent(1, lost=True),
         *(on.LogAnswered(verdict) for verdict in (None, *Verdict)), *(on.Heard(word) for word in HandoverWord),
         *(on.RoundDone(choice) for choice in Choice), *(on.Passed(alarm) for alarm in Alarm),
     ]  # fmt: skip

@@ -12,7 +12,15 @@ from itertools import product
 import pytest
 
 from tests.unit.runtime.handover.explore import explore
-from tests.unit.runtime.handover.planted import FIRST_GROWN, ONE_REPLACED, PLANTED, SHAPES
+from tests.unit.runtime.handover.planted import (
+    FIRST_GROWN,
+    GROWN_BY_TWO,
+    ONE_OF_THREE_REPLACED,
+    ONE_REPLACED,
+    PLANTED,
+    REPLACED_BY_TWO,
+    SHAPES,
+)
 from tests.unit.runtime.handover.small import Setting
 
 Faults = dict[str, int]
@@ -20,9 +28,14 @@ Faults = dict[str, int]
 NOTHING: Faults = {}
 ONCE: list[Faults] = [
     NOTHING, {"commit": 1}, {"flip": 1, "commit": 1}, {"down": 1, "flip": 1}, {"kill": 1}, {"cut": 1}, {"reduce": 1},
-    {"unable": 1, "ack": 1}, {"sigterm": 1}, {"goal": 1}, {"freeze": 1}, {"plan": 1}, {"kill": 2},
+    {"unable": 1, "ack": 1}, {"sigterm": 1}, {"goal": 1}, {"freeze": 1}, {"plan": 1}, {"kill": 2}, {"doubt": 1},
 ]  # fmt: skip
 """With these nothing takes long: time passes only where nothing else happens."""
+IN_AN_ACT: list[Faults] = [
+    {"freeze": 1, "sigterm": 1}, {"freeze": 1, "ack": 1}, {"kill": 1, "sigterm": 1}, {"kill": 1, "ack": 1},
+    {"freeze": 1, "commit": 1},
+]  # fmt: skip
+"""A party dies or stands still, and a pod is asked to end, an acknowledgement is lost, a save is under way."""
 HURRIED: list[tuple[str, Faults]] = [
     ("rank-1-leaves", NOTHING), ("rank-0-leaves", NOTHING), ("2-to-3", NOTHING), ("2-to-3", {"cut": 1}),
     ("2-to-3", {"reduce": 1}), ("2-to-3", {"unable": 1}),
@@ -30,7 +43,8 @@ HURRIED: list[tuple[str, Faults]] = [
 """In these the limit may pass, for each party by itself, at any moment."""
 
 ALONE = {"1-to-1": ONE_REPLACED, "1-to-2": FIRST_GROWN}
-EVERY = {**SHAPES, **ALONE}
+TWO_COME = {"1-to-3": GROWN_BY_TWO, "1-to-2-replaced": REPLACED_BY_TWO}
+EVERY = {**SHAPES, **ALONE, **TWO_COME, "1-of-3": ONE_OF_THREE_REPLACED}
 
 
 def name(faults: Faults) -> str:
@@ -52,9 +66,33 @@ def test_every_party_learns_the_same_in_time_or_is_safe(shape: str, faults: Faul
     assert any("h" in log for log in logs)
 
 
-@pytest.mark.parametrize("faults", [*ONCE[:10], {"kill": 2}], ids=name)
+@pytest.mark.parametrize("faults", [*ONCE[:10], {"kill": 2}, {"freeze": 1}], ids=name)
 def test_also_with_three_old_ranks(faults: Faults) -> None:
     assert any("h" in log for log in holds("3-to-2", faults, late=0))
+
+
+@pytest.mark.parametrize("faults", [{"kill": 1}, {"freeze": 1}], ids=name)
+def test_also_with_three_old_ranks_of_which_one_is_replaced(faults: Faults) -> None:
+    assert any("h" in log for log in holds("1-of-3", faults, late=0))
+
+
+@pytest.mark.parametrize("faults", [{"kill": 1}, {"freeze": 1}, {"cut": 1}, {"doubt": 1}], ids=name)
+@pytest.mark.parametrize("shape", TWO_COME)
+def test_also_where_two_come(shape: str, faults: Faults) -> None:
+    assert any("h" in log for log in holds(shape, faults, late=0))
+
+
+@pytest.mark.parametrize("faults", IN_AN_ACT, ids=name)
+@pytest.mark.parametrize("shape", ["rank-1-leaves", "1-to-3"])
+def test_also_where_something_else_happens_meanwhile(shape: str, faults: Faults) -> None:
+    assert any("h" in log for log in holds(shape, faults, late=0))
+
+
+@pytest.mark.parametrize("shape", ["rank-1-leaves", "2-to-3", "1-to-3", "3-to-2"])
+def test_who_stands_still_for_less_than_a_while_costs_nobody_a_step(shape: str) -> None:
+    found = explore(Setting(EVERY[shape], {"freeze": 1}, late=0, without=frozenset({"lost"})))
+    assert not found.broken, str(found)
+    assert found.whole
 
 
 @pytest.mark.parametrize("faults", ONCE[:10], ids=name)
@@ -83,7 +121,12 @@ def test_without_a_rule_a_law_breaks(rule: str) -> None:
 @pytest.mark.chaos
 @pytest.mark.parametrize(
     ("shape", "faults"),
-    list(product(EVERY, [*ONCE, {"kill": 1, "plan": 1}, {"freeze": 1, "plan": 1}, {"kill": 2, "cut": 1, "flip": 1}])),
+    list(
+        product(
+            EVERY,
+            [*ONCE, *IN_AN_ACT, {"kill": 1, "plan": 1}, {"freeze": 1, "plan": 1}, {"kill": 2, "cut": 1, "flip": 1}],
+        )
+    ),
     ids=lambda value: value if isinstance(value, str) else name(value),
 )
 def test_larger_worlds(shape: str, faults: Faults) -> None:
