@@ -11,7 +11,7 @@ SEED ?=
 unexport PYTHONDONTWRITEBYTECODE
 JOBS ?= 100 300 1000
 
-.PHONY: help try demo demo-down test chaos simulate mutants check format generate bench bench-runtime bench-scale prepare autoscaler dev clean
+.PHONY: help try demo demo-down test chaos simulate mutants check quick format generate bench bench-runtime bench-scale prepare autoscaler dev clean
 
 help:
 	@echo "make try        half a minute without Kubernetes: two processes train, are interrupted, lose nothing"
@@ -25,6 +25,7 @@ help:
 	@echo "make bench-runtime  a save and a restore of 1 GiB beside torch.save, safetensors and dcp"
 	@echo "make bench-scale  the operator with up to 1,000 jobs on 200 fake nodes (JOBS=... others)"
 	@echo "make check      format, lint, types, layers, generated files"
+	@echo "make quick      these, and the tests nearest to what differs from origin/main: 3 minutes at most"
 	@echo "make format     format the code"
 	@echo "make generate   write the CRD and the reference pages anew"
 
@@ -71,13 +72,10 @@ dev:
 	$(PYTHON) -m e2e.prepare dev
 
 check: dev
-	$(VENV)/ruff format --check .
-	$(VENV)/ruff check .
-	$(VENV)/mypy
-	$(VENV)/lint-imports
-	$(VENV)/python -m perdure_operator.schema.crd --check
-	$(VENV)/python -m perdure_operator.schema.docs --check
-	$(VENV)/python -m perdure_operator.schema.signals --check
+	$(VENV)/python -m tests.support.checks
+
+quick: dev
+	$(VENV)/python -m tests.support.checks --nearest
 
 format: dev
 	$(VENV)/ruff format .
