@@ -10,8 +10,13 @@ the whole run. Without `-n` the order is the same. Loaded by the repository's co
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Collection, Iterable
+import stat
+import sys
+from collections.abc import Collection, Iterable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +32,7 @@ AUDIT = f"{SCENARIOS}test_rbac.py"
 LONGEST = f"{SCENARIOS}test_storage_down.py"
 AUTOSCALED = f"{SCENARIOS}test_autoscaled.py"
 TOGETHER = (f"{SCENARIOS}alone/", "tests/api/", "tests/cluster/")
+STANDARD_ERROR = 2
 LANES = 2
 """Scenarios that one cluster carries at once (e2e/scenarios/lanes)."""
 BEGUN_HERE = pytest.StashKey[SharedRun]()
@@ -120,6 +126,34 @@ def pytest_configure(config: pytest.Config) -> None:
     """The first process begins the run; those it starts find it."""
     if VARIABLE not in os.environ:
         config.stash[BEGUN_HERE] = SharedRun.begin()
+    if hasattr(config, "workerinput"):
+        os.register_at_fork(after_in_child=partial(_let_go, _pipes()))
+
+
+def _pipes() -> dict[int, tuple[int, int]]:
+    """What this process has open, by file, but its standard streams: before its first test it is xdist's alone."""
+    found = {}
+    for path in Path("/proc/self/fd").iterdir() if sys.platform == "linux" else ():
+        file = int(path.name)
+        with contextlib.suppress(OSError):  # the listing's own
+            status = os.fstat(file)
+            if stat.S_ISFIFO(status.st_mode) and file > STANDARD_ERROR:
+                found[file] = status.st_dev, status.st_ino
+    return found
+
+
+def _let_go(pipes: Mapping[int, tuple[int, int]]) -> None:
+    """In a process that a test has forked: the first process learns that one has died from the end of its pipe alone.
+
+    A process that this one forks may have something else under the same number.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for file, pipe in pipes.items():
+        with contextlib.suppress(OSError):
+            status = os.fstat(file)
+            if (status.st_dev, status.st_ino) == pipe:
+                os.dup2(nothing, file)
+    os.close(nothing)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -95,3 +95,30 @@ def test_a_test_that_ends_its_process_fails_once_and_all_others_are_run(run_of_i
         )
     result = run_of_its_own.runpytest_subprocess("-n2", "-p", "no:cacheprovider", timeout=300)
     result.assert_outcomes(passed=22, failed=2)
+
+
+FORKS = """
+import os, pathlib, time
+
+def test_a():
+    if os.fork() == 0:
+        while pathlib.Path("{flag}").exists():
+            time.sleep(0.1)
+        os._exit(0)
+    os.kill(os.getpid(), 9)
+
+def test_b(): pass
+"""
+
+
+def test_a_process_that_ends_is_missed_although_one_that_it_has_forked_goes_on(
+    run_of_its_own: pytest.Pytester,
+) -> None:
+    flag = run_of_its_own.path / "flag"
+    flag.touch()
+    run_of_its_own.makepyfile(test_forks=FORKS.format(flag=flag))
+    try:
+        result = run_of_its_own.runpytest_subprocess("-n2", "-p", "no:cacheprovider", timeout=120)
+    finally:
+        flag.unlink()
+    result.assert_outcomes(passed=1, failed=1)
