@@ -170,6 +170,12 @@ class Opened:
     """Steps beyond the newest commit that it has begun with: those of an image."""
     rescued_of: int = 0
     """The run whose image it is."""
+    step: int | None = None
+    """The step at which it begins; None until it stands there."""
+    behind: CommitRef | None = None
+    """The newest commit, where it could not be used, and an older one was."""
+    behind_why: str = ""
+    """Why it could not."""
 
 
 @dataclass(frozen=True)
@@ -347,8 +353,8 @@ def _line(report: Report) -> str:
     if type(report) is Stepped:  # the only one of each step, and of numbers alone
         return _step_line(report.step, report.epoch)
     body: dict[str, Any] = {"report": _NAMES[type(report)], **asdict(report)}
-    if isinstance(report, SaveFailed):
-        body["why"] = fitting(body["why"], WHY_BYTES)
+    for name in body.keys() & {"why", "behind_why"}:
+        body[name] = fitting(body[name], WHY_BYTES)
     if isinstance(report, Exiting):
         body["attempt"] = write_attempt(report.attempt) if report.attempt else None
     error = body.get("error")
@@ -371,8 +377,7 @@ def read_report(line: str | bytes) -> Report | None:
                 live, why = body.get("live") is True, str(body.get("live_why") or "")
                 return Attached(pid, live, why, body.get("images") is True)
             case {"report": "opened", "run": int(run)}:
-                rescued = [int(body.get(name) or 0) for name in ("rescued", "rescued_of")]
-                return Opened(run, _commit(body.get("resumed")), *rescued)
+                return _opened(run, body)
             case {"report": "step", "step": int(step)}:
                 return Stepped(step, _epoch(body))
             case {"report": "committed", "commit": {"seq": int(seq), "step": int(step)}}:
@@ -392,6 +397,19 @@ def read_report(line: str | bytes) -> Report | None:
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
     return None
+
+
+def _opened(run: int, body: Mapping[str, Any]) -> Opened:
+    step = body.get("step")
+    return Opened(
+        run,
+        _commit(body.get("resumed")),
+        rescued=int(body.get("rescued") or 0),
+        rescued_of=int(body.get("rescued_of") or 0),
+        step=None if step is None else int(step),
+        behind=_commit(body.get("behind")),
+        behind_why=str(body.get("behind_why") or ""),
+    )
 
 
 def _of_keeping(body: Mapping[str, Any]) -> SaveFailed | Resulted:

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
@@ -74,6 +73,8 @@ class Checkpoints:
         """The newest commit this run has made or resumed from."""
         self.goal_before = 0
         """The goal that the log says was reached, in epochs."""
+        self.behind: tuple[CommitRef, str] | None = None
+        """The newest commit, where an older one was read, and why."""
         self._host, self._settings, self._gang, self._seat = host, settings, gang, seat
         self._rng = host.rng
         if pen is None and settings.rank == 0:
@@ -150,29 +151,42 @@ class Checkpoints:
                 await asyncio.sleep(AGAIN_SECONDS)
 
     async def _load(self) -> Slot | None:
-        skipped = 0
+        skipped, why = 0, ""
         while True:
             number = skipped
-            slot: Slot | None = await self._on_rank0(lambda: self._candidate(number))  # noqa: B023
+            slot: Slot | None
+            slot, newest = await self._on_rank0(lambda: self._candidate(number))  # noqa: B023
             if slot is None:
                 break
-            if not any(await self._on_all(lambda: self._damage(slot))):  # noqa: B023
+            damage = [words for words in await self._on_all(lambda: self._damage(slot)) if words]  # noqa: B023
+            if not damage:
                 self.commit = CommitRef(slot.seq, committed_in(slot).step)
+                if newest and newest.seq != slot.seq:
+                    self.behind = CommitRef(newest.seq, committed_in(newest).step), why or "its manifest is missing"
                 return slot
-            skipped += 1
+            skipped, why = skipped + 1, why or damage[0]
         if await self._on_rank0(self._has_commits):
             raise Corrupt(f"{self._access.uri} has commits and none can be used")
         return None
 
-    async def _candidate(self, number: int) -> Slot | None:
-        """The commit after `number` newer ones that has its manifest."""
+    async def _candidate(self, number: int) -> tuple[Slot | None, Slot | None]:
+        """The commit after `number` newer ones that has its manifest, and the newest there is."""
         writer, tape = self._writer, self._tape
 
-        def find() -> Slot | None:
-            there = (slot for slot in writer.commits() if (ref := _manifest_of(slot)) and tape.head(ref.key))
-            return next(islice(there, number, None), None)
+        def find() -> tuple[Slot | None, Slot | None]:
+            commits, newest, left = writer.commits(), None, number
+            for slot in commits:
+                if (ref := _manifest_of(slot)) is None:
+                    continue
+                newest = newest or slot
+                if not tape.head(ref.key):
+                    continue
+                if not left:
+                    return slot, newest
+                left -= 1
+            return None, newest
 
-        found: Slot | None = await tape.run(find)
+        found: tuple[Slot | None, Slot | None] = await tape.run(find)
         return found
 
     async def _has_commits(self) -> bool:

@@ -108,6 +108,8 @@ class LogReader:
     _commit: Line | None = None
     """The newest."""
     _told: int | None = None
+    _damaged: set[int] = field(default_factory=set)
+    """Commits of which somebody has changed or deleted an object, on purpose of the history."""
     _bare: int = 0
     """Up to this entry commits have lost what they hold, and not by anybody who retires them."""
 
@@ -135,6 +137,14 @@ class LogReader:
     def lost(self, line: Line) -> bool:
         """Whether it is one of those."""
         return line.seq <= self._bare
+
+    def damaged(self, seq: int) -> None:
+        """Somebody has changed or deleted what this commit holds, on purpose of the history."""
+        self._damaged.add(seq)
+
+    def is_usable(self, line: Line) -> bool:
+        """Whether it is a commit that a run can go on from."""
+        return line.kind == "Committed" and line.seq not in self._damaged
 
     @property
     def readable(self) -> bool:
@@ -313,7 +323,8 @@ def steps_lost(reader: LogReader, witness: Witness) -> dict[Run, int]:
     """Of each run that trained the steps that no commit holds and the next run did not go on from."""
     opened = [line.run for line in reader.lines if line.kind == "Opened"]
     base = _begun_at(witness)
-    reached: dict[Run, int] = {}
+    reached = dict(base)
+    """One that has taken over, and has not done a step of its own, has what the one before it had."""
     for each in witness.trained:
         run = each.uid, each.run
         reached[run] = max(each.step, reached.get(run, 0))
@@ -377,9 +388,11 @@ def _resumptions(reader: LogReader, witness: Witness) -> Iterable[str]:
         if at is None:
             yield f"I1: run {run} trained and is not in the log"
             continue
-        commit = next((line for line in reversed(reader.lines[:at]) if line.kind == "Committed"), None)
-        newest = (commit.seq, commit.step) if commit else (0, 0)
-        if (seq, step) != newest:
+        commits = [line for line in reversed(reader.lines[:at]) if line.kind == "Committed"]
+        usable = next((place for place, line in enumerate(commits, start=1) if reader.is_usable(line)), len(commits))
+        there = [(line.seq, line.step) for line in commits[:usable]] or [(0, 0)]  # it may have read one before the harm
+        newest = there[-1]
+        if (seq, step) not in there:
             yield f"I1: run {run} went on from commit {seq} of step {step}, the newest was {newest[0]} of {newest[1]}"
 
 
@@ -511,6 +524,20 @@ class Evidence:
         self.look()
         if root in self.readers:
             self.readers[root].stripped()
+
+    def lost(self, root: str, uid: str) -> dict[int, int]:
+        """By run of this job the steps that it has lost, where it has lost some."""
+        reader = self.readers.get(root)
+        if reader is None or not reader.readable:
+            return {}
+        found = steps_lost(reader, Witness.of(self._network, root))
+        return {run: lost for (whose, run), lost in found.items() if whose == uid and lost}
+
+    def damaged(self, root: str, seq: int) -> None:
+        """The engine has damaged this commit."""
+        self.look()
+        if root in self.readers:
+            self.readers[root].damaged(seq)
 
     def figures(self) -> dict[str, Figures]:
         """By root."""

@@ -235,7 +235,11 @@ class Process:
         self._before_first_step = True
         self._act_before_first_step()
         await self._restore(gang, checkpoints)
-        self._tell(Opened(self._run, checkpoints.commit))
+        begun = Opened(self._run, checkpoints.commit, step=self._step)
+        if checkpoints.behind:
+            commit, why = checkpoints.behind
+            begun = replace(begun, behind=commit, behind_why=why)
+        self._tell(begun)
 
     # session.membership
 

@@ -135,6 +135,7 @@ class Reason(StrEnum):
     MEMBER_REPLACED = "MemberReplaced"
     STANDBYS_NOT_READY = "StandbysNotReady"
     HANDOVER_FAILED = "HandoverFailed"
+    COMMIT_SKIPPED = "CommitSkipped"
     ASSIGNMENT_NUDGED = "AssignmentNudged"
     GROWTH_GIVEN_UP = "GrowthGivenUp"
     SPARE_REPLACED = "SpareReplaced"
@@ -425,6 +426,11 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         "An attempt to hand the living run over did not come about: the run trains on, and it is tried once more, or "
         "its members save and go on in their pods; as often as it takes where new members fail by themselves.",
         "Nothing; if it comes again, mend what the message says of the newcomers, or look at their logs.",
+    ),
+    Reason.COMMIT_SKIPPED: Explained(
+        "A run could not use the newest commit, for objects of it are missing or damaged, and has begun with an older "
+        "one: the steps between them are trained again. It is told when a member of that run ends.",
+        "Find out who deletes or changes objects below data/: a lifecycle rule, a person. `perdure verify` reads all.",
     ),
     Reason.ASSIGNMENT_NUDGED: Explained(
         "Members were told what to do and show no effect: a kubelet may have missed the change, so that another "

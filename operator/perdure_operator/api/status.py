@@ -95,9 +95,21 @@ class HistoryEntry(TolerantModel):
     pause: float | None = None
     """Seconds from the last step of the run before to its first batch; absent until a member has told."""
     steps_lost: int = 0
-    """Steps of the run before it that are in no commit, and that it has not begun with."""
+    """Steps of the run before it that it has not begun with."""
+    steps_in_doubt: int = 0
+    """Steps of the run before it that are in no commit: whether it has begun with them is told at its end."""
+    untold: bool = False
+    """True while nobody has told how far the run before it had come: more of its steps may be lost."""
     rescued: int = 0
     """Steps of the run before it that were in no commit, and that it has begun with all the same."""
+    fell_back: int | None = None
+    """Steps from where it has begun to the newest commit, which could not be used; absent where it could."""
+    began: int | None = None
+    """The step at which it has begun, as members have told; absent until then, and where it has taken over alive."""
+    reached: int | None = None
+    """The last step of the run before it, as far as members have told."""
+    kept: int | None = None
+    """The step of the newest commit that was known when that ended."""
     time: datetime | None = None
     """When it was the one that is on."""
 
@@ -375,6 +387,12 @@ class NextRun(TolerantModel):
     """Why no better way was taken from the run before to this one."""
     steps_lost: int = 0
     """Steps of the run before it that are in no commit."""
+    untold: bool = False
+    """As in history."""
+    reached: int | None = None
+    """As in history."""
+    kept: int | None = None
+    """As in history."""
     replacements: Replacements | None = None
     """Members that could not train and were replaced; counted anew for each run."""
     disruption: Disruption | None = None
@@ -523,7 +541,11 @@ class TrainingJobStatus(TolerantModel):
     result: dict[str, Any] | None = None
     """What the script has given as its result, `session.result`: told when a run ends, by the newest that has one."""
     steps_lost: int = 0
-    """Steps done but not committed when a run ended, summed over the job's life."""
+    """Steps that runs have done and the next ones have not begun with, summed over the job's life, as far as known."""
+    steps_in_doubt: int = 0
+    """At most so many more: a run that members have gone on to in their pods may have begun with them."""
+    runs_untold: int = 0
+    """Runs of which nobody has told how far they had come: stepsLost may lack steps of each."""
     log_lost: LostLog | None = None
     """Set while the log holds less than it should."""
     log_looks: int = 0

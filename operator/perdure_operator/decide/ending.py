@@ -5,7 +5,7 @@ Outcomes go to status before the pods are deleted: status is the only memory of 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Final
 
@@ -19,6 +19,7 @@ from perdure_operator.api.status import (
     LiveRefused,
     MemberOutcome,
     PreviousRun,
+    Takeover,
 )
 from perdure_operator.decide.blame import Verdict, charge, describe, judge
 from perdure_operator.decide.draft import Draft
@@ -34,7 +35,7 @@ from perdure_operator.decide.facts import (
     terminated,
     told_saved,
 )
-from perdure_operator.decide.history import amend, learn_from
+from perdure_operator.decide.history import amend, entry_of, highest, learn_from, never_begun
 from perdure_operator.decide.outcomes import end_of, highest_opened, learn, learn_result, read_end, told
 from perdure_operator.decide.plans import succeed
 from perdure_operator.state.snapshot import PodView
@@ -44,6 +45,27 @@ _SAVED: Final = frozenset({Reason.HANDED_OVER, Reason.CHECKPOINTED, Reason.NOTHI
 _BEFORE_A_STEP: Final = frozenset({Reason.NOTHING_TO_SAVE, Reason.NODE_FAULT, Reason.UNKNOWN_END})
 _MEASURED: Final = frozenset({Reason.HANDED_OVER, Reason.CHECKPOINTED})
 _EXPECTED: Final = _SAVED | {Reason.UNKNOWN_END}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Where a run stood when it ended."""
+
+    of: int
+    """The run that its members have told of."""
+    reached: int | None
+    """The last step that any of them has done; None where nobody has told."""
+    kept: int
+    """The step of the newest commit that they, or earlier ones, tell of."""
+
+    @property
+    def untold(self) -> bool:
+        return self.reached is None
+
+    @property
+    def steps(self) -> int:
+        """Those that are in no commit, as far as it is known."""
+        return 0 if self.reached is None else max(0, self.reached - self.kept)
 
 
 def record_outcomes(draft: Draft) -> Draft:
@@ -164,11 +186,15 @@ def close_run(draft: Draft) -> Draft:
     current = draft.current
     if current is None or any(not outcome_of(current, member.name) for member in current.plan.members):
         return draft
-    lost = draft.status.steps_lost
-    draft, verdict, message = _account_for(draft.update(current=None), current)
+    cost = _stood(current, draft.status.step or 0)
+    draft, verdict, message = _account_for(draft.update(current=None), current, cost)
     draft = _lose_the_one_before(draft, current)
+    draft, reached = never_begun(draft, cost.of, current.run + 1)
+    cost = replace(cost, reached=highest(cost.reached, reached))
+    draft = _count(draft, cost)
     if upcoming := draft.status.next:
-        draft = draft.update(next=upcoming.model_copy(update={"steps_lost": draft.status.steps_lost - lost}))
+        known = {"steps_lost": cost.steps, "untold": cost.untold, "reached": cost.reached, "kept": cost.kept}
+        draft = draft.update(next=upcoming.model_copy(update=known))
     draft = _keep_pace(draft, current, verdict, message)
     charged, previous = charge(draft, verdict, current), draft.status.previous
     if previous is None or verdict.blamed is None or verdict.blamed.run != previous.run or not _cost(draft, charged):
@@ -184,10 +210,10 @@ def close_previous(draft: Draft) -> Draft:
     draft = draft.update(previous=None)
     if not previous.outcomes:
         return draft  # nobody has left: how it ended says whoever goes on
-    lost = draft.status.steps_lost
-    draft, verdict, _ = _account_for(draft, previous)
-    if newest := draft.current:
-        draft = amend(draft, newest.run, steps_lost=draft.status.steps_lost - lost)
+    cost = _stood(previous, draft.status.step or 0)
+    draft, verdict, _ = _account_for(draft, previous, cost)
+    if verdict.reason is not Reason.HANDED_OVER:  # else the newer run has begun with all
+        draft = _count_for_the_newer(draft, previous, cost)
     lost_a_peer = verdict.blamed is not None and verdict.blamed.outcome == ExitKind.PEER_LOST
     if lost_a_peer and previous.intent.disruption is not Disruption.MEMBER_LOST:
         return draft  # it was no leaver: the death is one of the run that goes on, and counts there
@@ -200,7 +226,28 @@ def _cost(before: Draft, charged: Draft) -> bool:
     return charged.status.failures != before.status.failures and not charged.status.finished_at
 
 
-def _account_for(draft: Draft, run: CurrentRun | PreviousRun) -> tuple[Draft, Verdict, str]:
+def _count_for_the_newer(draft: Draft, previous: PreviousRun, cost: Cost) -> Draft:
+    """Where members have gone on in their pods the newer run may have begun with what is in no commit, alive or from
+    what they had left: nobody tells before it ends.
+    """
+    entry = entry_of(draft, draft.current.run) if draft.current else None
+    if entry is None:
+        return _count(draft, cost)
+    if entry.began is not None or entry.how is Takeover.LIVE:
+        return draft  # it is known by now
+    draft, reached = never_begun(draft, cost.of, entry.run)
+    cost = replace(cost, reached=highest(entry.reached, reached, cost.reached))
+    known = {"reached": cost.reached, "kept": cost.kept, "untold": cost.untold}
+    doubt = "steps_in_doubt" if _goes_on_in_pods(draft, previous) else "steps_lost"
+    return amend(draft, entry.run, **known, **{doubt: cost.steps})
+
+
+def _count(draft: Draft, cost: Cost) -> Draft:
+    status = draft.status
+    return draft.update(steps_lost=status.steps_lost + cost.steps, runs_untold=status.runs_untold + cost.untold)
+
+
+def _account_for(draft: Draft, run: CurrentRun | PreviousRun, cost: Cost) -> tuple[Draft, Verdict, str]:
     """What the run has come to, in status and for people; charged by the caller."""
     status, intent = draft.status, run.intent
     planned = intent is not None and intent.disruption is not Disruption.MEMBER_LOST
@@ -209,15 +256,12 @@ def _account_for(draft: Draft, run: CurrentRun | PreviousRun) -> tuple[Draft, Ve
         verdict = replace(verdict, reason=Reason.NODE_FAULT)  # there was something, and it was not to be saved
     verdict = replace(verdict, step=max([one.step for one in run.outcomes if one.run == run.run], default=0))
     kept = verdict.reason is Reason.HANDED_OVER and isinstance(run, PreviousRun)  # else nobody has gone on with them
-    steps_lost = 0 if kept else _steps_lost(run, status.step or 0)
+    steps_lost = 0 if kept else cost.steps
     declared = intent is not None and run.run in intent.lost
     # Of a whole run nobody is left whom `lost` could harm; else the next one would wait as if it could still save.
     told = saved_in_log(run) if isinstance(run, CurrentRun) else ended_in_log(run)
     unfinished = declared or not told
-    draft = draft.update(
-        lost=add_lost_run(status.lost, run.run) if unfinished else status.lost,
-        steps_lost=status.steps_lost + steps_lost,
-    )
+    draft = draft.update(lost=add_lost_run(status.lost, run.run) if unfinished else status.lost)
     if verdict.reason in _MEASURED and intent and intent.leave and (asked := asked_at(intent)):
         draft = draft.update(exit_seconds=round(max((draft.now - asked).total_seconds(), 0), 1))
     message = _account(draft, run, verdict, steps_lost)
@@ -269,12 +313,14 @@ def _is_late(draft: Draft, intent: Intent | None) -> bool:
     return intent is not None and intent.deadline is not None and draft.now >= intent.deadline
 
 
-def _steps_lost(current: CurrentRun | PreviousRun, committed: int) -> int:
-    """Steps that outcomes tell of beyond the newest commit that they, or earlier ones, tell of."""
-    mine = [one for one in current.outcomes if one.run == current.run]
+def _stood(ended: CurrentRun | PreviousRun, committed: int) -> Cost:
+    """What outcomes tell of the newest run that any of these members was in: theirs may never have begun."""
+    told = [one for one in ended.outcomes if one.outcome and one.run <= ended.run]
+    of = max((one.run for one in told if one.run), default=ended.run)
+    mine = [one for one in told if one.run == of]
     commits = [(o.commit_seq, o.commit_step) for o in mine if o.commit_seq is not None and o.commit_step is not None]
-    base = max(commits)[1] if commits else committed
-    return max([one.step - base for one in mine] + [0])
+    kept = max(commits)[1] if commits else committed
+    return Cost(of, max((one.step for one in mine), default=None), kept)
 
 
 def _account(draft: Draft, current: CurrentRun | PreviousRun, verdict: Verdict, steps_lost: int) -> str:

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from perdure.contract import HandoverRecord, HandoverWord, Outcome, Rescue
+from perdure.contract import Beginning, Fallback, HandoverRecord, HandoverWord, Outcome, Rescue
 from perdure.words import shortened
+from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import HistoryEntry, RunPlan, Takeover
 from perdure_operator.decide.draft import Draft
 
 RUNS: Final = 20
 MEMBERS: Final = 8
 WORDS: Final = 160
+
+COST: Final = ("steps_lost", "untold", "reached", "kept")
+"""What the run before has cost, as far as it is known when it is closed."""
+NOTHING_LOST: Final[dict[str, Any]] = {"steps_lost": 0, "steps_in_doubt": 0, "untold": False}
 
 
 def begin(draft: Draft, plan: RunPlan, before: RunPlan | None, how: Takeover, why: str = "") -> Draft:
@@ -33,43 +38,83 @@ def begin(draft: Draft, plan: RunPlan, before: RunPlan | None, how: Takeover, wh
         cause=shortened(plan.cause, WORDS),
         how=how,
         why=shortened(why, WORDS),
-        steps_lost=upcoming.steps_lost if upcoming else 0,
+        **({name: getattr(upcoming, name) for name in COST} if upcoming else {}),
         time=draft.now,
     )
     return draft.update(history=(*draft.status.history, entry)[-RUNS:], how=how)
 
 
 def amend(draft: Draft, run: int, **fields: Any) -> Draft:
-    """With these fields of the run's entry, if it is still there."""
-    entries = tuple(one.model_copy(update=fields) if one.run == run else one for one in draft.status.history)
-    newest = entries[-1].how if entries else draft.status.how
-    return draft if entries == draft.status.history else draft.update(history=entries, how=newest)
+    """With these fields of the run's entry, if it is still there, and what status sums up of them."""
+    old = entry_of(draft, run)
+    if old is None:
+        return draft
+    new = old.model_copy(update=fields)
+    if new == old:
+        return draft
+    entries, status = tuple(new if one is old else one for one in draft.status.history), draft.status
+    return draft.update(
+        history=entries,
+        how=entries[-1].how,
+        steps_lost=max(0, status.steps_lost + new.steps_lost - old.steps_lost),
+        steps_in_doubt=max(0, status.steps_in_doubt + new.steps_in_doubt - old.steps_in_doubt),
+        runs_untold=max(0, status.runs_untold + new.untold - old.untold),
+    )
 
 
 def learn_from(draft: Draft, outcome: Outcome) -> Draft:
-    """What a member tells of the hand-overs that it took part in."""
+    """What a member tells of the hand-overs that it took part in, and of what its runs have begun with."""
     for record in outcome.handovers:
         if record.word is HandoverWord.GO:
-            draft = _all_kept(draft, record.run)
+            draft = amend(draft, record.run, **NOTHING_LOST)  # though a leaver may have died before it could tell
             draft = amend(draft, record.run, how=Takeover.LIVE, why="", pause=_longest(draft, record))
         elif record.word is HandoverWord.RESTART:
             draft = amend(draft, record.run, how=Takeover.IN_PLACE, why=shortened(record.why, WORDS))
-    return _rescued(draft, outcome.rescue) if outcome.rescue else draft
+    for beginning in outcome.begun:
+        draft = _begun(draft, beginning)
+    if outcome.rescue:
+        draft = _rescued(draft, outcome.rescue)
+    return _fell_back(draft, outcome.fell_back) if outcome.fell_back else draft
 
 
 def _longest(draft: Draft, record: HandoverRecord) -> float | None:
     """As far as it is known: newcomers have no step before, and tell of no pause."""
-    known = next((one.pause for one in draft.status.history if one.run == record.run), None)
+    entry = entry_of(draft, record.run)
+    known = entry.pause if entry else None
     told = (one for one in (known, record.parts.get("pause")) if one is not None)
     return max(told, default=None)
 
 
-def _all_kept(draft: Draft, run: int) -> Draft:
-    """A run that has taken over alive began with all; a leaver that died before it could tell was believed to have
-    lost some."""
-    counted = next((one.steps_lost for one in draft.status.history if one.run == run), 0)
-    draft = draft.update(steps_lost=max(0, draft.status.steps_lost - counted))
-    return amend(draft, run, steps_lost=0)
+def _begun(draft: Draft, told: Beginning) -> Draft:
+    """What was counted as lost when runs before it had ended was guessed: here both ends of the gap are known.
+
+    Of the runs in between, to which the same members were told to go, none has begun.
+    """
+    entry = entry_of(draft, told.run)
+    if entry is None:
+        return draft
+    draft, reached = never_begun(draft, told.of, told.run) if told.of else (draft, None)
+    reached = highest(entry.reached, reached, told.reached if told.of else None)
+    draft = amend(draft, told.run, began=told.step, reached=reached, untold=entry.untold and reached is None)
+    last = entry.kept if reached is None else reached
+    if last is None:
+        return draft
+    return amend(draft, told.run, steps_lost=max(0, last - told.step), steps_in_doubt=0)
+
+
+def never_begun(draft: Draft, of: int, run: int) -> tuple[Draft, int | None]:
+    """Runs after `of` and before `run` cost nothing; how far their members had told that `of` had come."""
+    reached = None
+    for one in draft.status.history:
+        if of < one.run < run and one.began is None and one.how is not Takeover.LIVE:
+            reached = highest(reached, one.reached)
+            draft = amend(draft, one.run, **NOTHING_LOST)
+    return draft, reached
+
+
+def highest(*steps: int | None) -> int | None:
+    """Of those that are known."""
+    return max((step for step in steps if step is not None), default=None)
 
 
 def _rescued(draft: Draft, rescue: Rescue) -> Draft:
@@ -77,14 +122,30 @@ def _rescued(draft: Draft, rescue: Rescue) -> Draft:
 
     That need not be the last one before it: one that was planned since may not have begun.
     """
-    entry = next((one for one in draft.status.history if one.run == rescue.run), None)
+    entry = entry_of(draft, rescue.run)
     if entry is None or entry.rescued:
         return draft
     since, left = (rescue.of or rescue.run - 1), rescue.steps
-    for one in reversed(draft.status.history):
-        back = min(one.steps_lost, left) if since < one.run <= rescue.run else 0
-        left -= back
-        draft = amend(draft, one.run, steps_lost=one.steps_lost - back)
-    back = rescue.steps - left
-    draft = draft.update(steps_lost=max(0, draft.status.steps_lost - back))
+    for one in reversed(draft.status.history) if entry.began is None else ():  # an older agent tells no more
+        if since < one.run <= rescue.run:
+            doubt = min(one.steps_in_doubt, left)
+            lost = min(one.steps_lost, left - doubt)
+            left -= doubt + lost
+            known = {"steps_in_doubt": one.steps_in_doubt - doubt, "steps_lost": one.steps_lost - lost}
+            draft = amend(draft, one.run, **known)
     return amend(draft, rescue.run, rescued=rescue.steps)
+
+
+def _fell_back(draft: Draft, told: Fallback) -> Draft:
+    """Every member tells, and it is said once; what it costs follows from where the run has begun."""
+    entry = entry_of(draft, told.run)
+    if entry is None or entry.fell_back is not None:
+        return draft
+    draft = amend(draft, told.run, fell_back=told.steps)
+    words = f"run {told.run} could not use {told.why}; it has begun {told.steps} steps before it"
+    return draft.tell(Reason.COMMIT_SKIPPED, words, warning=True)
+
+
+def entry_of(draft: Draft, run: int) -> HistoryEntry | None:
+    """None where it is too old, or not the one that is on."""
+    return next((one for one in draft.status.history if one.run == run), None)

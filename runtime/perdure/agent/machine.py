@@ -46,7 +46,7 @@ from perdure.agent.state import (
     Unreadable,
     Warmed,
 )
-from perdure.agent.verdict import judge, pod_outcome, without_trainer
+from perdure.agent.verdict import judge, pod_outcome, step_of, without_trainer
 from perdure.channel import (
     Attached,
     Committed,
@@ -63,12 +63,15 @@ from perdure.channel import (
     Voting,
 )
 from perdure.contract import (
+    BEGINNINGS_KEPT,
     HANDOVERS_KEPT,
+    Beginning,
     CommitRef,
     ErrorKind,
     ErrorName,
     ExitKind,
     Failure,
+    Fallback,
     HandoverWord,
     Leave,
     Outcome,
@@ -215,7 +218,7 @@ def _reported(state: State, rank: int, report: Report, now: float) -> Noted:
             trainer = _with(trainer, _told(process, trainer.run, report, now))
             state, actions = handover.noted(replace(state, trainer=trainer), trainer, report)
             state, more = _of_images(state, process, report)
-            return state, [*actions, *more]
+            return _begun(state, trainer.run, report), [*actions, *more]
     return state, []
 
 
@@ -245,6 +248,19 @@ def _told(process: Process, run: int, report: Report, now: float) -> Process:
         case Imaging() | Imaged():
             return _told_of_image(process, report, now)
     assert_never(report)
+
+
+def _begun(state: State, run: int, report: Report) -> State:
+    """What a run has begun with, as the first of its processes tells that stands there."""
+    if not isinstance(report, Opened) or report.run != run or report.step is None:
+        return state
+    if any(one.run == run for one in state.begun):
+        return state
+    begun = (*state.begun, Beginning(run, report.step, *state.stood))[-BEGINNINGS_KEPT:]
+    if (behind := report.behind) is None:
+        return replace(state, begun=begun)
+    why = f"commit {behind.seq} of step {behind.step}: {report.behind_why}"
+    return replace(state, begun=begun, fell_back=Fallback(run, max(0, behind.step - report.step), why))
 
 
 def _told_of_keeping(process: Process, report: SaveFailed | Resulted) -> Process:
@@ -379,11 +395,18 @@ def _start(state: State, train: Train) -> Noted:
     ranks = range(train.rank, train.rank + state.settings.processes)
     joins = train.handover is not None and state.trainer is None
     trainer = Trainer(train.run, tuple(Process(rank) for rank in ranks), state.settings.completion, joins=joins)
-    keeps_images = state.keeps_images or state.trainer is not None
+    keeps_images, stood = state.keeps_images or state.trainer is not None, _stood(state)
     train = replace(train, floor=_floor(state, train))
     marks: list[Action] = [MarkWarm()] if state.idle else []
-    state = replace(state, trainer=trainer, hold_until=None, idle=False, keeps_images=keeps_images)
+    state = replace(state, trainer=trainer, hold_until=None, idle=False, keeps_images=keeps_images, stood=stood)
     return state, [*marks, Start(train)]
+
+
+def _stood(state: State) -> tuple[int, int]:
+    """How far the last run has come that has trained here, or begun to."""
+    trainer = state.trainer
+    trained = trainer and (trainer.stepped or any(one.run == trainer.run for one in state.begun))
+    return (trainer.run, max(map(step_of, trainer.processes))) if trainer and trained else state.stood
 
 
 def _floor(state: State, train: Train) -> CommitRef | None:
@@ -604,6 +627,7 @@ def _finish(state: State, outcome: Outcome) -> Noted:
     why = next((process.live_why for process in processes if process.live_why), "")
     live = False if why else (state.trainer is not None and state.trainer.live) or None
     outcome = replace(outcome, live=live, live_why=why, handovers=state.handovers[-HANDOVERS_KEPT:])
+    outcome = replace(outcome, begun=state.begun, fell_back=state.fell_back)
     outcome = replace(outcome, attempt=handover.attempt_of(state, outcome.attempt))
     if state.shutdown and state.shutdown.error and outcome.error is None:
         outcome = replace(outcome, error=state.shutdown.error)

@@ -17,10 +17,12 @@ from perdure.contract import (
     DEFAULT_GRACE_SECONDS,
     LINGER_SECONDS,
     Assignment,
+    Beginning,
     CommitRef,
     Completion,
     ExitKind,
     Failure,
+    Fallback,
     HandoverRecord,
     Leave,
     Outcome,
@@ -255,6 +257,12 @@ class State:
     shutdown: Shutdown | None = None
     handovers: tuple[HandoverRecord, ...] = ()
     """Attempts whose word is known here, one for each run."""
+    begun: tuple[Beginning, ...] = ()
+    """Where runs have begun that trainers here have opened, one for each, and how far the one before it had come."""
+    fell_back: Fallback | None = None
+    """The newest of them that could not use the newest commit."""
+    stood: tuple[int, int] = (0, 0)
+    """The newest run that a trainer before this one has trained, and the step which it had done."""
     keeps_images: bool = False
     """A trainer before this one may have left an image."""
     finished: bool = False

@@ -64,7 +64,7 @@ def judge(trainer: Trainer, process: Process, end: ProcessEnded) -> Outcome:
         outcome=ended,
         run=trainer.run,
         rank=process.rank_now,
-        step=max(told.step if told else 0, _step(process)),
+        step=step_of(process),
         commit=_newest(told.commit if told else None, process.commit),
         opened=max(told.opened if told else 0, process.highest),
         seconds=told.seconds if told else {},
@@ -158,10 +158,12 @@ def without_trainer(state: State) -> Outcome:
     return Outcome(ExitKind.FAILED if error else ExitKind.STOPPED, run, rank, error=error)
 
 
-def _step(process: Process) -> int:
+def step_of(process: Process) -> int:
+    """The newest step that is done, as it tells by itself or by its end."""
+    told = process.ending.step if process.ending else 0
     if process.step is not None:
-        return process.step
-    return process.commit.step if process.commit else 0
+        return max(told, process.step)
+    return max(told, process.commit.step if process.commit else 0)
 
 
 def _highest(*epochs: int | None) -> int | None:

@@ -19,7 +19,7 @@ from perdure.checkpoint.download import read_blocks
 from perdure.checkpoint.entry import Committed, Entry, ManifestRef
 from perdure.checkpoint.log import Slot
 from perdure.checkpoint.manifest import REPLICATED, SHARED, Item, Manifest, Shard, fetch_manifest
-from perdure.checkpoint.state import Loaded, State
+from perdure.checkpoint.state import Loaded, State, Unusable
 from perdure.contract import CommitRef
 from perdure.errors import Corrupt
 from perdure.group.collectives import on_all, on_rank0
@@ -58,10 +58,13 @@ def load(store: Store, peers: Peers, commits: Iterable[Slot] | None, into: Recei
     may be made again.
     """
     skipped: list[str] = []
+    behind: Unusable | None = None
     walk, seen = iter(commits or ()), False
     while True:
         candidate = on_rank0(peers, lambda: _next(store, walk, seen=seen))  # noqa: B023  (called at once)
         skipped += candidate["passed"]
+        if behind is None and (gone := candidate["gone"]):
+            behind = Unusable(CommitRef(gone["seq"], gone["step"]), gone["why"])
         if candidate["commit"] is None:
             break
         seen = True
@@ -73,8 +76,9 @@ def load(store: Store, peers: Peers, commits: Iterable[Slot] | None, into: Recei
             commit = CommitRef(seq, committed.step)
             made = candidate["commit"]["time"]
             ranks = tuple(index.state for index in manifest.indexes)
-            return Loaded(commit, manifest.position, state, len(ranks), ranks, made, tuple(skipped))
+            return Loaded(commit, manifest.position, state, len(ranks), ranks, made, tuple(skipped), behind)
         skipped.append(f"commit {seq} of step {committed.step}: {damage}")
+        behind = behind or Unusable(CommitRef(seq, committed.step), damage)
     if not skipped:
         return None
     raise Corrupt(
@@ -148,6 +152,7 @@ def _next(store: Store, commits: Iterator[Slot], *, seen: bool) -> dict[str, Any
     """
     passed: list[str] = []
     missing: list[str] = []
+    gone: dict[str, Any] | None = None
     pinned: set[int] = set()
     for slot in commits:
         match slot:
@@ -156,17 +161,20 @@ def _next(store: Store, commits: Iterator[Slot], *, seen: bool) -> dict[str, Any
                     told = len(missing) if slot.seq not in pinned else 0 if seen else 1
                     return {
                         "passed": [*passed, *missing[:told]],
+                        "gone": gone if told else None,
                         "commit": {**_wire(slot.seq, committed), "time": made},
                     }
                 pinned |= {*committed.pins.values(), *committed.released}
-                missing.append(f"commit {slot.seq} of step {committed.step}: {committed.manifest.key} is missing")
+                why = f"{committed.manifest.key} is missing"
+                gone = gone or {"seq": slot.seq, "step": committed.step, "why": why}
+                missing.append(f"commit {slot.seq} of step {committed.step}: {why}")
             case _:
                 passed.append(slot.problem)
     if missing:
         lost = [] if seen else missing[:1]
         older = len(missing) - len(lost)
         passed += [*lost, *([f"{older} older commits are retired"] if older else [])]
-    return {"passed": passed, "commit": None}
+    return {"passed": passed, "gone": None, "commit": None}
 
 
 def _try(store: Store, peers: Peers, committed: Committed, into: Receiver) -> tuple[tuple[Manifest, State] | None, str]:

@@ -122,6 +122,14 @@ class NewCommit:
 
 
 @dataclass(frozen=True)
+class Unusable:
+    """A commit that is in the log, and of which something is missing or damaged."""
+
+    commit: CommitRef
+    why: str
+
+
+@dataclass(frozen=True)
 class Loaded:
     """A commit that every rank has read and verified."""
 
@@ -135,4 +143,6 @@ class Loaded:
     made: str
     """When, for people."""
     skipped: tuple[str, ...]
-    """Newer commits that could not be used, each with its reason, newest first: to be reported."""
+    """What could not be used on the way to it, each with its reason, newest first: to be reported."""
+    behind: Unusable | None = None
+    """The newest commit that there is, where that is not this one."""

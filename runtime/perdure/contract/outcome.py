@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -46,6 +46,12 @@ HANDOVERS_BYTES: Final = 800
 
 UNSAVED_BYTES: Final = 300
 """Of why the last checkpoint failed, once JSON has escaped it."""
+
+BEGINNINGS_KEPT: Final = 4
+"""Of the runs that a pod's trainers have begun, in its outcome."""
+
+FALLBACK_BYTES: Final = 200
+"""Of why a commit could not be used, once JSON has escaped it."""
 
 _NAME_CHARACTERS: Final = 100
 """Of an error's name; escaped, a character is at most twelve bytes long."""
@@ -125,6 +131,33 @@ class Rescue:
 
 
 @dataclass(frozen=True)
+class Beginning:
+    """Where a run has begun that was opened, and how far the trainer before it had come in this pod: what lies between
+    is trained again.
+    """
+
+    run: int
+    step: int
+    """The step at which it has begun."""
+    of: int = 0
+    """The run before it, of which this pod had a trainer that has trained; 0: none."""
+    reached: int = 0
+    """The step which that one had done."""
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """A run could not use the newest commit, and has begun with an older one."""
+
+    run: int
+    """The run that began there."""
+    steps: int
+    """From there to the newest commit."""
+    why: str = ""
+    """Which commit that is, and what is wrong with it."""
+
+
+@dataclass(frozen=True)
 class Unsaved:
     """Checkpoints that have failed in a row, and none was made since."""
 
@@ -162,6 +195,10 @@ class Outcome:
     """Why it cannot."""
     rescue: Rescue | None = None
     """What the trainer's own run began with, if that was in no commit."""
+    begun: tuple[Beginning, ...] = ()
+    """Where the newest runs have begun that this pod's trainers have opened, oldest first."""
+    fell_back: Fallback | None = None
+    """The newest of them that could not use the newest commit."""
     unsaved: Unsaved | None = None
     """Checkpoints that had failed when the trainer ended; None where the last was made."""
     result: Mapping[str, Any] | None = None
@@ -192,11 +229,12 @@ def write_outcome(outcome: Outcome) -> str:
     if outcome.live is not None:
         body |= {"live": outcome.live, "liveWhy": outcome.live_why[:WHY_CHARACTERS]}
     if outcome.rescue:
-        body["rescue"] = {"run": outcome.rescue.run, "steps": outcome.rescue.steps, "of": outcome.rescue.of}
+        body["rescue"] = asdict(outcome.rescue)
     if outcome.unsaved:
         body["unsaved"] = {"failures": outcome.unsaved.failures, "why": fitting(outcome.unsaved.why, UNSAVED_BYTES)}
     if outcome.result is not None and not outcome.error:
         body["result"] = read_result(outcome.result)
+    body |= _what_runs_began_with(outcome, OUTCOME_BYTES - len(_compact(body)))
     room = OUTCOME_BYTES - len(_compact(body)) if "result" in body else HANDOVERS_BYTES
     if records := _those_that_fit(outcome.handovers, min(room, HANDOVERS_BYTES)):
         body["handovers"] = records
@@ -204,6 +242,23 @@ def write_outcome(outcome: Outcome) -> str:
         body["error"] = {"kind": outcome.error.kind.value, "name": outcome.error.name[:_NAME_CHARACTERS], "tail": ""}
         body["error"]["tail"] = fitting(outcome.error.tail, OUTCOME_BYTES - len(_compact(body)))
     return _compact(body)
+
+
+def _what_runs_began_with(outcome: Outcome, room: int) -> dict[str, Any]:
+    """Beside the largest result the newest of it."""
+    body: dict[str, Any] = {}
+    begun = [asdict(one) for one in outcome.begun[-BEGINNINGS_KEPT:]]
+    while begun and len(_compact({"begun": begun})) > room:
+        begun = begun[1:]
+    if begun:
+        body["begun"] = begun
+    if fell := outcome.fell_back:
+        told = {"fellBack": asdict(replace(fell, why=""))}
+        left = min(FALLBACK_BYTES, room - len(_compact(body | told)))
+        if left > 0:
+            told["fellBack"]["why"] = fitting(fell.why, left)
+            body |= told
+    return body
 
 
 def _those_that_fit(records: Sequence[HandoverRecord], room: int) -> list[dict[str, Any]]:
@@ -241,9 +296,15 @@ def read_outcome(text: str) -> Outcome:
         live=live if isinstance(live := doc.get("live"), bool) else None,
         live_why=str(doc.get("liveWhy") or "")[:WHY_CHARACTERS],
         rescue=_rescue(doc.get("rescue")),
+        begun=_beginnings(doc.get("begun")),
+        fell_back=_fallback(doc.get("fellBack")),
         unsaved=_unsaved(doc.get("unsaved")),
         result=read_result(doc.get("result")),
     )
+
+
+_BEGINNING: Final = (("run", 1), ("step", 0), ("of", 0), ("reached", 0))
+"""Its fields in their order, and the least that each can be."""
 
 
 def _exit_kind(word: str) -> ExitKind:
@@ -272,6 +333,31 @@ def _rescue(value: Any) -> Rescue | None:
         return Rescue(
             *(integer({"of": 0, **value}, key, least) for key, least in (("run", 1), ("steps", 1), ("of", 0)))
         )
+    except ContractError:
+        return None
+
+
+def _beginnings(value: Any) -> tuple[Beginning, ...]:
+    found = map(_beginning, value if isinstance(value, list) else [])
+    return tuple(one for one in found if one)[-BEGINNINGS_KEPT:]
+
+
+def _beginning(value: Any) -> Beginning | None:
+    """Only counted: an absurd one is ignored."""
+    if not isinstance(value, dict):
+        return None
+    try:
+        return Beginning(*(integer({"of": 0, "reached": 0, **value}, key, least) for key, least in _BEGINNING))
+    except ContractError:
+        return None
+
+
+def _fallback(value: Any) -> Fallback | None:
+    """Only told: an absurd one is ignored."""
+    if not isinstance(value, dict):
+        return None
+    try:
+        return Fallback(integer(value, "run", 1), integer(value, "steps", 0), string(value, "why", ""))
     except ContractError:
         return None
 

@@ -68,8 +68,9 @@ def resume(run: Run, *, seed: int) -> None:
         if opening.origin and loaded:  # its own from here on: the other root may retire that commit
             run.checkpointer.begin_with(loaded.position, f"from {opening.origin.uri}", settings.rendezvous)
         run.images.begin()
-    rescued_of = opening.image.run if opening.image else 0
-    run.tell(Opened(opening.run, run.checkpointer.commit, opening.rescued, rescued_of))
+    rescued_of, behind = opening.image.run if opening.image else 0, loaded.behind if loaded else None
+    begun = Opened(opening.run, run.checkpointer.commit, opening.rescued, rescued_of, run.progress.step)
+    run.tell(replace(begun, behind=behind.commit, behind_why=behind.why) if behind else begun)
     run.tell(Resumed(run.progress.step, dict(run.timings.seconds)))
     run.schedule.saved()
     if why := obstacle(run) or hidden_obstacle() or kept_world(run):

@@ -113,15 +113,15 @@ ENDING: Final = (
     Mutant(
         "steps lost are not summed over runs",
         _ENDING,
-        "steps_lost=status.steps_lost + steps_lost,",
-        "steps_lost=steps_lost,",
+        "steps_lost=status.steps_lost + cost.steps,",
+        "steps_lost=cost.steps,",
         ("kill-pod", "code-failure"),
     ),
     Mutant(
         "steps lost are counted from the last commit but one",
         _ENDING,
-        "base = max(commits)[1] if commits else committed",
-        "base = min(commits)[1] if commits else committed",
+        "kept = max(commits)[1] if commits else committed",
+        "kept = min(commits)[1] if commits else committed",
         ("behind-the-others",),
     ),
     Mutant(

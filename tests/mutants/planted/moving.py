@@ -159,11 +159,10 @@ MOVING: Final = (
         ("kill-pod", "code-failure"),
     ),
     Mutant(
-        "steps that an image has brought back count as lost",
+        "what members tell of where their run has begun changes no sum",
         _HISTORY,
-        "draft = draft.update(steps_lost=max(0, draft.status.steps_lost - back))",
-        "draft = draft.update(steps_lost=max(0, draft.status.steps_lost))",
-        tests=("tests/unit/operator/decide",),
-        outside="a simulated trainer has no memory, so that none leaves an image to go on from",
+        "steps_lost=max(0, status.steps_lost + new.steps_lost - old.steps_lost),",
+        "steps_lost=status.steps_lost,",
+        ("commit-damaged",),
     ),
 )

@@ -24,6 +24,7 @@ cordons      a mere cordon moves those whose job says so, and nobody has to leav
 evictions    requests to evict are answered, heeded, and said to be done when they are
 outages      members are not given up because nobody sees their nodes
 accounts     what runs have cost: failures, steps lost, what was saved
+ledger       what a job is said to have lost in the end is what it has lost
 recovery     how long it takes to go on
 unasked      nobody stops training unasked
 lost         nobody trains on for a run that is lost
@@ -48,6 +49,7 @@ from tests.simulation.checks.debts import Debts
 from tests.simulation.checks.evictions import Evictions
 from tests.simulation.checks.handovers import Handovers
 from tests.simulation.checks.leadership import Leadership
+from tests.simulation.checks.ledger import Ledger
 from tests.simulation.checks.looks import Looks
 from tests.simulation.checks.lost import Lost
 from tests.simulation.checks.memory import Memory
@@ -112,8 +114,8 @@ class Checks:
     def __init__(self, scene: Scene, *, everything: bool = False) -> None:
         self._case = Case(scene, everything=everything)
         self._scene = scene
-        self._bounds, self._runs = Bounds(self._case), Runs(self._case)
-        self._promises = (self._bounds, self._runs, *(promise(self._case) for promise in OTHERS))
+        self._bounds, self._runs, self._ledger = Bounds(self._case), Runs(self._case), Ledger(self._case)
+        self._promises = (self._bounds, self._runs, self._ledger, *(promise(self._case) for promise in OTHERS))
         self._of_change = [one.on_change for one in self._promises if _has(one, Promise.on_change)]
         self._of_lease = [one.on_change for one in self._promises if isinstance(one, Leadership)]
         self._of_fact = [one.on_fact for one in self._promises if _has(one, Promise.on_fact)]
@@ -151,6 +153,7 @@ class Checks:
     def judge(self) -> None:
         """The end: the logs against what was trained."""
         self._runs.judge()
+        self._ledger.judge()
 
     def unsettled(self) -> list[str]:
         """I6: the jobs that neither train nor are finished, each with what its status says."""

@@ -24,6 +24,7 @@ from tests.simulation.checks.reading import (
     previous,
     status_of,
     terminated,
+    upcoming,
 )
 from tests.simulation.objects import JOBS, PODS, Json, key_of, node_of, seconds_of, terminating, uid_of
 from tests.simulation.world import Fact
@@ -143,6 +144,8 @@ class Accounts(Promise):
             for other in (one for one in self._open.values() if one.job == uid and one.run < run[1]):
                 self._left.setdefault((uid, other.run), self._committed.get(uid, (-1e9, step)))
             self._committed.setdefault(uid, (-1e9, step))
+            if step < self._committed[uid][1]:  # the newest commit is damaged
+                self._committed[uid] = self._case.now, step
             self._reached[run] = max(step, self._reached.get(run, 0))  # taken over, it may be in no commit
         else:
             self._committed[uid] = self._case.now, step
@@ -258,7 +261,7 @@ class Accounts(Promise):
         if code + infrastructure and not any(death.how == "OOMKilled" for death in account.deaths.values()):
             self._memory.pop(account.job, None)
         yield from self._blame(account, status, before, code, infrastructure)
-        lost = int(status.get("stepsLost", 0)) - int(before.get("stepsLost", 0))
+        lost = _counted(account, status, before)
         yield from self._steps(account, lost, int(before.get("step") or 0))
         yield from self._saved(account, status, code + infrastructure)
 
@@ -316,19 +319,25 @@ class Accounts(Promise):
         the one that was `known`.
         """
         yield from self._saved_steps(account, lost)
-        run = account.job, account.run
+        run = account.job, self._trained(account)
         made, committed = self._left.get(run) or self._committed.get(account.job, (-1e9, 0))
         goes_on = run in self._taken and (account.job, self._taken[run]) not in self._broken
         truth = 0 if goes_on else max(self._reached.get(run, 0) - committed, 0)
         if min((death.at for death in account.deaths.values()), default=0.0) - made < BREATH_SECONDS:
             return
-        told = [one for one in account.told.values() if int(one.get("run") or 0) == account.run]
+        told = [one for one in account.told.values() if int(one.get("run") or 0) == run[1]]
         known = max([known, *(int(one["commit"]["step"]) for one in told if one.get("commit"))])
         untold = max(self._reached.get(run, 0) - known, 0) if len(told) < len(account.members) else 0
         if lost > max(truth + 1, self._told_lost(told), untold):  # a rank may end within the step that another has done
             yield "steps-lost", f"{lost} steps are counted as lost, and {truth} were trained since the last commit"
         elif lost < truth and run not in self._taken and len(told) == len(account.members) and self._is_heard(account):
             yield "steps-lost", f"{lost} steps are counted as lost, and {truth} are"
+
+    def _trained(self, account: Account) -> int:
+        """The run, or where it has never begun the one that its members tell of."""
+        runs = {int(one.get("run") or 0) for one in account.told.values()} - {0}
+        never = (account.job, account.run) not in self._reached
+        return max((run for run in runs if run <= account.run), default=account.run) if never else account.run
 
     def _told_lost(self, told: list[Json]) -> int:
         """Where last words are older than the log, and who lives on leaves none, nobody can know better."""
@@ -366,6 +375,19 @@ class Accounts(Promise):
             expected.add("HandedOver")
         if late and said.get("reason") not in expected:
             yield "saved", f"{sorted(account.late)} were deleted after their time, and Saved is {words}"
+
+
+def _counted(account: Account, status: Json, before: Json) -> int:
+    """Steps that count as lost, or may be, of this run, beside what is learnt of others in the same write."""
+    on = int(plan_of(before).get("run") or 0)
+    if on == account.run:
+        following = upcoming(status)
+    else:
+        following = next((one for one in status.get("history") or () if int(one["run"]) == on), {})
+    names = "stepsLost", "stepsInDoubt"
+    if following:
+        return sum(int(following.get(name, 0)) for name in names)
+    return sum(int(status.get(name, 0)) - int(before.get(name, 0)) for name in names)
 
 
 def _runs(job: Json) -> tuple[Json, Json]:

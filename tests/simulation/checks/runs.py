@@ -88,6 +88,8 @@ class Runs(Promise):
             evidence.emptied(fact.facts["root"], fact.facts["told"])
         elif fact.what == "stripped":
             evidence.stripped(fact.facts["root"])
+        elif fact.what == "damaged":
+            evidence.damaged(fact.facts["root"], fact.facts["seq"])
         elif fact.what in ("cut off", "reached again", "power off", "kills"):
             evidence.excuse(self._case.now, fact.what)
             if fact.what == "cut off":

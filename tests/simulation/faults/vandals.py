@@ -37,6 +37,34 @@ async def checkpoints_deleted(scene: Scene, rng: random.Random) -> None:
     _kill_all(scene, user)
 
 
+@fault(150, apart=True)
+async def commit_damaged(scene: Scene, rng: random.Random) -> None:
+    """Something changes or deletes an object of a job's newest commit, an older one is there, and all begin anew; where
+    one alone is killed, the others tell how far they had come.
+    """
+    user, objects = some_user(scene, rng), scene.world.bucket.objects
+    entries = [json.loads(data) for key, data in objects.items() if key.startswith(f"{user.root}/log/")]
+    commits = sorted((one for one in entries if one["kind"] == "Committed"), key=lambda one: -int(one["seq"]))
+    there = [one for one in commits if f"{user.root}/{one['manifest']['key']}" in objects]
+    if len(there) < 2 or there[0] is not commits[0]:
+        return
+    folder = there[0]["manifest"]["key"].rpartition("/")[0]
+    shards = sorted(one for one in objects if one.startswith(f"{user.root}/{folder}/") and "shard" in one)
+    if not shards:
+        return
+    key = rng.choice(shards)
+    if rng.random() < 0.5:
+        objects[key] = bytes(byte ^ 1 for byte in objects[key])
+    else:
+        del objects[key]
+    scene.world.fire("damaged-commit")
+    scene.world.tell("user", "damaged", root=user.root, seq=int(there[0]["seq"]), key=key)
+    pods = [pod for pod in user.pods() if node_of(pod) in scene.kubelets]
+    for pod in pods if rng.random() < 0.3 else rng.sample(pods, min(1, len(pods))):
+        scene.world.fire("kill-pod")
+        scene.kubelets[node_of(pod)].kill_pod(pod)
+
+
 def _kill_all(scene: Scene, user: User) -> None:
     for pod in user.pods():
         if node_of(pod) in scene.kubelets:

@@ -66,7 +66,10 @@ reports: st.SearchStrategy[Report] = st.one_of(
     ),
     st.builds(SaveFailed, failures=whole, why=st.text(max_size=40)),
     st.builds(HandoverEnded, run=whole, word=st.sampled_from(HandoverWord), why=st.text(max_size=40)),
-    st.builds(Opened, run=whole, resumed=st.none() | commits, rescued=whole, rescued_of=whole),
+    st.builds(
+        Opened, run=whole, resumed=st.none() | commits, rescued=whole, rescued_of=whole, step=st.none() | whole,
+        behind=st.none() | commits, behind_why=st.text(max_size=40),
+    ),
     st.builds(Stepped, step=whole, epoch=st.none() | whole),
     st.builds(Committed, commit=commits),
     st.builds(

@@ -736,11 +736,15 @@ class TestARunThatIsLostWhileTheNextOneWaitsForIt:
         """The members of the run in between never learned that it may begin."""
         here = _in_place().ended(1, ExitKind.EXIT_TIMEOUT, run=1, step=20, commit=(4, 10), opened=1)
         here = here.settle().after(1).settle()
-        assert [(one.run, one.steps_lost) for one in here.now.history[-2:]] == [(2, 10), (3, 0)]
+        assert [(one.run, one.steps_lost, one.steps_in_doubt) for one in here.now.history[-2:]] == [
+            (2, 0, 10),
+            (3, 0, 0),
+        ]
+        assert (here.now.steps_lost, here.now.steps_in_doubt) == (0, 10)
         ends = {"run": 3, "step": 30, "commit": (6, 30), "rescue": Rescue(3, 10, 1)}
         here = here.all_ended(ExitKind.CHECKPOINTED, **ends).settle()
         assert [(one.run, one.steps_lost, one.rescued) for one in here.now.history[-2:]] == [(2, 0, 0), (3, 0, 10)]
-        assert here.now.steps_lost == 0
+        assert (here.now.steps_lost, here.now.steps_in_doubt) == (0, 0)
 
     def test_but_not_where_the_run_before_has_found_an_emptied_log(self) -> None:
         lost = (ErrorKind.EXCEPTION, ErrorName.LOG_LOST, "no commit")
@@ -949,11 +953,11 @@ class TestHistory:
     def test_a_leaver_that_died_before_it_could_tell_has_lost_nothing(self) -> None:
         dead = {"run": 1, "step": 20, "commit": (4, 10), "opened": 1, "error": killed()}
         here = _offered().ended(1, ExitKind.FAILED, **dead).settle().after(NEWS_SECONDS).settle()
-        assert here.now.steps_lost == 10
+        assert (here.now.steps_lost, here.now.steps_in_doubt) == (0, 10)  # nobody can know yet
         went = (HandoverRecord(2, HandoverWord.GO, parts={"pause": 0.05}),)
         saved = {"run": 2, "step": 30, "commit": (5, 30), "opened": 2}
         here = here.after(1).settle().ended(0, ExitKind.CHECKPOINTED, handovers=went, **saved).settle()
-        assert here.now.steps_lost == 0
+        assert (here.now.steps_lost, here.now.steps_in_doubt) == (0, 0)
         assert [one.steps_lost for one in here.now.history if one.run == 2] == [0]
 
     def test_the_newest_twenty_are_kept(self) -> None:

@@ -51,12 +51,14 @@ from perdure.channel import (
 )
 from perdure.contract import (
     LINGER_SECONDS,
+    Beginning,
     CommitRef,
     Completion,
     ErrorKind,
     ErrorName,
     ExitKind,
     Failure,
+    Fallback,
     Leave,
     Outcome,
     Rescue,
@@ -487,6 +489,25 @@ class TestNewerRuns:
         pod = training()
         pod.sees(reported(Opened(3, COMMIT, rescued=13, rescued_of=1)), reported(TookOver(4, 0, 2, 130)))
         assert told(pod, ExitKind.COMPLETED).outcome(ProcessEnded(0, 0)).rescue == Rescue(3, 13, 1)
+
+    def test_its_outcome_tells_where_runs_have_begun_and_how_far_those_before_them_had_come(self) -> None:
+        """Nobody else may live who knows both ends of what was trained twice."""
+        pod = training()
+        pod.sees(reported(Opened(1, COMMIT, step=100)), reported(Stepped(120)))
+        pod.sees(AssignmentRead(replace(RUN2, lost=(1,))), ProcessEnded(0, -9))
+        pod.sees(reported(Opened(2)))
+        behind = {"behind": CommitRef(9, 110), "behind_why": "shard-00000 is missing"}
+        pod.sees(reported(Opened(2, COMMIT, step=100, **behind)), reported(Stepped(101)))
+        outcome = told(pod, ExitKind.COMPLETED).outcome(ProcessEnded(0, 0))
+        assert outcome.begun == (Beginning(1, 100), Beginning(2, 100, 1, 120))
+        assert outcome.fell_back == Fallback(2, 10, "commit 9 of step 110: shard-00000 is missing")
+
+    def test_a_run_that_has_never_begun_here_is_passed_over_in_that(self) -> None:
+        pod = training()
+        pod.sees(AssignmentRead(replace(RUN2, lost=(1,))), ProcessEnded(0, -9))
+        pod.sees(AssignmentRead(replace(RUN3, rank=0, lost=(1, 2))), ProcessEnded(0, -9))
+        pod.sees(reported(Opened(3, COMMIT, step=100)))
+        assert told(pod, ExitKind.COMPLETED).outcome(ProcessEnded(0, 0)).begun == (Beginning(3, 100, 1, 120),)
 
     def test_a_trainer_killed_because_its_run_is_lost_has_stopped(self) -> None:
         pod = training()

@@ -300,6 +300,8 @@ def test_a_damaged_shard_is_reported_and_its_commit_skipped_by_all_ranks(store: 
         assert len(loaded.skipped) == 1
         assert "commit 3 of step 20: data/1/20-" in loaded.skipped[0]
         assert f"shard-{rank:05d}" in loaded.skipped[0]
+        assert loaded.behind.commit == CommitRef(3, 20)
+        assert f"commit 3 of step 20: {loaded.behind.why}" == loaded.skipped[0]
 
 
 @pytest.mark.parametrize("how", ["flipped", "short"])
@@ -311,6 +313,24 @@ def test_a_damaged_manifest_is_reported_and_its_commit_skipped(store: Store, how
     loaded = load_by(store, 2, pen)[1]
     assert loaded.commit.step == 10
     assert "manifest.json is not what the log says" in loaded.skipped[0]
+    assert (loaded.behind.commit, loaded.behind.why) == (CommitRef(3, 20), loaded.skipped[0].partition(": ")[2])
+
+
+def test_the_newest_of_several_that_cannot_be_used_is_what_it_falls_back_behind(store: Store) -> None:
+    pen = opened(store)
+    for step in (10, 20, 30, 40):
+        save_solo(store, pen, step)
+    store.delete([next(key for key in store.list("data/1/40-") if key.endswith("manifest.json"))])
+    damage(store, next(key for key in store.list("data/1/30-") if "shard" in key), "flipped")
+    loaded = load_by(store, 2, pen)[1]
+    assert (loaded.commit.step, len(loaded.skipped)) == (20, 2)
+    assert (loaded.behind.commit.step, loaded.behind.why) == (40, loaded.skipped[0].partition(": ")[2])
+
+
+def test_a_run_that_begins_with_the_newest_commit_falls_back_behind_none(store: Store) -> None:
+    pen = opened(store)
+    save_solo(store, pen, 10)
+    assert load_by(store, 2, pen)[1].behind is None
 
 
 def test_damage_that_only_one_rank_meets_makes_all_ranks_fall_back(store: Store) -> None:

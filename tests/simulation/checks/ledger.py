@@ -1,0 +1,30 @@
+"""What status says that a job has lost, at the end of its history, against what its trainers have done.
+
+What nobody could tell status must not claim to know: fewer steps than were lost are wrong where it says that they are
+all, and more are wrong always.
+"""
+
+from __future__ import annotations
+
+from tests.simulation.checks.accounts import UNSURE
+from tests.simulation.checks.case import Promise
+from tests.simulation.checks.reading import status_of
+from tests.simulation.objects import JOBS, key_of, uid_of
+
+
+class Ledger(Promise):
+    """stepsLost, stepsInDoubt and runsUntold."""
+
+    def judge(self) -> None:
+        """At the end, once every run is over."""
+        if self._case.fired(*UNSURE):
+            return
+        for job in self._world.server.each(JOBS):
+            root, status = job["spec"]["checkpoint"]["uri"], status_of(job)
+            lost = self._case.evidence.lost(root, uid_of(job))
+            told, doubt, untold = (int(status.get(name) or 0) for name in ("stepsLost", "stepsInDoubt", "runsUntold"))
+            words = f"{key_of(job)[1]} has lost {lost}, and status tells {told}"
+            if told > sum(lost.values()):
+                self._case.fail("ledger", f"{words}")
+            elif not untold and told + doubt < sum(lost.values()):
+                self._case.fail("ledger", f"{words} and {doubt} in doubt, and of no run that it does not know")

@@ -1,0 +1,113 @@
+"""What a run has cost: how far it had come, and where the next one has begun, as those tell who know one of the two."""
+
+from __future__ import annotations
+
+from perdure.contract import Beginning, ExitKind, Fallback
+from perdure_operator.api.reasons import ConditionType, Reason
+from perdure_operator.api.status import HistoryEntry, LiveRefused
+from perdure_operator.state.snapshot import NodeView
+from tests.support.jobs import PATIENT, Job, job, killed
+
+WHY = "commit 2 of step 10: data/1/10-ab/shard-00001 is missing"
+
+
+def _next_run(here: Job) -> Job:
+    return here.after(10).settle().ready().settle()
+
+
+def _lost_together() -> Job:
+    """Run 1 had come to step 12, and its newest commit was of step 10; run 2 is on, and all its members are new."""
+    here = job().running(world=2).ended(1, ExitKind.FAILED, error=killed(), step=12, commit=(2, 10)).settle()
+    return _next_run(here.ended(0, ExitKind.PEER_LOST, step=12, commit=(2, 10)).settle())
+
+
+def _running() -> Job:
+    here = job(disruption=PATIENT).having(nodes=tuple(NodeView(name=f"n{number + 1}") for number in range(5)))
+    return here.running(world=3).status(live_refused=LiveRefused(template="t1", why="its model is sharded"))
+
+
+def _one_is_silent() -> Job:
+    """Of run 1 one member has died without a word, and the others go on in their pods: run 2."""
+    here = _next_run(_running().exited(1, code=137).settle())
+    assert here.now.run == 2
+    return here
+
+
+def _skipped(here: Job) -> list[str]:
+    events = [event for decision in here.history for event in decision.events]
+    return [event.message for event in events if event.reason == Reason.COMMIT_SKIPPED]
+
+
+class TestADamagedCommit:
+    def test_the_steps_behind_it_count_as_lost_and_it_is_said_once(self) -> None:
+        here = _lost_together()
+        assert here.now.steps_lost == 2
+        told = {"run": 2, "begun": (Beginning(2, 4),), "fell_back": Fallback(2, 6, WHY)}
+        here = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(5, 20), **told).settle()
+        entry = here.now.history[-1]
+        assert (entry.run, entry.steps_lost, entry.fell_back, entry.began) == (2, 8, 6, 4)
+        assert (here.now.steps_lost, here.now.runs_untold) == (8, 0)
+        assert _skipped(here) == [f"run 2 could not use {WHY}; it has begun 6 steps before it"]
+
+    def test_a_second_run_that_begins_behind_it_costs_what_that_one_had_done(self) -> None:
+        here = _lost_together()
+        ends = {"error": killed(), "run": 2, "step": 7, "commit": (1, 4)}
+        told = {"begun": (Beginning(2, 4),), "fell_back": Fallback(2, 6, WHY)}
+        here = _next_run(here.all_ended(ExitKind.FAILED, **ends, **told).settle())
+        assert here.now.steps_lost == 8 + 3
+        told = {"begun": (Beginning(3, 4),), "fell_back": Fallback(3, 6, WHY)}
+        here = here.all_ended(ExitKind.CHECKPOINTED, run=3, step=20, commit=(5, 20), **told).settle()
+        assert here.now.steps_lost == 8 + 3
+        assert [one.fell_back for one in here.now.history[-2:]] == [6, 6]
+
+    def test_where_nobody_has_told_how_far_the_run_before_had_come_the_commit_itself_does(self) -> None:
+        here = job().status(step=10, commit_seq=2).running(world=1)
+        here = _next_run(here.missing(here.members[0]).settle().after(300).settle())
+        assert (here.now.steps_lost, here.now.runs_untold) == (0, 1)
+        told = {"run": 2, "begun": (Beginning(2, 4),), "fell_back": Fallback(2, 6, WHY)}
+        here = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(5, 20), **told).settle()
+        assert (here.now.steps_lost, here.now.runs_untold) == (6, 1)
+
+
+class TestWhatNobodyCanKnowYet:
+    def test_a_run_of_which_nobody_has_told_is_counted_as_such(self) -> None:
+        here = _one_is_silent()
+        assert (here.now.steps_lost, here.now.steps_in_doubt, here.now.runs_untold) == (0, 0, 1)
+
+    def test_whoever_has_stayed_tells_of_both_ends(self) -> None:
+        here, told = _one_is_silent(), {"run": 2, "begun": (Beginning(2, 10, 1, 17),)}
+        here = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(5, 20), **told).settle()
+        assert (here.now.steps_lost, here.now.runs_untold) == (7, 0)
+        assert [(one.run, one.steps_lost, one.untold) for one in here.now.history] == [(1, 0, False), (2, 7, False)]
+
+    def test_a_newcomer_alone_tells_of_one(self) -> None:
+        here, told = _one_is_silent(), {"run": 2, "begun": (Beginning(2, 10),)}
+        here = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(5, 20), **told).settle()
+        assert (here.now.steps_lost, here.now.runs_untold) == (0, 1)
+
+    def test_what_is_in_no_commit_is_in_doubt_while_members_may_have_kept_it(self) -> None:
+        for begun, lost in ((20, 0), (18, 2), (10, 10)):
+            dead = {"run": 1, "step": 20, "commit": (4, 10), "error": killed()}
+            here = _next_run(_running().ended(1, ExitKind.FAILED, **dead).settle())
+            assert (here.now.steps_lost, here.now.steps_in_doubt, here.now.runs_untold) == (0, 10, 0)
+            assert here.condition(ConditionType.SAVED).status == "False"
+            told = {"run": 2, "begun": (Beginning(2, begun, 1, 20),)}
+            here = here.all_ended(ExitKind.CHECKPOINTED, step=30, commit=(6, 30), **told).settle()
+            assert (here.now.steps_lost, here.now.steps_in_doubt) == (lost, 0)
+
+    def test_of_a_run_that_has_never_begun_nothing_is_lost(self) -> None:
+        """Its members tell of the one before it, which is counted where the next one begins."""
+        here = _one_is_silent()
+        here = here.all_ended(ExitKind.PEER_LOST, run=1, step=17, commit=(2, 10)).settle()
+        assert (here.now.steps_lost, here.now.runs_untold) == (7, 0)
+        here = _next_run(here)
+        told = [(one.run, one.steps_lost, one.untold) for one in here.now.history[-2:]]
+        assert told == [(2, 0, False), (3, 7, False)]
+
+
+def test_what_an_older_operator_has_counted_stays() -> None:
+    here = job().running(world=1)
+    here = here.status(history=(HistoryEntry(run=1, size=1, steps_lost=5),), steps_lost=5)
+    told = {"run": 1, "begun": (Beginning(1, 10),)}
+    here = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(5, 20), **told).settle()
+    assert (here.now.steps_lost, here.now.history[0].steps_lost) == (5, 5)
