@@ -496,8 +496,8 @@ class TestNewerRuns:
         pod.sees(reported(Opened(1, COMMIT, step=100)), reported(Stepped(120)))
         pod.sees(AssignmentRead(replace(RUN2, lost=(1,))), ProcessEnded(0, -9))
         pod.sees(reported(Opened(2)))
-        behind = {"behind": CommitRef(9, 110), "behind_why": "shard-00000 is missing"}
-        pod.sees(reported(Opened(2, COMMIT, step=100, **behind)), reported(Stepped(101)))
+        begun = Opened(2, COMMIT, step=100, behind=CommitRef(9, 110), behind_why="shard-00000 is missing")
+        pod.sees(reported(begun), reported(Stepped(101)))
         outcome = told(pod, ExitKind.COMPLETED).outcome(ProcessEnded(0, 0))
         assert outcome.begun == (Beginning(1, 100), Beginning(2, 100, 1, 120))
         assert outcome.fell_back == Fallback(2, 10, "commit 9 of step 110: shard-00000 is missing")
