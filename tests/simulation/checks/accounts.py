@@ -24,7 +24,6 @@ from tests.simulation.checks.reading import (
     previous,
     status_of,
     terminated,
-    upcoming,
 )
 from tests.simulation.objects import JOBS, PODS, Json, key_of, node_of, seconds_of, terminating, uid_of
 from tests.simulation.world import Fact
@@ -380,14 +379,15 @@ class Accounts(Promise):
 def _counted(account: Account, status: Json, before: Json) -> int:
     """Steps that count as lost, or may be, of this run, beside what is learnt of others in the same write."""
     on = int(plan_of(before).get("run") or 0)
-    if on == account.run:
-        following = upcoming(status)
-    else:
-        following = next((one for one in status.get("history") or () if int(one["run"]) == on), {})
-    names = "stepsLost", "stepsInDoubt"
-    if following:
-        return sum(int(following.get(name, 0)) for name in names)
-    return sum(int(status.get(name, 0)) - int(before.get(name, 0)) for name in names)
+    own = 0 if on == account.run else on  # what it has cost stands where the run that followed has begun
+    known = {int(one["run"]): _may_be_lost(one) for one in before.get("history") or ()}
+    now = {int(one["run"]): _may_be_lost(one) for one in status.get("history") or ()}
+    learnt = sum(now[run] - known[run] for run in now.keys() & known.keys() - {own})
+    return _may_be_lost(status) - _may_be_lost(before) - learnt
+
+
+def _may_be_lost(one: Json) -> int:
+    return int(one.get("stepsLost") or 0) + int(one.get("stepsInDoubt") or 0)
 
 
 def _runs(job: Json) -> tuple[Json, Json]:
