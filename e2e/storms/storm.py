@@ -39,7 +39,7 @@ ENVIRON: Final = {
 }
 LOOK_SECONDS: Final = 0.1
 ACT_SECONDS: Final = 150.0
-CALM_SECONDS: Final = 240.0
+CALM_SECONDS: Final = 420.0
 DRAIN_SECONDS: Final = 300.0
 FROZEN_SECONDS: Final = 15.0
 CALM_STEPS: Final = 4
@@ -107,7 +107,6 @@ class Storm:
     lab: Lab
     training: Training
     store: Store
-    nodes: Sequence[str]
     folder: Path
     draw: random.Random
     faults: list[judge.Fault] = field(default_factory=list)

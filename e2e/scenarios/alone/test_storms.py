@@ -17,7 +17,6 @@ import pytest
 
 from e2e.harness.lab import Lab
 from e2e.prepare.basics import REPOSITORY
-from e2e.scenarios import lanes
 from e2e.scenarios.conftest import Train, Undisturbed
 from e2e.scenarios.training import Config, Trouble
 from e2e.storms import judge
@@ -27,7 +26,7 @@ from e2e.storms.storm import ENVIRON, OF_PROCESSES, OF_THE_STORE, Act, Harm, Mov
 pytestmark = [pytest.mark.cluster, pytest.mark.chaos]
 
 BUILD = REPOSITORY / "build" / "storms"
-LONG = Config(members=3, epochs=60, batch=48, deterministic=True)
+LONG = Config(members=3, epochs=45, batch=48, deterministic=True)
 STORM_SECONDS = 360.0
 SPEC = {"disruption": {"exitTimeoutSeconds": 240}}
 
@@ -35,22 +34,19 @@ Raise = Callable[[str, int], contextlib.AbstractContextManager[Storm]]
 
 
 @pytest.fixture
-def storm(lab: Lab, lane: str, train: Train) -> Raise:
+def storm(lab: Lab, train: Train) -> Raise:
     """A job that trains, on a store of its own, ready to be harmed."""
 
     @contextlib.contextmanager
     def begun(name: str, seed: int) -> Iterator[Storm]:
         draw = random.Random(f"{seed} {name}")  # noqa: S311 - it has to be repeatable
-        with Store.started(lab, f"s3-storm-{lane}") as store:
+        with Store.started(lab, "s3-storm") as store:
             trouble = Trouble(script="holding.py", environ=ENVIRON, spec=SPEC, s3=store.front)
-            with train(LONG, trouble) as training:
-                training.trains(steps=4)
-                storm = Storm(lab, training, store, lanes.nodes(lab, lane), BUILD / name, draw)
-                with storm:
-                    storm.is_calm()
-                    yield storm
-                    training.hurries()
-                    training.completes()
+            with train(LONG, trouble) as training, Storm(lab, training, store, BUILD / name, draw) as storm:
+                storm.is_calm()
+                yield storm
+                training.hurries()
+                training.completes()
 
     return begun
 
