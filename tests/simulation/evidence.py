@@ -142,6 +142,11 @@ class LogReader:
         """Somebody has changed or deleted what this commit holds, on purpose of the history."""
         self._damaged.add(seq)
 
+    @property
+    def harmed(self) -> bool:
+        """Whether what a run has saved may not have been there any more."""
+        return bool(self._damaged)
+
     def is_usable(self, line: Line) -> bool:
         """Whether it is a commit that a run can go on from."""
         return line.kind == "Committed" and line.seq not in self._damaged
@@ -376,7 +381,7 @@ def _troubled(witness: Witness, run: Run, at: float) -> bool:
 
 def _announced(reader: LogReader, witness: Witness, announced: set[Run]) -> Iterable[str]:
     for (uid, run), lost in steps_lost(reader, witness).items():
-        if lost and (uid, run) in announced:
+        if lost and (uid, run) in announced and not reader.harmed:
             yield f"I4: run {run} was told in time and lost {lost} steps"
 
 

@@ -78,8 +78,8 @@ ENDING: Final = (
     Mutant(
         "steps of another run are lost by this one",
         _ENDING,
-        "mine = [one for one in current.outcomes if one.run == current.run]",
-        "mine = list(current.outcomes)",
+        "mine = [one for one in told if one.run == of]",
+        "mine = told",
         ("foreign-outcome",),
     ),
     Mutant(
@@ -127,8 +127,8 @@ ENDING: Final = (
     Mutant(
         "a run that ended without telling is not remembered as lost",
         _ENDING,
-        "lost=add_lost_run(status.lost, run.run) if unfinished else status.lost,",
-        "lost=status.lost,",
+        "lost=add_lost_run(status.lost, run.run) if unfinished else status.lost)",
+        "lost=status.lost)",
         ("killed-without-patience",),
     ),
     Mutant(
