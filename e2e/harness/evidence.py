@@ -12,7 +12,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, Final
+
+NO_STEP: Final = 2**63
+"""Later than any."""
 
 
 class NoEvidence(AssertionError):
@@ -97,12 +100,15 @@ class Gap:
         return self.resumed - self.stopped
 
 
-def turns(entries: Sequence[Entry]) -> list[Turn]:
-    """Every opened run with the span of steps that is its own, in the order of the log."""
+def turns(entries: Sequence[Entry], trace: Sequence[TracedStep] = ()) -> list[Turn]:
+    """Every opened run with the span of steps that is its own, in the order of the log.
+
+    Of a run that could not use the newest commit the trace alone tells that it has begun with an older one.
+    """
     opened = [entry for entry in entries if entry.kind == "Opened"]
     if not opened:
         raise NoEvidence("the log has no Opened entry: no run ever started training")
-    starts = [_first_step(entry, entries) for entry in opened]
+    starts = [min(_first_step(entry, entries), _first_traced(entry, trace) - 1) for entry in opened]
     ends = list(accumulate(reversed([*starts[1:], _last_position(entries)]), min))[::-1]
     return [Turn(entry.uid, entry.run, start, end) for entry, start, end in zip(opened, starts, ends, strict=True)]
 
@@ -138,7 +144,36 @@ def _last_position(entries: Sequence[Entry]) -> int:
 
 def steps_lost(entries: Sequence[Entry], trace: Sequence[TracedStep]) -> int:
     """Steps trained and then trained again, or never counted: work beyond each run's turn."""
-    return sum(max(0, _last_traced(turn, trace) - max(turn.start, turn.end)) for turn in turns(entries))
+    return sum(max(0, _last_traced(turn, trace) - max(turn.start, turn.end)) for turn in turns(entries, trace))
+
+
+def contradiction(status: Mapping[str, Any], entries: Sequence[Entry], trace: Sequence[TracedStep]) -> str:
+    """What is wrong with the steps lost that the status of a finished job tells; "" where nothing is.
+
+    A rank may finish a step that others are in when the run is cut off: nobody need know of it, or its trace is gone.
+    """
+    told, doubt, untold = (int(status.get(name) or 0) for name in ("stepsLost", "stepsInDoubt", "runsUntold"))
+    most, ranks = steps_lost(entries, trace), {one.rank for one in trace}
+    least = min(steps_lost(entries, [one for one in trace if one.rank == rank]) for rank in ranks) if ranks else 0
+    words = (
+        f"status tells {told} steps lost, {doubt} in doubt and {untold} runs untold; the traces tell {least} to {most}"
+    )
+    if told > most + _cut_off(entries):
+        return words
+    return words if not untold and told + doubt < least else ""
+
+
+def _cut_off(entries: Sequence[Entry]) -> int:
+    """How many runs have neither ended in the log nor been taken over alive."""
+    opened = [entry for entry in entries if entry.kind == "Opened"]
+    taken = {(entry.uid, entry.body["takesOver"]) for entry in opened if entry.body.get("takesOver")}
+    ended = {(one.uid, one.run) for one in entries if one.kind in ("Closed", "Completed") or one.body.get("final")}
+    return len({(entry.uid, entry.run) for entry in opened} - taken - ended)
+
+
+def _first_traced(opened: Entry, trace: Sequence[TracedStep]) -> int:
+    own = (step.step for step in trace if (step.uid, step.run) == (opened.uid, opened.run))
+    return min(own, default=NO_STEP)
 
 
 def _last_traced(turn: Turn, trace: Sequence[TracedStep]) -> int:
@@ -147,7 +182,7 @@ def _last_traced(turn: Turn, trace: Sequence[TracedStep]) -> int:
 
 def counted(entries: Sequence[Entry], trace: Sequence[TracedStep]) -> list[TracedStep]:
     """The traced steps that became part of the result."""
-    spans = {(turn.uid, turn.run): range(turn.start + 1, turn.end + 1) for turn in turns(entries)}
+    spans = {(turn.uid, turn.run): range(turn.start + 1, turn.end + 1) for turn in turns(entries, trace)}
     return [step for step in trace if step.step in spans.get((step.uid, step.run), ())]
 
 
@@ -157,7 +192,7 @@ def untraced(entries: Sequence[Entry], trace: Sequence[TracedStep]) -> list[tupl
     seen = Counter((step.uid, step.run, step.step) for step in set(trace))
     return [
         (turn.run, step)
-        for turn in turns(entries)
+        for turn in turns(entries, trace)
         for step in range(turn.start + 1, turn.end + 1)
         if seen[turn.uid, turn.run, step] != worlds[turn.uid, turn.run]
     ]

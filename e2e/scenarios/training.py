@@ -338,6 +338,9 @@ class Training:
         entries, trace = self.job.root.entries(), self.job.root.trace().steps
         found = evidence.samples(entries, trace, size=SAMPLES, epochs=self.config.epochs)
         assert found.foreign == 0
+        told = observed.status(self.watch.history)
+        if told.get("phase") in ("Completed", "Failed"):
+            assert not evidence.contradiction(told, entries, trace)
         return Verdict(
             steps_lost=evidence.steps_lost(entries, trace),
             samples_lost=found.lost,

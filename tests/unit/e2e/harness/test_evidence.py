@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from e2e.harness.evidence import Gap, NoEvidence, Samples, Turn, batches, gaps, samples, steps_lost, turns, untraced
+from e2e.harness.evidence import (
+    Gap,
+    NoEvidence,
+    Samples,
+    Turn,
+    batches,
+    contradiction,
+    gaps,
+    samples,
+    steps_lost,
+    turns,
+    untraced,
+)
 from tests.unit.e2e.harness.builders import SIZE, UID, Training, drained, handed_over
 
 CLEAN = Samples(lost=0, repeated=0, foreign=0)
@@ -62,6 +74,38 @@ def test_a_run_that_was_lost_after_it_took_over_takes_the_steps_of_the_older_one
     assert steps_lost(training.entries, training.trace) == 2
     assert judged(training) == CLEAN
     assert untraced(training.entries, training.trace) == []
+
+
+def test_a_run_that_could_not_use_the_newest_commit_begins_where_its_trace_does() -> None:
+    training = Training().opened(1).trained(1, 1, 1).committed(1, 1).trained(1, 2, 2).committed(1, 2).trained(1, 3, 3)
+    training.opened(2, resumes=3).trained(2, 2, 4).completed(2, 4)
+    assert turns(training.entries, training.trace) == [Turn(UID, 1, 0, 1), Turn(UID, 2, 1, 4)]
+    assert steps_lost(training.entries, training.trace) == 2
+    assert judged(training) == CLEAN
+
+
+@pytest.mark.parametrize(
+    ("told", "wrong"),
+    [
+        ({"stepsLost": 2}, False),
+        ({"stepsLost": 3}, False),  # one that only the rank that was killed had done
+        ({"stepsLost": 4}, True),
+        ({"stepsLost": 1}, True),
+        ({}, True),
+        ({"stepsLost": 1, "stepsInDoubt": 1}, False),
+        ({"runsUntold": 1}, False),
+    ],
+)
+def test_what_status_tells_of_steps_lost_is_compared_with_the_trace(told: dict[str, int], wrong: bool) -> None:
+    training = Training().opened(1).trained(1, 1, 1).committed(1, 1).trained(1, 2, 3)
+    training.opened(2, resumes=2).trained(2, 2, 4).completed(2, 4)
+    assert bool(contradiction(told, training.entries, training.trace)) is wrong
+
+
+def test_where_every_run_has_ended_in_the_log_no_step_too_many_may_be_told() -> None:
+    training = drained()
+    assert contradiction({"stepsLost": 1}, training.entries, training.trace)
+    assert not contradiction({"stepsLost": 0}, training.entries, training.trace)
 
 
 def test_a_last_run_that_trains_beyond_its_last_commit_has_lost_those_steps() -> None:
