@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,6 +24,8 @@ from tests.simulation.objects import EPOCH, EVICTIONS, LEASES, PODS, Json, Refus
 T = TypeVar("T")
 
 TIMEOUT_SECONDS: Final = 10.0
+QUICK: Final = (0.001, 0.02)
+"""How long an event of a watch takes."""
 LATE_SECONDS: Final = (10.0, 40.0)
 """An API server gives a request up after a minute, whatever its client does."""
 
@@ -105,7 +107,7 @@ class Link:
         self.cut = False
         self.date = ""
         """The Date header of the answer that came last."""
-        self._waiting: dict[tuple[str, str, str], list[asyncio.Future[None]]] = {}
+        self._watched: dict[tuple[str, str, str], list[Watched]] = {}
         server.observe(self._on_change)
         self.calls: Counter[str] = Counter()
         self.on_call: Callable[[str, str, str], object] = _ignore
@@ -146,23 +148,35 @@ class Link:
                 self.on_answer(verb, kind, name, wrong)
         return answer
 
-    async def changed(self, kind: str, namespace: str, name: str, version: str, seconds: float) -> None:
-        """Until the object has another version, or so many seconds: a watch of one name."""
-        there = self.server.find(kind, namespace, name)
-        if there is None or there["metadata"]["resourceVersion"] != version:
-            return
-        future: asyncio.Future[None] = self._loop.create_future()
-        self._waiting.setdefault((kind, namespace, name), []).append(future)
-        timer = self._loop.call_later(seconds, _settle, future, None, None)
-        try:
-            await future
-        finally:
-            timer.cancel()
+    def watch(self, kind: str, namespace: str, name: str, version: str) -> Watched:
+        """What the server does when a watch of one name arrives: what has changed since that version comes first."""
+        seen, changes = int(version), self.server.changes
+        faults = self._knobs.watches
+        if too_old(changes, seen) or (faults.gone and self._rng.random() < faults.gone):
+            self._fired["watch-gone"] += 1
+            raise Refused(410, "Expired", "too old resource version")
+        watched = Watched(self._loop, faults, self._rng)
+        for change in changes:
+            if change.version > seen and (change.kind, *key_of(change.raw)) == (kind, namespace, name):
+                watched.send(change)
+        self._watched.setdefault((kind, namespace, name), []).append(watched)
+        return watched
 
     def _on_change(self, change: Change) -> None:
-        waiting = self._waiting.pop((change.kind, *key_of(change.raw)), ()) if self._waiting else ()
-        for future in () if self.cut or self._knobs.watches.silent else waiting:
-            self._loop.outside(self._trip(), _settle, future, None, None)
+        there = self._watched.get((change.kind, *key_of(change.raw)), []) if self._watched else []
+        faults = self._knobs.watches
+        for watched in tuple(there):
+            if self.cut or faults.silent:
+                there.remove(watched)  # nobody is told that this connection is dead
+            elif faults.drop and self._rng.random() < faults.drop:
+                self._fired["watch-drop"] += 1
+                there.remove(watched)
+                watched.break_off()
+            else:
+                watched.send(change)
+                if faults.duplicate and self._rng.random() < faults.duplicate:
+                    self._fired["duplicate-event"] += 1
+                    watched.send(change)
 
     def close(self) -> None:
         """The client is gone."""
@@ -177,7 +191,7 @@ class Link:
 
     def _arrive(self, verb: str, kind: str, what: Callable[[], Any], future: asyncio.Future[Any]) -> None:
         faults, chance = self._knobs.calls, self._rng.random
-        writing = verb not in ("get", "list", "dry-run")
+        writing = verb not in ("get", "list", "watch", "dry-run")
         if faults.down or self.cut or (faults.timeout and chance() < faults.timeout):
             self._fired["timeout"] += 1
             return
@@ -254,6 +268,40 @@ def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -
         future.set_exception(error)
 
 
+def too_old(changes: deque[Change], seen: int) -> bool:
+    """Whether changes after that version may be forgotten."""
+    return bool(changes) and changes[0].version > seen + 1 and len(changes) == changes.maxlen
+
+
+class Watched:
+    """The events of a watch of one name, on their way to the one client that waits for them."""
+
+    def __init__(self, loop: VirtualLoop, faults: WatchFaults, rng: random.Random) -> None:
+        self._loop, self._rng = loop, rng
+        self._lag = rng.uniform(0.0, faults.delay) if faults.delay else 0.0
+        self._arrival = 0.0
+        self._arrived: asyncio.Queue[Change | None] = asyncio.Queue()
+
+    def send(self, change: Change) -> None:
+        """It arrives after all that was sent before."""
+        self._put(change)
+
+    def break_off(self) -> None:
+        """The client learns that nothing more comes."""
+        self._put(None)
+
+    def _put(self, what: Change | None) -> None:
+        self._arrival = max(self._arrival, self._loop.time() + self._rng.uniform(*QUICK) + self._lag)
+        self._loop.outside(self._arrival - self._loop.time(), self._arrived.put_nowait, what)
+
+    async def event(self) -> Change:
+        """The next one; raises NoAnswer where the connection has ended."""
+        change = await self._arrived.get()
+        if change is None:
+            raise NoAnswer("the connection has ended")
+        return change
+
+
 TakeIn = Callable[[str, str | None, Json], object]
 """kind, event (None for an object of a list), object."""
 
@@ -282,8 +330,6 @@ class Watches:
 
 class Stream:
     """One kind's watch: a list first, then events in order."""
-
-    QUICK: Final = (0.001, 0.02)
 
     def __init__(  # noqa: PLR0917
         self,
@@ -374,9 +420,7 @@ class Stream:
             self._loop.outside(1.0, self._reconnect)
             return
         changes = self._link.server.changes
-        if (changes and changes[0].version > self._seen + 1 and len(changes) == changes.maxlen) or (
-            self._rng.random() < faults.gone
-        ):
+        if too_old(changes, self._seen) or self._rng.random() < faults.gone:
             self._link._fired["watch-gone"] += 1
             self._list()
             return
@@ -389,7 +433,7 @@ class Stream:
         self._seen = self._link.server.version
 
     def _send(self, event: str | None, raw: Json) -> None:
-        delay = self._rng.uniform(*self.QUICK)
+        delay = self._rng.uniform(*QUICK)
         if self._knobs.watches.delay:
             if self._rng.random() < 0.05:
                 self._lag = self._rng.random() ** 3 * self._knobs.watches.delay

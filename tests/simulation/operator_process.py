@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -30,6 +31,7 @@ from perdure_operator.cluster.protocol import (
     NotFound,
     Operation,
     Resource,
+    Told,
     Unavailable,
 )
 from perdure_operator.cluster.read.cache import Cache
@@ -37,8 +39,9 @@ from perdure_operator.loop.evictions import require_unchanged
 from perdure_operator.loop.leader import Clocks, Leader
 from perdure_operator.loop.watch import Watch
 from tests.simulation import objects
+from tests.simulation.apiserver import Change
 from tests.simulation.clock import Process, VirtualLoop
-from tests.simulation.link import Knobs, Link, NoAnswer, Watches, selectors
+from tests.simulation.link import Knobs, Link, NoAnswer, Watched, Watches, selectors
 from tests.simulation.objects import Json, Refused
 
 T = TypeVar("T")
@@ -75,10 +78,24 @@ class Client:
         for first in range(0, len(items), PAGE):
             yield items[first : first + PAGE]
 
-    async def changed(self, resource: Resource, namespace: str, name: str, *, version: str, seconds: float) -> None:
+    async def follow(
+        self, resource: Resource, namespace: str, name: str, *, version: str, seconds: float, told: Told
+    ) -> None:
         """See ClusterApi."""
-        await self.get(resource, namespace, name)
-        await self._link.changed(resource.plural, namespace, name, version, seconds)
+        begin = partial(self._link.watch, resource.plural, namespace, name, version)
+        watched: Watched = await self._call("watch", resource, lambda _: begin(), name)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while True:
+                    change = await self._event_of(watched)
+                    told(None if change.event == "DELETED" else change.raw)
+
+    @staticmethod
+    async def _event_of(watched: Watched) -> Change:
+        try:
+            return await watched.event()
+        except NoAnswer as error:
+            raise Unavailable(str(error)) from None
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
         """See ClusterApi."""

@@ -158,18 +158,40 @@ async def pages_together_are_the_list(api: ClusterApi, namespace: str) -> None:
     assert [name for page in pages for name in page] == [f"p{number}" for number in range(5)]
 
 
-async def a_change_that_was_made_already_is_told_at_once(api: ClusterApi, namespace: str) -> None:
-    old = await api.create(LEASES, namespace, lease("l", "a"))
-    version = old["metadata"]["resourceVersion"]
-    await api.replace(LEASES, namespace, "l", lease("l", "b") | {"metadata": old["metadata"]})
-    async with asyncio.timeout(30):
-        await api.changed(LEASES, namespace, "l", version=version, seconds=600)
+async def whoever_follows_an_object_is_told_each_of_its_states_and_its_end(api: ClusterApi, namespace: str) -> None:
+    """What was made already comes first; of another object nothing is told."""
+    first = await api.create(LEASES, namespace, lease("l", "a"))
+    second = await api.replace(LEASES, namespace, "l", lease("l", "b") | {"metadata": first["metadata"]})
+    told: asyncio.Queue[Json | None] = asyncio.Queue()
+    following = asyncio.create_task(
+        api.follow(
+            LEASES,
+            namespace,
+            "l",
+            version=first["metadata"]["resourceVersion"],
+            seconds=600,
+            told=told.put_nowait,
+        )
+    )
+    try:
+        async with asyncio.timeout(30):
+            assert await told.get() == second
+            await api.create(LEASES, namespace, lease("other", "a"))
+            third = await api.replace(LEASES, namespace, "l", lease("l", "c") | {"metadata": second["metadata"]})
+            assert await told.get() == third
+            await api.delete(LEASES, namespace, "l", uid=first["metadata"]["uid"])
+            assert await told.get() is None
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
 
 
-async def without_a_change_the_wait_ends_by_itself(api: ClusterApi, namespace: str) -> None:
+async def whoever_follows_an_object_that_does_not_change_is_told_nothing(api: ClusterApi, namespace: str) -> None:
     version = (await api.create(LEASES, namespace, lease("l", "a")))["metadata"]["resourceVersion"]
+    told: list[Json | None] = []
     async with asyncio.timeout(30):
-        await api.changed(LEASES, namespace, "l", version=version, seconds=1)
+        await api.follow(LEASES, namespace, "l", version=version, seconds=1, told=told.append)
+    assert told == []
 
 
 async def a_budget_is_raised_by_a_patch_that_tests_its_version(api: ClusterApi, namespace: str) -> None:
@@ -239,7 +261,7 @@ CASES = [
     a_delete_takes_only_that_version,
     a_pod_on_a_node_can_be_given_less_time_than_it_asks_for,
     pages_together_are_the_list,
-    a_change_that_was_made_already_is_told_at_once,
-    without_a_change_the_wait_ends_by_itself,
+    whoever_follows_an_object_is_told_each_of_its_states_and_its_end,
+    whoever_follows_an_object_that_does_not_change_is_told_nothing,
     a_budget_is_raised_by_a_patch_that_tests_its_version,
 ]

@@ -9,7 +9,8 @@ import asyncio
 import copy
 import itertools
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,6 +25,7 @@ from perdure_operator.cluster.protocol import (
     NotFound,
     Operation,
     Resource,
+    Told,
 )
 
 CREATED = "2026-01-01T00:00:00Z"
@@ -40,7 +42,7 @@ class MemoryCluster:
         self.served: set[Resource] = {PODS}
         self.writes: list[str] = []
         self.time: Callable[[], datetime] = lambda: datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-        self.sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+        self._followers: list[tuple[tuple[Resource, str, str], asyncio.Queue[Json | None]]] = []
 
     def server_time(self) -> datetime:
         return self.time()
@@ -65,9 +67,18 @@ class MemoryCluster:
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
         return copy.deepcopy(self._stored(resource, namespace or "", name))
 
-    async def changed(self, resource: Resource, namespace: str, name: str, *, version: str, seconds: float) -> None:
-        if self._stored(resource, namespace, name)["metadata"]["resourceVersion"] == version:
-            await self.sleep(seconds)
+    async def follow(
+        self, resource: Resource, namespace: str, name: str, *, version: str, seconds: float, told: Told
+    ) -> None:
+        key, states = (resource, namespace, name), asyncio.Queue[Json | None]()
+        now = self._objects.get(key)
+        if now is None or now["metadata"]["resourceVersion"] != version:
+            states.put_nowait(copy.deepcopy(now))
+        self._followers.append((key, states))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while True:
+                    told(await states.get())
 
     async def create(self, resource: Resource, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
         raw = copy.deepcopy(body)
@@ -138,7 +149,7 @@ class MemoryCluster:
         """The object is gone."""
         raw = self._objects.pop((resource, namespace, name))
         raw["metadata"]["resourceVersion"] = str(next(self._version))
-        self.watch("DELETED", resource, copy.deepcopy(raw))
+        self._tell("DELETED", (resource, namespace, name), raw)
 
     def change(self, resource: Resource, namespace: str, name: str, change: Callable[[Json], Any]) -> None:
         """Somebody else changes the object."""
@@ -162,8 +173,14 @@ class MemoryCluster:
     def _store(self, kind: str, key: tuple[Resource, str, str], raw: Json) -> Json:
         raw["metadata"]["resourceVersion"] = str(next(self._version))
         self._objects[key] = raw
-        self.watch(kind, key[0], copy.deepcopy(raw))
+        self._tell(kind, key, raw)
         return copy.deepcopy(raw)
+
+    def _tell(self, kind: str, key: tuple[Resource, str, str], raw: Json) -> None:
+        self.watch(kind, key[0], copy.deepcopy(raw))
+        for followed, states in self._followers:
+            if followed == key:
+                states.put_nowait(None if kind == "DELETED" else copy.deepcopy(raw))
 
     def _note(self, verb: str, resource: Resource, name: str) -> None:
         if resource != EVENTS:

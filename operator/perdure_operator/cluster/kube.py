@@ -35,6 +35,7 @@ from perdure_operator.cluster.protocol import (
     NotFound,
     Operation,
     Resource,
+    Told,
     Unavailable,
 )
 
@@ -161,8 +162,10 @@ class KubeApi:
         """See ClusterApi."""
         return await self._call("GET", _path(resource, namespace, name))
 
-    async def changed(self, resource: Resource, namespace: str, name: str, *, version: str, seconds: float) -> None:
-        """See ClusterApi: a watch that ends with its first event; the right to watch that one name is enough."""
+    async def follow(
+        self, resource: Resource, namespace: str, name: str, *, version: str, seconds: float, told: Told
+    ) -> None:
+        """See ClusterApi: the right to watch that one name is enough."""
         query = {
             "watch": "true",
             "fieldSelector": f"metadata.name={name}",
@@ -175,7 +178,8 @@ class KubeApi:
             try:
                 if answer.status >= 300:
                     _document(what, int(answer.status), await answer.read(), answer.headers)
-                await answer.response.content.readany()
+                async for line in _lines(answer.response.content):
+                    _tell(what, line, told)
             finally:
                 _hang_up(answer.response)
 
@@ -274,6 +278,27 @@ async def _bounded(what: str, seconds: float) -> AsyncIterator[None]:
         raise Unavailable(f"{what}: {error}") from None
 
 
+async def _lines(stream: Any) -> AsyncIterator[bytes]:
+    """Of any length, each as soon as it is whole; one that was cut off is none."""
+    begun = b""
+    while chunk := await stream.readany():
+        *whole, begun = (begun + chunk).split(b"\n")
+        for line in whole:
+            yield line
+
+
+def _tell(what: str, line: bytes, told: Told) -> None:
+    """Hand over what an event says of the object, or raise the error that it stands for."""
+    event = _answered(what, 200, line, _NO_HEADERS)
+    raw = event.get("object")
+    if event.get("type") == "ERROR" and isinstance(raw, dict):
+        raise _refusal(what, int(raw.get("code") or 0), raw)
+    known = decode.known_part(raw) if isinstance(raw, dict) else None
+    if known is None:
+        raise Unavailable(f"{what}: the line is no event: {line[:200].decode(errors='replace')}")
+    told(None if event.get("type") == "DELETED" else known)
+
+
 def _hang_up(response: Any) -> None:
     """In the middle of a stream: nobody waits for the other side's goodbye."""
     connection = response.connection
@@ -310,14 +335,18 @@ def _answered(what: str, status: int, data: bytes, headers: Mapping[str, str]) -
         body = None
     document: Json = body if isinstance(body, dict) else {}
     if status >= 300:
-        reason = str(document.get("reason", ""))
         message = str(document.get("message") or data[:200].decode(errors="replace"))
-        error = _error_type(status, reason)(
-            f"{what}: {message}", status=status, reason=reason, retry_after=_retry_after(headers)
-        )
-        error.explained = _explained(document, message)
-        raise error
+        raise _refusal(what, status, document | {"message": message}, headers)
     return document
+
+
+def _refusal(what: str, status: int, document: Json, headers: Mapping[str, str] = _NO_HEADERS) -> ApiError:
+    reason, message = str(document.get("reason", "")), str(document.get("message", ""))
+    error = _error_type(status, reason)(
+        f"{what}: {message}", status=status, reason=reason, retry_after=_retry_after(headers)
+    )
+    error.explained = _explained(document, message)
+    return error
 
 
 def _explained(document: Json, message: str) -> bool:

@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol
@@ -25,6 +25,8 @@ from perdure.contract import GROUP
 Json = dict[str, Any]
 Operation = Mapping[str, Any]
 """One operation of a JSON patch (RFC 6902)."""
+Told = Callable[[Json | None], object]
+"""Takes in a state of an object; raises nothing."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +114,13 @@ class ClusterApi(Protocol):
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
         """The object as of now."""
 
-    async def changed(self, resource: Resource, namespace: str, name: str, *, version: str, seconds: float) -> None:
-        """Return once the object is no longer the one of that resourceVersion, or after so many seconds."""
+    async def follow(
+        self, resource: Resource, namespace: str, name: str, *, version: str, seconds: float, told: Told
+    ) -> None:
+        """Tell each state of the object after that resourceVersion, None where it is deleted, for so many seconds.
+
+        It may end earlier, and a connection that is dead tells nothing: what was told last may be long past.
+        """
 
     async def create(self, resource: Resource, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
         """Create it; `dry_run` goes through validation and admission and stores nothing."""

@@ -85,7 +85,7 @@ class Leader:
     @property
     def leading(self) -> bool:
         """For the health endpoint."""
-        return self._election.leading
+        return self._election.still_leading()
 
     def start(self) -> None:
         """Stand for election, in the background."""

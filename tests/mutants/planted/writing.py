@@ -94,8 +94,8 @@ WRITING: Final = (
     Mutant(
         "a Lease is taken before it has ended",
         _ELECTION,
-        "now - self._seen[1] >= seconds",
-        "now - self._seen[1] >= seconds / 4",
+        "return self.since + self.seconds if self.holder else self.since",
+        "return self.since + self.seconds / 4 if self.holder else self.since",
         ("api-slow", "operator-freeze", "drain"),
     ),
     Mutant(

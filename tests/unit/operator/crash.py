@@ -33,6 +33,7 @@ from perdure_operator.cluster.protocol import (
     Json,
     Operation,
     Resource,
+    Told,
 )
 from perdure_operator.cluster.read import parse
 from perdure_operator.cluster.read.cache import Cache
@@ -69,8 +70,10 @@ class DyingApi:
     ) -> AsyncIterator[Sequence[Json]]:
         return self.api.pages(resource, namespace, selector=selector)
 
-    async def changed(self, resource: Resource, namespace: str, name: str, *, version: str, seconds: float) -> None:
-        await self.api.changed(resource, namespace, name, version=version, seconds=seconds)
+    async def follow(
+        self, resource: Resource, namespace: str, name: str, *, version: str, seconds: float, told: Told
+    ) -> None:
+        await self.api.follow(resource, namespace, name, version=version, seconds=seconds, told=told)
 
     async def list(self, resource: Resource, namespace: str | None = None, *, selector: str = "") -> list[Json]:
         return await self.api.list(resource, namespace, selector=selector)

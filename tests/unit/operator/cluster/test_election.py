@@ -1,309 +1,611 @@
-"""One leader at a time, a Lease that is given back, an end for a leader that cannot renew; the clock is injected."""
+"""One leader at a time, a Lease that is given back, a leader that pauses before it ends; time is virtual.
+
+Processes are those of the simulation: a frozen one runs nothing, and gets its timers and answers afterwards, as an
+event loop does that was blocked, or had no CPU time.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
-from perdure_operator.cluster.election import RENEWALS, Deposed, Election, Settings, identity
-from perdure_operator.cluster.protocol import LEASES, Forbidden, Json, Resource, Unavailable
+from perdure_operator.cluster.election import LAST_RESORT, RENEWALS, Deposed, Election, Seen, Settings, Step, identity
+from perdure_operator.cluster.election import next_step as decided
+from perdure_operator.cluster.protocol import LEASES, Forbidden, Json, Resource, Told, Unavailable
+from tests.simulation.clock import Process, VirtualLoop
 from tests.support.memory_cluster import MemoryCluster
 from tests.support.raw import NOW
 
 SETTINGS = Settings(namespace="system", seconds=15)
+PERIOD = SETTINGS.period
+LEASE = (LEASES, "system", "perdure-operator")
 
 
-class Clock:
-    """Time passes only while somebody sleeps; `each` is called at every sleep."""
+def test_what_is_due_about_the_lease() -> None:
+    nothing, free = Seen(exists=False), Seen(since=90.0)
+    mine, other = Seen("me", 15.0, 90.0), Seen("other", 15.0, 90.0)
+    table = [
+        # seen, now, leading: due
+        (nothing, 100.0, False, Step.CREATE),
+        (nothing, 100.0, True, Step.CREATE),
+        (free, 90.0, False, Step.TAKE),
+        (free, 90.0, True, Step.END),  # somebody has led meanwhile, and given it back
+        (mine, 90.0, False, Step.TAKE),  # the answer to the write that took it was lost
+        (mine, 100.0, True, Step.TAKE),
+        (mine, 1000.0, True, Step.TAKE),  # nobody else has led
+        (other, 90.0, False, Step.WAIT),
+        (other, 104.9, False, Step.WAIT),
+        (other, 105.0, False, Step.TAKE),
+        (other, 104.9, True, Step.END),
+        (other, 105.0, True, Step.END),
+    ]
+    for seen, now, leading, due in table:
+        assert decided(seen, "me", now, leading=leading) is due, (seen, now, leading)
 
-    def __init__(self, each: Callable[[float], None] | None = None) -> None:
-        self.time = 1000.0
-        self.each = each or (lambda _: None)
 
-    def __call__(self) -> float:
-        return self.time
+class Watched(MemoryCluster):
+    """Counts the calls about the Lease, and has each of them wait where a test wants it to."""
 
-    async def sleep(self, seconds: float) -> None:
-        self.time += seconds
-        self.each(self.time)
-
-
-class Enough(Exception):
-    """The test has seen enough."""
-
-
-class FlakyCluster(MemoryCluster):
-    """Does not answer while `down`."""
-
-    down = False
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = 0
+        self.follows: list[float] = []
+        self.before: Callable[[], Awaitable[None]] = _at_once
+        self.after: Callable[[], Awaitable[None]] = _at_once
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
-        if self.down:
-            raise Unavailable("no answer")
-        return await super().get(resource, namespace, name)
+        self.reads += 1
+        await self.before()
+        raw = await super().get(resource, namespace, name)
+        await self.after()
+        return raw
 
     async def replace(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
-        if self.down:
-            raise Unavailable("no answer")
-        return await super().replace(resource, namespace, name, body)
+        await self.before()
+        raw = await super().replace(resource, namespace, name, body)
+        await self.after()
+        return raw
+
+    async def create(self, resource: Resource, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
+        await self.before()
+        raw = await super().create(resource, namespace, body, dry_run=dry_run)
+        await self.after()
+        return raw
+
+    async def follow(
+        self, resource: Resource, namespace: str, name: str, *, version: str, seconds: float, told: Told
+    ) -> None:
+        self.follows.append(asyncio.get_running_loop().time())
+        await super().follow(resource, namespace, name, version=version, seconds=seconds, told=told)
 
 
-def candidate(cluster: MemoryCluster, name: str, clock: Clock) -> Election:
-    cluster.sleep = clock.sleep
-    return Election(cluster, SETTINGS, name, monotonic=clock, sleep=clock.sleep, now=lambda: NOW)
+async def _at_once() -> None:
+    """Nothing is waited for."""
 
 
-def holder(cluster: MemoryCluster) -> str:
-    raw = asyncio.run(cluster.get(LEASES, "system", "perdure-operator"))
-    return str(raw["spec"]["holderIdentity"])
+def _to_nobody(_: Json | None) -> None:
+    """Nobody is told."""
 
 
-def run(*steps: Awaitable[None]) -> None:
-    async def all_of_them() -> None:
-        for step in steps:
-            await step
-
-    asyncio.run(all_of_them())
+def taking(seconds: float) -> Callable[[], Awaitable[None]]:
+    return lambda: asyncio.sleep(seconds)
 
 
-def stop_at(limit: float) -> Callable[[float], None]:
-    def each(now: float) -> None:
-        if now > limit:
-            raise Enough
+async def refused() -> None:
+    raise Unavailable("no answer")
 
-    return each
+
+@dataclass
+class Scene:
+    """Candidates of one Lease, each in a process of its own."""
+
+    cluster: Watched = field(default_factory=Watched)
+    loop: VirtualLoop = field(default_factory=VirtualLoop)
+    ended: dict[str, str] = field(default_factory=dict)
+    """Why, by candidate."""
+
+    def run(self, play: Coroutine[Any, Any, None]) -> None:
+        self.loop.run(play)
+
+    def candidate(self, name: str, settings: Settings = SETTINGS, api: MemoryCluster | None = None) -> Election:
+        return Election(api or self.cluster, settings, name, monotonic=self.loop.time, now=lambda: NOW)
+
+    def start(self, name: str, *, settings: Settings = SETTINGS, api: MemoryCluster | None = None) -> Replica:
+        process, election = Process(self.loop, name), self.candidate(name, settings, api)
+
+        async def live() -> None:
+            try:
+                await election.lead()
+                await election.hold()
+            except Deposed as error:
+                self.ended[name] = str(error)
+
+        process.start(live())
+        return Replica(election, process)
+
+    async def until_leading(self, replica: Replica, within: float = 600.0) -> float:
+        end = self.loop.time() + within
+        while not replica.election.still_leading():
+            assert self.loop.time() < end
+            await asyncio.sleep(0.01)
+        return self.loop.time()
+
+    async def never_two(self, seconds: float, replicas: Sequence[Replica]) -> None:
+        """Looks now and then for so long."""
+        end = self.loop.time() + seconds
+        while self.loop.time() < end:
+            leading = [replica.process.name for replica in replicas if replica.election.still_leading()]
+            assert len(leading) <= 1, (self.loop.time(), leading)
+            await asyncio.sleep(0.05)
+
+    def holder(self) -> str:
+        return str(self.cluster._objects[LEASE]["spec"]["holderIdentity"])
+
+    def give_to(self, holder: str) -> None:
+        self.cluster.change(*LEASE, lambda raw: raw["spec"].update(holderIdentity=holder))
+
+
+@dataclass
+class Replica:
+    election: Election
+    process: Process
 
 
 def test_the_first_candidate_leads_at_once() -> None:
-    cluster, clock = MemoryCluster(), Clock()
-    run(candidate(cluster, "a", clock).lead())
-    assert holder(cluster) == "a"
-    assert clock.time == 1000.0
+    scene = Scene()
+    scene.run(scene.candidate("a").lead())
+    assert scene.holder() == "a"
+    assert scene.loop.time() == 0.0
 
 
 def test_a_second_candidate_waits_as_long_as_the_first_one_renews() -> None:
-    cluster = MemoryCluster()
-    first = candidate(cluster, "a", Clock())
-    run(first.lead())
+    scene = Scene()
 
-    def renew(now: float) -> None:
-        cluster.change(LEASES, "system", "perdure-operator", lambda raw: raw["spec"].update(renewTime=str(now)))
-        stop_at(1100)(now)
+    async def play() -> None:
+        first = scene.start("a")
+        await scene.until_leading(first)
+        second = scene.start("b")
+        await scene.never_two(1000.0, (first, second))
+        assert first.election.still_leading()
+        assert not second.election.leading
 
-    second = candidate(cluster, "b", Clock(renew))
-    with pytest.raises(Enough):
-        run(second.lead())
-    assert not second.leading
+    scene.run(play())
+
+
+def test_a_candidate_reads_the_lease_once_and_then_holds_one_watch_of_it() -> None:
+    scene = Scene()
+
+    async def play() -> None:
+        await scene.until_leading(scene.start("a"))
+        scene.cluster.reads = 0
+        scene.start("b")
+        await asyncio.sleep(1000.0)
+
+    scene.run(play())
+    assert scene.cluster.reads == 1
+    assert len(scene.cluster.follows) == 4  # each of 300 s
 
 
 def test_a_lease_that_is_not_renewed_is_taken_after_its_duration_by_the_candidates_own_clock() -> None:
-    cluster, clock = MemoryCluster(), Clock()
-    run(candidate(cluster, "a", Clock()).lead())
-    run(candidate(cluster, "b", clock).lead())
-    assert holder(cluster) == "b"
-    assert 15 <= clock.time - 1000 < 20
+    scene = Scene()
+
+    async def play() -> None:
+        await scene.candidate("a").lead()
+        await asyncio.sleep(7.0)
+        await scene.candidate("b").lead()
+
+    scene.run(play())
+    assert scene.holder() == "b"
+    assert 22.0 <= scene.loop.time() < 22.1
 
 
 def test_a_lease_that_was_given_back_is_taken_at_once() -> None:
-    cluster, clock = MemoryCluster(), Clock()
-    first = candidate(cluster, "a", Clock())
-    run(first.lead(), first.release())
-    assert holder(cluster) == ""
-    run(candidate(cluster, "b", clock).lead())
-    assert clock.time == 1000.0
+    scene = Scene()
+
+    async def play() -> None:
+        first = scene.candidate("a")
+        await first.lead()
+        await first.release()
+        assert scene.holder() == ""
+        await scene.candidate("b").lead()
+
+    scene.run(play())
+    assert scene.loop.time() == 0.0
 
 
-class WatchedCluster(MemoryCluster):
-    """Its watch tells of a change at once; the leader gives its Lease back after some seconds."""
-
-    def __init__(self, clock: Clock, released: float) -> None:
-        super().__init__()
-        self.clock = clock
-        self.released = released
-
-    async def changed(self, resource: Resource, namespace: str, name: str, *, version: str, seconds: float) -> None:
-        if self.clock.time < self.released <= self.clock.time + seconds:
-            self.clock.time = self.released
-            self.change(LEASES, namespace, name, lambda raw: raw["spec"].update(holderIdentity=""))
-        else:
-            await super().changed(resource, namespace, name, version=version, seconds=seconds)
-
-
-@pytest.mark.parametrize("released", [1000.1, 1001.0, 1007.3])
+@pytest.mark.parametrize("released", [0.1, 1.0, 7.3, 299.9, 300.05, 301.0])
 def test_a_candidate_learns_at_once_that_the_lease_was_given_back(released: float) -> None:
-    clock = Clock()
-    cluster = WatchedCluster(clock, released)
-    run(candidate(cluster, "a", Clock()).lead(), candidate(cluster, "b", clock).lead())
-    assert holder(cluster) == "b"
-    assert clock.time - released < 0.1
+    scene = Scene()
+
+    async def play() -> None:
+        await scene.until_leading(scene.start("a"))
+        scene.start("b")
+        await asyncio.sleep(released)
+        scene.give_to("")
+        await asyncio.sleep(0.2)
+        assert scene.holder() == "b"
+
+    scene.run(play())
 
 
-def test_a_candidate_that_may_not_watch_looks_now_and_then() -> None:
-    class Unwatchable(MemoryCluster):
-        async def changed(self, *_: object, **__: object) -> None:
-            raise Forbidden("leases is forbidden: cannot watch")
+def test_a_candidate_takes_a_lease_that_was_deleted() -> None:
+    scene = Scene()
 
-    cluster, clock = Unwatchable(), Clock()
-    run(candidate(cluster, "a", Clock()).lead(), candidate(cluster, "b", clock).lead())
-    assert 15 <= clock.time - 1000 < 20
+    async def play() -> None:
+        await scene.candidate("a").lead()
+        scene.start("b")
+        await asyncio.sleep(1.0)
+        scene.cluster.remove(*LEASE)
+        await asyncio.sleep(0.1)
+        assert scene.holder() == "b"
+
+    scene.run(play())
+
+
+class Unwatchable(Watched):
+    """Whose watches end at once, with an error or without."""
+
+    def __init__(self, error: Exception | None) -> None:
+        super().__init__()
+        self.error = error
+
+    async def follow(self, *_: object, **__: object) -> None:
+        self.follows.append(asyncio.get_running_loop().time())
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.parametrize("error", [Forbidden("cannot watch"), Unavailable("no answer"), None], ids=repr)
+def test_a_candidate_whose_watch_ends_at_once_looks_now_and_then(error: Exception | None) -> None:
+    scene = Scene(Unwatchable(error))
+
+    async def play() -> None:
+        first = scene.start("a")
+        await scene.until_leading(first)
+        second = scene.start("b")
+        await scene.never_two(200.0, (first, second))
+        assert not scene.ended
+        first.process.kill()
+        killed = scene.loop.time()
+        assert await scene.until_leading(second) - killed < 15 + 2 * PERIOD
+
+    scene.run(play())
+    first, *more = scene.cluster.follows
+    assert more[0] - first <= 0.2
+    assert len(more) < 120
+
+
+class Silent(Watched):
+    """Whose watches tell nothing, and do not end: their connections are dead."""
+
+    async def follow(self, resource: Resource, namespace: str, name: str, **options: Any) -> None:
+        await super().follow(resource, namespace, name, **options | {"told": _to_nobody})
+
+
+def test_a_candidate_whose_watch_has_died_takes_nothing_from_a_leader_that_renews() -> None:
+    scene = Scene(Silent())
+
+    async def play() -> None:
+        first = scene.start("a")
+        await scene.until_leading(first)
+        second = scene.start("b")
+        await scene.never_two(200.0, (first, second))
+        assert not scene.ended
+        first.process.kill()
+        killed = scene.loop.time()
+        assert await scene.until_leading(second) - killed < 2 * 15 + PERIOD
+
+    scene.run(play())
 
 
 def test_a_leader_that_was_frozen_knows_that_it_may_not_write_any_more() -> None:
-    cluster, clock = MemoryCluster(), Clock()
-    leader = candidate(cluster, "a", clock)
-    assert not leader.still_leading()
-    run(leader.lead())
-    clock.time += SETTINGS.seconds * 5 / 7
-    assert leader.still_leading()
-    clock.time += SETTINGS.seconds * 1.01 / 7
-    assert not leader.still_leading()
+    scene = Scene()
+
+    async def play() -> None:
+        leader = scene.candidate("a")
+        assert not leader.still_leading()
+        await leader.lead()
+        await asyncio.sleep(SETTINGS.seconds * 5 / 7)
+        assert leader.still_leading()
+        await asyncio.sleep(SETTINGS.seconds * 1.01 / 7)
+        assert not leader.still_leading()
+
+    scene.run(play())
 
 
 def test_the_age_of_a_lease_counts_from_when_its_renewal_was_sent() -> None:
     """The answer may come much later than the API server has stored it and others have seen it."""
+    scene = Scene()
 
-    class SlowToAnswer(MemoryCluster):
-        async def create(self, resource: Resource, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
-            raw = await super().create(resource, namespace, body, dry_run=dry_run)
-            clock.time += 10
-            return raw
+    async def play() -> None:
+        scene.cluster.after = taking(4.0)
+        leader = scene.candidate("a")
+        async with asyncio.timeout(60):
+            await leader.lead()
+        sent = scene.loop.time() - 4.0
+        await asyncio.sleep(sent + SETTINGS.seconds * 6 / 7 - 0.1 - scene.loop.time())
+        assert leader.still_leading()
+        await asyncio.sleep(0.2)
+        assert not leader.still_leading()
 
-    cluster, clock = SlowToAnswer(), Clock()
-    leader = candidate(cluster, "a", clock)
-    run(leader.lead())
-    clock.time += 3
-    assert not leader.still_leading()
-
-
-def test_a_leader_that_cannot_renew_stops_before_another_may_start() -> None:
-    cluster, clock = FlakyCluster(), Clock()
-    leader = candidate(cluster, "a", clock)
-    run(leader.lead())
-    cluster.down = True
-    with pytest.raises(Deposed, match="could not be renewed"):
-        run(leader.hold())
-    assert clock.time - 1000 < SETTINGS.seconds
-    assert not leader.leading
+    scene.run(play())
 
 
-class SlowToRefuse(MemoryCluster):
-    """While `answers` last, each request fails after that many seconds of the clock."""
+def test_a_leader_that_cannot_renew_stops_writing_before_another_may_lead_and_ends_as_the_last_resort() -> None:
+    scene = Scene()
 
-    def __init__(self, clock: Clock) -> None:
+    async def play() -> None:
+        leader = scene.start("a")
+        await scene.until_leading(leader)
+        scene.cluster.before = refused
+        await asyncio.sleep(SETTINGS.seconds - 0.01)
+        assert not leader.election.still_leading()
+        await asyncio.sleep(LAST_RESORT * SETTINGS.seconds - 2 * SETTINGS.seconds)
+        assert not scene.ended
+        await asyncio.sleep(2 * SETTINGS.seconds)
+        assert "could not be renewed" in scene.ended["a"]
+        assert not leader.election.leading
+
+    scene.run(play())
+
+
+def test_a_leader_that_nobody_has_replaced_goes_on_when_the_api_server_answers_again() -> None:
+    scene = Scene()
+
+    async def play() -> None:
+        leader = scene.start("a")
+        await scene.until_leading(leader)
+        scene.cluster.before = refused
+        await asyncio.sleep(3 * SETTINGS.seconds)
+        assert not leader.election.still_leading()
+        scene.cluster.before = _at_once
+        await asyncio.sleep(PERIOD)
+        assert leader.election.still_leading()
+
+    scene.run(play())
+    assert not scene.ended
+
+
+class Path(Watched):
+    """One replica's way to the cluster of another: its requests fail one after another, each after some seconds."""
+
+    def __init__(self, cluster: Watched, ends: Sequence[tuple[float, bool]]) -> None:
         super().__init__()
-        self.clock = clock
-        self.answers: list[float] = []
+        self.cluster = cluster
+        self.ends = list(ends)
+        """After how many seconds, and whether the request was carried out."""
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
-        self._refuse()
-        return await super().get(resource, namespace, name)
+        return await self._ending(self.cluster.get(resource, namespace, name))
 
     async def replace(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
-        self._refuse()
-        return await super().replace(resource, namespace, name, body)
+        return await self._ending(self.cluster.replace(resource, namespace, name, body))
 
-    def _refuse(self) -> None:
-        if self.answers:
-            self.clock.time += self.answers.pop(0)
-            raise Unavailable("no answer")
+    async def create(self, resource: Resource, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
+        return await self.cluster.create(resource, namespace, body, dry_run=dry_run)
+
+    async def _ending(self, call: Coroutine[Any, Any, Json]) -> Json:
+        if not self.ends:
+            return await call
+        seconds, carried_out = self.ends.pop(0)
+        if carried_out:
+            await call
+        else:
+            call.close()
+        await asyncio.sleep(seconds)
+        raise Unavailable("no answer")
+
+
+SLOWNESS = (0.0, PERIOD, 2 * PERIOD)
+FAILURES = [
+    *itertools.product([(seconds, False) for seconds in SLOWNESS], repeat=RENEWALS - 1),
+    *itertools.product([(seconds, lost) for seconds in SLOWNESS[1:] for lost in (False, True)], repeat=4),
+]
+
+
+def test_however_slowly_renewals_fail_nobody_leads_beside_the_leader() -> None:
+    for ends in FAILURES:
+        scene = Scene()
+
+        async def play(scene: Scene = scene, ends: Sequence[tuple[float, bool]] = ends) -> None:
+            path = Path(scene.cluster, ())
+            first = scene.start("a", api=path)
+            await scene.until_leading(first)
+            path.ends = list(ends)
+            second = scene.candidate("b")
+            try:
+                async with asyncio.timeout(3 * SETTINGS.seconds):
+                    await second.lead()
+            except TimeoutError:
+                assert first.election.still_leading()
+                assert not scene.ended
+            else:
+                assert not first.election.still_leading(), ends
+                await asyncio.sleep(4 * SETTINGS.seconds)
+
+        scene.run(play())
 
 
 @pytest.mark.parametrize("seconds", [5, 15, 60])
-def test_however_slowly_renewals_fail_the_leader_has_stopped_before_the_lease_ends(seconds: int) -> None:
-    settings = Settings(namespace="system", seconds=seconds)
-    slowness = [0.0, settings.period / 2, settings.period]
-    for delays in itertools.product(slowness, repeat=RENEWALS):
-        clock = Clock()
-        cluster = SlowToRefuse(clock)
-        leader = Election(cluster, settings, "a", monotonic=clock, sleep=clock.sleep, now=lambda: NOW)
-        run(leader.lead())
-        cluster.answers = list(delays)
-        with pytest.raises(Deposed):
-            run(leader.hold())
-        assert clock.time - 1000 < seconds, delays
+@pytest.mark.parametrize("begins", [0.0, 0.4, 0.99])
+@pytest.mark.parametrize("blocked", [0.2, 0.5, 0.8])
+def test_a_leader_blocked_for_less_than_its_lease_keeps_it(seconds: int, begins: float, blocked: float) -> None:
+    """Its newest renewal may be a period old when that begins, and each of its calls takes a while."""
+    scene, settings = Scene(), Settings(namespace="system", seconds=seconds)
+    scene.cluster.before = scene.cluster.after = taking(settings.period / 50)
+
+    async def play() -> None:
+        first = scene.start("a", settings=settings)
+        await scene.until_leading(first)
+        second = scene.start("b", settings=settings)
+        await asyncio.sleep((3 + begins) * settings.period)
+        first.process.freeze(blocked * seconds)
+        await scene.never_two(blocked * seconds + 3 * seconds, (first, second))
+        assert first.election.still_leading()
+        assert not scene.ended
+
+    scene.run(play())
+
+
+@pytest.mark.parametrize("begins", [0.0, 0.4, 0.99])
+@pytest.mark.parametrize("blocked", [1.01, 1.5, 20])
+def test_a_leader_blocked_for_longer_than_its_lease_has_lost_it_and_ends(begins: float, blocked: float) -> None:
+    scene = Scene()
+    scene.cluster.before = scene.cluster.after = taking(0.02)
+
+    async def play() -> None:
+        first = scene.start("a")
+        await scene.until_leading(first)
+        second = scene.start("b")
+        await asyncio.sleep((3 + begins) * PERIOD)
+        first.process.freeze(blocked * SETTINGS.seconds)
+        await scene.never_two((blocked + 3) * SETTINGS.seconds, (first, second))
+        assert second.election.still_leading()
+        assert scene.ended == {"a": "lease system/perdure-operator is held by b"}
+
+    scene.run(play())
+
+
+@pytest.mark.parametrize("blocked", [1.5, 20])
+def test_a_leader_blocked_for_longer_that_nobody_has_replaced_leads_again(blocked: float) -> None:
+    scene = Scene()
+
+    async def play() -> None:
+        leader = scene.start("a")
+        await scene.until_leading(leader)
+        await asyncio.sleep(1.0)
+        leader.process.freeze(blocked * SETTINGS.seconds)
+        await asyncio.sleep(blocked * SETTINGS.seconds - 0.01)
+        assert not leader.election.still_leading()
+        await asyncio.sleep(1.0)
+        assert leader.election.still_leading()
+
+    scene.run(play())
+    assert not scene.ended
+
+
+@pytest.mark.parametrize("seconds", [PERIOD * 0.9, PERIOD * 1.5, PERIOD * 1.95])
+def test_a_leader_whose_renewals_are_answered_slowly_may_write_all_the_time(seconds: float) -> None:
+    scene = Scene()
+
+    async def play() -> None:
+        leader = scene.start("a")
+        await scene.until_leading(leader)
+        scene.cluster.after = taking(seconds)
+        for _ in range(2000):
+            await asyncio.sleep(0.1)
+            assert leader.election.still_leading()
+
+    scene.run(play())
+
+
+def test_an_answer_that_came_while_the_loop_was_blocked_is_read() -> None:
+    """However late the loop is: given up, it would cost two more calls of a process that has no time for one."""
+    scene = Scene()
+
+    async def through_the_layers_of_a_client() -> None:
+        await asyncio.sleep(0.5)
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    async def play() -> None:
+        leader = scene.start("a")
+        await scene.until_leading(leader)
+        scene.cluster.reads = 0
+        scene.cluster.after = through_the_layers_of_a_client
+        await asyncio.sleep(PERIOD + 0.1)
+        leader.process.freeze(5 * PERIOD)
+        await asyncio.sleep(30.0)
+        assert leader.election.still_leading()
+
+    scene.run(play())
+    assert scene.cluster.reads == 0
 
 
 def test_a_renewal_that_hangs_is_given_up_and_its_warning_says_why(caplog: pytest.LogCaptureFixture) -> None:
-    class Hanging(MemoryCluster):
-        async def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
-            if self.writes:
-                await asyncio.get_running_loop().create_future()
-            return await super().get(resource, namespace, name)
+    async def never() -> None:
+        await asyncio.get_running_loop().create_future()
 
-        async def replace(self, *_: object, **__: object) -> Json:
-            never: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
-            return await never
+    scene = Scene()
 
     async def play() -> None:
-        leader = Election(Hanging(), Settings(namespace="system", seconds=1), "a")
+        leader = scene.candidate("a", Settings(namespace="system", seconds=1))
         await leader.lead()
+        scene.cluster.before = never
         async with asyncio.timeout(30):
             await leader.hold()
 
     with pytest.raises(Deposed):
-        asyncio.run(play())
+        scene.run(play())
     assert {record.getMessage() for record in caplog.records if record.levelname == "WARNING"} == {
         "lease system/perdure-operator: no answer in time"
     }
 
 
-def test_a_leader_survives_a_renewal_that_fails_once() -> None:
-    cluster = FlakyCluster()
+def test_a_leader_survives_renewals_that_fail_now_and_then() -> None:
+    scene = Scene()
 
-    def fail_now_and_then(now: float) -> None:
-        cluster.down = not cluster.down
-        stop_at(1200)(now)
+    async def play() -> None:
+        leader = scene.start("a")
+        await scene.until_leading(leader)
+        for number in range(90):
+            scene.cluster.before = refused if number % 2 else _at_once
+            await asyncio.sleep(PERIOD)
+            assert leader.election.still_leading()
 
-    leader = candidate(cluster, "a", Clock(fail_now_and_then))
-    run(leader.lead())
-    with pytest.raises(Enough):
-        run(leader.hold())
-    assert leader.leading
+    scene.run(play())
+    assert not scene.ended
 
 
 def test_a_leader_renews_with_one_call_and_reads_its_lease_only_where_somebody_has_changed_it() -> None:
-    class Reading(MemoryCluster):
-        reads = 0
+    scene = Scene()
 
-        async def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
-            self.reads += 1
-            return await super().get(resource, namespace, name)
+    async def play() -> None:
+        leader = scene.start("a")
+        await scene.until_leading(leader)
+        assert scene.cluster.reads == 1
+        await asyncio.sleep(50.0)
+        assert scene.cluster.reads == 1
+        scene.cluster.change(*LEASE, lambda raw: raw["metadata"].update(labels={"a": "b"}))
+        await asyncio.sleep(50.0)
+        assert leader.election.still_leading()
 
-    cluster = Reading()
-
-    def change_once(now: float) -> None:
-        if 1050 < now < 1050 + SETTINGS.period:
-            cluster.change(LEASES, "system", "perdure-operator", lambda raw: raw["metadata"].update(labels={"a": "b"}))
-        stop_at(1100)(now)
-
-    leader = candidate(cluster, "a", Clock(change_once))
-    run(leader.lead())
-    assert cluster.reads == 1
-    with pytest.raises(Enough):
-        run(leader.hold())
-    assert leader.leading
-    assert cluster.reads == 2
+    scene.run(play())
+    assert scene.cluster.reads == 2
+    renewals = [write for write in scene.cluster.writes if write.startswith("replace")]
+    assert len(renewals) == int(100 / PERIOD)
 
 
 def test_a_leader_whose_lease_somebody_else_holds_stops_at_once() -> None:
-    cluster, clock = MemoryCluster(), Clock()
-    leader = candidate(cluster, "a", clock)
-    run(leader.lead())
-    cluster.change(LEASES, "system", "perdure-operator", lambda raw: raw["spec"].update(holderIdentity="b"))
+    scene = Scene()
+
+    async def play() -> None:
+        leader = scene.candidate("a")
+        await leader.lead()
+        scene.give_to("b")
+        await leader.hold()
+
     with pytest.raises(Deposed, match="held by b"):
-        run(leader.hold())
+        scene.run(play())
+    assert scene.loop.time() == PERIOD
 
 
 def test_a_lease_of_somebody_else_is_not_given_back() -> None:
-    cluster = MemoryCluster()
-    leader = candidate(cluster, "a", Clock())
-    run(leader.lead())
-    cluster.change(LEASES, "system", "perdure-operator", lambda raw: raw["spec"].update(holderIdentity="b"))
-    run(leader.release())
-    assert holder(cluster) == "b"
+    scene = Scene()
+
+    async def play() -> None:
+        leader = scene.candidate("a")
+        await leader.lead()
+        scene.give_to("b")
+        await leader.release()
+
+    scene.run(play())
+    assert scene.holder() == "b"
 
 
 def test_a_restarted_container_is_another_candidate() -> None:

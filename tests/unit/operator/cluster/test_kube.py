@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestServer
 from kubernetes.aio import client
 
 from perdure_operator.cluster.kube import KubeApi, behind_a_proxy
-from perdure_operator.cluster.protocol import PODS, ApiError, Conflict, Forbidden, Invalid, Json, Unavailable
+from perdure_operator.cluster.protocol import PODS, ApiError, Conflict, Forbidden, Invalid, Json, Told, Unavailable
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Call = Callable[[KubeApi], Awaitable[Any]]
@@ -143,21 +143,66 @@ _CALLS: Final[tuple[Call, ...]] = (
 GONE = {"kind": "Status", "status": "Failure", "reason": "Expired", "code": 410, "message": "too old resource version"}
 
 
-def test_a_watch_of_one_name_that_ends_with_410_is_news_for_whoever_waits() -> None:
-    """Its object is read again, with the version to watch from."""
-
+def test_a_watch_of_one_name_that_ends_with_410_is_no_silence() -> None:
     async def answer(_: web.Request) -> web.Response:
-        return web.json_response({"type": "ERROR", "object": GONE})
+        return web.Response(text=json.dumps({"type": "ERROR", "object": GONE}) + "\n", content_type="application/json")
 
-    asyncio.run(_ask(answer, lambda api: api.changed(PODS, "ns", "p", version="7", seconds=60)))
+    assert asyncio.run(_error_of(answer, _follow(_nobody))).status == 410
 
 
 def test_a_watch_of_one_name_that_is_refused_with_410_is_no_silence() -> None:
     async def answer(_: web.Request) -> web.Response:
         return web.json_response(GONE, status=410)
 
-    error = asyncio.run(_error_of(answer, lambda api: api.changed(PODS, "ns", "p", version="7", seconds=60)))
-    assert error.status == 410
+    assert asyncio.run(_error_of(answer, _follow(_nobody))).status == 410
+
+
+@pytest.mark.parametrize("chunk", [997, 65_536, 10**6])
+def test_events_of_a_watch_are_told_however_they_are_cut_into_pieces(chunk: int) -> None:
+    """Also one longer than any buffer; the last one has not come whole."""
+    names = ["short", "x" * 300_000, "Grüße"]
+    kinds = ["MODIFIED", "MODIFIED", "MODIFIED", "DELETED"]
+    objects = [{"kind": "Pod", "metadata": {"name": name, "uid": "u"}} for name in (*names, "short")]
+    events = [{"type": kind, "object": raw} for kind, raw in zip(kinds, objects, strict=True)]
+    lines = "".join(json.dumps(event, ensure_ascii=False) + "\n" for event in events).encode() + b'{"type": "MO'
+    told: list[Json | None] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for first in range(0, len(lines), chunk):
+            await response.write(lines[first : first + chunk])
+        return response
+
+    asyncio.run(_ask(answer, _follow(told.append)))
+    assert [raw and raw["metadata"]["name"] for raw in told] == [*names, None]
+
+
+@pytest.mark.parametrize("line", [PAGE, "[1]", '{"type": "MODIFIED"}', '{"type": "MODIFIED", "object": {"kind": 7}}'])
+def test_a_line_of_a_watch_that_is_no_event_is_no_answer(line: str) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(text=line + "\n", content_type="application/json")
+
+    assert type(asyncio.run(_error_of(answer, _follow(_nobody)))) is Unavailable
+
+
+def test_a_watch_whose_connection_breaks_is_no_silence() -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Length": "1000"})
+        await response.prepare(request)
+        assert request.transport is not None
+        request.transport.abort()
+        return response
+
+    assert type(asyncio.run(_error_of(answer, _follow(_nobody)))) is Unavailable
+
+
+def _follow(told: Told) -> Call:
+    return lambda api: api.follow(PODS, "ns", "p", version="7", seconds=60, told=told)
+
+
+def _nobody(_: Json | None) -> None:
+    raise AssertionError("nothing was to be told")
 
 
 async def _ask(answer: Answer, call: Call) -> None:
