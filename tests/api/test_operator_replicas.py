@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,23 @@ def test_a_candidate_takes_over_as_soon_as_the_lease_is_given_back(
             until("a candidate", lambda: _watches_of_the_lease(api_server, installed.user) > before)
             first.process.terminate()
             until("another leader", lambda: second.leading)
+
+
+def test_a_leader_that_was_frozen_until_another_led_ends(
+    api_server: ApiServer, installed: Installed, tmp_path: Path
+) -> None:
+    """As a node without CPU time freezes it; one that thaws earlier goes on (tests/unit)."""
+    first = OperatorProcess(installed.kubeconfig, tmp_path / "first", "first", lease_seconds=5)
+    second = OperatorProcess(installed.kubeconfig, tmp_path / "second", "second", lease_seconds=5)
+    with first:
+        until("a leader", lambda: first.leading)
+        with second:
+            os.kill(first.process.pid, signal.SIGSTOP)
+            until("another leader", lambda: second.leading)
+            os.kill(first.process.pid, signal.SIGCONT)
+            assert first.process.wait(20) == 1
+    assert "is held by second_" in first.log.read_text()
+    assert "s late" in first.log.read_text()
 
 
 def _watches_of_the_lease(server: ApiServer, user: str) -> int:

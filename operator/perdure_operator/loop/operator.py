@@ -5,6 +5,7 @@ Every replica watches, so that a new leader starts with a warm cache. Called by 
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,7 +15,7 @@ import kopf
 from perdure_operator.api.signals import SignalRow
 from perdure_operator.cluster import election, kube
 from perdure_operator.cluster.read.cache import Cache
-from perdure_operator.loop import evictions, guard, install, watch
+from perdure_operator.loop import evictions, guard, install, lateness, watch
 from perdure_operator.loop.heap import Heap
 from perdure_operator.loop.leader import Leader
 
@@ -74,10 +75,15 @@ async def run(options: Options) -> bool:
 def _hook(registry: kopf.OperatorRegistry, leader: Leader, kubeconfig: str | None) -> None:
     """kopf's own start, stop, login and health check."""
 
+    looks: list[asyncio.Task[None]] = []
+
     async def start(**_: Any) -> None:
         leader.start()
+        looks.append(asyncio.create_task(lateness.tell(), name="lateness"))
 
     async def stop(**_: Any) -> None:
+        for look in looks:
+            look.cancel()
         await leader.stop()
 
     async def login(**_: Any) -> kopf.ConnectionInfo:
