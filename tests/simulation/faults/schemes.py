@@ -272,7 +272,10 @@ async def root_of_another(scene: Scene, rng: random.Random) -> None:
 
 @fault(250)
 async def frozen_renewal(scene: Scene, rng: random.Random) -> None:
-    """A leader freezes while it renews its Lease, and there is work when it thaws: another leads by then."""
+    """A leader freezes while it renews its Lease, and there is work just as it thaws: another leads by then.
+
+    It learns of that with its next call.
+    """
     leader, renewal = scene.operators.leader(), f"replace {LEASES}"
     if leader is None or len(scene.operators.replicas) < 2:
         return
@@ -283,9 +286,11 @@ async def frozen_renewal(scene: Scene, rng: random.Random) -> None:
     scene.world.fire("operator-freeze")
     scene.world.tell(leader.identity, "freezes", seconds=20.0)
     leader.process.freeze(20.0)
-    await asyncio.sleep(20.0 + rng.uniform(0.01, 1.5))
-    for user in scene.users:
-        user.edit(replicas=rng.randint(1, 4))
+    await asyncio.sleep(19.98)
+    for size in rng.choices(range(1, 5), k=8):
+        for user in scene.users:
+            user.edit(replicas=size)
+        await asyncio.sleep(0.005)
 
 
 @fault(600, alone=True, apart=True, to_its_end=True)
