@@ -21,7 +21,7 @@ class Outline:
         self._module = module
         self._parts: list[nn.Module] = []
         self._inside: list[Any] | None = None
-        """Of all parts in turn: parts of theirs, and parameters."""
+        """Of all parts in turn: parts of theirs, and parameters with their names, which pruning changes alone."""
         self._parameters: list[Tensor] = []
 
     def parameters(self) -> list[Tensor]:
@@ -41,5 +41,5 @@ class Outline:
         return self._parts
 
     def _found(self) -> list[Any]:
-        inside = ((part._modules.values(), part._parameters.values()) for part in self._parts)  # noqa: SLF001
+        inside = ((part._modules.values(), part._parameters, part._parameters.values()) for part in self._parts)  # noqa: SLF001
         return list(chain.from_iterable(chain.from_iterable(inside)))

@@ -99,6 +99,8 @@ class Registry:
         """All of them, as they were registered."""
         self._listed: list[list[Tensor]] = []
         """Each module's parameters when they were last asked for."""
+        self._judged: list[Tensor] = []
+        """All parameters when it was last seen that each optimizer's have their names."""
         self._parameters: list[Tensor] = []
 
     def rename(self, names: Mapping[str, str]) -> None:
@@ -413,6 +415,9 @@ class Registry:
         """
         claimed = self._settle_parts() if self._parts.tensors else False
         changed = [optimizer for optimizer in self._optimizers.values() if optimizer.changed()]
+        if strict and self._judged is not (now := self.parameters()):
+            self._check_parameters()
+            self._judged = now
         if not changed:
             return claimed
         parameters = self._parameter_names()
@@ -422,6 +427,13 @@ class Registry:
             for optimizer in changed:
                 optimizer.settle(parameters)
         return True
+
+    def _check_parameters(self) -> None:
+        """The script has replaced a part of a module, or a parameter."""
+        names = self._parameter_names()
+        for optimizer in self._optimizers.values():
+            if not optimizer.changed():
+                optimizer.settle(names)
 
     def _settle_parts(self) -> bool:
         live, waiting = self._live(), self._parts.tensors

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 import perdure
 from perdure import Session, UserError
@@ -169,6 +170,14 @@ def exchange(training: Growing) -> None:
     training.optimizer.param_groups[0]["params"].reverse()
 
 
+def cut(training: Growing) -> None:
+    prune.l1_unstructured(training.net.head, "weight", amount=0.5)
+
+
+def replace(training: Growing) -> None:
+    training.net.head.weight = nn.Parameter(torch.zeros(1, 8))
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -176,6 +185,8 @@ def exchange(training: Growing) -> None:
         (take_away, "group 0 had 2 parameters, with model.head.bias at place 1, and has 1, with nothing"),
         (put_in, "group 0 had 2 parameters, with nothing at place 2, and has 3, with model.body.weight"),
         (exchange, "group 0 had 2 parameters, with model.head.weight at place 0, and has 2, with model.head.bias"),
+        (cut, "group 0 had 2 parameters, with model.head.weight at place 0, and has 2, with model.head.weight_orig"),
+        (replace, r"owns a parameter of shape \(1, 8\) that is in no registered module"),
     ],
 )
 def test_a_change_that_no_later_run_could_load_is_told_in_the_step_in_which_it_is_made(
@@ -191,6 +202,19 @@ def test_a_change_that_no_later_run_could_load_is_told_in_the_step_in_which_it_i
                         session.step()
                 session.step()
     assert session.steps_done == 2
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_pruning_that_is_made_permanent_within_a_step_is_no_change(join: Join, tmp_path: Path, bias: bool) -> None:
+    with join() as session:
+        net = nn.Linear(4, 1, bias=bias)
+        session.register(net=net, optimizer=torch.optim.SGD(net.parameters(), lr=0.01))
+        for _ in session.epochs(1):
+            for _ in session.loader(samples(), 8):
+                prune.l1_unstructured(net, "weight", amount=1.0)
+                prune.remove(net, "weight")
+                session.step()
+    assert perdure.load(tmp_path, ["net"])["net"]["weight"].count_nonzero() == 0
 
 
 def test_another_group_than_the_checkpoint_holds_is_refused_where_it_is_added(join: Join) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrize
+from torch.nn.utils import parametrize, prune
 
 from perdure.session.state.outline import Outline
 from perdure.session.state.registry import Registry
@@ -78,6 +78,14 @@ def test_whatever_is_replaced_in_a_module_is_noticed(change: Callable[[Net], Non
     found, wanted = outline.parameters(), list(net.parameters())
     assert len(found) == len(wanted)
     assert all(one is other for one, other in zip(found, wanted, strict=True))
+
+
+def test_a_parameter_that_has_another_name_is_noticed() -> None:
+    net = nn.Linear(2, 3, bias=False)
+    outline = Outline(net)
+    before = outline.parameters()
+    prune.l1_unstructured(net, "weight", amount=0.5)
+    assert outline.parameters() is not before
 
 
 def test_a_module_that_is_as_it_was_is_not_walked_again() -> None:
