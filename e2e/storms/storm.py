@@ -166,7 +166,7 @@ class Storm:
         """A member in the middle of its training: its trainer, or all of its pod."""
         run, pod = self.run, self.training.member(rank)
         what = "everything-killed" if everything else "killed"
-        with self._fault(f"{what} rank {rank} of run {run}", killed=((run, rank),)):
+        with self._fault(f"{what} rank {rank} of run {run}", killed=self._seats(pod, int(self.status["run"]))):
             (self._processes.kill_all if everything else self._processes.kill)(pod)
 
     def freezes(self, rank: int, seconds: float) -> None:
@@ -187,21 +187,22 @@ class Storm:
             self._waits(seconds)
 
     def is_calm(self, *, seconds: float = CALM_SECONDS) -> None:
-        """Waits until the job runs undisturbed, has just its members, and trains."""
+        """Waits until the job has just its members and trains in its newest run.
+
+        Not until status knows: of a hand-over that ends nobody it may know for minutes only what it has offered.
+        """
 
         def calm() -> bool:
-            status = self.status
             there = [pod for pod in observed.pods(self.training.watch.history) if not observed.outcome_of(pod)]
-            undisturbed = observed.condition(status, "Disrupted").get("status") == "False"
-            unconfirmed = (status.get("current") or {}).get("unconfirmed")
-            whole = len(there) == self.training.config.members
-            return status.get("phase") in ("Completed", "Failed") or (
-                status.get("phase") == "Running" and undisturbed and whole and not unconfirmed
-            )
+            whole = len(there) == self.training.config.members and all(map(observed.ready, there))
+            runs = [entry.run for entry in self.training.job.root.entries() if entry.kind == "Opened"]
+            newest = bool(runs) and runs[-1] == int(self.status.get("run") or 0)
+            return self.over or (whole and newest and self.status["phase"] == "Running")
 
-        self._until("the job is undisturbed", calm, seconds)
-        run, before = self.run, self._steps(self.run)
-        self._until(f"run {run} trains", lambda: self.over or self._steps(self.run) >= before + CALM_STEPS, seconds)
+        self._until("the job has its members, in its newest run", calm, seconds)
+        run = int(self.status["run"])
+        before = self._steps(run)
+        self._until(f"run {run} trains", lambda: self.over or self._steps(run) >= before + CALM_STEPS, seconds)
         self._troubled = False
 
     @property
