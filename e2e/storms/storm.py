@@ -193,16 +193,23 @@ class Storm:
         """
 
         def calm() -> bool:
-            there = [pod for pod in observed.pods(self.training.watch.history) if not observed.outcome_of(pod)]
+            pods = observed.pods(self.training.watch.history)
+            there = [pod for pod in pods if pod["status"].get("phase") in ("Pending", "Running")]
             whole = len(there) == self.training.config.members and all(map(observed.ready, there))
             runs = [entry.run for entry in self.training.job.root.entries() if entry.kind == "Opened"]
             newest = bool(runs) and runs[-1] == int(self.status.get("run") or 0)
             return self.over or (whole and newest and self.status["phase"] == "Running")
 
-        self._until("the job has its members, in its newest run", calm, seconds)
-        run = int(self.status["run"])
-        before = self._steps(run)
-        self._until(f"run {run} trains", lambda: self.over or self._steps(run) >= before + CALM_STEPS, seconds)
+        steps: dict[int, int] = {}
+
+        def trains() -> bool:
+            if not calm():
+                steps.clear()
+                return False
+            run = int(self.status["run"])
+            return self.over or self._steps(run) >= steps.setdefault(run, self._steps(run)) + CALM_STEPS
+
+        self._until("the job has its members, and its newest run trains", trains, seconds)
         self._troubled = False
 
     @property
