@@ -28,6 +28,7 @@ SCRIPT: Final = DIGITS / "train.py"
 WORLD: Final = 3
 SPARES: Final = 2
 LIMIT_SECONDS: Final = 90
+LONG_LIMIT_SECONDS: Final = 1800
 UNPACED: Final = 1000
 """The run that is not slowed down."""
 PACE: Final = {
@@ -70,6 +71,7 @@ class Harm(StrEnum):
     KILLED = "killed"
     BLINKS = "blinks"  # stands still for a moment
     FROZEN = "frozen"  # stands still until the others have decided, or nearly
+    STUCK = "stuck"  # stands still for good, until its pod is killed when the others have ended what they did
     AGENT = "agent"  # the same, of the agent: its trainer goes on
 
 
@@ -79,6 +81,9 @@ class Came(StrEnum):
     WENT = "went"
     STAYED = "stayed"
     LOST = "lost"
+
+
+FOR_GOOD: Final = (Harm.KILLED, Harm.STUCK)
 
 
 @dataclass(frozen=True)
@@ -94,8 +99,8 @@ class Fault:
 
     @property
     def expected(self) -> frozenset[Came]:
-        """What may come of it. Whoever only stands still costs nobody anything."""
-        if self.harm is not Harm.KILLED:
+        """What may come of it. Whoever only stands still for a while costs nobody anything."""
+        if self.harm not in FOR_GOOD:
             return frozenset({Came.WENT, Came.STAYED})
         if self.phase is Phase.PUT:
             return frozenset({Came.WENT if self.victim is Victim.LEAVER else Came.LOST})
@@ -155,19 +160,24 @@ class Job:
         read = {name: len(self._said(name)) for name in {*old, *new}}
         holder = Victim.DECIDER if fault.phase is Phase.PUT else fault.victim
         with self._held(f"{fault.phase} {holder} {following}", {**of, Victim.NEWCOMER: newcomer}[holder]) as moment:
-            self.members.moves(old, new, run=self.run, following=following, limit=LIMIT_SECONDS)
+            limit = LONG_LIMIT_SECONDS if fault.harm is Harm.STUCK else LIMIT_SECONDS
+            self.members.moves(old, new, run=self.run, following=following, limit=limit)
             moment.reached()
             if fault.phase is Phase.PUT:
                 self._waits_for_traces(following)
             process = victim.process.pid if fault.harm is Harm.AGENT else _trainer(victim)
             os.kill(process, signal.SIGKILL if fault.harm is Harm.KILLED else signal.SIGSTOP)
-        witnesses = {name: read[name] for name in staying if name != victim.name or fault.harm is not Harm.KILLED}
-        if fault.harm is not Harm.KILLED:
-            self._stands_still(fault.harm, following, {n: at for n, at in witnesses.items() if n != victim.name})
+        witnesses = {name: read[name] for name in staying if name != victim.name or fault.harm not in FOR_GOOD}
+        others = {name: at for name, at in witnesses.items() if name != victim.name}
+        if fault.harm is Harm.STUCK:
+            self._ends_what_it_did(fault, following, others)
+            self.members.kill(victim.name)
+        elif fault.harm is not Harm.KILLED:
+            self._stands_still(fault.harm, following, others)
             os.kill(process, signal.SIGCONT)
         came = self._what_came(following, witnesses)
         self._hurry.unlink()
-        self._goes_on(came, following, old, new, victim.name if fault.harm is Harm.KILLED else "")
+        self._goes_on(came, following, old, new, victim.name if fault.harm in FOR_GOOD else "")
         self.came.append(came)
         return came
 
@@ -231,6 +241,16 @@ class Job:
             return decided or time.monotonic() > end
 
         self.members.waits("the others have decided", over)
+
+    def _ends_what_it_did(self, fault: Fault, following: int, others: dict[str, int]) -> None:
+        """Nobody but the parties has noticed anything, and their limit is later than what a test waits for."""
+
+        def known() -> bool:
+            if fault.phase is Phase.PUT:  # what comes behind go is a training like any other
+                return all(self._words(name, at, following) for name, at in others.items())
+            return all(self._came_to(self._said(name)[at:], following) for name, at in others.items())
+
+        self.members.waits("the others have ended what they did", known)
 
     def _words(self, name: str, read: int, following: int) -> str:
         """What an agent has said of the hand-over: how it ended there."""

@@ -28,13 +28,19 @@ OTHERS_KILLED = (
 FROZEN = (
     Fault(Harm.BLINKS, Victim.STAYER, Phase.RECEIVING),
     Fault(Harm.FROZEN, Victim.DECIDER, Phase.PUT),
+    Fault(Harm.STUCK, Victim.DECIDER, Phase.VOTING),
 )
 OTHERS_FROZEN = (
     Fault(Harm.BLINKS, Victim.NEWCOMER, Phase.CONNECTING),
     Fault(Harm.FROZEN, Victim.LEAVER, Phase.VOTING),
 )
 AGENTS = tuple(Fault(Harm.AGENT, victim, Phase.RECEIVING) for victim in Victim)
-ALL = tuple(Fault(harm, victim, phase) for harm in Harm for victim in Victim for phase in Phase)
+STUCK = tuple(Fault(Harm.STUCK, victim, phase) for phase in list(Phase)[1:] for victim in Victim)
+"""An old rank that stands still before is one that stands still in its training."""
+ALL = (
+    *(Fault(harm, victim, phase) for harm in Harm if harm is not Harm.STUCK for victim in Victim for phase in Phase),
+    *STUCK,
+)
 JOBS, ROUNDS = 20, 10
 SHORT, LONG = 10, 16
 """Epochs."""
@@ -83,6 +89,7 @@ def judge(folder: Path, epochs: int, undisturbed: Undisturbed, faults: Sequence[
         pytest.param(OTHERS_KILLED, id="others-killed", marks=pytest.mark.chaos),
         pytest.param(OTHERS_FROZEN, id="others-frozen", marks=pytest.mark.chaos),
         pytest.param(AGENTS, id="agents", marks=pytest.mark.chaos),
+        *(pytest.param([fault], id=f"{fault}", marks=pytest.mark.chaos) for fault in STUCK),
     ],
 )
 def test_each_party_is_harmed_in_a_phase(tmp_path: Path, undisturbed: Undisturbed, faults: Sequence[Fault]) -> None:

@@ -42,6 +42,11 @@ def two() -> twin.Twin:
 
 
 @pytest.fixture(scope="module")
+def one() -> twin.Twin:
+    return twin.trained_once(Path(sys.executable), SCRIPT, arguments(1), world=1)
+
+
+@pytest.fixture(scope="module")
 def three() -> twin.Twin:
     return twin.trained_once(Path(sys.executable), SCRIPT, arguments(3), world=3)
 
@@ -135,16 +140,10 @@ def test_a_survivor_that_joined_alive_knows_what_the_lost_one_drew(tmp_path: Pat
     assert job.root.weight_hash() == two.weights
 
 
-@pytest.mark.parametrize(
-    ("phase", "begun"),
-    [pytest.param("put", 2, id="after-its-put"), pytest.param("putting", 1, id="before-its-put", marks=LONGER)],
-)
-def test_a_decider_that_dies_when_all_have_voted_costs_no_finished_step(
-    tmp_path: Path, two: twin.Twin, phase: str, begun: int
-) -> None:
-    """The leaver is gone, or to go: the newcomer alone has the state, and has trained no step with it."""
+def test_a_decider_that_dies_when_all_have_voted_costs_no_finished_step(tmp_path: Path, two: twin.Twin) -> None:
+    """The leaver is gone: the newcomer alone has the state, and has trained no step with it."""
     hold = tmp_path / "hold"
-    hold.write_text(f"{phase} decider 2")
+    hold.write_text("put decider 2")
     with digits(tmp_path, script="holding.py", pace={"HOLD": str(hold), "HOLD_SECONDS": "60"}) as job:
         job.first_run("a", "b", beside="cd")
         job.trains(1, KILLED_AT)
@@ -154,14 +153,35 @@ def test_a_decider_that_dies_when_all_have_voted_costs_no_finished_step(
         job.waits("all traces of the last step", lambda: traced(job, stood) == {0, 1})
         job.waits("the newcomer votes", lambda: "votes for run 2" in job.members["c"].said)
         job.kill("a")
-        if phase == "put":
-            job.waits("the newcomer has read the log", lambda: "run 2 has taken over" in job.members["c"].said)
+        job.waits("the newcomer has read the log", lambda: "run 2 has taken over" in job.members["c"].said)
         begins(job, 3, "dc", [1, 2])
         job.members["b"].assign(Leave(3, "member lost", 60, (1, 2)))
         ends(job, "dc")
-    assert begun_from(job, 3) == {"run": begun, "step": stood}
+    assert begun_from(job, 3) == {"run": 2, "step": stood}
     assert evidence.steps_lost(job.root.entries(), job.root.trace().steps) == 0
     assert job.root.weight_hash() == two.weights
+
+
+def test_a_newcomer_that_may_be_the_last_to_hold_the_state_of_a_single_rank_keeps_it(
+    tmp_path: Path, one: twin.Twin
+) -> None:
+    hold = tmp_path / "hold"
+    hold.write_text("putting decider 2")
+    with digits(tmp_path, world=1, script="holding.py", pace={"HOLD": str(hold), "HOLD_SECONDS": "60"}) as job:
+        job.first_run("a", beside="b")
+        job.trains(1, KILLED_AT)
+        job.moves("a", "b", run=1)
+        job.waits("the decider holds", lambda: f"HOLD {hold.read_text()}" in job.members["a"].said)
+        stood = job.members["a"].said.count("PACE run 1: ")
+        job.waits("the trace of the last step", lambda: traced(job, stood) == {0})
+        job.waits("the newcomer votes", lambda: "votes for run 2" in job.members["b"].said)
+        job.kill("a")
+        job.waits("the newcomer keeps its seat", lambda: "holding the seat" in job.members["b"].said)
+        begins(job, 3, "b", [1, 2])
+        ends(job, "b")
+    assert begun_from(job, 3) == {"run": 1, "step": stood}
+    assert evidence.steps_lost(job.root.entries(), job.root.trace().steps) == 0
+    assert job.root.weight_hash() == one.weights
 
 
 @pytest.mark.parametrize(

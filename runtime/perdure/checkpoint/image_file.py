@@ -43,6 +43,8 @@ class Label:
     """The random generators that drew the same numbers on all ranks when they began."""
     of_lost: Any
     """What a rank goes on with whose own state is lost, as far as this one knows; encoded."""
+    ranks: tuple[Any, ...] = ()
+    """What is each rank's own, encoded, where the ranks had told one another right there: then none of it is lost."""
 
 
 def write_image(path: Path, label: Label, staged: Staged, stands: Callable[[], bool]) -> bool:
@@ -90,9 +92,8 @@ class Image:
         if crc64nvme(header) != crc:
             raise Corrupt(f"the header of the image at {path} was changed after it was written")
         body = json.loads(bytes(header))
-        self.label = Label(
-            Stamp(**body["stamp"]), Position(**body["position"]), body["crc"], tuple(body["alike"]), body["of_lost"]
-        )
+        stamp, position, ranks = Stamp(**body["stamp"]), Position(**body["position"]), tuple(body["ranks"])
+        self.label = Label(stamp, position, body["crc"], tuple(body["alike"]), body["of_lost"], ranks)
         self.items = tuple(map(read_item, body["items"]))
         self.objects: Any = body["objects"]
         """Encoded."""

@@ -59,7 +59,7 @@ class Inheritance:
         holder = holder_of(image, self.offers)
         told = peers.gather(_described(mine, tensors=peers.rank == holder))
         same_world = told[holder]["stamp"]["world"] == peers.world
-        state = _own_state(told, peers.rank if same_world else None, of_lost)
+        state = _own_state(told, peers.rank if same_world else None, told[holder]["ranks"], of_lost)
         objects = told[holder]["objects"] if peers.rank == 0 else None
         position = Position(**told[holder]["position"])
         if mine and peers.rank == holder:
@@ -73,14 +73,18 @@ def _described(image: Image | None, *, tensors: bool) -> dict[str, Any] | None:
         return None
     label = image.label
     told: dict[str, Any] = {"stamp": vars(label.stamp), "state": image.state, "alike": label.alike}
-    return {**told, "objects": image.objects, "position": vars(label.position)} if tensors else told
+    if not tensors:
+        return told
+    return {**told, "objects": image.objects, "position": vars(label.position), "ranks": label.ranks}
 
 
-def _own_state(told: Sequence[dict[str, Any] | None], rank: int | None, of_lost: OfLost) -> Any:
+def _own_state(told: Sequence[dict[str, Any] | None], rank: int | None, known: Sequence[Any], of_lost: OfLost) -> Any:
     """The state that is this rank's alone, or what there is of one that is lost, or that there never was."""
     left = {found["stamp"]["rank"]: found for found in told if found}
     if rank in left:
         return left[rank]["state"]
+    if rank is not None and known:
+        return known[rank]
     names = {name for found in left.values() for name in found["alike"]}
     return of_lost([found["state"] for found in left.values()], names)
 

@@ -100,7 +100,8 @@ def _parts(image: Image, images: Sequence[Image]) -> Iterator[Staged]:
     stamp = image.label.stamp
     of_rank = {one.label.stamp.rank: one.state for one in images if _same_place(one, image)}
     for rank in range(stamp.world):
-        state, objects = of_rank.get(rank, image.label.of_lost), image.objects if rank == 0 else None
+        lost = image.label.ranks[rank] if image.label.ranks else image.label.of_lost
+        state, objects = of_rank.get(rank, lost), image.objects if rank == 0 else None
         if rank == stamp.rank:
             yield Staged(rank, stamp.world, image.size, image.items, state, objects, image.blocks)
         else:

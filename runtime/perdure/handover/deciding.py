@@ -60,8 +60,6 @@ def after_the_put(state: State, event: Happening) -> Step:
     match event:
         case LogAnswered(verdict):
             return _answered(state, verdict)
-        case Gone(party) | Silent(party) if state.leaves:
-            return stay(state, quiet=state.quiet | {party})
         case Passed(Alarm.DEADLINE):
             return lost(state, "the store did not answer the hand-over's PUT in time")
     return stay(state)

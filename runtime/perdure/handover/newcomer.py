@@ -38,7 +38,7 @@ from perdure.handover.events import (
     Vote,
 )
 from perdure.handover.state import UNVOTED, Phase, State, Step, stay, to
-from perdure.handover.waiting import Answers, keeps_its_seat, waited
+from perdure.handover.waiting import Answers, waited
 
 HOLDING = frozenset({Phase.RUNNING_ON, Phase.TELLING, Phase.VOTED, Phase.ASKING})
 """In these a newcomer has all that the old ranks have."""
@@ -107,9 +107,10 @@ def _joins(state: State) -> Step:
 
 
 def _failed(state: State, why: str) -> Step:
-    alone = state.deaf and state.attempt.world == 1
-    if alone and state.phase in HOLDING:
-        return keeps_its_seat(replace(state, word=HandoverWord.ABORT))
+    if state.deaf and state.attempt.world == 1 and state.phase in HOLDING:
+        # What it leaves behind may be the last of the state. It appends nothing, for whoever is silent may live.
+        kept = f"{why}, and nobody else holds what this process holds"
+        return to(state, Phase.ENDED, SetSeen(), Exit(ExitKind.PEER_LOST, kept), word=HandoverWord.ABORT)
     return to(state, Phase.ENDED, SetSeen(), Exit(ExitKind.HANDOVER_FAILED, why), word=HandoverWord.ABORT)
 
 

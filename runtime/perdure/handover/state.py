@@ -60,8 +60,6 @@ class State:
     """The decider is gone for this party, or its time is up: whoever has voted settles."""
     deaf: bool = False
     """The decider is gone or silent for this party."""
-    quiet: frozenset[int] = frozenset()
-    """A decider that leaves: who is gone or silent since its PUT has begun."""
     voted: bool = False
     """Its vote may be counted."""
     word: HandoverWord | None = None

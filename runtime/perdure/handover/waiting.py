@@ -71,21 +71,10 @@ def went(state: State) -> Step:
     """The newer run has taken over, and this party knows it."""
     state = replace(state, word=HandoverWord.GO)
     if state.leaves:
-        if state.quiet and state.quiet >= {party.number for party in state.attempt.parties if party.new is not None}:
-            return keeps_its_seat(state)
         if state.decides and state.needed:
             return to(state, Phase.LINGERING, leaves_as=ExitKind.HANDED_OVER)
         return to(state, Phase.ENDED, SetSeen(), Exit(ExitKind.HANDED_OVER))
     return to(state, Phase.TOOK_OVER, SetSeen(), Install(), TellTookOver())
-
-
-def keeps_its_seat(state: State) -> Step:
-    """It would end, and nothing is heard of anybody else who holds this state: what it leaves behind may be the last.
-
-    It appends nothing, for whoever is silent may live.
-    """
-    why = "nothing is heard of anybody else who holds what this process holds"
-    return to(state, Phase.ENDED, SetSeen(), Exit(ExitKind.PEER_LOST, why))
 
 
 def lost(state: State, why: str) -> Step:

@@ -85,6 +85,8 @@ class Images:
         self._alike: tuple[str, ...] = ()
         """The random generators that drew the same numbers on all ranks when they began, as one world."""
         self._world = 0
+        self._ranks: tuple[Any, ...] = ()
+        """What is each rank's own at that place, encoded, where the ranks have told one another."""
         self._allowance = Allowance()
         """For copying."""
         self._generators = Reading(PythonGenerator().state, NumpyGenerator().state)
@@ -124,7 +126,12 @@ class Images:
         """From here on this process is a rank of a world in which these generators are alike."""
         self._alike, self._world = alike, self._run.world
 
-    def stand_in(self, run: int, rank: int, alike: tuple[str, ...]) -> None:
+    def know(self, ranks: tuple[Any, ...]) -> None:
+        """At the place where this rank stands, what is each rank's own is this, encoded."""
+        with self._lock:
+            self._ranks = ranks
+
+    def stand_in(self, run: int, rank: int, alike: tuple[str, ...], ranks: tuple[Any, ...] = ()) -> None:
         """This process is to be rank `rank` of a run that takes over `run`, holds all that this rank holds there, and
         votes: an image that is made before it knows what came of it is that rank's."""
         self._look_again()
@@ -132,6 +139,7 @@ class Images:
             return
         with self._lock:
             self.join(alike)
+            self._ranks = ranks
             self._seen = self._glance()
             self._standing = self._copied_in_time(run, rank) if not self._run.progress.saved else None
             self._touched = self._renewed = False
@@ -176,7 +184,7 @@ class Images:
             known = before is not None and not anew and not self._behind_epoch
             self._unseen = moved and not self._touched and known
             self._behind_epoch = behind_epoch
-            self._alike = self.alike
+            self._alike, self._ranks = self.alike, ()
             if self._run.progress.saved:
                 self._standing = None
             elif moved or anew or self._renewed:
@@ -268,7 +276,7 @@ class Images:
         if room is not None and staged.size + MARGIN_BYTES > room:
             return None, f"it would have {staged.size / 2**20:.0f} MiB, and {room / 2**20:.0f} MiB of memory are left"
         of_lost = of_lost_rank([staged.state], self._alike)
-        label = Label(standing.stamp, standing.position, _sum_of(state), self._alike, of_lost)
+        label = Label(standing.stamp, standing.position, _sum_of(state), self._alike, of_lost, self._ranks)
         if not write_image(path, label, staged, self._stands):
             return None, "it has gone on while it was written"
         return standing.stamp.step, ""

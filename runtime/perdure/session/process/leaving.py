@@ -107,10 +107,12 @@ def stop_without_step(run: Run) -> None:
 
 
 def lose_peers(run: Run, why: str) -> None:
-    """In the pulse's thread: the main thread may wait in a collective for ever. The store may be cut off too."""
+    """From any thread: the main thread may wait in a collective for ever. The store may be cut off too."""
     run.images.leave()
     run.tell(run.ending(ExitKind.PEER_LOST))
     say(why)
+    with contextlib.suppress(PerdureError):
+        run.trace.flush()
     _leave_at_once(1)
 
 

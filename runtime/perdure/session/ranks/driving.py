@@ -71,6 +71,8 @@ class Driver:
         """Whether the main thread waits for what it is to do."""
         self.abandoned: Callable[[ev.Exit], None] | None = None
         """Ends the process where its main thread is elsewhere."""
+        self.hangs = False
+        """Whether a thread waits for what the old ranks do together; it would keep the interpreter from its end."""
         self.leaving = threading.Event()
         """The main thread knows that it is to end."""
         self._timetable = timetable
@@ -365,12 +367,12 @@ class Driver:
         self.feed(ev.LogAnswered(verdict))
 
     def _round(self, choice: ev.Choice) -> None:
-        try:
+        self.hangs = True
+        found: ev.Choice | None = None
+        with suppress(PerdureError):
             found = agreed(self.effects.run.peers, choice)
-        except PerdureError:
-            self.feed(ev.RoundDone(None))
-        else:
-            self.feed(ev.RoundDone(found))
+        self.hangs = False
+        self.feed(ev.RoundDone(found))
 
 
 def agreed(peers: Peers, choice: ev.Choice) -> ev.Choice:

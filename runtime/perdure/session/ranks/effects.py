@@ -286,6 +286,8 @@ class Effects:
         own, state = self._own_part()
         header = Header.read(bridge.peers.broadcast(own and self._describe(stop, *own)))
         self.header = header
+        if self.attempt.world == self.attempt.new_world:
+            self.run.images.know(header.ranks)
         self.lap("header")
         given = parcels(self.attempt, header.items)
         if state:

@@ -208,6 +208,8 @@ class Handing:
             raise Exit
         if kind is ExitKind.FENCED:
             raise Fenced(why)
+        if driver.hangs:
+            lose_peers(run, why)
         raise PeerLost(why)
 
 

@@ -108,7 +108,7 @@ class Newcomer:
         run.progress.saved = self.header.saved
         rank = attempt.generators_of(run.rank)
         if rank is not None:  # else it holds no rank's own state
-            run.images.stand_in(attempt.run, rank, self.header.alike)
+            run.images.stand_in(attempt.run, rank, self.header.alike, self.header.ranks)
 
     def _take(self) -> State | None:
         try:

@@ -29,11 +29,13 @@ STEP = 17
 OF_LOST = "made up from the others"
 
 
-def left(folder: Path, rank: int, *, step: int = STEP, world: int = 2, crc: str = "a") -> Path:
+def left(
+    folder: Path, rank: int, *, step: int = STEP, world: int = 2, crc: str = "a", ranks: tuple[str, ...] = ()
+) -> Path:
     """An image that this rank of run 1 has left."""
     path = folder / f"image-{rank}-{step}"
     path.touch()
-    label = Label(Stamp(UID, 1, step, rank, world), position(step), crc, ("torch",), OF_LOST)
+    label = Label(Stamp(UID, 1, step, rank, world), position(step), crc, ("torch",), OF_LOST, ranks)
     assert write_image(path, label, stage.stage(state(step, rank), 0, 1), lambda: True)
     return path
 
@@ -85,6 +87,12 @@ def test_each_survivor_goes_on_with_its_own(tmp_path: Path, store: Store) -> Non
     found = begins(store, [left(tmp_path, 0, world=3), None, left(tmp_path, 2, world=3)])
     ranks = [one.state.rank for one in found]
     assert (ranks[0]["rank"], ranks[1], ranks[2]["rank"]) == (0, OF_LOST, 2)
+
+
+def test_who_is_lost_where_the_ranks_had_told_one_another_goes_on_with_its_own(tmp_path: Path, store: Store) -> None:
+    told = ("0's", "1's", "2's")
+    found = begins(store, [None, left(tmp_path, 1, world=3, ranks=told), None])
+    assert [one.state.rank if rank != 1 else None for rank, one in enumerate(found)] == ["0's", None, "2's"]
 
 
 def test_a_rank_that_was_a_step_behind_gives_nothing_but_goes_on_too(tmp_path: Path, store: Store) -> None:

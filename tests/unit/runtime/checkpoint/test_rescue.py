@@ -33,11 +33,20 @@ STEP = 17
 OF_LOST = "made up from the one that is left"
 
 
-def left(folder: Path, rank: int, *, step: int = STEP, run: int = 1, uid: str = UID, crc: str = "a") -> Path:
+def left(
+    folder: Path,
+    rank: int,
+    *,
+    step: int = STEP,
+    run: int = 1,
+    uid: str = UID,
+    crc: str = "a",
+    ranks: tuple[str, ...] = (),
+) -> Path:
     """An image that this rank of a run of three has left."""
     path = folder / f"image-{run}-{rank}-{step}"
     path.touch()
-    label = Label(Stamp(uid, run, step, rank, 3), position(step), crc, ("torch",), encode(OF_LOST, "rank"))
+    label = Label(Stamp(uid, run, step, rank, 3), position(step), crc, ("torch",), encode(OF_LOST, "rank"), ranks)
     assert write_image(path, label, stage.stage(state(step, rank), 0, 1), lambda: True)
     return path
 
@@ -75,6 +84,11 @@ def test_the_next_run_goes_on_from_the_last_step_and_waits_for_nobody(
     assert all(same_state(one.state, state(STEP, min(ranks))) for one in found)
     own = [one.state.rank["rank"] if rank in ranks else one.state.rank for rank, one in enumerate(found)]
     assert own == [rank if rank in ranks else OF_LOST for rank in range(3)]
+
+
+def test_nothing_of_a_ranks_own_is_lost_where_the_ranks_had_told_one_another(tmp_path: Path, store: Store) -> None:
+    rescue(store, UID, 1, [Image(left(tmp_path, 1, ranks=("0's", "1's", "2's")))])
+    assert [one.state.rank for one in resumed(store, 3)][::2] == ["0's", "2's"]
 
 
 def test_it_may_begin_with_any_number_of_ranks(tmp_path: Path, store: Store) -> None:

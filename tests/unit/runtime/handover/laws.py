@@ -60,8 +60,7 @@ def _went(world: World, phase: Phase, number: int) -> bool:
 def _loses(setting: Setting, world: World, number: int) -> bool:
     """Not who keeps its seat, because it may be the last: whoever it does not hear goes on."""
     state = setting.state(world, number)
-    alone = state.joins and state.deaf and setting.attempt.world == 1
-    keeps = alone or (state.leaves and state.word is HandoverWord.GO)
+    keeps = state.joins and state.deaf and setting.attempt.world == 1
     return world.ends[number] == ExitKind.PEER_LOST.value and not keeps
 
 

@@ -223,6 +223,7 @@ def test_it_is_told_all_that_an_old_rank_knows_of_the_run(pair: Pair) -> None:
     assert (header.position, header.place) == (pair.old.run.progress.position(), pair.writer.place)
     assert 100 <= header.age < 200
     assert [decode(one)["asked"] for one in header.ranks] == [[]]
+    assert pair.old.run.images._ranks == header.ranks, "an image of this place has what is each rank's own"
     assert Header.read(json.loads(json.dumps(header.write()))) == header
 
 

@@ -428,7 +428,7 @@ class TestSilence:
 
 
 class TestTheLastThatHoldsTheState:
-    """Of a single rank that is replaced: it would end, and nothing is heard of the other."""
+    """A newcomer that replaces a single rank: it would end, and nothing is heard of the decider."""
 
     ONE = Attempt(3, 4, 1, (0,), (0,))
 
@@ -443,13 +443,6 @@ class TestTheLastThatHoldsTheState:
     def test_it_does_not_if_the_decider_has_said_abort_or_it_holds_nothing_yet(self) -> None:
         assert ended(voted(1, self.ONE).sees(on.Heard(ABORT))) is ExitKind.HANDOVER_FAILED
         assert ended(prepared(1, self.ONE).sees(on.LinkClosed())) is ExitKind.HANDOVER_FAILED
-
-    @pytest.mark.parametrize("happened", [on.Gone(1), on.Silent(1)])
-    def test_a_leaver_keeps_its_seat_at_go(self, happened: on.Happening) -> None:
-        machine = deciding(self.ONE)
-        machine.sees(happened)
-        did = machine.sees(on.LogAnswered(Verdict.GO))
-        assert (said(did), ended(did), machine.state.word) == (GO, ExitKind.PEER_LOST, GO)
 
 
 class TestThePut:

@@ -445,3 +445,16 @@ def test_an_image_that_was_changed_is_refused(training: Training, at: int) -> No
     training.path.write_bytes(data)
     with pytest.raises(Corrupt, match="was changed after it was written"):
         Image(training.path)
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_what_the_ranks_have_told_one_another_counts_as_long_as_they_stand_there(
+    training: Training, goes_on: bool
+) -> None:
+    training.step()
+    training.run.images.know(("rank 0's", "rank 1's"))
+    if goes_on:
+        training.step()
+    training.run.images.leave()
+    assert training.image
+    assert training.image.label.ranks == (() if goes_on else ("rank 0's", "rank 1's"))
