@@ -27,9 +27,31 @@ EXACT = {
     "optimizers": ("averaged", "lookahead", "hessians", "schedule_free", "scaled", "muon", "registered_dice"),
     "schedules": ("one_cycle", "plateau", "restarts", "chained", "thawing"),
     "data": ("mixup", "hard_samples", "shards", "buckets", "progressive", "multi_scale", "keys"),
-    "structure": ("pruned_from_the_start", "quantized", "timm", "torchvision", "detection", "kept_best", "distilled"),
+    "structure": ("pruned_from_the_start", "quantized", "timm", "torchvision", "kept_best", "distilled"),
 }
 LONG = "structure.compiled"
+AGAIN = "each resumed run would begin it anew"
+TOLD = {
+    "language.merged_adapters": f"steps change an unregistered Linear (weight): {AGAIN}; register it",
+    "generative.forgotten_annealing": f"steps change annealer, an unregistered Annealer (current): {AGAIN}; keep",
+    "selfsupervised.forgotten_centre": f"steps change an unregistered DINOLoss (center): {AGAIN}; register it",
+    "selfsupervised.late_predictor": f"steps change an unregistered Linear (weight, bias): {AGAIN}; register it",
+    "reinforcement.forgotten_target": "steps change an unregistered Sequential (0.weight, 0.bias, 2.weight, ...)",
+    "optimizers.attributes": "steps change counter of 'optimizer', which its state_dict does not have",
+    "optimizers.noisy_gradients": f"steps change dice, an unregistered Generator: {AGAIN}; keep its state",
+    "schedules.quiet_batch_norm": "momentum of 'model', which its state_dict does not have",
+    "schedules.rising_dropout": "p of 'model', which its state_dict does not have",
+    "schedules.rising_smoothing": "steps change an unregistered CrossEntropyLoss (label_smoothing)",
+    "structure.detection": "an unregistered LinearLR sets the learning rate of optimizer 'optimizer'",
+    "data.forgotten_mixup": f"steps change rng, an unregistered Generator: {AGAIN}; keep its state",
+}
+"""What a whole run says of what it would lose."""
+CHANGED_DATA = ("data.curriculum", "data.worker_curriculum")
+"""Samples are others in a resumed run, which is told there."""
+REFUSED = {
+    "data.bad_samples": "session.state['counts'] is a collections.defaultdict, which a checkpoint cannot hold",
+    "structure.pruned": "optimizer 'optimizer' has other parameters or parameter groups than when training began",
+}
 
 
 @dataclass(frozen=True)
@@ -99,3 +121,26 @@ def test_a_recipe_that_is_interrupted_ends_as_if_nothing_had_happened(recipe: st
     whole, _, ended = interrupted_and_resumed(play, recipe, seed)
     assert whole.held
     assert ended.held == whole.held, ended.output
+
+
+@pytest.mark.parametrize("recipe", TOLD)
+def test_what_a_recipe_forgets_is_told_before_anybody_interrupts_it(recipe: str, play: Play) -> None:
+    whole = play(recipe, "whole")
+    assert whole.status == 0, whole.output
+    assert whole.output.count(TOLD[recipe]) == 1, whole.output
+
+
+@pytest.mark.parametrize("recipe", CHANGED_DATA)
+def test_samples_that_a_script_changes_with_the_steps_are_told_by_the_run_that_reads_others(
+    recipe: str, play: Play
+) -> None:
+    assert play(recipe, "parts", interrupted=13).status == LEFT
+    ended = play(recipe, "parts")
+    assert ended.output.count("loader 'train': sample 0 is another one than that of the checkpoint") == 1
+
+
+@pytest.mark.parametrize("recipe", REFUSED)
+def test_what_no_checkpoint_could_hold_is_refused_in_words(recipe: str, play: Play) -> None:
+    whole = play(recipe, "whole")
+    assert (whole.status, whole.held) == (1, {})
+    assert f"perdure.errors.UserError: {REFUSED[recipe]}" in whole.output

@@ -1,8 +1,10 @@
 """Looks at the first two steps of a process, and says what they train that no checkpoint holds.
 
 What an optimizer has stepped on in both is trained, and whoever made the optimizer keeps it: one that lives for a
-single step, an inner loop's say, is not meant to be saved. What else the second step has changed is looked for, too.
-After that nobody looks any more. Owned by `Session`.
+single step, an inner loop's say, is not meant to be saved. After that nobody looks at optimizers any more.
+
+What else steps change is looked for, too, and that ever more rarely: a target network is synchronized every thousand
+steps, a schedule changes a number at an epoch's end. A look takes a tenth of a second. Owned by `Session`.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from perdure.session.validating import findings
 from perdure.telemetry.lines import warn
 
 STEPS: Final = 2
+FURTHER: Final = 4
+"""Further looks are at so many times as many steps each."""
 CERTAIN: Final = frozenset({"unregistered-parameters", "unregistered-optimizer"})
 """What an optimizer's steps prove."""
 
@@ -32,8 +36,12 @@ class FirstSteps:
         """Since the session's last step."""
         self._always: weakref.WeakSet[Optimizer] | None = None
         self._steps = 0
-        self._changes: Changes | None = None
-        """What no registered object holds, as it was after the step before the last one to look at."""
+        self._next = STEPS
+        self._first: Changes | None = None
+        """What no registered object holds, as it was after the first step."""
+        self._newer: Changes | None = None
+        """As it was after the step before the one at which to look."""
+        self._told: set[str] = set()
         own = weakref.ref(self)
 
         def note(optimizer: Optimizer, _arguments: Any, _named: Any) -> None:
@@ -42,26 +50,30 @@ class FirstSteps:
 
         self._hook = register_optimizer_step_post_hook(note)
 
-    def stepped(self, registered: dict[str, Any]) -> bool:
-        """The session's step is done; whether that was the last one to look at."""
+    def stepped(self, registered: dict[str, Any]) -> None:
+        """The session's step is done."""
         self._steps += 1
-        before, self._stepped = self._stepped, weakref.WeakSet()
-        self._always = before if self._always is None else weakref.WeakSet(set(self._always) & set(before))
-        if self._steps < STEPS:
-            self._changes = Changes(registered)
-            return False
-        self.end()
-        for finding in self._found(registered, list(self._always)):
-            warn(finding.text)
-        self._changes = None
-        return True
+        if self._steps <= STEPS:
+            before, self._stepped = self._stepped, weakref.WeakSet()
+            self._always = before if self._always is None else weakref.WeakSet(set(self._always) & set(before))
+        if self._steps == self._next - 1:
+            self._newer = Changes(registered)
+            self._first = self._first or self._newer
+        elif self._steps == self._next:
+            self.end()
+            self._next *= FURTHER
+            for finding in self._found(registered, list(self._always or ())):
+                if finding.text not in self._told:
+                    self._told.add(finding.text)
+                    warn(finding.text)
+            self._newer = None
 
     def _found(self, registered: dict[str, Any], always: list[Optimizer]) -> Iterator[Finding]:
         """What is wrong for certain, and what seems to be forgotten."""
         yield from (finding for finding in findings(registered, [], always) if finding.name in CERTAIN)
-        if self._changes:
+        if self._first and self._newer:
             trained = [parameter for one in always for group in one.param_groups for parameter in group["params"]]
-            yield from self._changes.findings(registered, trained)
+            yield from self._first.findings(registered, trained, self._newer)
 
     def end(self) -> None:
         """No optimizer is watched any more."""

@@ -2,19 +2,23 @@
 
 No object of these knows its session, so they are looked for among all that lives. Nobody can prove that one counts
 for the training: a script may place a scheduler by the step itself. So each of these findings is doubtful, and what a
-registered object holds, in any attribute, is taken for saved with it. Of a module only parameters count, and the
-buffers of layers that have some, and no copy of weights that are registered: neither a metric's sums nor a network
-that is copied anew is state of the training.
+registered object holds, in any attribute, is taken for saved with it. Of a module parameters count, plain numbers, and
+the buffers of layers that compute something, and no copy of weights that are registered: neither a metric's sums nor a
+network that is copied anew is state of the training.
 
-Called by perdure.session.describing, and by perdure.session.firsts after each of the first steps.
+Called by perdure.session.describing, and by perdure.session.firsts at the steps at which it looks.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping
+import random
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
@@ -27,6 +31,7 @@ from perdure.session.state.glance import elements_of
 from perdure.session.state.holding import walk, with_parts
 from perdure.session.state.living import living
 from perdure.session.state.registry import Registry
+from perdure.session.state.variables import variables
 
 TENSORS: Final = 4096
 """So many outside registered objects are compared."""
@@ -34,8 +39,13 @@ SAID: Final = 3
 """So many findings of one kind: a script that has more of them has forgotten them alike."""
 FRAMEWORKS: Final = frozenset({"perdure", "torch", "lightning", "pytorch_lightning", "transformers", "accelerate"})
 """Their own objects are state of the training where the session or an adapter says so."""
+GENERATORS: Final = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+_DRAWN: Final = "drawn"
 _TORCHS: Final = (nn.Module, Optimizer, LRScheduler, GradScaler)
 _BESIDE: Final = "_non_persistent_buffers_set"
+_SAVED: Final = ("state", "param_groups", "defaults")
+"""Of an optimizer."""
+_KEEP: Final = "keep its state in session.state, or register what has it in a state_dict"
 _ITEMS: Final = 64
 _DEPTH: Final = 3
 _ANEW: Final = "each resumed run would begin it anew"
@@ -65,32 +75,93 @@ def _is_placed(scheduler: LRScheduler) -> bool:
 
 
 class Changes:
-    """What no registered object holds, noted after one step and compared after the next."""
+    """What no registered object holds, noted after one step and compared after a later one."""
 
     def __init__(self, registered: Mapping[str, Any]) -> None:
         loose = _Loose(registered)
-        self._seen = {id(thing): values for thing, values in loose.states()}
+        self._seen = {id(thing): (_reference(thing), values) for thing, values in loose.states()}
         self._weights = loose.weights() if self._seen else set()
         self._unsaved = {name: _unsaved(thing) for name, thing in registered.items()}
+        self._variables = _variables(registered)
 
-    def findings(self, registered: Mapping[str, Any], told: Iterable[Tensor]) -> Iterator[Finding]:
-        """Of what has changed, but for modules with one of the parameters `told`; and of what may change yet."""
+    def findings(self, registered: Mapping[str, Any], told: Iterable[Tensor], newer: Changes) -> Iterator[Finding]:
+        """Of what has changed since, but for modules with one of the parameters `told`; and of what may change yet.
+
+        `newer`: as it was one step ago, for a network may be a copy of what the weights were then.
+        """
         loose = _settled(registered, trained=True)
         yield from loose.findings(registered, trained=True)
         for name, before in self._unsaved.items():
             now = _unsaved(registered[name]) if before and name in registered else {}
             if changed := _changed(before, now):
                 what = f"steps change {_some(changed)} of {name!r}, which its state_dict does not have"
-                yield Finding("unsaved-state", f"{what}: {_ANEW}; make it a part of it", certain=False)
-        weights, named = self._weights | loose.weights(), {id(one) for one in told}
+                remedy = "make it a part of it, unless the script sets it itself"
+                yield Finding("unsaved-state", f"{what}: {_ANEW}; {remedy}", certain=False)
+        for number, (_, name, values) in _variables(registered).items():
+            reference, _, before = self._variables.get(number, (_nothing, "", {}))
+            if reference() is not None and (changed := _changed(before, values)):
+                what = f" ({_some(changed)})" if changed != [_DRAWN] else ""
+                text = f"steps change {name}, an unregistered {_kind(reference())}{what}: {_ANEW}; {_KEEP}"
+                yield Finding("unregistered-state", text, certain=False)
+        weights, named = self._weights | newer._weights | loose.weights(), {id(one) for one in told}
         for thing, values in loose.states() if self._seen else ():
-            changed = _changed(self._seen.get(id(thing), {}), values)
+            reference, before = self._seen.get(id(thing), (_nothing, {}))
+            changed = _changed(before, values) if reference() is thing else []
             if isinstance(thing, nn.Module):
                 changed = [name for name in changed if values[name] not in weights]
                 if any(id(one) in named for one in thing.parameters()):
                     continue
             if changed:
                 yield _doubtful("state", f"steps change an unregistered {_kind(thing)} ({_some(changed)})")
+
+
+def _variables(registered: Mapping[str, Any]) -> dict[int, tuple[Callable[[], Any], str, Mapping[str, Any]]]:
+    """Generators, and what is stepped and has no state_dict, in variables of the script's: how to get it, its name, and
+    what can be compared of it. By its id."""
+    found: dict[int, tuple[Callable[[], Any], str, Mapping[str, Any]]] = {}
+    for name, thing in variables():
+        if isinstance(thing, GENERATORS) and not isinstance(thing, random.SystemRandom):
+            found[id(thing)] = partial(_itself, thing), name, {_DRAWN: _drawn(thing)}
+        elif _is_stepped(type(thing)):
+            own = getattr(thing, "__dict__", {})
+            found[id(thing)] = _reference(thing), name, {key: _plain(value) for key, value in own.items()}
+    known = {
+        id(one) for thing in registered.values() for one in (thing, *(part for _, part in walk(thing, GENERATORS)))
+    }
+    return {number: one for number, one in found.items() if number not in known}
+
+
+def _is_stepped(kind: type) -> bool:
+    """A schedule or an environment of the script's own."""
+    if not callable(getattr(kind, "step", None)) or hasattr(kind, "state_dict"):
+        return False
+    return not any(base.__module__.partition(".")[0] in FRAMEWORKS for base in kind.__mro__)
+
+
+def _drawn(generator: Any) -> Any:
+    """Where it stands."""
+    if isinstance(generator, torch.Generator):
+        return generator.get_state().numpy().tobytes()
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    return repr(generator.bit_generator.state if isinstance(generator, np.random.Generator) else generator.get_state())
+
+
+def _itself(thing: Any) -> Any:
+    """What is kept, so that no other one gets its id."""
+    return thing
+
+
+def _nothing() -> None:
+    return None
+
+
+def _reference(thing: Any) -> Callable[[], Any]:
+    """To compare with what has its id later; what cannot be referred to is not compared."""
+    try:
+        return weakref.ref(thing)
+    except TypeError:
+        return _nothing
 
 
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -151,7 +222,7 @@ class _Loose:
             if isinstance(thing, nn.Module):
                 outside = {name: one for name, one in _tensors(thing).items() if _place(one) not in known}
                 left -= len(outside)
-                values: dict[str, Any] = {name: elements_of(one) for name, one in outside.items()}
+                values: dict[str, Any] = {name: elements_of(one) for name, one in outside.items()} | _numbers(thing)
             else:
                 values = {name: _plain(value) for name, value in getattr(thing, "__dict__", {}).items()}
             if values:
@@ -182,27 +253,43 @@ def _parts(thing: Any, kinds: tuple[type, ...]) -> Iterator[Any]:
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters, and the buffers of layers that have parameters of their own, by name."""
+    """Parameters, and the buffers of layers that have parameters of their own or compute something, by name."""
     found: dict[str, Tensor] = dict(module.named_parameters())
     for path, part in module.named_modules():
-        if next(part.parameters(recurse=False), None) is not None:
+        if next(part.parameters(recurse=False), None) is not None or _computes(part):
             found |= {f"{path}.{name}".lstrip("."): one for name, one in part.named_buffers(recurse=False)}
     return {name: one for name, one in found.items() if type(one) in (Tensor, nn.Parameter) and not one.is_meta}
 
 
+def _computes(part: nn.Module) -> bool:
+    """A loss with a centre or a normalization does, and a metric sums up what others compute."""
+    return type(part).forward is not nn.Module.forward and not (hasattr(part, "compute") or hasattr(part, "reset"))
+
+
+def _numbers(module: nn.Module) -> dict[str, str]:
+    """How much a layer drops, how fast it forgets: what a script may change with the steps, by name."""
+    own = [(f"{path}.".lstrip("."), vars(part)) for path, part in module.named_modules() if _computes(part)]
+    found = {f"{path}{name}": value for path, values in own for name, value in values.items() if name[:1] != "_"}
+    return {name: repr(value) for name, value in found.items() if type(value) in (int, float)}
+
+
 def _unsaved(thing: Any) -> Mapping[str, Any]:
-    """What a registered object may hold beside its state_dict: a module's buffers that are not persistent, and all of
-    what has no state at all, as most metrics have none."""
+    """What a registered object may hold beside its state_dict: a module's numbers and its buffers that are not
+    persistent, what an optimizer keeps in attributes, all of what has no state at all, as most metrics have none."""
     if isinstance(thing, nn.Module):
         parts = [(f"{path}.".lstrip("."), vars(part)) for path, part in thing.named_modules()]
         beside = {f"{path}{name}": own["_buffers"].get(name) for path, own in parts for name in own[_BESIDE]}
         saved = [name for _, own in parts for name in (*own["_parameters"], *(own["_buffers"].keys() - own[_BESIDE]))]
         own = {} if saved else {f"{path}{name}": value for path, own in parts for name, value in own.items()}
         tensors = {name: value for name, value in {**own, **beside}.items() if type(value) is Tensor}
-        return {name: _plain(value) for name, value in tensors.items()}
-    if isinstance(thing, Optimizer) or not hasattr(thing, "__dict__") or thing.state_dict():
+        return {name: _plain(value) for name, value in tensors.items()} | _numbers(thing)
+    if not hasattr(thing, "__dict__"):
         return {}
-    return {name: _plain(value) for name, value in vars(thing).items()}
+    if isinstance(thing, Optimizer):
+        plain = type(thing).state_dict is Optimizer.state_dict
+        own = {name: value for name, value in vars(thing).items() if plain and name[:1] != "_" and name not in _SAVED}
+        return {name: _plain(value) for name, value in own.items()}
+    return {} if thing.state_dict() else {name: _plain(value) for name, value in vars(thing).items()}
 
 
 def _place(tensor: Tensor) -> int:

@@ -530,8 +530,8 @@ class Session:
     def step(self, *, exhausted: bool = False) -> None:
         """One optimizer step is done. Nothing is saved here: that is done when the next batch is asked for."""
         self._boundary.step(exhausted=exhausted)
-        if self._firsts and self._firsts.stepped(scripts_own(self._run)):
-            self._firsts = None
+        if self._firsts:
+            self._firsts.stepped(scripts_own(self._run))
         if self._held and self._held.stepped(self._run):
             self._held = None
 

@@ -139,7 +139,7 @@ def merged_adapters() -> Held:
         session.register(adapters=model, optimizer=optimizer)
         inputs = torch.randn(64, 8)
         batches = session.loader(TensorDataset(inputs, inputs.argmax(1) % 4), batch_size=8)
-        for _ in session.epochs(3):
+        for _ in session.epochs(5):
             for x, y in batches:
                 optimizer.zero_grad()
                 session.weighted(cross_entropy(base(x) + model(x), y)).backward()

@@ -77,7 +77,7 @@ def learn_q(whole: bool) -> Held:
         session.register(policy=model, optimizer=optimizer, world=world, replay=replay, merge={"replay": dealt_out})
         if whole:
             session.register(target=target)
-        for _ in session.epochs(2):
+        for _ in session.epochs(3):
             for _ in session.steps(12):
                 for _ in range(4):
                     before = world.at.copy()

@@ -144,7 +144,7 @@ def quiet_batch_norm() -> Held:
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         session.register(model=model, optimizer=optimizer)
         batches = session.loader(labelled(), batch_size=8)
-        for _ in session.epochs(4):
+        for _ in session.epochs(5):
             for x, y in batches:
                 optimizer.zero_grad()
                 session.weighted(cross_entropy(model(x), y)).backward()

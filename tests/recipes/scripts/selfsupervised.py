@@ -124,7 +124,7 @@ def late_predictor() -> Held:
         optimizer = torch.optim.Adam([*online.parameters(), *predictor.parameters()], lr=1e-2)
         session.register(online=online, predictor=predictor, optimizer=optimizer)
         batches = session.loader(samples(), batch_size=6)
-        for _ in session.epochs(2):
+        for _ in session.epochs(4):
             for (x,) in batches:
                 guess = normalize(predictor(online(x + 0.1 * torch.randn_like(x))), dim=1)
                 loss = (guess - normalize(target(x), dim=1)).square().sum(1).mean()
