@@ -16,10 +16,12 @@ import pytest
 
 from perdure.contract import (
     Assignment,
+    Beginning,
     CommitRef,
     ErrorKind,
     ExitKind,
     Failure,
+    Fallback,
     Handover,
     Leave,
     Outcome,
@@ -105,7 +107,9 @@ def test_to_an_older_agent_a_request_for_a_save_is_the_assignment_that_it_has(re
 @pytest.mark.parametrize(("reader", "kind"), UNDERSTOOD)
 def test_an_older_operator_reads_todays_outcomes(reader: ModuleType, kind: ExitKind) -> None:
     error = Failure(ErrorKind.STORAGE, "StorageError", "connection refused")
-    outcome = Outcome(kind, 3, 1, 96, CommitRef(12, 96), 3, {"import": 4.5}, error, epoch=4)
+    begun, fell_back = (Beginning(3, 90, 2, 95),), Fallback(3, 5, "commit 12 of step 95: it is damaged")
+    seconds = {"import": 4.5}
+    outcome = Outcome(kind, 3, 1, 96, CommitRef(12, 96), 3, seconds, error, 4, begun=begun, fell_back=fell_back)
     understood = reader.read_outcome(write_outcome(outcome))
     assert (understood.outcome.value, understood.run, understood.step) == (kind.value, 3, 96)
     assert understood.error is not None
