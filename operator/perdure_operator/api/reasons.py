@@ -31,7 +31,8 @@ CONDITION_TYPES: Final[Mapping[ConditionType, str]] = {
     ConditionType.RUNNING: "True while every member is Ready and has its ranks, which does not say that they get on; "
     "otherwise says what is awaited, from whom and until when.",
     ConditionType.DISRUPTED: "True from the first signal that the run has to end until its successor is planned.",
-    ConditionType.SAVED: "How the last run ended: True where its last step is in a commit, False where steps are lost.",
+    ConditionType.SAVED: "How the last run ended: True where it has saved or handed over all that it had; False where "
+    "it failed, also if no step is lost by that: the message says how many are.",
     ConditionType.PROTECTED: "True while the job's PodDisruptionBudget, and no other, covers its members; "
     "absent while it has none.",
     ConditionType.SIZED: "True while the run has the wanted size; says how many members that is, and why, and how many "
