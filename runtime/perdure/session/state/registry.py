@@ -174,6 +174,11 @@ class Registry:
                 f"register(merge={{{name!r}: ...}}): a {type(thing).__name__} is the same on all ranks: merge= is for "
                 f"other objects"
             )
+        if any(kind.__module__.partition(".")[0] == "deepspeed" for kind in type(thing).__mro__):
+            raise UserError(
+                f"register({name}=...): DeepSpeed's {type(thing).__name__} keeps a part of the state on each rank, "
+                f"which cannot be saved: train the module with session.wrap and an optimizer of torch's"
+            )
         if isinstance(thing, Optimizer):
             _check_whole(name, thing)
 

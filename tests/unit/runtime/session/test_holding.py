@@ -214,6 +214,16 @@ def test_state_that_is_shared_out_over_the_ranks_is_refused_where_it_is_register
     assert session.describe().registered == ()
 
 
+@pytest.mark.parametrize("base", [nn.Module, SGD])
+def test_what_deepspeed_has_made_is_refused_where_it_is_registered(join: Join, base: type[Any]) -> None:
+    theirs = type("Engine", (base,), {"__module__": "deepspeed.runtime.engine"})
+    own = type("Mine", (theirs,), {"__init__": lambda _: None})
+    session = join()
+    with pytest.raises(UserError, match=r"register\(it=...\): DeepSpeed's Mine keeps a part of the state on each rank"):
+        session.register(it=own())
+    assert session.describe().registered == ()
+
+
 def test_a_state_dict_that_is_none_of_an_optimizer_is_refused_where_it_is_registered(join: Join) -> None:
     class Own(Lookahead):
         def state_dict(self) -> Any:
