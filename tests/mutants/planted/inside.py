@@ -211,4 +211,20 @@ INSIDE: Final = (
         tests=(f"{_UNIT}agent/test_zygote.py",),
         outside="a simulated agent forks no process",
     ),
+    Mutant(
+        "a parameter that is pruned is told by the next save alone",
+        f"{_SESSION}state/registry.py",
+        "if strict and self._judged is not",
+        "if not strict and self._judged is not",
+        tests=(f"{_UNIT}session/test_growing.py",),
+        outside=_NO_STATE,
+    ),
+    Mutant(
+        "a collate function draws by the seed of the batch's first sample",
+        f"{_RUNTIME}data/loader.py",
+        "[*(dataset[sample] for sample in samples[:-1]), self._seeded(samples[-1])]",
+        "[self._seeded(samples[0]), *(dataset[sample] for sample in samples[1:])]",
+        tests=(f"{_UNIT}data/test_loader.py",),
+        outside=_NO_STATE,
+    ),
 )

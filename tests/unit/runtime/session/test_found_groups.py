@@ -69,20 +69,22 @@ if session.rank == 0:
 """
 
 
-def write(folder: Path) -> str:
-    """The example, with all that it needs; it leaves its weights."""
+def write(folder: Path, script: str = BEFORE + EXAMPLE + AFTER) -> str:
+    """The example, with all that it needs, or another one; it leaves its weights."""
     folder.mkdir(exist_ok=True)
-    (folder / "train.py").write_text(BEFORE + EXAMPLE + AFTER)
+    (folder / "train.py").write_text(script)
     return str(folder / "train.py")
 
 
-def launch(folder: Path, ranks: int, terminate: int = 0, **more: str) -> subprocess.CompletedProcess[str]:
+def launch(
+    folder: Path, ranks: int, *options: str, terminate: int = 0, script: str = "", **more: str
+) -> subprocess.CompletedProcess[str]:
     """The example as torchrun plays it; rank 0 has torchrun get SIGTERM right before a step is told."""
-    script = write(folder)
+    path = write(folder, script) if script else write(folder)
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
     return subprocess.run(
-        [*launcher, script, str(terminate)],
+        [*launcher, *options, path, str(terminate)],
         cwd=folder,
         env=environ | {"OMP_NUM_THREADS": "1"} | more,
         stdout=subprocess.PIPE,
@@ -136,6 +138,48 @@ def test_plain_torchrun_is_ended_in_the_middle_and_goes_on_with_other_ranks_to_t
     weights, expected = (torch.load(folder / "weights.pt")["weight"] for folder in (disturbed, undisturbed))
     assert expected.count_nonzero() == expected.numel()
     assert torch.equal(weights, expected)
+
+
+OWN_GROUP = """
+import os, torch, perdure
+session = perdure.Session.from_env()
+torch.manual_seed(0)
+model = session.wrap(torch.nn.Linear(4, 2, dtype=torch.float64))
+optimizer = torch.optim.SGD(model.parameters(), lr=2**-6, momentum=0.5)
+session.register(model=model, optimizer=optimizer)
+numbers = torch.Generator().manual_seed(0)
+samples = torch.utils.data.TensorDataset(torch.randint(-8, 8, (40, 4), generator=numbers).double())
+with session:
+    for epoch in session.epochs(3):
+        for (inputs,) in session.loader(samples, batch_size=8):
+            optimizer.zero_grad()
+            session.weighted(model(inputs).mean()).backward()
+            optimizer.step()
+            if session.rank == 1 and session.steps_done == int(os.environ.get("FAILS", 99)):
+                if not os.path.exists("failed"):
+                    open("failed", "w").close()
+                    raise RuntimeError("once")
+            session.step()
+    if session.rank == 0:
+        torch.save(model.state_dict(), "weights.pt")
+"""
+
+
+def test_torchrun_starts_all_ranks_again_when_one_fails_and_they_go_on_from_the_newest_checkpoint(
+    tmp_path: Path,
+) -> None:
+    undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
+    launch(undisturbed, 2, script=OWN_GROUP)
+    done = launch(disturbed, 2, "--max-restarts=1", script=OWN_GROUP, FAILS="7", PERDURE_EVERY_STEPS="4")
+    assert (disturbed / "failed").exists()
+    assert done.returncode == 0, done.stdout
+    kinds = [(entry["kind"], entry.get("step")) for entry in entries(disturbed / "checkpoints")]
+    resumed = [step for kind, step in kinds if kind == "Committed" and step is not None]
+    assert [kind for kind, _ in kinds].count("Opened") == 2
+    assert resumed[:2] == [4, 8], done.stdout
+    assert kinds[-1] == ("Completed", STEPS)
+    weights, expected = (torch.load(folder / "weights.pt") for folder in (disturbed, undisturbed))
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
 
 
 EARLY_END = """
