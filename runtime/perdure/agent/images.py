@@ -54,8 +54,9 @@ class Images:
         return _path(self._held.get(local_rank))
 
     def left(self) -> list[Path]:
-        """What the trainer has left itself, as far as it is whole."""
-        return [path for path in map(_path, filter(_is_whole, self._own.values())) if path]
+        """What the trainer has left itself, as far as it is whole; else what those before it have."""
+        files = [file for file in self._own.values() if _is_whole(file)] or list(self._held.values())
+        return [path for path in map(_path, files) if path]
 
     def forget(self) -> None:
         """What was left before the trainer is of no more use: its memory is needed."""

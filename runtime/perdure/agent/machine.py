@@ -279,7 +279,7 @@ def _of_images(state: State, process: Process, report: Report) -> Noted:
     """What was left before is in a commit, or was passed, once the run has restored, or trains."""
     match report:
         case Opened(resumed=CommitRef()) | Stepped() if state.keeps_images:
-            return replace(state, keeps_images=False), [ForgetImages()]
+            return replace(state, keeps_images=False, image_of=0), [ForgetImages()]
         case Imaged(step, why):
             left = f"an image of step {step}" if step is not None else f"no image: {why}"
             return state, [Say(f"rank {process.rank} leaves {left}")]
@@ -331,7 +331,8 @@ def _rescued(state: State, event: Rescued) -> Noted:
     if trainer is None or trainer.rescuing is None or trainer.rescued:
         return state, []
     made = f"as entry {event.commit.seq}, step {event.commit.step}" if event.commit else f"not: {event.why}"
-    say = Say(f"what run {trainer.run} has left is committed {made}")
+    run = trainer.run if trainer.left_image else state.image_of
+    say = Say(f"what run {run} has left is committed {made}")
     return replace(state, trainer=replace(trainer, rescued=event)), [say]
 
 
@@ -396,9 +397,11 @@ def _start(state: State, train: Train) -> Noted:
     joins = train.handover is not None and state.trainer is None
     trainer = Trainer(train.run, tuple(Process(rank) for rank in ranks), state.settings.completion, joins=joins)
     keeps_images, stood = state.keeps_images or state.trainer is not None, _stood(state)
+    image_of = state.trainer.run if state.trainer and state.trainer.left_image else state.image_of
     train = replace(train, floor=_floor(state, train))
     marks: list[Action] = [MarkWarm()] if state.idle else []
     state = replace(state, trainer=trainer, hold_until=None, idle=False, keeps_images=keeps_images, stood=stood)
+    state = replace(state, image_of=image_of)
     return state, [*marks, Start(train)]
 
 
@@ -589,7 +592,7 @@ def _ended(state: State, trainer: Trainer, now: float) -> Noted:
     if newer and handover.may_follow(state, trainer, outcome, newer):
         return _start(state, newer)
     if outcome.outcome not in HOLDS_SEAT:
-        return _finish(state, outcome)
+        return _goes(state, trainer, outcome, now)
     if state.hold_until is None:
         linger = state.settings.linger
         say = Say(f"run {trainer.run} is over here: holding the seat {linger:g} s for a newer assignment")
@@ -599,14 +602,19 @@ def _ended(state: State, trainer: Trainer, now: float) -> Noted:
 
 
 def _goes(state: State, trainer: Trainer, outcome: Outcome, now: float) -> Noted:
-    """The pod ends; an image that it holds goes with it, and maybe nobody else stood so far: it is committed first."""
+    """The pod ends; an image that it holds goes with it, and maybe nobody else stood so far: it is committed first.
+
+    Also one of an older run, where the trainer has not come to begin from it.
+    """
     too_late = state.shutdown and now >= state.shutdown.deadline
-    if not trainer.has_left_image or too_late or _is_suspect(_newer(state, trainer)):
+    run = trainer.run if trainer.left_image else state.image_of
+    if not run or trainer.rescuing is not None or too_late or _is_suspect(_newer(state, trainer)):
         return _finish(state, outcome)
+    never = handover.ended_by_rescue(state, trainer) if run == trainer.run else 0
     trainer = replace(trainer, rescuing=now + state.settings.rescue)
-    say = Say(f"run {trainer.run} has left an image: it is committed before this pod ends")
+    say = Say(f"run {run} has left an image: it is committed before this pod ends")
     state, marks = _made_idle(replace(state, trainer=trainer))
-    return state, [say, *marks, CommitImage(trainer.run, handover.ended_by_rescue(state, trainer))]
+    return state, [say, *marks, CommitImage(run, never)]
 
 
 def _made_idle(state: State) -> Noted:

@@ -197,9 +197,9 @@ class Trainer:
         return tuple(process for process in self.processes if process.outcome is None)
 
     @property
-    def has_left_image(self) -> bool:
-        """Whether it has left an image of which nobody has asked yet whether it is to be committed."""
-        return self.rescuing is None and any(one.imaged and one.imaged.step is not None for one in self.processes)
+    def left_image(self) -> bool:
+        """Whether it has left an image."""
+        return any(one.imaged and one.imaged.step is not None for one in self.processes)
 
     @property
     def completed(self) -> bool:
@@ -265,6 +265,8 @@ class State:
     """The newest run that a trainer before this one has trained, and the step which it had done."""
     keeps_images: bool = False
     """A trainer before this one may have left an image."""
+    image_of: int = 0
+    """The run of which it has, as far as it is in no commit yet; 0: none."""
     finished: bool = False
 
     @property

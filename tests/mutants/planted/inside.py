@@ -93,8 +93,8 @@ INSIDE: Final = (
     Mutant(
         "the image of who stood on a faulty node is committed",
         f"{_AGENT}machine.py",
-        "if not trainer.has_left_image or too_late or _is_suspect(_newer(state, trainer)):",
-        "if not trainer.has_left_image or too_late:",
+        "if not run or trainer.rescuing is not None or too_late or _is_suspect(_newer(state, trainer)):",
+        "if not run or trainer.rescuing is not None or too_late:",
         ("kill-pod", "hanging-rank"),
         _OF_AGENT,
     ),

@@ -406,6 +406,32 @@ class TestNewerRuns:
         assert pod.sees(GONE) == (MarkIdle(), CommitImage(1))
         assert pod.outcome(Rescued(why="run 2 has begun")).commit is None
 
+    @pytest.mark.parametrize(
+        ("goes", "end"),
+        [
+            (AssignmentRead(replace(LEAVE2, run=3)), ProcessEnded(0, -9)),
+            (SigtermReceived(), ProcessEnded(0, -9)),
+            (Tick(), ProcessEnded(0, 1)),
+        ],
+        ids=["told to leave", "deleted", "failed"],
+    )
+    def test_what_is_left_of_an_older_run_is_committed_where_the_next_has_not_begun_from_it(
+        self, goes: Event, end: ProcessEnded
+    ) -> None:
+        pod = alone()
+        pod.sees(AssignmentRead(replace(RUN2, lost=(1,))))
+        pod.sees(goes)
+        pod.sees(Tick(), after=2.1)
+        assert CommitImage(1) in pod.sees(end)
+        assert pod.outcome(Rescued(COMMIT)).commit == COMMIT
+
+    def test_but_not_where_it_has(self) -> None:
+        pod = alone()
+        pod.sees(AssignmentRead(replace(RUN2, lost=(1,))), reported(Opened(2, COMMIT)))
+        pod.sees(SigtermReceived())
+        pod.sees(Tick(), after=2.1)
+        assert CommitImage(1) not in pod.sees(ProcessEnded(0, -9))
+
     def test_so_is_a_seat_that_nobody_wants_any_more(self) -> None:
         pod = alone()
         assert pod.sees(Tick(), after=LINGER_SECONDS + 0.1) == (CommitImage(1),)
