@@ -60,6 +60,8 @@ class Link:
     """How that rank marks its entries."""
     connected: bool = False
     gone: bool = False
+    still: bool = False
+    """Its process is stopped: it says nothing."""
 
 
 class Bridge:
@@ -101,6 +103,12 @@ class Bridge:
     def is_closed_to(self, link: Link) -> bool:
         """Whether this party knows that the decider is gone."""
         return self.links[self.attempt.decider].gone and self.reaches_decider(link)
+
+    def hears(self, link: Link, party: int) -> bool:
+        """Whether that party is there, as this one can know; all say so to the decider."""
+        other = self.links.get(party)
+        here = other is not None and not (other.gone or other.still)
+        return here and other is not None and self._network.reachable(other.ip, link.ip)
 
     def missing(self) -> set[int]:
         """Who has never come."""

@@ -8,15 +8,13 @@ A shard is a few bytes. `trainer` owns one of these per process.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from types import ModuleType, SimpleNamespace
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import perdure.checkpoint.writer as writing
 from perdure.checkpoint import entry, manifest
+from perdure.checkpoint.image import Offer
 from perdure.checkpoint.log import Log, Place, Slot
 from perdure.checkpoint.retention import retire
 from perdure.checkpoint.state import Position
@@ -34,16 +32,16 @@ from perdure.errors import (
     UserError,
 )
 from perdure.settings import Settings
-from tests.simulation.gang import LOADER, Gang, Seat
+from tests.simulation.gang import Gang, Seat
+from tests.simulation.images import Image
 from tests.simulation.interface import MemberHost
+from tests.simulation.parts import position_of, put_part, repeatable
 from tests.simulation.store import Access, AtOnce, Call, Tape
 
 ASK_AGAIN_SECONDS: Final = 0.2
 LOOK_AGAIN_SECONDS: Final = 5.0
 AGAIN_SECONDS: Final = 1.0
 GRAVEST: Final = (RootTakenOver, Fenced, LogLost, UserError, StorageError, Corrupt)
-EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
-SHARD_BLOCK: Final = 8 * 1024 * 1024
 
 Act = Callable[[], Awaitable[Any]]
 
@@ -83,6 +81,8 @@ class Checkpoints:
         self._access = self._tape.access
         self._run = settings.run or 0
         self._pen = pen.writer if pen else None
+        self._image: Image | None = None
+        """What this run begins with, if that was in no commit."""
 
     # handing over
 
@@ -104,11 +104,42 @@ class Checkpoints:
 
     # opening
 
-    async def open(self, give_up: Callable[[], None]) -> None:
-        """Return when the run is open in the log."""
-        self.goal_before = await self._on_rank0(lambda: self._wait_for_turn(give_up))
+    async def open(self, give_up: Callable[[], None], held: Image | None = None) -> None:
+        """Return when the run is open in the log; `held` is the image that this rank's pod has kept."""
+        told: list[Image | None] = await self._gang.gather(self._seat, held)
+        offers = [image.offered_by(rank) for rank, image in enumerate(told) if image]
+        self.goal_before, chosen = await self._on_rank0(lambda: self._wait_for_turn(give_up, offers))
+        found = (image for image in told if image and chosen and (image.run, image.step) == (chosen.run, chosen.step))
+        self._image = next(found, None)
 
-    async def _wait_for_turn(self, give_up: Callable[[], None]) -> int:
+    async def inherit(self) -> tuple[int, int]:
+        """The image with which this run begins is its first commit; how many steps it is ahead, and whose it is."""
+        image, begun = self._image, self._host.monotonic()
+        if image is None:
+            return 0, 0
+        if self._seat.rank == 0:
+            self._gang.track = replace(image.track, saved=False)
+        before: int = await self._on_rank0(self._newest_step)
+        while True:
+            try:
+                await self.save(f"image of run {image.run}", final=False)
+            except StorageRefused:
+                raise
+            except StorageError:
+                over = self._host.monotonic() - begun >= self._settings.rendezvous
+                if await self._gang.broadcast(self._seat, over):
+                    raise
+                await asyncio.sleep(AGAIN_SECONDS)
+            else:
+                return image.step - before, image.run
+
+    async def _newest_step(self) -> int:
+        writer = self._writer
+        return await self._tape.run(lambda: writer.log.step_of(writer.place.last_commit)) or 0
+
+    async def _wait_for_turn(
+        self, give_up: Callable[[], None], offers: list[Offer]
+    ) -> tuple[int, entry.ImageRef | None]:
         settings, host, writer = self._settings, self._host, self._writer
         begun = host.monotonic()
         started = settings.started or begun
@@ -116,7 +147,7 @@ class Checkpoints:
             give_up()
             over = host.monotonic() - started >= settings.wait
             try:
-                answer = await self._write(lambda: writer.try_open(settings.world, wait_over=over))  # noqa: B023
+                answer = await self._write(lambda: writer.try_open(settings.world, wait_over=over, images=offers))  # noqa: B023
             except StorageRefused:
                 raise
             except StorageError:
@@ -125,7 +156,7 @@ class Checkpoints:
                 await asyncio.sleep(AGAIN_SECONDS)
                 continue
             if not isinstance(answer, NotYet):
-                return int(answer.completed.goal["epochs"]) if answer.completed else 0
+                return int(answer.completed.goal["epochs"]) if answer.completed else 0, answer.image
             left = max(AGAIN_SECONDS, started + settings.wait - host.monotonic())
             await self._access.appended.wait(min(LOOK_AGAIN_SECONDS, left))
             await asyncio.sleep(self._rng.uniform(0.01, ASK_AGAIN_SECONDS))
@@ -277,16 +308,9 @@ class Checkpoints:
         return seq
 
     async def _upload(self, folder: str) -> dict[str, Any]:
-        rank, world, step = self._settings.rank, self._settings.world, self._gang.track.step
+        rank, world = self._settings.rank, self._settings.world
         await asyncio.sleep(self._host.behaviour.save_seconds * self._rng.uniform(0.4, 1.0))
-        data = f"{self._run} {step} {rank}".encode()
-        key, crc = manifest.shard_key(folder, rank, world), entry.checksum(data)
-        shard = manifest.Shard(key, len(data), crc, SHARD_BLOCK, (crc,), ())
-        index = manifest.index_body(manifest.Index(rank, shard, None, None))
-        await self._access.perform(Call("put", key, data))
-        text = manifest.write_index(index, self._run, self._position())
-        await self._access.perform(Call("put", manifest.index_key(folder, rank), text))
-        return index
+        return await put_part(self._access, folder, self._run, self._position(), (rank, world))
 
     async def _append(self, folder: str, indexes: list[dict[str, Any]], reason: str, *, final: bool) -> int:
         writer, position, key = self._writer, self._position(), manifest.manifest_key(folder)
@@ -297,8 +321,7 @@ class Checkpoints:
         return commit.seq
 
     def _position(self) -> Position:
-        track = self._gang.track
-        return Position(track.step, track.epoch, {LOADER: track.plan.cursor(track.epoch, track.consumed)})
+        return position_of(self._gang.track)
 
     # together
 
@@ -342,23 +365,6 @@ class Membership:
     gang: Gang
     seat: Seat
     checkpoints: Checkpoints
-
-
-@contextmanager
-def repeatable(module: ModuleType, tape: Tape, host: MemberHost) -> Iterator[None]:
-    """Of a module that writes the log, the clock and the random numbers are the history's."""
-    moment = EPOCH + timedelta(seconds=host.monotonic())
-    shims = {
-        "datetime": SimpleNamespace(now=lambda _zone: tape.once(lambda: moment)),
-        "os": SimpleNamespace(urandom=host.rng.randbytes),
-        "secrets": SimpleNamespace(token_hex=lambda size: tape.once(lambda: host.rng.randbytes(size).hex())),
-    }
-    kept = {name: vars(module)[name] for name in shims if name in vars(module)}
-    vars(module).update({name: shims[name] for name in kept})
-    try:
-        yield
-    finally:
-        vars(module).update(kept)
 
 
 async def _result_of(act: Act) -> Any:

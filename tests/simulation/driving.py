@@ -21,14 +21,15 @@ from perdure.checkpoint.verdict import Verdict
 from perdure.contract import Handover
 from perdure.errors import PeerLost, PerdureError
 from perdure.handover import events as on
+from perdure.handover.hearing import Hearing
 from perdure.handover.machine import Phase, State, begin, named, step
 from perdure.handover.parties import Attempt, Party
-from perdure.handover.timing import Timetable
+from perdure.handover.timing import HERE_SECONDS, Timetable
 from perdure.settings import Settings
 from tests.simulation.bridge import LOOK_AGAIN_SECONDS, Bridge, Bridges, Header, Link
-from tests.simulation.checkpoints import repeatable
 from tests.simulation.gang import Fabric, Gang, Seat
 from tests.simulation.interface import Json, MemberHost, Network
+from tests.simulation.parts import repeatable
 from tests.simulation.store import Access, Changes, Tape
 
 AGAIN_SECONDS: Final = 0.2
@@ -158,7 +159,7 @@ class Driver:
 
     def freeze(self, seconds: float) -> None:
         """SIGSTOP, and SIGCONT later."""
-        self._frozen = True
+        self._frozen = self.link.still = True
         asyncio.get_running_loop().call_later(seconds, self._thaw)
 
     def tear(self) -> None:
@@ -245,10 +246,30 @@ class Driver:
             self.feed(on.Unable("not all parties could be connected"))
             return
         self.gang = bridge.connect(self.link)
+        self._spawn(self._hear())
         self.feed(on.Connected())
         while self.party.decides and self.phase is Phase.PREPARING:
             await asyncio.sleep(STORE_SECONDS)
             self.feed(on.StoreSeen(await self._store_answers()))
+
+    async def _hear(self) -> None:
+        """Everybody says once a second that it is there: to the decider, and this to all by answering.
+
+        A newcomer waits for nobody, nor anybody for it, before the old ranks stand still.
+        """
+        bridge, decider, own = self.bridge, self.attempt.decider, self.party.number
+        others = {party.number for party in self.attempt.parties} - {own} if self.party.decides else {decider}
+        hearing = Hearing(others, self._now)
+        while not self._over:
+            await asyncio.sleep(HERE_SECONDS)
+            if self._frozen:
+                continue
+            for party in others:
+                if bridge.hears(self.link, party):
+                    hearing.heard(party)
+            for silent in list(hearing.silent(self._now)):
+                if self.party.old is not None or bridge.stopped:
+                    self.feed(silent)
 
     async def _watch_log(self) -> None:
         """As a newcomer: the older run may end without having heard of this attempt."""
@@ -406,7 +427,7 @@ class Driver:
     def _thaw(self) -> None:
         if self._over:
             return
-        self._frozen = False
+        self._frozen = self.link.still = False
         late, self._late = self._late, []
         for event in late:
             self.feed(event)

@@ -3,7 +3,7 @@
 `LogReader` looks at each new entry once, so it may be asked after every event; `verdict` compares the whole log with
 what the trainers really did. Each finding is one line that begins with the invariant it breaks:
 
-    I1  a run resumes from the newest commit before it
+    I1  a run resumes from the newest commit before it, or from an image of a run on the way there, which it commits
     I2  nothing of a run is appended once a later run is open
     I4  an announced disruption that left time for a save costs no step
     I7  committed steps consume every sample of an epoch exactly once
@@ -214,6 +214,7 @@ class LogReader:
             if run <= self._refused.get(uid, 0):
                 yield f"H9: no run up to {self._refused[uid]} may open"
             yield from self._takeover(line, newest)
+            yield from self._begins(line)
             self._newest[uid], self._owner = max(run, newest), uid
             self._writers[line.run] = str(line.body["writer"])
             return
@@ -224,7 +225,9 @@ class LogReader:
         self._refused[uid] = max(
             self._refused.get(uid, 0), int(line.body.get("aborted", 0)), int(line.body.get("refuses", 0))
         )
-        if line.kind != "Refused" and self._writers.get(line.run, line.body["writer"]) != line.body["writer"]:
+        rescued = line.kind == "Committed" and line.ends  # by the agent of any of its ranks, as the run's last word
+        known = self._writers.get(line.run, line.body["writer"])
+        if line.kind != "Refused" and not rescued and known != line.body["writer"]:
             yield "log: a second writer of one run"
         last = next((old for old in reversed(self.lines) if old.run == line.run), None)
         if last and last.ends and not (line.kind == "Completed" and last.kind == "Committed"):
@@ -239,6 +242,22 @@ class LogReader:
             yield f"H2: it takes over run {taken}, and run {newest} was the last to open"
         if any(old.ends for old in reversed(self.lines) if old.run == (uid, taken)):
             yield f"H2: it takes over run {taken}, which had ended"
+
+    def _begins(self, line: Line) -> Iterable[str]:
+        """An image is ahead of every commit, and of a run that led to where the newest one stood."""
+        image, step = line.body.get("image"), self._commit.step if self._commit else 0
+        if image is None:
+            return
+        if int(image["step"]) <= step:
+            yield f"I1: it begins from an image of step {image['step']}, and step {step} is committed"
+        opened = {old.run: old.body for old in self.lines if old.kind == "Opened"}
+        run, way = max((known for known in opened if known[0] == line.run[0]), default=line.run), list[int]()
+        while run in opened and run[1] not in way:
+            way.append(run[1])
+            before = opened[run].get("takesOver") or (opened[run].get("image") or {}).get("run") or 0
+            run = run[0], int(before)
+        if int(image["run"]) not in way:
+            yield f"I1: it begins from an image of run {image['run']}, and the newest one came by {way}"
 
     def _links(self, line: Line) -> Iterable[str]:
         """What it says about the entries before it, and whether a commit is whole."""
@@ -393,7 +412,13 @@ def _resumptions(reader: LogReader, witness: Witness) -> Iterable[str]:
         if at is None:
             yield f"I1: run {run} trained and is not in the log"
             continue
+        image = reader.lines[at - 1].body.get("image")
+        own = next((line for line in reader.commits() if line.run == (uid, run)), None) if image else None
+        if image and (own is None or own.step != image["step"]):
+            yield f"I1: run {run} began from {image}, and its first commit is of step {own and own.step}"
+            continue
         commits = [line for line in reversed(reader.lines[:at]) if line.kind == "Committed"]
+        commits = [own, *commits] if own else commits
         usable = next((place for place, line in enumerate(commits, start=1) if reader.is_usable(line)), len(commits))
         there = [(line.seq, line.step) for line in commits[:usable]] or [(0, 0)]  # it may have read one before the harm
         newest = there[-1]
@@ -432,7 +457,7 @@ def _samples(reader: LogReader, witness: Witness) -> Iterable[str]:
         if key in trained:
             yield f"I7: run {each.run} did step {each.step} twice"
         trained[key] = each
-    base, taken = _begun_at(witness), {(each.uid, each.run): each for each in witness.taken}
+    base, taken = _begun_at(witness), _led_from(reader)
     lineage: list[Run] = []
     """Of each committed step the run that did it; its place is the step less one."""
     for line in reader.commits():
@@ -451,6 +476,18 @@ def _samples(reader: LogReader, witness: Witness) -> Iterable[str]:
         if record and not _stands_at(line.body["cursors"], record):
             yield f"I7: commit {line.seq} stands at {line.body['cursors']}, step {line.step} ended at {record}"
     yield from _walk([trained.get((run, step)) for step, run in enumerate(lineage, start=1)], _size(reader))
+
+
+def _led_from(reader: LogReader) -> dict[Run, TakenOver]:
+    """Runs that went on where another one stood, in whichever commit that is: alive, or from an image of it."""
+    found = dict[Run, TakenOver]()
+    for line in reader.lines:
+        image, before = line.body.get("image"), line.body.get("takesOver")
+        if before is not None:
+            found[line.run] = TakenOver(*line.run, int(before), line.step)
+        elif image:
+            found[line.run] = TakenOver(*line.run, int(image["run"]), int(image["step"]))
+    return found
 
 
 def _uncommitted(run: Run, taken: Mapping[Run, TakenOver]) -> list[tuple[Run, int]]:

@@ -20,6 +20,7 @@ from perdure.settings import Settings
 from tests.simulation.bridge import Header
 from tests.simulation.checkpoints import Checkpoints, Membership, Pen, make_pen
 from tests.simulation.driving import BALKS, Driver, Ground
+from tests.simulation.images import Image
 
 if TYPE_CHECKING:
     from tests.simulation.trainer import Process
@@ -193,12 +194,23 @@ class Handing:
                 case on.Exit(kind, why):
                     _fail(kind, driver.why or why)
 
+    def image(self) -> Image | None:
+        """A newcomer that has its state holds that of the older run."""
+        driver, settings = self._driver, self._process.settings
+        if driver is None or driver.party.new is None or not driver.received:
+            return None
+        attempt, header = driver.attempt, driver.header
+        ahead = header.track.step > (header.commit.step if header.commit else 0)
+        if not ahead:
+            return None
+        return Image(settings.uid, attempt.run, driver.party.new, attempt.new_world, replace(header.track))
+
     # both
 
     def _begin(self, driver: Driver, upcoming: Settings) -> None:
         process, party = self._process, driver.party
         if process.host.behaviour.balks:
-            process.tell(Attached(process.pid, False, BALKS))
+            process.tell(Attached(process.pid, False, BALKS, images=True))
         self._driver, self._upcoming, self._pen = driver, upcoming, None
         self._drivers.append(driver)
         if party.new is not None:

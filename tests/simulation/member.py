@@ -36,6 +36,7 @@ from perdure.agent.state import (
     Offer,
     ProcessEnded,
     Reported,
+    Rescued,
     Say,
     SigtermReceived,
     Start,
@@ -56,6 +57,7 @@ from perdure.contract import (
     write_outcome,
 )
 from perdure.settings import read_settings
+from tests.simulation.images import Image, rescue
 from tests.simulation.interface import MemberExit, MemberHost
 from tests.simulation.objects import trainer_of
 from tests.simulation.trainer import Process
@@ -93,6 +95,9 @@ class _Agent:
         """What the cgroup has counted since the trainer was started."""
         self._failed: BaseException | None = None
         """A mistake of the simulation itself."""
+        self._images: dict[int, Image] = {}
+        """What trainers have left in this pod, by local rank."""
+        self._rescuing: asyncio.Task[Rescued] | None = None
 
     async def run(self) -> MemberExit:
         host, loop = self._host, asyncio.get_running_loop()
@@ -131,6 +136,8 @@ class _Agent:
             self._timer.cancel()
         for task in followers:
             task.cancel()
+        if self._rescuing:
+            self._rescuing.cancel()
         for process in self._processes:
             process.vanish()
 
@@ -201,8 +208,10 @@ class _Agent:
             case Finish(outcome):
                 self._finish(outcome)
             case ForgetImages() | CommitImage():
-                pass  # simulated trainers leave none
+                self._act_on_images(action)
             case Ask() | AskForSave() | Offer() | Acknowledge() | Kill():
+                if isinstance(action, Kill) and self._rescuing:
+                    self._rescuing.cancel()
                 for process in self._processes:
                     _act_on(process, action)
             case _:
@@ -237,6 +246,8 @@ class _Agent:
             tell=tell,
             ended=ended,
             out_of_memory=lambda: self._out_of_memory(process),
+            held=self._images.get(local_rank),
+            keep=lambda image: self._images.update({local_rank: image}),
         )
         self._processes.append(process)
 
@@ -251,6 +262,29 @@ class _Agent:
             self._memory_short = OutOfMemory(MEMORY_BYTES)
             process.kill()
 
+    def _act_on_images(self, action: ForgetImages | CommitImage) -> None:
+        if isinstance(action, CommitImage):
+            self._rescue(action.run, action.aborted)
+        else:
+            self._images.clear()
+
+    def _rescue(self, run: int, aborted: int) -> None:
+        """A process of its own; what comes of it is an event."""
+        images = [image for image in self._images.values() if image.run == run]
+        if not images:
+            self._learn(Rescued(why=f"no image is of run {run}"))
+            return
+        work = rescue(self._host, self._environ[Env.ROOT], images, aborted)
+        self._rescuing = asyncio.get_running_loop().create_task(work)
+        self._rescuing.add_done_callback(self._rescued)
+
+    def _rescued(self, task: asyncio.Task[Rescued]) -> None:
+        if not task.cancelled() and not (error := task.exception()):
+            self._learn(task.result())
+        elif not task.cancelled():
+            self._failed = error
+            self._wake.set()
+
     def _finish(self, outcome: Outcome) -> None:
         code = 0 if outcome.outcome in CLEAN else 1
         self._exit = MemberExit(code, "Error" if code else "Completed", write_outcome(outcome))
@@ -258,6 +292,8 @@ class _Agent:
 
 def _act_on(process: Process, action: Ask | AskForSave | Offer | Acknowledge | Kill) -> None:
     match action:
+        case Ask(image=True):
+            process.ask_for_image()
         case Ask(_, cause, deadline, _, again):
             process.ask(Request(cause, deadline), signal=not again)
         case AskForSave():

@@ -223,6 +223,15 @@ def test_whoever_is_hurt_whenever_the_log_stays_sound_and_everybody_knows_in_tim
     assert gone_back(pods) == []
 
 
+@pytest.mark.parametrize("harm", [killed, deleted, torn])
+@pytest.mark.parametrize(("part", "phase"), POINTS)
+def test_no_single_death_costs_a_finished_step_wherever_in_a_hand_over_it_comes(
+    part: str, phase: str, harm: Harm
+) -> None:
+    pods = hurt(part, phase, harm)
+    assert figures(pods.log, pods.witness).lost == 0
+
+
 def gone_back(pods: Pods) -> list[str]:
     """H2: who has voted reads the same word as everybody else, so nobody goes back where the newer run has begun."""
     if not any(line.body.get("takesOver") for line in pods.log.lines):

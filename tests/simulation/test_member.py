@@ -98,7 +98,7 @@ def test_a_standby_is_ready_and_leaves_when_told() -> None:
     assert end.exit_code == 1  # it has saved nothing
 
 
-def test_a_killed_peer_is_noticed_and_the_next_run_goes_on_from_the_last_commit() -> None:
+def test_a_killed_peer_is_noticed_and_the_next_run_goes_on_where_the_others_stood() -> None:
     pods = Pods(Behaviour(goal=60))
 
     async def story() -> ExitKind:
@@ -113,7 +113,103 @@ def test_a_killed_peer_is_noticed_and_the_next_run_goes_on_from_the_last_commit(
 
     assert in_virtual_time(story) is ExitKind.COMPLETED
     sound(pods, done=True)
+    assert figures(pods.log, pods.witness).lost == 0
+    assert pods.story()[3].startswith("Committed 2 @3")
+
+
+def test_where_nobody_is_left_the_next_run_goes_on_from_the_last_commit() -> None:
+    pods = Pods(Behaviour(goal=60))
+
+    async def story() -> ExitKind:
+        members = pods.start(2)
+        pods.train(1, members)
+        await pods.reaches(33)
+        for member in members:
+            member.kill()
+        await asyncio.sleep(5)
+        others = pods.start(2)
+        pods.train(2, others, lost=(1,))
+        return (await others[0].outcome()).outcome
+
+    assert in_virtual_time(story) is ExitKind.COMPLETED
+    sound(pods, done=True)
     assert figures(pods.log, pods.witness).lost == pytest.approx(13, abs=2)
+
+
+def test_a_run_that_hangs_is_asked_for_an_image_once_it_is_lost() -> None:
+    pods = Pods(Behaviour(goal=60))
+
+    async def story() -> None:
+        members = pods.start(2)
+        pods.train(1, members)
+        await pods.reaches(33)
+        pods.wires.part([members[0].ip], [members[1].ip])
+        await asyncio.sleep(10)
+        survivors = [members[1], *pods.start(1)]
+        pods.train(2, survivors, lost=(1,))
+        await survivors[0].outcome()
+
+    in_virtual_time(story)
+    assert figures(pods.log, pods.witness).lost == 0
+
+
+@pytest.mark.parametrize("told", ["leave", "SIGTERM"])
+def test_who_goes_with_an_image_commits_it_first(told: str) -> None:
+    pods = Pods(Behaviour(goal=60))
+
+    async def story() -> CommitRef | None:
+        one, other = members = pods.start(2)
+        pods.train(1, members)
+        await pods.reaches(33)
+        one.kill()
+        await asyncio.sleep(5)
+        if told == "leave":
+            other.assign(Leave(2, "scaled", 60))
+        else:
+            other.sigterm.set()
+        return (await other.outcome()).commit
+
+    commit = in_virtual_time(story)
+    assert commit
+    assert commit.step >= 33
+    assert pods.story()[-1] == f"Committed 1 @{commit.step}!"
+    sound(pods)
+
+
+def test_two_that_go_commit_it_once() -> None:
+    pods = Pods(Behaviour(goal=60))
+
+    async def story() -> None:
+        members = pods.start(3)
+        pods.train(1, members)
+        await pods.reaches(33)
+        members[0].kill()
+        await asyncio.sleep(5)
+        for member in members[1:]:
+            member.assign(Leave(2, "scaled", 60))
+        for member in members[1:]:
+            commit = (await member.outcome()).commit
+            assert commit
+            assert commit.step >= 33
+
+    in_virtual_time(story)
+    assert len([words for words in pods.story() if words.endswith("!")]) == 1
+    sound(pods)
+
+
+def test_of_what_is_suspect_nothing_is_committed() -> None:
+    pods = Pods(Behaviour(goal=60))
+
+    async def story() -> None:
+        one, other = members = pods.start(2)
+        pods.train(1, members)
+        await pods.reaches(33)
+        one.kill()
+        other.assign(Leave(2, "a device is at fault", 0, lost=(1,), suspect=True))
+        await other.outcome()
+
+    in_virtual_time(story)
+    assert pods.story()[-1] == "Committed 1 @20"
 
 
 def test_a_zombie_behind_a_partition_is_fenced_when_it_commits() -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, NoReturn
 
-from perdure.channel import Attached, Committed, Exiting, Opened, Report, Request, Stepped
+from perdure.channel import Attached, Committed, Exiting, Imaged, Opened, Report, Request, Stepped
 from perdure.contract import ErrorKind, ExitKind, Failure, Leave, Train
 from perdure.errors import (
     Fenced,
@@ -29,6 +29,7 @@ from perdure.settings import Settings
 from tests.simulation.checkpoints import LOOK_AGAIN_SECONDS, Checkpoints, Membership, committed_in
 from tests.simulation.gang import LOADER, Fabric, Gang, ScriptError, Seat, Told
 from tests.simulation.handing import Handing
+from tests.simulation.images import LEAVING_SECONDS, Image
 from tests.simulation.interface import MemberHost
 from tests.simulation.store import OUTSIDE
 from tests.simulation.witness import Asked as WasAsked
@@ -66,7 +67,10 @@ class Process:
         tell: Callable[[Report], None],
         ended: Callable[[int, str], None],
         out_of_memory: Callable[[], None],
+        held: Image | None = None,
+        keep: Callable[[Image], None] = lambda _: None,
     ) -> None:
+        """`held` is what a trainer before it has left in this pod; `keep` leaves one there."""
         self.over = False
         self.failed: BaseException | None = None
         """A mistake of the simulation itself."""
@@ -76,12 +80,13 @@ class Process:
         """What a save has taken; 0: unknown."""
         self.membership: Membership | None = None
         self._tell_agent, self._ended, self._out_of_memory = tell, ended, out_of_memory
+        self._held, self._keep = held, keep
         self._fabric = Fabric.of(host.network)
         self._witness = Witness.of(host.network, settings.root)
         if settings.handover is None:  # a newcomer is of no run before it is installed
             self._witness.started.setdefault((settings.uid, self._run), asyncio.get_running_loop().time())
         self._request: Asked | None = None
-        self._attached = self._opened = self._before_first_step = False
+        self._attached = self._opened = self._restored = self._before_first_step = False
         self._ending: Exiting | None = None
         self._step = 0
         self._told_step: int | None = None
@@ -122,6 +127,12 @@ class Process:
         """The file is there: one rank that was asked is enough, and training goes on."""
         if self._gang and not self.over:
             self._gang.save_asked = True
+
+    def ask_for_image(self) -> None:
+        """Its run is lost; a thread does it, for the script may hang."""
+        if not self.over:
+            seconds = self.host.rng.uniform(*LEAVING_SECONDS)
+            asyncio.get_running_loop().call_later(seconds, self._leave_image, context=OUTSIDE)
 
     def acknowledge(self, run: int) -> None:
         """The agent knows of the vote; it tells by a file that is looked for all the time."""
@@ -166,6 +177,28 @@ class Process:
         """Of the history, not of this node."""
         return asyncio.get_running_loop().time()
 
+    # the image
+
+    def _leave_image(self) -> None:
+        if self.over or self._frozen or self._ending:
+            return
+        image = self._image()
+        if image is None:
+            self._tell(Imaged(None, "nothing is ahead of the newest commit"))
+            return
+        self._keep(image)
+        self.host.tell("imaged", run=image.run, rank=image.rank, uid=image.uid, step=image.step)
+        self._tell(Imaged(image.step))
+
+    def _image(self) -> Image | None:
+        """Of the last step that all have finished, if it is in no commit; a newcomer with its state has one, too."""
+        settings = self.settings
+        if self._restored and self._gang:
+            track, commit = self._gang.track, self._own.commit
+            ahead = track.step > (commit.step if commit else 0)
+            return Image(settings.uid, self._run, settings.rank, settings.world, replace(track)) if ahead else None
+        return self._handing.image()
+
     def _end(self, how: str) -> None:
         self.over = True
         self._task.cancel()
@@ -194,6 +227,8 @@ class Process:
         except (PerdureError, ScriptError) as error:
             status, opened = 1, getattr(error, "opened", 0)
             own = isinstance(error, PeerLost) and self.host.behaviour.blames_itself
+            if isinstance(error, PeerLost) and not own:
+                self._leave_image()
             self._tell(self._exiting(*_classified(ScriptError("connection reset") if own else error), opened=opened))
         except Exception as error:  # noqa: BLE001  (the member raises it)
             self.failed = error
@@ -213,7 +248,7 @@ class Process:
         if host.behaviour.exits_without_session:
             return NO_SESSION
         self._attached = True
-        self._tell(Attached(self.pid, host.behaviour.live, "" if host.behaviour.live else NOT_LIVE))
+        self._tell(Attached(self.pid, host.behaviour.live, "" if host.behaviour.live else NOT_LIVE, images=True))
         due = await self._handing.join()
         if due is not None:
             await self._save_if_due(due)
@@ -229,13 +264,15 @@ class Process:
         gang, seat = await self._meet()
         self._checkpoints = checkpoints = Checkpoints(self.host, settings, gang, seat)
         self.membership = Membership(settings, gang, seat, checkpoints)
-        await checkpoints.open(self._give_up)
+        await checkpoints.open(self._give_up, self._held)
         self._opened = True
         self._tell(Opened(self._run))
+        rescued, of = await checkpoints.inherit()  # before it trains, or ends
         self._before_first_step = True
         self._act_before_first_step()
         await self._restore(gang, checkpoints)
-        begun = Opened(self._run, checkpoints.commit, step=self._step)
+        self._restored = True
+        begun = Opened(self._run, checkpoints.commit, rescued, of, step=self._step)
         if checkpoints.behind:
             commit, why = checkpoints.behind
             begun = replace(begun, behind=commit, behind_why=why)
@@ -283,7 +320,7 @@ class Process:
             self._witness.ended[settings.uid, before] = self._now
         self.membership, self.settings, self._run = membership, settings, settings.run or 0
         self._gang, self._seat, self._checkpoints = membership.gang, membership.seat, membership.checkpoints
-        self._opened, self._before_first_step, self.saved_at = True, False, saved_at
+        self._opened, self._restored, self._before_first_step, self.saved_at = True, True, False, saved_at
         self._step = track.step
         self._witness.started.setdefault((settings.uid, self._run), self._now)
         told = {"run": self._run, "before": before, "rank": settings.rank, "uid": settings.uid, "step": track.step}

@@ -45,6 +45,7 @@ from tests.simulation.checks.bounds import Bounds
 from tests.simulation.checks.case import Case, Promise, Violation
 from tests.simulation.checks.claims import Claims
 from tests.simulation.checks.cordons import Cordons
+from tests.simulation.checks.deaths import Deaths
 from tests.simulation.checks.debts import Debts
 from tests.simulation.checks.evictions import Evictions
 from tests.simulation.checks.handovers import Handovers
@@ -95,6 +96,7 @@ OTHERS: Final[tuple[Callable[[Case], Promise], ...]] = (
     Accounts,
     Recovery,
     Lost,
+    Deaths,
     Unasked,
     Sizes,
     Starting,

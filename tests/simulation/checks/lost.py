@@ -1,7 +1,5 @@
 """What becomes of those who have lost a peer: their trainers end at once, for they can save no more and the next run
 waits for it; their pods stay, so that it begins in them; and nobody who is on the way out is a member of it.
-
-A simulated trainer has no memory of which it could leave an image.
 """
 
 from __future__ import annotations
@@ -14,8 +12,8 @@ from tests.simulation.checks.reading import assignment, outcome, plans, run_told
 from tests.simulation.objects import JOBS, PODS, Json, key_of, seconds_of, terminating, uid_of
 from tests.simulation.world import Fact
 
-END_SECONDS: Final = 3.0
-"""What the kubelet takes to show the pod its assignment, and the agent to kill."""
+END_SECONDS: Final = 3.5
+"""What the kubelet takes to show the pod its assignment, a thread to leave an image, and the agent to kill."""
 SEAT_SECONDS: Final = 25.0
 KNOWN_SECONDS: Final = 3.0
 """What has been so for that long is known, where nothing holds up the news."""

@@ -1,0 +1,114 @@
+"""What a process that can neither go on nor save leaves in its pod, and the commit that is made of it where that goes.
+
+Modelled from the design (06 "After a peer's death", 10 D5 to D7): an image is of the last step that all ranks have
+finished, and the same on each of them. The next trainer of the pod offers it where the next run opens; an agent whose
+pod goes appends it to the log as the lost run's last word, unless somebody has appended since.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Final
+
+import perdure.checkpoint.writer as writing
+from perdure.agent.state import Rescued
+from perdure.checkpoint import manifest
+from perdure.checkpoint.entry import Committed, checksum
+from perdure.checkpoint.image import Offer, Stamp
+from perdure.checkpoint.log import Head, Log
+from perdure.checkpoint.writer import Writer
+from perdure.contract import CommitRef
+from perdure.errors import Fenced, PerdureError, StorageError, StorageRefused
+from tests.simulation.gang import Track
+from tests.simulation.interface import MemberHost
+from tests.simulation.parts import position_of, put_part, repeatable
+from tests.simulation.store import Access, Call, Tape
+
+AGAIN_SECONDS: Final = 1.0
+"""Until a store that did not answer is asked again."""
+LEAVING_SECONDS: Final = (0.05, 0.5)
+"""What a thread takes to leave one."""
+REASON: Final = "of a member that leaves"
+
+
+@dataclass(frozen=True)
+class Image:
+    """Where a rank of a lost run stood."""
+
+    uid: str
+    run: int
+    rank: int
+    world: int
+    track: Track
+    """As it was then: never changed."""
+
+    @property
+    def step(self) -> int:
+        return self.track.step
+
+    def offered_by(self, holder: int) -> Offer:
+        """To the run that opens next, of which the holder is a rank."""
+        same = checksum(f"{self.run} {self.step} {self.track.epoch} {self.track.consumed}".encode())
+        return Offer(holder, Stamp(self.uid, self.run, self.step, self.rank, self.world), same)
+
+
+async def rescue(host: MemberHost, root: str, images: Collection[Image], aborted: int) -> Rescued:
+    """The newest of these as the last word of its run, which the log decides; no run up to `aborted` opens then."""
+    access = Access(host.bucket, root, host.network, host.ip, host.rng)
+    image = max(images, key=lambda one: one.step)
+    while True:
+        try:
+            return await _append(host, access, image, aborted)
+        except StorageRefused as error:
+            return Rescued(why=str(error))
+        except StorageError:
+            await asyncio.sleep(AGAIN_SECONDS)
+        except Fenced:
+            continue  # somebody has appended meanwhile: it is looked at again
+        except PerdureError as error:
+            return Rescued(why=str(error))
+
+
+async def _append(host: MemberHost, access: Access, image: Image, aborted: int) -> Rescued:
+    tape, run = Tape(access), image.run
+    with repeatable(writing, tape, host):
+        writer = Writer(Log(tape), uid=image.uid, run=run)
+
+    def look() -> Rescued | None:
+        """Why not, or that another has done it; else the writer stands at the end of the log."""
+        head = writer.log.head() or Head(0, "", None)
+        own = writer.log.last_of(image.uid, head.entry)
+        if own is None or head.entry is None or head.entry.uid != image.uid or own.run != run:
+            return Rescued(why=f"run {run} is not the newest in the log")
+        last = own.event
+        if isinstance(last, Committed) and last.final and last.step >= image.step:
+            return Rescued(CommitRef(own.seq, last.step))
+        if own.ends_run:
+            return Rescued(why=f"run {run} has ended in the log")
+        if (writer.log.step_of(own.newest_commit) or 0) >= image.step:
+            return Rescued(why="it is in a commit")
+        writer.stand_in(head, own)
+        writer.aborted = max(writer.aborted, aborted)
+        return None
+
+    known: Rescued | None = await tape.run(look, writer)
+    if known:
+        host.tell("not-rescued" if known.commit is None else "rescued", run=run, uid=image.uid, why=known.why)
+        return known
+    folder = f"data/{run}/{image.step}-{host.rng.getrandbits(64):016x}/"
+    position = position_of(image.track)
+    await asyncio.sleep(host.behaviour.save_seconds * host.rng.uniform(0.4, 1.0))
+    parts = [await put_part(access, folder, run, position, (rank, image.world)) for rank in range(image.world)]
+    data = manifest.write_manifest(parts, run, position)
+    await access.perform(Call("put", manifest.manifest_key(folder), data))
+    ref = manifest.refer_to(manifest.manifest_key(folder), data)
+
+    def commit() -> Any:
+        with repeatable(writing, tape, host):
+            return writer.commit(position, ref, final=True, reason=REASON)
+
+    made: CommitRef = await tape.run(commit, writer)
+    host.tell("committed", run=run, uid=image.uid, step=image.step, seq=made.seq, final=True)
+    return Rescued(made)

@@ -1,0 +1,53 @@
+"""What one rank writes of a commit, and real code whose clock and chance are the history's: wherever one is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from types import ModuleType, SimpleNamespace
+from typing import Any, Final
+
+from perdure.checkpoint import entry, manifest
+from perdure.checkpoint.state import Position
+from tests.simulation.gang import LOADER, Track
+from tests.simulation.interface import MemberHost
+from tests.simulation.store import Access, Call, Tape
+
+EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
+SHARD_BLOCK: Final = 8 * 1024 * 1024
+
+
+def position_of(track: Track) -> Position:
+    """Where training stands, as a commit has it."""
+    return Position(track.step, track.epoch, {LOADER: track.plan.cursor(track.epoch, track.consumed)})
+
+
+async def put_part(access: Access, folder: str, run: int, position: Position, place: tuple[int, int]) -> dict[str, Any]:
+    """One rank's shard and index, `place` is rank and world; returns what the manifest says of it."""
+    rank, world = place
+    data = f"{run} {position.step} {rank}".encode()
+    key, crc = manifest.shard_key(folder, rank, world), entry.checksum(data)
+    shard = manifest.Shard(key, len(data), crc, SHARD_BLOCK, (crc,), ())
+    index = manifest.index_body(manifest.Index(rank, shard, None, None))
+    await access.perform(Call("put", key, data))
+    text = manifest.write_index(index, run, position)
+    await access.perform(Call("put", manifest.index_key(folder, rank), text))
+    return index
+
+
+@contextmanager
+def repeatable(module: ModuleType, tape: Tape, host: MemberHost) -> Iterator[None]:
+    """Of a module that writes the log, the clock and the random numbers are the history's."""
+    moment = EPOCH + timedelta(seconds=host.monotonic())
+    shims = {
+        "datetime": SimpleNamespace(now=lambda _zone: tape.once(lambda: moment)),
+        "os": SimpleNamespace(urandom=host.rng.randbytes),
+        "secrets": SimpleNamespace(token_hex=lambda size: tape.once(lambda: host.rng.randbytes(size).hex())),
+    }
+    kept = {name: vars(module)[name] for name in shims if name in vars(module)}
+    vars(module).update({name: shims[name] for name in kept})
+    try:
+        yield
+    finally:
+        vars(module).update(kept)
