@@ -121,6 +121,7 @@ def test_a_recipe_that_is_interrupted_ends_as_if_nothing_had_happened(recipe: st
     whole, _, ended = interrupted_and_resumed(play, recipe, seed)
     assert whole.held
     assert ended.held == whole.held, ended.output
+    assert AGAIN not in whole.output, "nothing is forgotten"
 
 
 @pytest.mark.parametrize("recipe", TOLD)

@@ -10,7 +10,7 @@ steps, a schedule changes a number at an epoch's end. A look takes a tenth of a 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from torch.optim import Optimizer
@@ -50,30 +50,30 @@ class FirstSteps:
 
         self._hook = register_optimizer_step_post_hook(note)
 
-    def stepped(self, registered: dict[str, Any]) -> None:
+    def stepped(self, registered: dict[str, Any], kept: Mapping[str, Any]) -> None:
         """The session's step is done."""
         self._steps += 1
         if self._steps <= STEPS:
             before, self._stepped = self._stepped, weakref.WeakSet()
             self._always = before if self._always is None else weakref.WeakSet(set(self._always) & set(before))
         if self._steps == self._next - 1:
-            self._newer = Changes(registered)
+            self._newer = Changes(registered, kept)
             self._first = self._first or self._newer
         elif self._steps == self._next:
             self.end()
             self._next *= FURTHER
-            for finding in self._found(registered, list(self._always or ())):
+            for finding in self._found(registered, kept, list(self._always or ())):
                 if finding.text not in self._told:
                     self._told.add(finding.text)
                     warn(finding.text)
             self._newer = None
 
-    def _found(self, registered: dict[str, Any], always: list[Optimizer]) -> Iterator[Finding]:
+    def _found(self, registered: dict[str, Any], kept: Mapping[str, Any], always: list[Optimizer]) -> Iterator[Finding]:
         """What is wrong for certain, and what seems to be forgotten."""
         yield from (finding for finding in findings(registered, [], always) if finding.name in CERTAIN)
         if self._first and self._newer:
             trained = [parameter for one in always for group in one.param_groups for parameter in group["params"]]
-            yield from self._first.findings(registered, trained, self._newer)
+            yield from self._first.findings(registered, kept, trained, self._newer)
 
     def end(self) -> None:
         """No optimizer is watched any more."""

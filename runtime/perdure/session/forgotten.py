@@ -77,14 +77,17 @@ def _is_placed(scheduler: LRScheduler) -> bool:
 class Changes:
     """What no registered object holds, noted after one step and compared after a later one."""
 
-    def __init__(self, registered: Mapping[str, Any]) -> None:
+    def __init__(self, registered: Mapping[str, Any], kept: Mapping[str, Any]) -> None:
+        """`kept`: the script's values in session.state."""
         loose = _Loose(registered)
         self._seen = {id(thing): (_reference(thing), values) for thing, values in loose.states()}
         self._weights = loose.weights() if self._seen else set()
         self._unsaved = {name: _unsaved(thing) for name, thing in registered.items()}
-        self._variables = _variables(registered)
+        self._variables = _variables(registered, kept)
 
-    def findings(self, registered: Mapping[str, Any], told: Iterable[Tensor], newer: Changes) -> Iterator[Finding]:
+    def findings(
+        self, registered: Mapping[str, Any], kept: Mapping[str, Any], told: Iterable[Tensor], newer: Changes
+    ) -> Iterator[Finding]:
         """Of what has changed since, but for modules with one of the parameters `told`; and of what may change yet.
 
         `newer`: as it was one step ago, for a network may be a copy of what the weights were then.
@@ -97,7 +100,7 @@ class Changes:
                 what = f"steps change {_some(changed)} of {name!r}, which its state_dict does not have"
                 remedy = "make it a part of it, unless the script sets it itself"
                 yield Finding("unsaved-state", f"{what}: {_ANEW}; {remedy}", certain=False)
-        for number, (_, name, values) in _variables(registered).items():
+        for number, (_, name, values) in _variables(registered, kept).items():
             reference, _, before = self._variables.get(number, (_nothing, "", {}))
             if reference() is not None and (changed := _changed(before, values)):
                 what = f" ({_some(changed)})" if changed != [_DRAWN] else ""
@@ -115,13 +118,17 @@ class Changes:
                 yield _doubtful("state", f"steps change an unregistered {_kind(thing)} ({_some(changed)})")
 
 
-def _variables(registered: Mapping[str, Any]) -> dict[int, tuple[Callable[[], Any], str, Mapping[str, Any]]]:
+def _variables(
+    registered: Mapping[str, Any], kept: Mapping[str, Any]
+) -> dict[int, tuple[Callable[[], Any], str, Mapping[str, Any]]]:
     """Generators, and what is stepped and has no state_dict, in variables of the script's: how to get it, its name, and
-    what can be compared of it. By its id."""
+    what can be compared of it. By its id. A generator that stands where session.state says is kept there."""
     found: dict[int, tuple[Callable[[], Any], str, Mapping[str, Any]]] = {}
+    saved = {_spelled(value) for value in kept.values()}
     for name, thing in variables():
         if isinstance(thing, GENERATORS) and not isinstance(thing, random.SystemRandom):
-            found[id(thing)] = partial(_itself, thing), name, {_DRAWN: _drawn(thing)}
+            if (drawn := _drawn(thing)) not in saved:
+                found[id(thing)] = partial(_itself, thing), name, {_DRAWN: drawn}
         elif _is_stepped(type(thing)):
             own = getattr(thing, "__dict__", {})
             found[id(thing)] = _reference(thing), name, {key: _plain(value) for key, value in own.items()}
@@ -138,13 +145,18 @@ def _is_stepped(kind: type) -> bool:
     return not any(base.__module__.partition(".")[0] in FRAMEWORKS for base in kind.__mro__)
 
 
-def _drawn(generator: Any) -> Any:
+def _drawn(generator: Any) -> str:
     """Where it stands."""
     if isinstance(generator, torch.Generator):
-        return generator.get_state().numpy().tobytes()
+        return _spelled(generator.get_state())
     if isinstance(generator, random.Random):
-        return generator.getstate()
-    return repr(generator.bit_generator.state if isinstance(generator, np.random.Generator) else generator.get_state())
+        return _spelled(generator.getstate())
+    is_new = isinstance(generator, np.random.Generator)
+    return _spelled(generator.bit_generator.state if is_new else generator.get_state())
+
+
+def _spelled(state: Any) -> str:
+    return state.numpy().tobytes().hex() if type(state) is Tensor and state.dtype == torch.uint8 else repr(state)
 
 
 def _itself(thing: Any) -> Any:

@@ -531,7 +531,7 @@ class Session:
         """One optimizer step is done. Nothing is saved here: that is done when the next batch is asked for."""
         self._boundary.step(exhausted=exhausted)
         if self._firsts:
-            self._firsts.stepped(scripts_own(self._run))
+            self._firsts.stepped(scripts_own(self._run), self.state)
         if self._held and self._held.stepped(self._run):
             self._held = None
 
