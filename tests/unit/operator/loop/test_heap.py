@@ -24,7 +24,7 @@ class Link:
 def heap() -> Iterator[Heap]:
     gc.unfreeze()
     yield Heap()
-    gc.unfreeze()
+    gc.freeze()  # as it was (e2e/harness/heap)
 
 
 def test_what_lives_long_is_not_looked_at_again(heap: Heap) -> None:
